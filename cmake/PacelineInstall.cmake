@@ -1,0 +1,27 @@
+# The installable package: find_package(Paceline CONFIG) with the targets Paceline::engine, Paceline::paceline and one per module,
+# and paceline-engine.pc for builds without CMake.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Paceline)
+install(TARGETS ${PACELINE_TARGETS} EXPORT PacelineTargets)
+install(EXPORT PacelineTargets NAMESPACE Paceline:: DESTINATION ${package_dir})
+install(DIRECTORY paceline DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/PacelineConfig.cmake.in
+  ${CMAKE_BINARY_DIR}/PacelineConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/PacelineConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/PacelineConfig.cmake ${CMAKE_BINARY_DIR}/PacelineConfigVersion.cmake
+  DESTINATION ${package_dir})
+if(PACELINE_WITH_LIBTORCH)
+  install(FILES ${CMAKE_CURRENT_LIST_DIR}/PacelineLibTorch.cmake DESTINATION ${package_dir})
+endif()
+
+# Static libraries: the linker takes what it needs from each, so the order is from the highest module down.
+set(engine_libs "")
+get_target_property(engine_modules paceline_engine INTERFACE_LINK_LIBRARIES)
+foreach(module IN LISTS engine_modules)
+  set(engine_libs "-l${module} ${engine_libs}")
+endforeach()
+# Relative, so that the tree can be installed or moved anywhere.
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/paceline-engine.pc.in ${CMAKE_BINARY_DIR}/paceline-engine.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/paceline-engine.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

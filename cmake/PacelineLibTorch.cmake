@@ -1,0 +1,30 @@
+# The target paceline_libtorch: Debian's libtorch-dev, any LibTorch given by CMAKE_PREFIX_PATH, or a PyPI wheel given by
+# -DPACELINE_LIBTORCH_WHEEL=<site-packages>/torch.
+#
+# The wheel on PyPI is a CUDA build whose TorchConfig.cmake asks for a CUDA toolkit. On a machine without one, torch_cpu and c10
+# are linked directly; libtorch_cpu.so then needs only libcudart and libcupti, which the wheels nvidia-cuda-runtime and
+# nvidia-cuda-cupti bring.
+set(PACELINE_LIBTORCH_WHEEL "" CACHE PATH "The torch folder of an installed PyPI wheel, used instead of find_package(Torch)")
+add_library(paceline_libtorch INTERFACE)
+if(PACELINE_LIBTORCH_WHEEL)
+  set(wheel ${PACELINE_LIBTORCH_WHEEL})
+  if(NOT EXISTS ${wheel}/lib/libtorch_cpu.so)
+    message(FATAL_ERROR "PACELINE_LIBTORCH_WHEEL=${wheel} holds no lib/libtorch_cpu.so")
+  endif()
+  file(GLOB cuda_folders ${wheel}/../nvidia/*/lib ${wheel}/../nvidia/*/*/lib)
+  set(rpath ${wheel}/lib ${cuda_folders})
+  target_include_directories(paceline_libtorch SYSTEM INTERFACE
+    ${wheel}/include ${wheel}/include/torch/csrc/api/include)
+  target_link_libraries(paceline_libtorch INTERFACE ${wheel}/lib/libtorch_cpu.so ${wheel}/lib/libc10.so)
+  foreach(folder IN LISTS rpath)
+    target_link_options(paceline_libtorch INTERFACE -Wl,-rpath,${folder} -Wl,-rpath-link,${folder})
+  endforeach()
+  file(STRINGS ${wheel}/version.py version_line REGEX "^__version__")
+  string(REGEX MATCH "[0-9]+\\.[0-9]+[0-9.]*" PACELINE_LIBTORCH_VERSION "${version_line}")
+else()
+  find_package(Torch REQUIRED)
+  target_include_directories(paceline_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+  target_link_libraries(paceline_libtorch INTERFACE ${TORCH_LIBRARIES})
+  set(PACELINE_LIBTORCH_VERSION ${Torch_VERSION})
+endif()
+message(STATUS "LibTorch ${PACELINE_LIBTORCH_VERSION}")

@@ -1,0 +1,137 @@
+#include "tests/harness/process_ranks.h"
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/core/socket.h"
+#include "paceline/store/tcp_store.h"
+#include "paceline/store/tcp_store_server.h"
+
+namespace paceline::harness {
+namespace {
+
+struct Child {
+  pid_t pid = -1;
+  Fd report;
+};
+
+[[noreturn]] void run_child(pid_t parent, int rank, int world_size, const Fd& report,
+                            std::uint16_t port, const Secret& secret, const ProcessBody& body,
+                            const ProcessRanksOptions& options) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);                       // it ended before the line above
+  const bool failed_before = testing::Test::HasFailure();  // in the parent
+  std::string text;
+  int code = 0;
+  try {
+    if (options.before_connect) options.before_connect(rank);
+    LaunchEnvironment who;
+    who.rank = who.local_rank = rank;
+    who.world_size = who.local_world_size = world_size;
+    std::vector<int> ranks(static_cast<std::size_t>(world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    auto store =
+        std::make_shared<TcpStore>(Endpoint{"127.0.0.1", port}, secret, options.group_timeout);
+    ProcessGroup group({who, store, secret}, "world", ranks,
+                       {.timeout = options.group_timeout, .transport = options.transport});
+    text = "0";
+    text += body(group);
+  } catch (const Error& error) {
+    text = std::string(1, static_cast<char>('A' + static_cast<int>(error.code()))) + error.what();
+    code = 1;
+  }
+  const auto ended = std::chrono::steady_clock::now();
+  text.insert(0, reinterpret_cast<const char*>(&ended), sizeof ended);
+  if (testing::Test::HasFailure() && !failed_before) code = 2;
+  (void)!::write(report.get(), text.data(), text.size());
+  _exit(code);
+}
+
+// Whatever happens, the ranks are collected.
+void intervene(const Intervention& intervention, const std::vector<pid_t>& pids) {
+  try {
+    intervention(pids);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+    for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+  }
+}
+
+std::string read_report(const Fd& fd) {
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (ssize_t got; (got = ::read(fd.get(), buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& body,
+                                             const ProcessRanksOptions& options,
+                                             const Intervention& intervention) {
+  const auto secret = Secret::generate();
+  Fd listener = listen_tcp({"127.0.0.1", 0});
+  const auto port = local_port(listener);
+  std::vector<Child> children;
+  std::vector<pid_t> pids;
+  const pid_t parent = getpid();
+  for (int rank = 0; rank < world_size; ++rank) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw system_error("pipe()");
+    const pid_t pid = ::fork();
+    if (pid < 0) throw system_error("fork()");
+    if (pid == 0) {
+      ::close(ends[0]);
+      run_child(parent, rank, world_size, Fd(ends[1]), port, secret, body, options);
+    }
+    ::close(ends[1]);
+    children.push_back({pid, Fd(ends[0])});
+    pids.push_back(pid);
+  }
+  // The server's thread starts only now: fork() would not have copied it.
+  const TcpStoreServer server(std::move(listener), secret);
+  if (intervention) intervene(intervention, pids);
+
+  std::vector<ProcessResult> results;
+  const auto deadline = Deadline::after(options.watchdog);
+  for (auto& child : children) {
+    ProcessResult result;
+    int status = 0;
+    pid_t ended = 0;
+    while ((ended = ::waitpid(child.pid, &status, WNOHANG)) == 0 && !deadline.expired()) {
+      pollfd entry{child.report.get(), 0, 0};
+      ::poll(&entry, 1, 5);
+    }
+    if (ended == 0) {
+      ADD_FAILURE() << "rank " << results.size() << " hung";
+      ::kill(child.pid, SIGKILL);
+      ::waitpid(child.pid, &status, 0);
+    }
+    std::string text = read_report(child.report);
+    if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+    if (text.size() > sizeof result.ended) {
+      std::memcpy(&result.ended, text.data(), sizeof result.ended);
+      text.erase(0, sizeof result.ended);
+      result.threw = text[0] != '0';
+      if (result.threw) result.code = static_cast<ErrorCode>(text[0] - 'A');
+      result.report = text.substr(1);
+    }
+    EXPECT_NE(result.exit_code, 2) << "rank " << results.size() << ": " << result.report;
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace paceline::harness

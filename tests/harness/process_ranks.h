@@ -1,0 +1,45 @@
+#pragma once
+
+// Runs a group's ranks as forked processes of the test, so that they can be killed and stopped. A
+// watchdog kills what hangs. Requires: the test program has no other threads when it calls this.
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "paceline/collectives/process_group.h"
+
+namespace paceline::harness {
+
+struct ProcessRanksOptions {
+  TransportKind transport = TransportKind::kAuto;
+  std::chrono::milliseconds group_timeout{20'000};
+  std::chrono::milliseconds watchdog{60'000};
+  std::function<void(int rank)> before_connect;  // in each child, before its group is made
+};
+
+struct ProcessResult {
+  int exit_code = -1;  // -1: ended by a signal
+  int signal = 0;
+  std::string report;  // what the body passed to Report, or the text of the Error that it threw
+  ErrorCode code{};    // of that Error
+  bool threw = false;
+  // When the body had returned or thrown and the group was gone: on the clock of all processes.
+  std::chrono::steady_clock::time_point ended{};
+};
+
+// `body` returns what its rank reports. In a rank that throws an Error, the error's text is the
+// report and the exit code is 1; after a failed expectation it is 2.
+using ProcessBody = std::function<std::string(ProcessGroup& group)>;
+// Runs in the parent once all children have been started: may kill or stop them. It must let a
+// stopped child go on.
+using Intervention = std::function<void(const std::vector<pid_t>& pids)>;
+
+std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& body,
+                                             const ProcessRanksOptions& options = {},
+                                             const Intervention& intervention = {});
+
+}  // namespace paceline::harness

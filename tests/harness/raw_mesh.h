@@ -1,0 +1,51 @@
+#pragma once
+
+// A mesh of two whose other rank is the test itself, holding the bare ends of the sockets: for
+// sending what no well-behaved rank would.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/socket.h>
+
+#include "paceline/core/fd.h"
+#include "paceline/transport/mesh.h"
+
+namespace paceline::harness {
+
+struct RawMesh {
+  std::unique_ptr<Mesh> mesh;  // rank 0
+  PeerSockets other;           // rank 1's ends
+
+  const Fd& end(Channel channel) const { return other.channels[static_cast<int>(channel)]; }
+  void send(Channel channel, const void* bytes, std::size_t count) const {
+    if (::send(end(channel).get(), bytes, count, MSG_NOSIGNAL) != static_cast<ssize_t>(count)) {
+      throw system_error("send()");
+    }
+  }
+  // As the kernel does when the process dies.
+  void die() {
+    for (Fd& fd : other.channels) fd.reset();
+  }
+};
+
+inline RawMesh make_raw_mesh() {
+  RawMesh raw;
+  std::vector<PeerSockets> sockets(2);
+  for (int channel = 0; channel < kNumChannels; ++channel) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+      throw system_error("socketpair()");
+    }
+    sockets[1].channels[channel].reset(ends[0]);
+    raw.other.channels[channel].reset(ends[1]);
+  }
+  std::vector<PeerAddress> peers(2);
+  for (auto& peer : peers) peer.host_name = "box";
+  raw.mesh = std::make_unique<Mesh>("world", 0, std::move(peers), std::move(sockets));
+  return raw;
+}
+
+}  // namespace paceline::harness

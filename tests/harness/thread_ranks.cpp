@@ -1,0 +1,48 @@
+#include "tests/harness/thread_ranks.h"
+
+#include <numeric>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "paceline/store/memory_store.h"
+
+#include "tests/harness/watchdog.h"
+
+namespace paceline::harness {
+
+std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
+                                  const ThreadRanksOptions& options) {
+  const Watchdog watchdog(options.watchdog, "ranks as threads");
+  const auto store = std::make_shared<MemoryStore>();
+  const auto secret = Secret::generate();
+  std::vector<int> ranks(static_cast<std::size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<RankResult> results(ranks.size());
+  std::vector<std::jthread> threads;
+  for (const int rank : ranks) {
+    threads.emplace_back([&, rank] {
+      try {
+        LaunchEnvironment who;
+        who.rank = who.local_rank = rank;
+        who.world_size = who.local_world_size = world_size;
+        ProcessGroup group({who, store, secret}, "world", ranks,
+                           {.timeout = options.group_timeout, .transport = options.transport});
+        body(group);
+      } catch (const Error& error) {
+        results[static_cast<std::size_t>(rank)].error = error;
+      }
+    });
+  }
+  threads.clear();
+  return results;
+}
+
+void run_ranks_ok(int world_size, const RankBody& body, const ThreadRanksOptions& options) {
+  const auto results = run_ranks(world_size, body, options);
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_FALSE(results[rank].error) << "rank " << rank << ": " << results[rank].error->what();
+  }
+}
+
+}  // namespace paceline::harness
