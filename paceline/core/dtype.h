@@ -1,0 +1,78 @@
+#pragma once
+
+// Element types that a collective can carry. The numbers are part of the wire format: never reuse
+// one.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace paceline {
+
+enum class Dtype : std::uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,   // IEEE 754 half, summed in float32
+  kBfloat16 = 3,  // the upper half of a float32, summed in float32
+  kInt8 = 4,
+  kInt16 = 5,
+  kInt32 = 6,
+  kInt64 = 7,
+  kUint8 = 8,
+  kBool = 9,  // one byte, 0 or 1; sum and max are "or", product and min are "and"
+};
+inline constexpr std::array kAllDtypes = {
+    Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8,
+    Dtype::kInt16,   Dtype::kInt32,   Dtype::kInt64,   Dtype::kUint8,    Dtype::kBool};
+
+// Bytes of one element.
+constexpr std::size_t size_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+    case Dtype::kInt64:
+      return 8;
+    case Dtype::kFloat32:
+    case Dtype::kInt32:
+      return 4;
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+    case Dtype::kInt16:
+      return 2;
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+    case Dtype::kBool:
+      return 1;
+  }
+  return 1;
+}
+
+constexpr bool is_floating_point(Dtype dtype) { return dtype <= Dtype::kBfloat16; }
+
+constexpr std::string_view name_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return "float32";
+    case Dtype::kFloat64:
+      return "float64";
+    case Dtype::kFloat16:
+      return "float16";
+    case Dtype::kBfloat16:
+      return "bfloat16";
+    case Dtype::kInt8:
+      return "int8";
+    case Dtype::kInt16:
+      return "int16";
+    case Dtype::kInt32:
+      return "int32";
+    case Dtype::kInt64:
+      return "int64";
+    case Dtype::kUint8:
+      return "uint8";
+    case Dtype::kBool:
+      return "bool";
+  }
+  return "unknown";
+}
+
+}  // namespace paceline

@@ -1,0 +1,41 @@
+#pragma once
+
+// The one exception of the library. Its code says what the *caller* can do; its message says what
+// happened, on which rank, in which operation, and what to do about it.
+//
+// Public calls throw Error. Threads that the library owns and destructors never let one escape:
+// they store it, and the next public call throws it.
+
+#include <stdexcept>
+#include <string>
+
+namespace paceline {
+
+enum class ErrorCode {
+  kInvalid,      // fix the call or the configuration
+  kUnsupported,  // choose another backend or type
+  kTimeout,      // somebody did not come; the message names who
+  kPeerLost,     // a peer died; form a new group
+  kAborted,      // another rank failed first; the message carries its cause
+  kCorrupt,      // the bytes are not what was written; use an older copy
+  kSystem,       // the operating system refused; the message carries errno
+};
+
+// "invalid", "timeout", ...: the code as it is printed.
+const char* to_string(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message);
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// An Error(kSystem) whose message is `what: strerror(error_number)`. Call it before anything else
+// can change errno.
+Error system_error(const std::string& what);
+Error system_error(const std::string& what, int error_number);
+
+}  // namespace paceline

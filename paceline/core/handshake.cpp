@@ -1,0 +1,147 @@
+#include "paceline/core/handshake.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
+#include "paceline/core/socket.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 1};
+constexpr std::size_t kVersionByte = 7;
+constexpr std::size_t kNonceSize = 32;
+using Nonce = std::array<std::byte, kNonceSize>;
+
+struct Hello {
+  std::array<char, 8> magic;
+  Nonce nonce;
+};
+
+std::vector<std::byte> transcript(std::string_view role, const Nonce& client, const Nonce& server,
+                                  std::string_view context) {
+  ByteWriter writer;
+  writer.put_string(role);
+  writer.put_bytes(client);
+  writer.put_bytes(server);
+  writer.put_string(context);
+  return writer.take();
+}
+
+Hello make_hello() {
+  Hello hello{kMagic, {}};
+  fill_random(hello.nonce);
+  return hello;
+}
+
+void send_hello(const Fd& socket, const Hello& hello, Deadline deadline) {
+  send_all(socket, std::as_bytes(std::span(&hello, 1)), deadline);
+}
+
+// Looks at the first `count` bytes of a hello, which may still be incomplete.
+void check_magic(std::span<const std::byte> hello, const std::string& peer) {
+  const auto count = std::min(hello.size(), kMagic.size());
+  if (std::memcmp(hello.data(), kMagic.data(), std::min(count, kVersionByte)) != 0) {
+    fail(ErrorCode::kInvalid, "{} does not speak Paceline's protocol", peer);
+  }
+  if (count > kVersionByte && hello[kVersionByte] != std::byte(kMagic[kVersionByte])) {
+    fail(ErrorCode::kInvalid, "{} speaks protocol version {}, this build speaks {}", peer,
+         static_cast<int>(hello[kVersionByte]), static_cast<int>(kMagic[kVersionByte]));
+  }
+}
+
+void check_proof_of(const std::string& peer, const Secret& secret,
+                    std::span<const std::byte> message, std::span<const std::byte> mac) {
+  if (!secret.verify(message, mac)) {
+    fail(ErrorCode::kInvalid,
+         "{} has another job secret or belongs to another job, group or generation", peer);
+  }
+}
+
+Hello receive_hello(const Fd& socket, Deadline deadline) {
+  Hello hello;
+  const auto bytes = std::as_writable_bytes(std::span(&hello, 1));
+  receive_all(socket, bytes, deadline);
+  check_magic(bytes, peer_name(socket));
+  return hello;
+}
+
+}  // namespace
+
+void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline) {
+  const Hello mine = make_hello();
+  send_hello(socket, mine, deadline);
+  const Hello theirs = receive_hello(socket, deadline);
+  Secret::Mac mac;
+  receive_all(socket, mac, deadline);
+  check_proof_of(peer_name(socket), secret, transcript("server", mine.nonce, theirs.nonce, context),
+                 mac);
+  send_all(socket, secret.authenticate(transcript("client", mine.nonce, theirs.nonce, context)),
+           deadline);
+  std::array<std::byte, 1> accepted{};
+  receive_all(socket, accepted, deadline);
+}
+
+void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline) {
+  ServerHandshake handshake(secret, context, peer_name(socket));
+  while (!handshake.done()) {
+    std::vector<std::byte> bytes(handshake.wanted());
+    receive_all(socket, bytes, deadline);
+    send_all(socket, handshake.feed(bytes), deadline);
+  }
+}
+
+ServerHandshake::ServerHandshake(const Secret& secret, std::string_view context, std::string peer)
+    : secret_(secret), context_(context), peer_(std::move(peer)) {
+  static_assert(kHelloSize == sizeof(Hello));
+}
+
+std::size_t ServerHandshake::wanted() const {
+  switch (stage_) {
+    case Stage::kHello:
+      return kHelloSize - received_;
+    case Stage::kProof:
+      return sizeof(Secret::Mac) - received_;
+    case Stage::kDone:
+      return 0;
+  }
+  return 0;
+}
+
+std::vector<std::byte> ServerHandshake::feed(std::span<const std::byte> bytes) {
+  check(bytes.size() <= wanted(), "a handshake takes {} bytes now, not {}", wanted(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), buffer_.begin() + received_);
+  received_ += bytes.size();
+  if (stage_ == Stage::kHello) check_magic(std::span(buffer_).first(received_), peer_);
+  if (wanted() > 0) return {};
+  received_ = 0;
+  return stage_ == Stage::kHello ? answer_hello() : check_proof();
+}
+
+std::vector<std::byte> ServerHandshake::answer_hello() {
+  Nonce theirs;
+  std::memcpy(theirs.data(), buffer_.data() + offsetof(Hello, nonce), theirs.size());
+  const Hello mine = make_hello();
+  expected_ = transcript("client", theirs, mine.nonce, context_);
+  stage_ = Stage::kProof;
+  ByteWriter answer;
+  answer.put_bytes(std::as_bytes(std::span(&mine, 1)));
+  answer.put_bytes(secret_.authenticate(transcript("server", theirs, mine.nonce, context_)));
+  return answer.take();
+}
+
+std::vector<std::byte> ServerHandshake::check_proof() {
+  check_proof_of(peer_, secret_, expected_, std::span(buffer_).first(sizeof(Secret::Mac)));
+  stage_ = Stage::kDone;
+  return {std::byte{1}};
+}
+
+}  // namespace paceline

@@ -1,0 +1,66 @@
+#pragma once
+
+// Mutual challenge-response on a fresh connection, before anything else is parsed. Both ends prove
+// that they know the same secret without showing it, and that they mean the same thing by the
+// connection (`context`: for example "store" or "mesh world generation 0 from 2 to 0").
+//
+//   client -> server   magic "PLINE" + version (8 bytes), nonce_c (32)
+//   server -> client   magic + version (8), nonce_s (32), MAC("server", nonce_c, nonce_s, context)
+//   (32) client -> server   MAC("client", nonce_c, nonce_s, context) (32) server -> client   one
+//   byte, 1: accepted
+//
+// The MAC is BLAKE2b-256 keyed with the secret (libsodium). At most 72 bytes are read before the
+// other end is known. The context is not sent: ends that disagree about it fail as if the secret
+// were wrong.
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/secret.h"
+
+namespace paceline {
+
+// Error(kInvalid) when the other end has another secret, context or protocol version (both versions
+// are named), kTimeout at the deadline, kPeerLost when it hung up.
+void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline);
+void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline);
+
+// The server's half without a socket, for servers that must not wait for one peer: bytes in, bytes
+// out. It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
+//
+// Thread safety: none. `secret` must outlive it.
+class ServerHandshake {
+ public:
+  // `peer` names the other end in errors.
+  ServerHandshake(const Secret& secret, std::string_view context, std::string peer);
+
+  // How many bytes it can take now; 0 once done().
+  std::size_t wanted() const;
+  // Takes 1 to wanted() bytes and returns what must be sent to the peer, often nothing.
+  // Error(kInvalid) as above; the connection must then be closed.
+  std::vector<std::byte> feed(std::span<const std::byte> bytes);
+  bool done() const { return stage_ == Stage::kDone; }
+
+ private:
+  static constexpr std::size_t kHelloSize = 40;
+  enum class Stage { kHello, kProof, kDone };
+  std::vector<std::byte> answer_hello();
+  std::vector<std::byte> check_proof();
+
+  const Secret& secret_;
+  std::string context_, peer_;
+  Stage stage_ = Stage::kHello;
+  std::size_t received_ = 0;
+  std::array<std::byte, kHelloSize> buffer_{};
+  std::vector<std::byte> expected_;  // what the client's proof must authenticate
+};
+
+}  // namespace paceline

@@ -1,0 +1,25 @@
+#pragma once
+
+// The library's log: one line a message on stderr, with time, level and, once known, the rank. The
+// level comes from PACELINE_LOG_LEVEL (trace, debug, info, warning, error, off; default warning).
+//
+// Thread safety: every function may be called from any thread.
+
+#include <string>
+
+namespace paceline::log {
+
+enum class Level { kTrace, kDebug, kInfo, kWarning, kError, kOff };
+
+// Lines from now on carry "[rank R]". -1 removes it.
+void set_rank(int rank);
+void set_level(Level level);
+bool enabled(Level level);
+void write(Level level, const std::string& message);
+
+inline void debug(const std::string& message) { write(Level::kDebug, message); }
+inline void info(const std::string& message) { write(Level::kInfo, message); }
+inline void warning(const std::string& message) { write(Level::kWarning, message); }
+inline void error(const std::string& message) { write(Level::kError, message); }
+
+}  // namespace paceline::log

@@ -1,0 +1,96 @@
+#include "paceline/core/secret.h"
+
+#include <vector>
+
+#include <sodium.h>
+
+#include "paceline/core/bytes.h"
+#include "paceline/core/error.h"
+
+namespace paceline {
+namespace {
+
+void require_sodium() {
+  static const int status = sodium_init();
+  if (status < 0) throw Error(ErrorCode::kSystem, "libsodium could not be initialised");
+}
+
+unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+std::string to_hex_text(std::span<const std::byte> bytes) {
+  std::string text(bytes.size() * 2 + 1, '\0');
+  sodium_bin2hex(text.data(), text.size(), raw(bytes.data()), bytes.size());
+  text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+Secret Secret::generate() {
+  Secret secret;
+  fill_random(secret.key_);
+  return secret;
+}
+
+Secret Secret::from_text(std::string_view text) {
+  require_sodium();
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
+    text.remove_suffix(1);
+  }
+  if (text.size() < 16) {
+    throw Error(
+        ErrorCode::kInvalid,
+        "the job secret is shorter than 16 characters; make one with: openssl rand -hex 32");
+  }
+  Secret secret;
+  std::size_t decoded = 0;
+  if (text.size() == 2 * kSize &&
+      sodium_hex2bin(raw(secret.key_.data()), kSize, text.data(), text.size(), nullptr, &decoded,
+                     nullptr) == 0 &&
+      decoded == kSize) {
+    return secret;
+  }
+  crypto_generichash(raw(secret.key_.data()), kSize, raw(as_bytes(text).data()), text.size(),
+                     nullptr, 0);
+  return secret;
+}
+
+Secret::~Secret() { sodium_memzero(key_.data(), key_.size()); }
+
+std::string Secret::to_hex() const { return to_hex_text(key_); }
+
+Secret Secret::derive(std::string_view purpose) const {
+  Secret derived;
+  derived.key_ = authenticate(as_bytes(purpose));
+  return derived;
+}
+
+Secret::Mac Secret::authenticate(std::span<const std::byte> message) const {
+  require_sodium();
+  Mac mac;
+  crypto_generichash(raw(mac.data()), mac.size(), raw(message.data()), message.size(),
+                     raw(key_.data()), key_.size());
+  return mac;
+}
+
+bool Secret::verify(std::span<const std::byte> message, std::span<const std::byte> mac) const {
+  const Mac expected = authenticate(message);
+  return mac.size() == expected.size() &&
+         sodium_memcmp(mac.data(), expected.data(), expected.size()) == 0;
+}
+
+void fill_random(std::span<std::byte> bytes) {
+  require_sodium();
+  randombytes_buf(bytes.data(), bytes.size());
+}
+
+std::string random_hex(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  fill_random(bytes);
+  return to_hex_text(bytes);
+}
+
+}  // namespace paceline

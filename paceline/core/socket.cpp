@@ -1,0 +1,291 @@
+#include "paceline/core/socket.h"
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "paceline/core/check.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolve(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int status =
+      getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
+  if (status != 0) {
+    fail(ErrorCode::kInvalid, "the address '{}' does not resolve: {}", endpoint.host,
+         gai_strerror(status));
+  }
+  return {list, &freeaddrinfo};
+}
+
+Fd open_socket(int family) {
+  Fd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) throw system_error("socket()");
+  return socket;
+}
+
+void set_option(const Fd& socket, int level, int name, int value) {
+  setsockopt(socket.get(), level, name, &value, sizeof value);
+}
+
+struct UnixAddress {
+  sockaddr_un address{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+// The leading zero byte of sun_path makes the name abstract.
+UnixAddress unix_address(const std::string& name) {
+  UnixAddress result;
+  result.address.sun_family = AF_UNIX;
+  check(name.size() + 1 < sizeof result.address.sun_path,
+        "the socket name '{}' is longer than {} bytes", name, sizeof result.address.sun_path - 2);
+  std::memcpy(result.address.sun_path + 1, name.data(), name.size());
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return result;
+}
+
+// One attempt; 0 or the errno that ended it.
+int try_connect(const Fd& socket, const sockaddr* address, socklen_t length, Deadline deadline) {
+  if (::connect(socket.get(), address, length) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;  // EAGAIN: a Unix listener's queue is full
+  if (!wait_ready(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+// Repeats `attempt` (which returns 0 or errno) with a growing pause until it succeeds or the
+// deadline passes.
+template <class Attempt>
+void connect_until(Deadline deadline, const std::string& name, Attempt attempt) {
+  auto pause = 1ms;
+  for (;;) {
+    const int error = attempt();
+    if (error == 0) return;
+    const bool may_come = error == ECONNREFUSED || error == ENOENT || error == ETIMEDOUT ||
+                          error == ECONNRESET || error == EAGAIN || error == EHOSTUNREACH ||
+                          error == ENETUNREACH;
+    if (!may_come) throw system_error("connecting to " + name, error);
+    if (deadline.remaining() <= pause) {
+      fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
+    }
+    std::this_thread::sleep_for(pause);  // nothing signals that a listener came up elsewhere
+    pause = std::min(pause * 2, 100ms);
+  }
+}
+
+std::string address_text(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof text);
+  } else if (address.ss_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, text,
+              sizeof text);
+  }
+  return text;
+}
+
+std::uint16_t port_of(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  }
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return 0;
+}
+
+sockaddr_storage local_socket_address(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    throw system_error("getsockname()");
+  }
+  return address;
+}
+
+}  // namespace
+
+Endpoint parse_endpoint(const std::string& text, const std::string& what) {
+  const auto colon = text.rfind(':');
+  Endpoint endpoint;
+  unsigned port = 0;
+  bool good = colon != std::string::npos && colon > 0;
+  if (good) {
+    endpoint.host = text.substr(0, colon);
+    if (endpoint.host.front() == '[' && endpoint.host.back() == ']') {
+      endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+    }
+    const char* end = text.data() + text.size();
+    const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
+    good = status == std::errc() && stop == end && port <= 65535 && !endpoint.host.empty();
+  }
+  check(good, "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
+  endpoint.port = static_cast<std::uint16_t>(port);
+  return endpoint;
+}
+
+std::string to_string(const Endpoint& endpoint) {
+  return endpoint.host.find(':') == std::string::npos
+             ? fmt::format("{}:{}", endpoint.host, endpoint.port)
+             : fmt::format("[{}]:{}", endpoint.host, endpoint.port);
+}
+
+bool is_loopback(const std::string& host) {
+  in_addr v4{};
+  in6_addr v6{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return host == "localhost";
+}
+
+Fd listen_tcp(const Endpoint& endpoint, int backlog) {
+  const auto addresses = resolve(endpoint, 0);
+  Fd socket = open_socket(addresses->ai_family);
+  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      ::listen(socket.get(), backlog) != 0) {
+    const int error = errno;
+    throw system_error("listening on " + to_string(endpoint), error);
+  }
+  return socket;
+}
+
+Fd listen_unix(const std::string& name, int backlog) {
+  const auto address = unix_address(name);
+  Fd socket = open_socket(AF_UNIX);
+  if (::bind(socket.get(), address.get(), address.length) != 0 ||
+      ::listen(socket.get(), backlog) != 0) {
+    const int error = errno;
+    throw system_error("listening on the Unix socket " + name, error);
+  }
+  return socket;
+}
+
+std::uint16_t local_port(const Fd& socket) { return port_of(local_socket_address(socket)); }
+std::string local_address(const Fd& socket) { return address_text(local_socket_address(socket)); }
+
+std::string peer_name(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return "an unknown peer";
+  }
+  if (address.ss_family == AF_UNIX) return "a local process";
+  return to_string(Endpoint{address_text(address), port_of(address)});
+}
+
+Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
+  Fd connected;
+  connect_until(deadline, to_string(endpoint), [&] {
+    const auto addresses = resolve(endpoint, 0);
+    int error = ECONNREFUSED;
+    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+      Fd socket = open_socket(a->ai_family);
+      error = try_connect(socket, a->ai_addr, a->ai_addrlen, deadline);
+      if (error == 0) {
+        set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+        connected = std::move(socket);
+        break;
+      }
+    }
+    return error;
+  });
+  return connected;
+}
+
+Fd connect_unix(const std::string& name, Deadline deadline) {
+  const auto address = unix_address(name);
+  Fd connected;
+  connect_until(deadline, "the Unix socket " + name, [&] {
+    Fd socket = open_socket(AF_UNIX);
+    const int error = try_connect(socket, address.get(), address.length, deadline);
+    if (error == 0) connected = std::move(socket);
+    return error;
+  });
+  return connected;
+}
+
+Fd accept_connection(const Fd& listener, Deadline deadline) {
+  for (;;) {
+    Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
+      set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // without effect on Unix sockets
+      return socket;
+    }
+    const bool again = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+    if (!again) throw system_error("accept()");
+    if (!wait_ready(listener.get(), POLLIN, deadline)) return {};
+  }
+}
+
+bool wait_ready(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, deadline.poll_timeout_ms());
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw system_error("poll()");
+    if (deadline.expired()) return false;
+  }
+}
+
+void send_all(const Fd& socket, std::span<const std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN || errno == EINTR) {
+      if (!wait_ready(socket.get(), POLLOUT, deadline)) {
+        fail(ErrorCode::kTimeout, "sending to {} took too long", peer_name(socket));
+      }
+    } else {
+      const int error = errno;
+      fail(ErrorCode::kPeerLost, "the connection to {} broke while sending: {}", peer_name(socket),
+           std::strerror(error));
+    }
+  }
+}
+
+void receive_all(const Fd& socket, std::span<std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+      if (!wait_ready(socket.get(), POLLIN, deadline)) {
+        fail(ErrorCode::kTimeout, "waiting for bytes from {} took too long", peer_name(socket));
+      }
+    } else {
+      const char* cause = got == 0 ? "it was closed" : std::strerror(errno);
+      fail(ErrorCode::kPeerLost, "the connection to {} broke while receiving: {}",
+           peer_name(socket), cause);
+    }
+  }
+}
+
+}  // namespace paceline

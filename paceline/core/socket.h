@@ -1,0 +1,61 @@
+#pragma once
+
+// Stream sockets with deadlines: TCP over IPv4 or IPv6, and Unix sockets. All descriptors are
+// non-blocking and close-on-exec; every call that may wait takes a Deadline. SIGPIPE is never
+// raised.
+//
+// Thread safety: free functions; a descriptor may be used by one reader and one writer at a time.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+
+namespace paceline {
+
+struct Endpoint {
+  std::string host;  // name or address, without brackets
+  std::uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
+};
+
+// "host:port" or "[v6]:port". Error(kInvalid) otherwise; `what` names the flag or variable in the
+// message.
+Endpoint parse_endpoint(const std::string& text, const std::string& what);
+std::string to_string(const Endpoint& endpoint);
+// True for 127.0.0.0/8, ::1 and "localhost".
+bool is_loopback(const std::string& host);
+
+// Listens on exactly the addresses of `endpoint.host` that come first in resolution ("127.0.0.1"
+// means loopback only); port 0 picks a free one. Error(kSystem) names the endpoint.
+Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
+// Listens under a name in Linux's abstract namespace: visible inside the network namespace, gone
+// with the last descriptor, so that nothing is left behind by any death. It has no permissions of
+// its own; authenticate what connects (handshake.h).
+Fd listen_unix(const std::string& name, int backlog = 1024);
+// The port that a listening socket got.
+std::uint16_t local_port(const Fd& socket);
+// The numeric address of the local end of a connected socket.
+std::string local_address(const Fd& socket);
+// The numeric address and port of the other end, for messages.
+std::string peer_name(const Fd& socket);
+
+// Retries refused connections until the deadline: the listener may not be up yet. Error(kTimeout)
+// names the endpoint and the last cause. TCP_NODELAY is set.
+Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
+Fd connect_unix(const std::string& name, Deadline deadline);
+// The next connection, or an empty Fd when none came within the deadline.
+Fd accept_connection(const Fd& listener, Deadline deadline);
+
+// Waits until `fd` is ready for `events` (POLLIN, POLLOUT); false when the deadline passed.
+bool wait_ready(int fd, short events, Deadline deadline);
+
+// Whole-buffer transfers. Error(kTimeout) at the deadline, Error(kPeerLost) when the other end
+// closed or reset.
+void send_all(const Fd& socket, std::span<const std::byte> bytes, Deadline deadline);
+void receive_all(const Fd& socket, std::span<std::byte> bytes, Deadline deadline);
+
+}  // namespace paceline

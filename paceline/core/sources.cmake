@@ -1,0 +1,10 @@
+set(SOURCES
+  error.cpp
+  futex.cpp
+  handshake.cpp
+  host.cpp
+  log.cpp
+  secret.cpp
+  socket.cpp
+  topology.cpp)
+set(LIBRARIES fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::HWLOC)
