@@ -1,0 +1,32 @@
+#include "paceline/telemetry/metrics_log.h"
+
+#include <nlohmann/json.hpp>
+
+#include "paceline/core/error.h"
+#include "paceline/core/log.h"
+
+namespace paceline {
+
+MetricsLog::MetricsLog(const std::string& path)
+    : file_(std::fopen(path.c_str(), "ae")), path_(path) {
+  if (!file_) throw system_error("opening the metrics file " + path);
+}
+
+void MetricsLog::write(const std::string& event,
+                       std::initializer_list<std::pair<std::string, Value>> fields) {
+  if (!file_) return;
+  nlohmann::ordered_json line;
+  line["event"] = event;
+  for (const auto& [name, value] : fields) {
+    std::visit([&](const auto& v) { line[name] = v; }, value);
+  }
+  const std::string text =
+      line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() ||
+      std::fflush(file_.get()) != 0) {
+    log::warning("metrics are no longer written: " + std::string(system_error(path_).what()));
+    file_.reset();
+  }
+}
+
+}  // namespace paceline
