@@ -1,0 +1,63 @@
+#pragma once
+
+// The words between TcpStore and TcpStoreServer, after the handshake of core/handshake.h with
+// context "store". Byte level in docs/formats/store.md. One shape serves every command: a frame is
+// a u32 length and that many bytes; a client sends one request and reads one reply. Nothing is
+// allocated before its length was checked.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/core/error.h"
+
+namespace paceline {
+
+inline constexpr char kStoreContext[] = "store";
+inline constexpr std::size_t kFrameHeaderBytes = 4;
+// Of a frame's body, in both directions: a value of the greatest size fits with room to spare.
+inline constexpr std::size_t kMaxFrameBytes = 16 << 20;
+
+enum class StoreCommand : std::uint8_t {
+  kSet = 1,         // keys, values
+  kGet = 2,         // keys, number = timeout in ms -> values
+  kAdd = 3,         // one key, number = amount -> number = sum
+  kCompareSet = 4,  // one key, values = expected, desired -> values = result
+  kAppend = 5,      // one key, one value
+  kDelete = 6,      // one key -> number = 1 when it was there
+  kCheck = 7,       // keys -> number = 1 when all are there
+  kNumKeys = 8,     // -> number
+  kWait = 9,        // keys, number = timeout in ms
+};
+
+struct StoreRequest {
+  StoreCommand command = StoreCommand::kNumKeys;
+  std::int64_t number = 0;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+};
+
+struct StoreReply {
+  // 0, or 1 + the ErrorCode; then values holds the message.
+  std::uint8_t status = 0;
+  std::int64_t number = 0;
+  std::vector<std::string> values;
+};
+
+StoreReply error_reply(const Error& error);
+
+// With the length in front. Error(kInvalid) when the body would be over kMaxFrameBytes.
+std::vector<std::byte> encode(const StoreRequest& request);
+std::vector<std::byte> encode(const StoreReply& reply);
+
+// Without the length. Error(kCorrupt) when the bytes are not exactly one message with the fields
+// that its command takes.
+StoreRequest decode_request(std::span<const std::byte> body);
+StoreReply decode_reply(std::span<const std::byte> body);
+
+// The length in a frame's header. Error(kCorrupt) when it is 0 or above kMaxFrameBytes.
+std::size_t frame_length(std::span<const std::byte> header);
+
+}  // namespace paceline

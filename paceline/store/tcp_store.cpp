@@ -1,0 +1,207 @@
+#include "paceline/store/tcp_store.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include <poll.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/handshake.h"
+#include "paceline/store/key_values.h"
+#include "paceline/store/store_connection.h"
+#include "paceline/store/store_errors.h"
+#include "paceline/store/store_protocol.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kKeptConnections = 4;
+constexpr auto kHandshakeTimeout = 10s;
+// A server that was reached before and now refuses is gone; the pause is for a full backlog.
+constexpr auto kRefusedFor = 500ms;
+// The server answers a wait at its deadline; the answer needs time to arrive.
+constexpr auto kAnswerGrace = 1s;
+
+std::chrono::milliseconds plus_grace(std::chrono::milliseconds timeout) {
+  return std::clamp<std::chrono::milliseconds>(timeout, 0ms, std::chrono::hours(24 * 365 * 29)) +
+         kAnswerGrace;
+}
+
+Deadline sooner(Deadline deadline, std::chrono::nanoseconds limit) {
+  return Deadline::after(std::min(deadline.remaining(), limit));
+}
+
+StoreReply receive_reply(const Fd& connection, Deadline deadline) {
+  std::array<std::byte, kFrameHeaderBytes> header;
+  receive_all(connection, header, deadline);
+  std::vector<std::byte> body(frame_length(header));
+  receive_all(connection, body, deadline);
+  return decode_reply(body);
+}
+
+}  // namespace
+
+TcpStore::TcpStore(Endpoint endpoint, Secret secret, std::chrono::milliseconds timeout)
+    : endpoint_(std::move(endpoint)), secret_(std::move(secret)), timeout_(timeout) {
+  Fd first = connect_until(store_deadline(timeout), false);
+  local_address_ = paceline::local_address(first);
+  keep_connection(std::move(first));
+}
+
+void TcpStore::set(const std::string& key, const std::string& value) {
+  call({StoreCommand::kSet, 0, {key}, {value}}, timeout());
+}
+
+std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+  return multi_get({key}, timeout).front();
+}
+
+std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
+  return call({StoreCommand::kAdd, amount, {key}, {}}, timeout()).number;
+}
+
+std::string TcpStore::compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) {
+  return call({StoreCommand::kCompareSet, 0, {key}, {expected, desired}}, timeout()).values.at(0);
+}
+
+void TcpStore::append(const std::string& key, const std::string& value) {
+  call({StoreCommand::kAppend, 0, {key}, {value}}, timeout());
+}
+
+bool TcpStore::delete_key(const std::string& key) {
+  return call({StoreCommand::kDelete, 0, {key}, {}}, timeout()).number != 0;
+}
+
+bool TcpStore::check(const std::vector<std::string>& keys) {
+  return call({StoreCommand::kCheck, 0, keys, {}}, timeout()).number != 0;
+}
+
+std::int64_t TcpStore::num_keys() {
+  return call({StoreCommand::kNumKeys, 0, {}, {}}, timeout()).number;
+}
+
+void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  call({StoreCommand::kWait, timeout.count(), keys, {}}, plus_grace(timeout));
+}
+
+std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& keys,
+                                             std::chrono::milliseconds timeout) {
+  auto values = call({StoreCommand::kGet, timeout.count(), keys, {}}, plus_grace(timeout)).values;
+  if (values.size() != keys.size()) {
+    fail(ErrorCode::kCorrupt, "the store at {} answered {} values for {} keys",
+         to_string(endpoint_), values.size(), keys.size());
+  }
+  return values;
+}
+
+void TcpStore::multi_set(const std::vector<std::string>& keys,
+                         const std::vector<std::string>& values) {
+  check_pairs(keys, values);
+  call({StoreCommand::kSet, 0, keys, values}, timeout());
+}
+
+// Limits are checked here too: a frame that the server would refuse must not cost the connection.
+StoreReply TcpStore::call(const StoreRequest& request, std::chrono::milliseconds limit) {
+  check_keys(request.keys);
+  for (const auto& value : request.values) {
+    paceline::check(value.size() <= kMaxValueBytes, "a store's value has up to {} bytes, not {}",
+                    kMaxValueBytes, value.size());
+  }
+  auto reply = exchange(request, store_deadline(limit));
+  if (reply.status == 0) return reply;
+  const bool known = reply.status <= 1 + static_cast<int>(ErrorCode::kSystem);
+  if (!known) {
+    fail(ErrorCode::kCorrupt, "the store at {} answered with status {}", to_string(endpoint_),
+         reply.status);
+  }
+  const std::string message = reply.values.empty() ? "no reason given" : reply.values.front();
+  throw Error(static_cast<ErrorCode>(reply.status - 1),
+              fmt::format("{} (store at {})", message, to_string(endpoint_)));
+}
+
+StoreReply TcpStore::exchange(const StoreRequest& request, Deadline deadline) {
+  const auto frame = encode(request);
+  Fd connection = take_connection(deadline);
+  try {
+    send_all(connection, frame, deadline);
+    auto reply = receive_reply(connection, deadline);
+    keep_connection(std::move(connection));
+    return reply;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kPeerLost) lose(error.what());
+    if (error.code() != ErrorCode::kTimeout) throw;
+    const auto about = request.keys.empty() ? "" : " about " + quote_keys(request.keys);
+    fail(ErrorCode::kTimeout, "the store at {} did not answer in time{}", to_string(endpoint_),
+         about);
+  }
+}
+
+Fd TcpStore::take_connection(Deadline deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_.empty()) throw Error(ErrorCode::kPeerLost, lost_);
+    if (!idle_.empty()) {
+      Fd connection = std::move(idle_.back());
+      idle_.pop_back();
+      return connection;
+    }
+  }
+  return connect_until(deadline, true);
+}
+
+void TcpStore::keep_connection(Fd connection) {
+  const std::lock_guard lock(mutex_);
+  if (idle_.size() < kKeptConnections) idle_.push_back(std::move(connection));
+}
+
+// A busy server may drop a connection before its handshake (too many strangers); that is tried
+// again until the deadline. So is a refused connection, unless the server was reached before: then
+// it is given kRefusedFor, and is lost.
+Fd TcpStore::connect_until(Deadline deadline, bool reached_before) {
+  for (auto pause = 1ms;; pause = std::min(pause * 2, 100ms)) {
+    Fd connection = reached_before ? reconnect(deadline) : connect_tcp(endpoint_, deadline);
+    try {
+      authenticate_as_client(connection, secret_, kStoreContext,
+                             sooner(deadline, kHandshakeTimeout));
+      enable_keepalive(connection);
+      return connection;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalid) {
+        fail(ErrorCode::kInvalid, "the store at {} refused: {}", to_string(endpoint_),
+             error.what());
+      }
+      if (deadline.remaining() <= pause) {
+        fail(ErrorCode::kTimeout, "the store at {} completed no handshake in time: {}",
+             to_string(endpoint_), error.what());
+      }
+    }
+    std::this_thread::sleep_for(pause);  // nothing signals that the server has room again
+  }
+}
+
+Fd TcpStore::reconnect(Deadline deadline) {
+  try {
+    return connect_tcp(endpoint_, sooner(deadline, kRefusedFor));
+  } catch (const Error& error) {
+    const bool gone = error.code() == ErrorCode::kTimeout && deadline.remaining() > kRefusedFor / 2;
+    if (gone) lose(error.what());
+    throw;
+  }
+}
+
+void TcpStore::lose(const std::string& cause) {
+  const std::lock_guard lock(mutex_);
+  if (lost_.empty()) {
+    lost_ = fmt::format("the store at {} is lost, its process has ended: {}", to_string(endpoint_),
+                        cause);
+  }
+  idle_.clear();
+  throw Error(ErrorCode::kPeerLost, lost_);
+}
+
+}  // namespace paceline

@@ -1,0 +1,28 @@
+#include "paceline/store/tcp_store_server.h"
+
+#include <utility>
+
+#include "paceline/core/thread.h"
+#include "paceline/store/store_server_loop.h"
+
+namespace paceline {
+
+TcpStoreServer::TcpStoreServer(const Endpoint& endpoint, Secret secret,
+                               TcpStoreServerOptions options)
+    : TcpStoreServer(listen_tcp(endpoint), std::move(secret), options) {}
+
+TcpStoreServer::TcpStoreServer(Fd listener, Secret secret, TcpStoreServerOptions options)
+    : port_(local_port(listener)),
+      loop_(std::make_unique<StoreServerLoop>(std::move(listener), std::move(secret), options)),
+      thread_(start_thread("store-server", [loop = loop_.get()] { loop->run(); })) {}
+
+TcpStoreServer::~TcpStoreServer() {
+  loop_->stop();
+  thread_.join();
+}
+
+bool TcpStoreServer::wait_until_clients_left(std::chrono::milliseconds timeout) {
+  return loop_->wait_until_clients_left(Deadline::after(timeout));
+}
+
+}  // namespace paceline

@@ -1,0 +1,34 @@
+#pragma once
+
+// A new, empty directory that is removed with everything in it.
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "paceline/core/error.h"
+
+namespace paceline {
+
+class FreshDirectory {
+ public:
+  FreshDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "paceline-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw system_error("mkdtemp " + name);
+    path_ = name;
+  }
+  FreshDirectory(const FreshDirectory&) = delete;
+  FreshDirectory& operator=(const FreshDirectory&) = delete;
+  ~FreshDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace paceline
