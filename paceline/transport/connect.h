@@ -1,0 +1,43 @@
+#pragma once
+
+// Builds the mesh of a group: every rank publishes its address in the store, connects to the lower
+// ranks and accepts the higher ones. Ranks of one host meet over Unix sockets and share memory;
+// others over TCP. Locality is what the kernel says (boot id, network namespace, process), never
+// what a launcher's variables say.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "paceline/core/secret.h"
+#include "paceline/transport/mesh.h"
+
+namespace paceline {
+
+// kAuto: loopback for threads of one process, shared memory on one host, TCP otherwise.
+enum class TransportKind { kAuto, kTcp, kShm, kLoopback };
+
+// "auto", "tcp", "shm", "loopback"; Error(kInvalid) names the value otherwise.
+TransportKind parse_transport(const std::string& name);
+
+struct ConnectOptions {
+  std::string name = "world";  // the group's
+  int rank = 0;
+  int world_size = 1;
+  int generation = 0;
+  std::string address = "127.0.0.1";  // where this rank listens for TCP
+  TransportKind transport = TransportKind::kAuto;
+  std::chrono::milliseconds timeout{300'000};
+
+  // How addresses get around: publish one value under this rank's key; fetch the value of another
+  // rank, waiting for it.
+  std::function<void(const std::string& value)> publish;
+  std::function<std::string(int rank)> fetch;
+};
+
+// Error(kTimeout) names the ranks that did not come; Error(kUnsupported) when `transport` cannot
+// serve where the ranks are.
+std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
+
+}  // namespace paceline

@@ -1,0 +1,40 @@
+#pragma once
+
+// A mapped range of pages, unmapped when it goes out of scope.
+
+#include <cstddef>
+#include <utility>
+
+#include "paceline/core/fd.h"
+
+namespace paceline {
+
+class Mapping {
+ public:
+  Mapping() = default;
+  // Zeroed memory of this process. Error(kSystem) with the size when there is none.
+  static Mapping anonymous(std::size_t bytes);
+  // The first `bytes` of a file, shared with everybody who maps it; empty, with errno set, when
+  // that fails. The pages must exist.
+  static Mapping of_file(const Fd& file, std::size_t bytes);
+
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  explicit operator bool() const { return data_ != nullptr; }
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  Mapping(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace paceline

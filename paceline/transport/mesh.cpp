@@ -1,0 +1,132 @@
+#include "paceline/transport/mesh.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <set>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "paceline/core/check.h"
+#include "paceline/transport/notice.h"
+
+namespace paceline {
+
+Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers,
+           std::vector<PeerSockets> sockets)
+    : name_(std::move(name)),
+      rank_(rank),
+      peers_(std::move(peers)),
+      sockets_(std::move(sockets)),
+      oversubscribed_(count_oversubscription()) {}
+
+Mesh::~Mesh() {
+  if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
+}
+
+bool Mesh::count_oversubscription() const {
+  const auto& host = peers_[static_cast<std::size_t>(rank_)].host;
+  std::set<int> cpus;
+  std::size_t ranks = 0;
+  for (const auto& peer : peers_) {
+    if (peer.host != host) continue;
+    ++ranks;
+    cpus.insert(peer.cpus.begin(), peer.cpus.end());
+  }
+  return ranks > cpus.size();
+}
+
+std::string Mesh::describe(int rank) const {
+  return fmt::format("rank {} ({})", rank, peer(rank).host_name);
+}
+
+void Mesh::set_failure(Error failure) {
+  failure_ = std::move(failure);
+  has_failed_.store(true, std::memory_order_relaxed);
+}
+
+void Mesh::fail_and_tell(Error cause) {
+  send_to_all(encode_notice(cause));
+  set_failure(std::move(cause));
+}
+
+bool Mesh::has_left(int peer) const {
+  return std::find(left_.begin(), left_.end(), peer) != left_.end();
+}
+
+std::vector<int> Mesh::throw_if_failed() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) poll_control();
+  if (failure_) throw Error(failure_->code(), std::string(failure_->what()));
+  return left_;
+}
+
+void Mesh::throw_lost(int peer, const std::string& how) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) poll_control();
+  if (!failure_) fail_and_tell(lost(peer, has_left(peer) ? "has left the group" : how));
+  throw Error(failure_->code(), std::string(failure_->what()));
+}
+
+void Mesh::abort(const Error& cause) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) fail_and_tell(cause);
+}
+
+// A notice fits into any socket's buffer; if the peer is gone there is nobody to tell.
+void Mesh::send_to_all(const std::string& notice) const {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const int fd = socket(peer, Channel::kControl);
+    if (fd >= 0) (void)!::send(fd, notice.data(), notice.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+}
+
+// A notice from a rank that saw more counts before a mere end of connection found in the same poll.
+void Mesh::poll_control() {
+  std::vector<pollfd> entries;
+  std::vector<int> ranks;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_ || has_left(peer)) continue;
+    entries.push_back({socket(peer, Channel::kControl), POLLIN, 0});
+    ranks.push_back(peer);
+  }
+  if (entries.empty() || ::poll(entries.data(), entries.size(), 0) <= 0) return;
+  std::optional<int> ended;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].revents != 0 && !read_control(ranks[i]) && !ended) ended = ranks[i];
+  }
+  if (ended && !failure_) {
+    fail_and_tell(lost(*ended, "is gone: its process ended without leaving the group"));
+  }
+}
+
+bool Mesh::read_control(int peer) {
+  std::array<char, kMaxNoticeBytes> buffer;
+  const ssize_t got =
+      ::recv(socket(peer, Channel::kControl), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (got <= 0) return false;
+  const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
+  if (notice && notice->goodbye) {
+    left_.push_back(peer);
+    return true;
+  }
+  // Passed on before this rank goes: its end may reach a peer before the notice that caused it.
+  send_to_all(std::string(buffer.data(), static_cast<std::size_t>(got)));
+  // Everybody needs a new group after a death, so its code is passed on; any other failure was the
+  // other rank's.
+  const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
+  set_failure(
+      Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+            fmt::format("rank {}: group {} was aborted by {}: {}", rank_, name_, describe(peer),
+                        notice ? notice->text : "(its notice cannot be read)")));
+  return true;
+}
+
+Error Mesh::lost(int peer, const std::string& how) const {
+  return Error(ErrorCode::kPeerLost,
+               fmt::format("rank {}: {} of group {} {}", rank_, describe(peer), name_, how));
+}
+
+}  // namespace paceline

@@ -1,0 +1,109 @@
+#pragma once
+
+// The connections of one rank to all other ranks of a group: per peer a *control* socket (lifeline
+// and abort notices), a *data* socket (collectives between ranks that share no memory; descriptors
+// of memory where they do) and a *point-to-point* socket (send, recv). When all ranks are on one
+// host, the mesh also offers shared memory.
+//
+// Death: the kernel closes the sockets of a dead process, so a peer's death shows as end-of-file on
+// its control socket, in shared memory too. Whoever waits calls throw_if_failed() between its waits
+// (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
+// destructor does), and is missed only by those who still wait for it.
+//
+// Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
+// kept and thrown ever after. Whoever finds a cause tells all peers before it goes, so that a rank
+// that looks later does not take a survivor's end for the cause.
+//
+// Thread safety: all methods may be called from any thread; the sockets belong to one executor
+// each.
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/core/error.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/owner_process.h"
+#include "paceline/transport/peer.h"
+#include "paceline/transport/shared_memory.h"
+
+namespace paceline {
+
+enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2 };
+inline constexpr int kNumChannels = 3;
+
+struct PeerSockets {
+  Fd channels[kNumChannels];
+};
+
+class Mesh {
+ public:
+  // Requires: sockets[rank] is empty, all others are connected. `name` is the group's, for
+  // messages.
+  Mesh(std::string name, int rank, std::vector<PeerAddress> peers,
+       std::vector<PeerSockets> sockets);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return static_cast<int>(peers_.size()); }
+  const std::string& name() const { return name_; }
+  const PeerAddress& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
+  int socket(int peer, Channel channel) const {
+    return sockets_[static_cast<std::size_t>(peer)].channels[static_cast<int>(channel)].get();
+  }
+
+  // Null when the ranks cannot map each other's memory.
+  SharedMemory* shared_memory() const { return shared_memory_.get(); }
+  void set_shared_memory(std::unique_ptr<SharedMemory> memory) {
+    shared_memory_ = std::move(memory);
+  }
+
+  // True when more ranks of this host compete for processors than it gives them: spinning then
+  // costs a time slice.
+  bool oversubscribed() const { return oversubscribed_; }
+
+  // Throws the group's failure, if there is one: kPeerLost naming the rank that died, or what
+  // another rank's abort notice said. Returns the peers that have left in order. What they did
+  // before is visible to the caller *now*: only who still misses something from one of them after
+  // this call has lost it.
+  std::vector<int> throw_if_failed();
+  // For who waits for `peer` in vain, because it left or because a connection to it broke: throws
+  // what is known of the cause, and kPeerLost naming `peer` when nothing is.
+  [[noreturn]] void throw_lost(int peer, const std::string& how);
+  // Records `cause` as this group's failure and tells all peers. The first cause stays.
+  void abort(const Error& cause);
+  // Costs one load: whether throw_if_failed() would throw without looking at the sockets.
+  bool failed() const { return has_failed_.load(std::memory_order_relaxed); }
+  // "rank 2 (host box, pid …)" for messages.
+  std::string describe(int rank) const;
+
+ private:
+  void send_to_all(const std::string& notice) const;
+  void poll_control();              // requires mutex_
+  bool read_control(int peer);      // requires mutex_; false when the connection has ended
+  void set_failure(Error failure);  // requires mutex_
+  void fail_and_tell(Error cause);  // requires mutex_
+  bool has_left(int peer) const;    // requires mutex_
+  Error lost(int peer, const std::string& how) const;
+  bool count_oversubscription() const;
+
+  const std::string name_;
+  const int rank_;
+  const std::vector<PeerAddress> peers_;
+  const std::vector<PeerSockets> sockets_;
+  const bool oversubscribed_;
+  const OwnerProcess owner_;
+  std::unique_ptr<SharedMemory> shared_memory_;
+
+  std::atomic<bool> has_failed_{false};
+  mutable std::mutex mutex_;  // guards what is below, and reads of the control sockets
+  std::optional<Error> failure_;
+  std::vector<int> left_;  // peers that said goodbye
+};
+
+}  // namespace paceline

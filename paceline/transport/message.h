@@ -1,0 +1,25 @@
+#pragma once
+
+// A message on a data or point-to-point socket: a fixed header, then `payload_bytes` bytes.
+// docs/wire_formats.md has the layout.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace paceline {
+
+// What the two ends must agree about, as opaque words: the layers above fill and compare them.
+using FingerprintWords = std::uint64_t[4];
+
+struct MessageHeader {
+  static constexpr std::uint32_t kMagic = 0x4d4c5001;  // "\x01PLM": version 1
+
+  std::uint32_t magic = kMagic;
+  std::uint32_t tag = 0;  // point-to-point only
+  std::uint64_t payload_bytes = 0;
+  FingerprintWords fingerprint{};
+};
+static_assert(sizeof(MessageHeader) == 48);
+
+}  // namespace paceline

@@ -1,0 +1,29 @@
+#pragma once
+
+// What a rank says on its control sockets when it ends its part in a group: why it failed, or
+// goodbye. docs/wire_formats.md has the layout.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "paceline/core/error.h"
+
+namespace paceline {
+
+inline constexpr std::size_t kMaxNoticeBytes = 1027;
+
+// Text beyond 1024 bytes is cut.
+std::string encode_notice(const Error& cause);
+std::string encode_goodbye();
+
+struct Notice {
+  bool goodbye = false;
+  ErrorCode code{};
+  std::string text;
+};
+// Empty for bytes that are no notice.
+std::optional<Notice> decode_notice(std::span<const char> bytes);
+
+}  // namespace paceline

@@ -1,0 +1,26 @@
+#pragma once
+
+// What one rank publishes about itself so that the others can reach it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/core/socket.h"
+
+namespace paceline {
+
+struct PeerAddress {
+  std::string host;       // core/host.h: host_token()
+  std::string process;    // process_token()
+  std::string host_name;  // for messages
+  std::string unix_name;  // abstract Unix socket
+  Endpoint tcp;           // empty host: no TCP listener
+  std::vector<int> cpus;  // where this rank may run
+
+  std::string encode() const;
+  // Error(kCorrupt) for anything encode() does not make.
+  static PeerAddress decode(const std::string& text);
+};
+
+}  // namespace paceline

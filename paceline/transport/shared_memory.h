@@ -1,0 +1,39 @@
+#pragma once
+
+// Memory that every rank of a group reads and writes in place. The leaves shm/ (processes of one
+// host) and loopback/ (threads of one process) implement it.
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+
+namespace paceline {
+
+// One block per rank, all of the same size, zeroed, page-aligned, its pages present. A resource:
+// the memory is unmapped when the last owner lets go. Owners are the group and the user's
+// SymmetricBuffer or tensors.
+class SharedBlocks {
+ public:
+  virtual ~SharedBlocks() = default;
+  std::size_t bytes() const { return bytes_; }
+  // Where this process sees the block of `rank`.
+  std::byte* of(int rank) const { return bases_[static_cast<std::size_t>(rank)]; }
+
+ protected:
+  std::size_t bytes_ = 0;
+  std::vector<std::byte*> bases_;
+};
+
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  // "shm" or "loopback".
+  virtual const char* name() const = 0;
+  // Collective: every rank calls it, in the same order, with the same size. Error(kSystem) with the
+  // needed size, on every rank, when one of them cannot get the memory; never a signal later.
+  virtual std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Deadline deadline) = 0;
+};
+
+}  // namespace paceline

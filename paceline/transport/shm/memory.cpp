@@ -1,0 +1,98 @@
+#include "paceline/transport/shm/memory.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+#include "paceline/transport/mapping.h"
+#include "paceline/transport/memory_exchange.h"
+
+namespace paceline {
+namespace {
+
+class ShmBlocks : public SharedBlocks {
+ public:
+  ShmBlocks(std::size_t bytes, std::vector<Mapping> mappings) : mappings_(std::move(mappings)) {
+    bytes_ = bytes;
+    for (const auto& mapping : mappings_) bases_.push_back(mapping.data());
+  }
+
+ private:
+  const std::vector<Mapping> mappings_;
+};
+
+// shmem answers a file beyond RLIMIT_FSIZE with a signal that ends the process.
+bool is_beyond_file_size_limit(std::size_t bytes) {
+  rlimit limit{};
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur;
+}
+
+// A descriptor whose pages are reserved and whose size stays, so that touching them later cannot
+// fail; empty, with errno set, otherwise.
+Fd reserve_pages(std::size_t bytes) {
+  Fd file(memfd_create("paceline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) return file;
+  int status = is_beyond_file_size_limit(bytes)
+                   ? EFBIG
+                   : posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
+  if (status == 0 && fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    status = errno;
+  }
+  if (status != 0) {
+    file.reset();
+    errno = status;
+  }
+  return file;
+}
+
+// A peer's file: empty, with errno set, unless it is as large as it must be and stays so.
+Mapping map_file_of_peer(const Fd& file, std::size_t bytes) {
+  struct stat status {};
+  const int seals = fcntl(file.get(), F_GET_SEALS);
+  const bool keeps_its_size = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+  if (fstat(file.get(), &status) != 0 || !keeps_its_size ||
+      static_cast<std::size_t>(status.st_size) < bytes) {
+    errno = EINVAL;
+    return {};
+  }
+  return Mapping::of_file(file, bytes);
+}
+
+}  // namespace
+
+std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Deadline deadline) {
+  std::vector<Mapping> mappings(static_cast<std::size_t>(mesh_.world_size()));
+  int error = 0;  // the first of this rank
+  const auto keep = [&](int rank, Mapping mapping) {
+    if (!mapping && error == 0) error = errno;
+    mappings[static_cast<std::size_t>(rank)] = std::move(mapping);
+  };
+  const Fd own = reserve_pages(bytes);
+  keep(mesh_.rank(), own ? Mapping::of_file(own, bytes) : Mapping());
+  exchange_with_peers(
+      mesh_, bytes, deadline,
+      [&](int) {
+        return MemoryHandle{static_cast<std::uint64_t>(own ? 1 : 0), own.get()};
+      },
+      [&](int peer, MemoryHandle handle) {
+        const Fd file(handle.fd);
+        if (file) {
+          keep(peer, map_file_of_peer(file, bytes));
+        } else if (handle.value != 0 && error == 0) {
+          error = EMFILE;  // it was sent, but this process can hold no more descriptors
+        }
+      });
+  require_all_mapped(mesh_, bytes, deadline, error);
+  for (const Mapping& mapping : mappings) {
+    if (!mapping) fail(ErrorCode::kCorrupt, "rank {}: a peer offered no memory", mesh_.rank());
+  }
+  return std::make_shared<ShmBlocks>(bytes, std::move(mappings));
+}
+
+}  // namespace paceline

@@ -1,0 +1,12 @@
+set(SOURCES
+  acceptor.cpp
+  connect.cpp
+  exchange.cpp
+  loopback/memory.cpp
+  mapping.cpp
+  memory_exchange.cpp
+  mesh.cpp
+  notice.cpp
+  peer.cpp
+  shm/memory.cpp)
+set(LIBRARIES fmt::fmt)

@@ -1,0 +1,173 @@
+// Who may join a mesh, and who may not.
+
+#include "paceline/transport/connect.h"
+
+#include <future>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "paceline/core/handshake.h"
+#include "paceline/core/host.h"
+#include "paceline/core/socket.h"
+#include "paceline/store/memory_store.h"
+#include "paceline/transport/peer.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+class ConnectTest : public testing::TestWithParam<TransportKind> {
+ protected:
+  ConnectOptions options(int rank, int world, int generation = 3) {
+    ConnectOptions options;
+    options.rank = rank;
+    options.world_size = world;
+    options.generation = generation;
+    options.transport = GetParam();
+    options.timeout = 10s;
+    options.publish = [this, rank](const std::string& value) {
+      store_.set(std::to_string(rank), value);
+    };
+    options.fetch = [this](int peer) { return store_.get(std::to_string(peer), 10s); };
+    return options;
+  }
+  std::future<std::unique_ptr<Mesh>> join(int rank, int world, int generation = 3) {
+    return std::async(std::launch::async, [=, this] {
+      return connect_mesh(options(rank, world, generation), secret_);
+    });
+  }
+  PeerAddress address_of(int rank) {
+    return PeerAddress::decode(store_.get(std::to_string(rank), 10s));
+  }
+  // Both doors of rank 0.
+  std::vector<Fd> knock() {
+    const auto address = address_of(0);
+    std::vector<Fd> sockets;
+    sockets.push_back(connect_tcp(address.tcp, Deadline::after(5s)));
+    sockets.push_back(connect_unix(address.unix_name, Deadline::after(5s)));
+    return sockets;
+  }
+
+  // Of this host, and nobody listens there.
+  PeerAddress address_of_a_dead_rank() {
+    PeerAddress address;
+    address.host = host_token();
+    address.process = "gone";
+    address.host_name = "box";
+    address.unix_name = "paceline-nobody-" + random_hex(8);
+    const Fd listener = listen_tcp({"127.0.0.1", 0});
+    address.tcp = {"127.0.0.1", local_port(listener)};
+    return address;
+  }
+
+  MemoryStore store_;
+  const Secret secret_ = Secret::generate();
+};
+
+TEST_P(ConnectTest, strangers_at_the_door_do_not_hold_the_group_up) {
+  for (const char* rank : {"1", "2"}) store_.set(rank, address_of_a_dead_rank().encode());
+  auto first = join(0, 3);
+  std::vector<Fd> strangers;
+  for (int i = 0; i < 40; ++i) {
+    for (Fd& socket : knock()) strangers.push_back(std::move(socket));  // silent
+  }
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(4000, '\xff'),
+        std::string("PLINE\0\0\x09", 8), std::string("PLINE\0\0\x01half a nonce", 20)}) {
+    for (Fd& socket : knock()) {
+      (void)!::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      strangers.push_back(std::move(socket));
+    }
+  }
+  const auto begin = Clock::now();
+  auto second = join(1, 3);
+  while (address_of(1).host_name == "box") std::this_thread::yield();
+  auto third = join(2, 3);
+  for (auto* mesh : {&first, &second, &third}) mesh->get()->throw_if_failed();
+  EXPECT_LT(Clock::now() - begin, 2s);
+}
+
+TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_without_it) {
+  store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 opens its door
+  auto first = join(0, 2);
+  for (Fd& socket : knock()) {
+    const Secret other = Secret::generate();
+    EXPECT_THROW(
+        authenticate_as_client(socket, other, "mesh world generation 3 of 2", Deadline::after(5s)),
+        Error);
+  }
+  auto older = options(1, 2, 2);
+  older.publish = [](const std::string&) {};
+  older.fetch = [this](int) { return store_.get("0", 10s); };
+  try {
+    connect_mesh(older, secret_);
+    FAIL() << "a member of generation 2 was let into generation 3";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+    EXPECT_NE(std::string(error.what()).find("rank 0 ("), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("generation"), std::string::npos) << error.what();
+  }
+  auto second = join(1, 2);
+  const auto one = first.get();
+  const auto two = second.get();
+  EXPECT_TRUE(one->throw_if_failed().empty());
+  EXPECT_TRUE(two->throw_if_failed().empty());
+}
+
+TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
+  auto first = join(0, 2);
+  auto second = join(1, 2);
+  const auto one = first.get();
+  const auto two = second.get();
+  auto late = options(1, 2);
+  late.publish = [](const std::string&) {};
+  // Nobody listens any more; over TCP a refusal may pass.
+  late.timeout = 1s;
+  EXPECT_THROW(connect_mesh(late, secret_), Error);
+  EXPECT_TRUE(one->throw_if_failed().empty());
+  EXPECT_TRUE(two->throw_if_failed().empty());
+}
+
+TEST_P(ConnectTest, a_rank_that_does_not_come_is_named) {
+  auto alone = options(0, 3);
+  alone.timeout = 200ms;
+  alone.fetch = [this](int) { return store_.get("0", 1s); };
+  try {
+    connect_mesh(alone, secret_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_NE(std::string(error.what()).find("missing: rank 1 ("), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 2 ("), std::string::npos) << error.what();
+  }
+}
+
+TEST_P(ConnectTest, a_rank_that_died_after_it_published_its_address_is_named_before_the_deadline) {
+  auto lowest = address_of_a_dead_rank();
+  store_.set("0", lowest.encode());
+  auto second = join(1, 3);
+  auto third = join(2, 3);
+  for (auto* rank : {&second, &third}) {
+    try {
+      rank->get();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+      EXPECT_NE(std::string(error.what()).find("rank 0 (box)"), std::string::npos) << error.what();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, ConnectTest,
+                         testing::Values(TransportKind::kShm, TransportKind::kTcp),
+                         [](const auto& info) {
+                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "shm");
+                         });
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,127 @@
+#include "paceline/transport/exchange.h"
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/harness/raw_mesh.h"
+
+namespace paceline {
+namespace {
+
+using harness::make_raw_mesh;
+using harness::RawMesh;
+using namespace std::chrono_literals;
+
+constexpr auto kNothing = [](int, const MessageHeader&) {};
+
+MessageHeader header_of(std::uint64_t bytes) {
+  MessageHeader header;
+  header.payload_bytes = bytes;
+  return header;
+}
+
+// Waits for one message of four bytes and says how that ended.
+std::optional<Error> receive_four(RawMesh& raw, std::chrono::milliseconds limit = 5s) {
+  Exchange exchange(*raw.mesh);
+  std::array<std::byte, 4> into{};
+  exchange.post_receive(1, into);
+  try {
+    exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(limit), [] {});
+  } catch (const Error& error) {
+    return error;
+  }
+  if (!exchange.idle()) return Error(ErrorCode::kTimeout, "not idle");
+  return {};
+}
+
+TEST(Exchange, a_message_arrives_whole_in_any_pieces) {
+  auto raw = make_raw_mesh();
+  const auto header = header_of(4);
+  const char* bytes = reinterpret_cast<const char*>(&header);
+  std::jthread sender([&] {
+    for (std::size_t i = 0; i < sizeof header; ++i) raw.send(Channel::kData, bytes + i, 1);
+    for (const char* byte : {"a", "b", "c", "d"}) raw.send(Channel::kData, byte, 1);
+  });
+  EXPECT_FALSE(receive_four(raw));
+}
+
+TEST(Exchange, every_flipped_byte_of_magic_and_length_is_a_typed_error) {
+  for (const std::size_t position : {0u, 1u, 2u, 3u, 8u, 9u, 15u}) {
+    auto raw = make_raw_mesh();
+    auto header = header_of(4);
+    reinterpret_cast<unsigned char*>(&header)[position] ^= 0x80;
+    raw.send(Channel::kData, &header, sizeof header);
+    const auto error = receive_four(raw);
+    ASSERT_TRUE(error) << position;
+    EXPECT_EQ(error->code(), position < 4 ? ErrorCode::kCorrupt : ErrorCode::kInvalid);
+    EXPECT_NE(std::string(error->what()).find("rank 1 (box)"), std::string::npos) << error->what();
+  }
+}
+
+TEST(Exchange, garbage_is_corrupt) {
+  auto raw = make_raw_mesh();
+  const std::string text(200, 'G');
+  raw.send(Channel::kData, text.data(), text.size());
+  EXPECT_EQ(receive_four(raw)->code(), ErrorCode::kCorrupt);
+}
+
+TEST(Exchange, a_truncated_message_is_a_lost_peer_at_every_length) {
+  std::array<char, sizeof(MessageHeader) + 4> message{};
+  const auto header = header_of(4);
+  std::memcpy(message.data(), &header, sizeof header);
+  for (std::size_t length = 0; length < message.size(); ++length) {
+    auto raw = make_raw_mesh();
+    raw.send(Channel::kData, message.data(), length);
+    raw.die();
+    const auto error = receive_four(raw);
+    ASSERT_TRUE(error) << length;
+    EXPECT_EQ(error->code(), ErrorCode::kPeerLost) << error->what();
+    EXPECT_NE(std::string(error->what()).find("rank 1 (box)"), std::string::npos) << error->what();
+  }
+}
+
+TEST(Exchange, what_a_peer_sent_before_it_left_still_arrives) {
+  auto raw = make_raw_mesh();
+  const auto header = header_of(4);
+  raw.send(Channel::kData, &header, sizeof header);
+  raw.send(Channel::kData, "abcd", 4);
+  raw.send(Channel::kControl, "\x7f", 1);
+  raw.die();
+  EXPECT_FALSE(receive_four(raw));
+}
+
+TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
+  auto raw = make_raw_mesh();
+  const auto header = header_of(1 << 20);
+  raw.send(Channel::kData, &header, sizeof header);
+  std::jthread trickle([&](std::stop_token stop) {
+    while (!stop.stop_requested()) {
+      (void)!::send(raw.end(Channel::kData).get(), "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  });
+  Exchange exchange(*raw.mesh);
+  std::vector<std::byte> into(1 << 20);
+  exchange.post_receive(1, into);
+  const auto begin = std::chrono::steady_clock::now();
+  exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(50ms), [] {});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 400ms);
+}
+
+TEST(Exchange, who_does_not_take_bytes_is_a_time_out_and_who_died_is_lost) {
+  auto raw = make_raw_mesh();
+  const std::vector<std::byte> large(8 << 20);
+  Exchange exchange(*raw.mesh);
+  exchange.post_send(1, header_of(large.size()), large);
+  exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(50ms), [] {});
+  EXPECT_FALSE(exchange.idle());
+  raw.die();
+  EXPECT_THROW(
+      exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(5s), [] {}),
+      Error);
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,146 @@
+#include "paceline/transport/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include "paceline/transport/notice.h"
+#include "paceline/transport/peer.h"
+
+#include "tests/harness/raw_mesh.h"
+
+namespace paceline {
+namespace {
+
+using harness::make_raw_mesh;
+
+std::optional<Error> failure_of(Mesh& mesh) {
+  try {
+    mesh.throw_if_failed();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {};
+}
+
+TEST(Mesh, a_peer_that_ends_without_goodbye_is_lost) {
+  auto raw = make_raw_mesh();
+  EXPECT_FALSE(failure_of(*raw.mesh));
+  raw.die();
+  const auto error = failure_of(*raw.mesh);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
+  EXPECT_STREQ(error->what(),
+               "rank 0: rank 1 (box) of group world is gone: its process ended without leaving the "
+               "group");
+}
+
+TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_who_waits_for_it) {
+  auto raw = make_raw_mesh();
+  const auto goodbye = encode_goodbye();
+  raw.send(Channel::kControl, goodbye.data(), goodbye.size());
+  raw.die();
+  EXPECT_EQ(raw.mesh->throw_if_failed(), std::vector<int>{1});
+  EXPECT_EQ(raw.mesh->throw_if_failed(), std::vector<int>{1});
+  try {
+    raw.mesh->throw_lost(1, "is gone");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_STREQ(error.what(), "rank 0: rank 1 (box) of group world has left the group");
+  }
+}
+
+TEST(Mesh, a_notice_counts_before_the_end_of_the_connection) {
+  auto raw = make_raw_mesh();
+  const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
+  raw.send(Channel::kControl, notice.data(), notice.size());
+  raw.die();
+  const auto error = failure_of(*raw.mesh);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kAborted);
+  EXPECT_STREQ(error->what(),
+               "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
+}
+
+TEST(Mesh, the_notice_of_a_death_keeps_its_code) {
+  auto raw = make_raw_mesh();
+  const auto notice = encode_notice(Error(ErrorCode::kPeerLost, "rank 1: rank 2 is gone"));
+  raw.send(Channel::kControl, notice.data(), notice.size());
+  EXPECT_EQ(failure_of(*raw.mesh)->code(), ErrorCode::kPeerLost);
+}
+
+TEST(Mesh, whoever_finds_a_dead_peer_tells_the_others) {
+  auto raw = make_raw_mesh();
+  ::shutdown(raw.end(Channel::kControl).get(), SHUT_WR);
+  ASSERT_TRUE(failure_of(*raw.mesh));
+  char buffer[kMaxNoticeBytes];
+  const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
+  ASSERT_GT(got, 0);
+  const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
+  ASSERT_TRUE(notice);
+  EXPECT_EQ(notice->code, ErrorCode::kPeerLost);
+  EXPECT_NE(notice->text.find("rank 1 (box)"), std::string::npos);
+}
+
+// Otherwise a peer may see this rank's end before the first notice and take it for the cause.
+TEST(Mesh, a_notice_is_passed_on) {
+  auto raw = make_raw_mesh();
+  const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
+  raw.send(Channel::kControl, notice.data(), notice.size());
+  ASSERT_TRUE(failure_of(*raw.mesh));
+  raw.mesh.reset();
+  char buffer[kMaxNoticeBytes];
+  const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
+  ASSERT_GT(got, 0);
+  EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), notice);
+}
+
+TEST(Mesh, only_the_first_cause_stays_and_is_told) {
+  auto raw = make_raw_mesh();
+  raw.mesh->abort(Error(ErrorCode::kTimeout, "first"));
+  raw.mesh->abort(Error(ErrorCode::kInvalid, "second"));
+  EXPECT_STREQ(failure_of(*raw.mesh)->what(), "first");
+  raw.mesh.reset();  // a failed group says no goodbye
+  char buffer[kMaxNoticeBytes];
+  const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
+  EXPECT_EQ(got, static_cast<ssize_t>(3 + 5));
+}
+
+TEST(Mesh, bytes_that_are_no_notice_end_the_group_and_nothing_else) {
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x02"), std::string("\x02\xff\xff"),
+        std::string("\x63\x01\x00x", 4), std::string(5000, '\x01')}) {
+    auto raw = make_raw_mesh();
+    raw.send(Channel::kControl, text.data(), text.size());
+    const auto error = failure_of(*raw.mesh);
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("rank 1 (box)"), std::string::npos) << error->what();
+  }
+}
+
+TEST(Notice, a_long_text_is_cut) {
+  const auto notice = encode_notice(Error(ErrorCode::kSystem, std::string(5000, 'x')));
+  EXPECT_EQ(notice.size(), kMaxNoticeBytes);
+  EXPECT_EQ(decode_notice(notice)->text, std::string(1024, 'x'));
+}
+
+TEST(PeerAddress, comes_back_as_it_was_and_refuses_every_other_length) {
+  PeerAddress address;
+  address.host = "host";
+  address.process = "process";
+  address.host_name = "box";
+  address.unix_name = "paceline-1";
+  address.tcp.host = "127.0.0.1";
+  address.tcp.port = 99;
+  address.cpus = {0, 3};
+  const std::string text = address.encode();
+  const auto again = PeerAddress::decode(text);
+  EXPECT_EQ(again.encode(), text);
+  EXPECT_EQ(again.cpus, address.cpus);
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    EXPECT_THROW(PeerAddress::decode(text.substr(0, length)), Error) << length;
+  }
+  EXPECT_THROW(PeerAddress::decode(text + "x"), Error);
+}
+
+}  // namespace
+}  // namespace paceline
