@@ -1,0 +1,64 @@
+#pragma once
+
+// Everybody comes, nobody twice: how ranks take their places in a store that they share, and how
+// they leave.
+//
+// Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process;
+// whoever sees all places taken sets "outcome" to "ready", whoever finds its own place taken sets
+// it to the reason. A rank that leaves says goodbye, and its next arrival in the same generation
+// belongs to the next round.
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/error.h"
+#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/store/store.h"
+
+namespace paceline {
+
+// "3, 5-9".
+std::string describe_ranks(const std::vector<int>& ranks);
+
+class Arrival {
+ public:
+  // When a waiting rank says who is missing.
+  struct LogTimes {
+    std::chrono::milliseconds first, every;
+  };
+  static constexpr LogTimes kLogTimes = {std::chrono::seconds(10), std::chrono::seconds(30)};
+
+  Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who);
+
+  // Takes this rank's place and waits for the others; errors as rendezvous().
+  void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
+  // For each rank, a name of its host that differs between machines, boots and network namespaces.
+  // Requires: meet() returned.
+  std::vector<std::string> hosts();
+
+  // This rank needs the store no longer.
+  void say_goodbye();
+  // False when not everybody has said goodbye within `timeout`.
+  bool wait_for_goodbyes(std::chrono::milliseconds timeout);
+
+ private:
+  std::string key(const std::string& name) const;
+  std::string place(int rank) const;
+  std::vector<std::string> keys_of_all(const std::string& name) const;
+  std::vector<int> missing_ranks();
+  void check_world_size();
+  void claim_place();
+  // The outcome: this error, unless another one stands already.
+  std::string give_up(const Error& error);
+  std::string wait_for_outcome(Deadline deadline, std::chrono::milliseconds timeout,
+                               LogTimes log_times);
+
+  std::shared_ptr<Store> store_;
+  LaunchEnvironment who_;
+  std::string prefix_;
+};
+
+}  // namespace paceline

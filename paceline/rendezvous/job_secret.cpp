@@ -1,0 +1,57 @@
+#include "paceline/rendezvous/job_secret.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/fd.h"
+#include "paceline/rendezvous/variables.h"
+
+namespace paceline {
+namespace {
+
+// By offset: several processes share the descriptor's position.
+Secret read_secret(int fd, const std::string& source) {
+  std::array<char, 4096> buffer;
+  const ssize_t got = ::pread(fd, buffer.data(), buffer.size(), 0);
+  check(got >= 0, "{} cannot be read: {}", source, std::strerror(errno));
+  const Secret secret =
+      Secret::from_text(std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+  ::explicit_bzero(buffer.data(), buffer.size());
+  return secret;
+}
+
+Secret read_descriptor(int fd) {
+  Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
+  const int flags = ::fcntl(fd, F_GETFD);
+  if (flags >= 0) ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+  return secret;
+}
+
+Secret read_private_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  check(static_cast<bool>(file), "PACELINE_SECRET_FILE={} cannot be opened: {}", path,
+        std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw system_error("stat " + path);
+  check(S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
+        "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}",
+        path, ::geteuid(), path);
+  return read_secret(file.get(), "PACELINE_SECRET_FILE=" + path);
+}
+
+}  // namespace
+
+std::optional<Secret> find_job_secret(const GetVariable& variable) {
+  if (const auto fd = read_number(variable, "PACELINE_SECRET_FD")) return read_descriptor(*fd);
+  if (const auto path = variable("PACELINE_SECRET_FILE")) return read_private_file(*path);
+  return std::nullopt;
+}
+
+}  // namespace paceline

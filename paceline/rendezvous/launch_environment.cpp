@@ -1,0 +1,210 @@
+#include "paceline/rendezvous/launch_environment.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+#include "paceline/rendezvous/variables.h"
+
+namespace paceline {
+namespace {
+
+// One launcher's view of this process.
+struct Row {
+  LaunchEnvironment who;
+  std::string evidence;  // the variables that say so, for messages
+  bool agent = false;  // started by an agent of ours or torchrun's: what an outer launcher says is
+                       // about the agent
+};
+
+struct Names {
+  const char *rank, *size, *local_rank, *local_size;
+};
+
+constexpr Names kTorchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kPmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+void check_below(const char* name, int value, const char* limit_name, int limit) {
+  check(value < limit, "{}={} must be below {}={}", name, value, limit_name, limit);
+}
+
+// Nothing when neither rank nor size is set. A launcher sets both; one alone is a mistake.
+std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
+  const auto rank = read_number(variable, names.rank);
+  const auto size = read_number(variable, names.size);
+  if (!rank && !size) return std::nullopt;
+  check(rank && size,
+        "{} is set but {} is not: set both ({}=0 {}=1 for a process alone) or neither",
+        rank ? names.rank : names.size, rank ? names.size : names.rank, names.rank, names.size);
+  check(*size > 0, "{}=0: a job has at least one process", names.size);
+  check_below(names.rank, *rank, names.size, *size);
+
+  Row row;
+  const auto local_rank = read_number(variable, names.local_rank);
+  const auto local_size = read_number(variable, names.local_size);
+  row.who.rank = *rank;
+  row.who.world_size = *size;
+  row.who.local_rank = local_rank.value_or(0);
+  row.who.local_world_size = local_size.value_or(row.who.local_rank + 1);
+  check_below(names.local_rank, row.who.local_rank, local_size ? names.local_size : names.size,
+              local_size ? *local_size : *size);
+  check(row.who.local_world_size <= *size, "{}={} is more than {}={}", names.local_size,
+        row.who.local_world_size, names.size, *size);
+  row.evidence = fmt::format("{}={} {}={}", names.rank, *rank, names.size, *size);
+  return row;
+}
+
+std::optional<Row> torchrun_row(const GetVariable& variable) {
+  auto row = read_row(variable, kTorchrun);
+  if (!row) return row;
+  const bool paceline = variable("PACELINE_STORE").has_value();
+  const auto run_id = variable("TORCHELASTIC_RUN_ID");
+  row->agent = paceline || run_id.has_value();
+  row->who.launcher = paceline ? "paceline" : run_id ? "torchrun" : "env";
+  row->who.job_id = run_id.value_or("");
+  row->who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  return row;
+}
+
+std::optional<Row> open_mpi_row(const GetVariable& variable) {
+  auto row = read_row(variable, kOpenMpi);
+  if (!row) return row;
+  row->who.launcher = "openmpi";
+  row->who.job_id =
+      variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or(""));
+  return row;
+}
+
+// "2(x3),1" says 2, 2, 2 and 1 tasks on nodes 0 to 3. Nothing when the text is something else.
+std::optional<int> tasks_on_node(const std::string& text, int node) {
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at < end) {
+    int tasks = 0, repeat = 1;
+    auto result = std::from_chars(at, end, tasks);
+    if (result.ec != std::errc() || tasks < 1) return std::nullopt;
+    at = result.ptr;
+    if (end - at > 2 && at[0] == '(' && at[1] == 'x') {
+      result = std::from_chars(at + 2, end, repeat);
+      if (result.ec != std::errc() || result.ptr == end || *result.ptr != ')') return std::nullopt;
+      at = result.ptr + 1;
+    }
+    if (node < repeat) return tasks;
+    node -= repeat;
+    if (at < end && *at++ != ',') return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> slurm_local_size(const GetVariable& variable) {
+  const auto text = variable("SLURM_STEP_TASKS_PER_NODE");
+  if (!text) return std::nullopt;
+  const int node = read_number(variable, "SLURM_NODEID").value_or(0);
+  const auto tasks = tasks_on_node(*text, node);
+  check(tasks.has_value(), "SLURM_STEP_TASKS_PER_NODE='{}' says nothing about node {}", *text,
+        node);
+  return tasks;
+}
+
+// A step whose only purpose is to start another launcher's helpers, or a shell to type in.
+bool is_launcher_step(const GetVariable& variable) {
+  static constexpr std::array kNames = {
+      "orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "interactive", "bash",
+      "sh",    "zsh"};
+  const auto name = variable("SLURM_JOB_NAME");
+  return name && std::find(kNames.begin(), kNames.end(), *name) != kNames.end();
+}
+
+std::optional<Row> slurm_row(const GetVariable& variable) {
+  const auto step = variable("SLURM_STEP_ID");
+  if (!step || is_launcher_step(variable)) return std::nullopt;
+  const auto size = read_number(variable, "SLURM_STEP_NUM_TASKS");
+  if (!size || *size == 1) return std::nullopt;  // a single task says nothing against other rows
+  const auto rank = read_number(variable, "SLURM_PROCID");
+  check(rank.has_value(), "SLURM_STEP_NUM_TASKS={} is set but SLURM_PROCID is not", *size);
+  check_below("SLURM_PROCID", *rank, "SLURM_STEP_NUM_TASKS", *size);
+  Row row;
+  row.who.rank = *rank;
+  row.who.world_size = *size;
+  row.who.local_rank = read_number(variable, "SLURM_LOCALID").value_or(0);
+  row.who.local_world_size = slurm_local_size(variable).value_or(row.who.local_rank + 1);
+  check_below("SLURM_LOCALID", row.who.local_rank, "the tasks of this node",
+              row.who.local_world_size);
+  row.who.launcher = "slurm";
+  row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *step;
+  row.who.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
+  row.evidence = fmt::format("SLURM_PROCID={} SLURM_STEP_NUM_TASKS={}", *rank, *size);
+  return row;
+}
+
+std::optional<Row> pmi_row(const GetVariable& variable) {
+  auto row = read_row(variable, kPmi);
+  if (!row) return row;
+  row->who.launcher = "pmi";
+  // Hydra starts all ranks of a host from one proxy.
+  row->who.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
+  return row;
+}
+
+std::string corrected_command(const Row& first, const Row& second) {
+  if (first.who.launcher == "env") {
+    return "to use " + second.who.launcher +
+           "'s, unset the others: env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE " +
+           own_command();
+  }
+  return fmt::format("start the program with one launcher only, for example: {} {} {}",
+                     second.who.launcher == "slurm" ? "srun -n" : "mpirun -np",
+                     std::max(first.who.world_size, second.who.world_size), own_command());
+}
+
+void check_agreement(const Row& first, const Row& second) {
+  check(first.who.rank == second.who.rank && first.who.world_size == second.who.world_size,
+        "two launchers contradict each other: {} ({}) and {} ({}); {}", first.evidence,
+        first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
+}
+
+// Without this check an sbatch script of n tasks would start one process that believes to be alone.
+void refuse_batch_without_step(const GetVariable& variable) {
+  if (variable("SLURM_STEP_ID") || is_launcher_step(variable)) return;
+  const auto tasks = variable("SLURM_NTASKS");
+  if (!tasks || *tasks == "1") return;
+  fail(ErrorCode::kInvalid,
+       "SLURM_NTASKS={} but this process is not part of a job step: it would run alone. Prepend "
+       "srun: srun {}",
+       *tasks, own_command());
+}
+
+}  // namespace
+
+GetVariable process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return value;
+  };
+}
+
+LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
+  std::vector<Row> rows;
+  for (const auto read : {torchrun_row, open_mpi_row, slurm_row, pmi_row}) {
+    if (auto row = read(variable)) rows.push_back(std::move(*row));
+    if (!rows.empty() && rows.front().agent) return rows.front().who;
+  }
+  if (rows.empty()) {
+    refuse_batch_without_step(variable);
+    return {};
+  }
+  for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
+  // By hand beside a launcher that agrees: the launcher knows more about the hosts.
+  const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
+  return by_hand ? rows[1].who : rows.front().who;
+}
+
+}  // namespace paceline

@@ -1,0 +1,281 @@
+#include "paceline/rendezvous/rendezvous.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+#include "paceline/rendezvous/arrival.h"
+#include "paceline/rendezvous/bulletin.h"
+#include "paceline/rendezvous/job_secret.h"
+#include "paceline/rendezvous/meeting_point.h"
+#include "paceline/rendezvous/variables.h"
+#include "paceline/store/file_store.h"
+#include "paceline/store/memory_store.h"
+#include "paceline/store/tcp_store.h"
+#include "paceline/store/tcp_store_server.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kGoodbyeTimeout = 5s;
+constexpr auto kFailureTimeout = 2s;
+constexpr auto kNoticePause = 5ms;
+
+// What keeps a job's store reachable, and the last words when it is let go. Members end in reverse
+// order: client, then server.
+struct Attendance {
+  std::unique_ptr<TcpStoreServer> server;  // on rank 0, unless the launcher hosts the store
+  std::shared_ptr<Store> store;
+  std::unique_ptr<Arrival> arrival;  // once everybody has come
+  std::optional<Bulletin> bulletin;  // while the notice hangs
+  std::string address;               // of this host on the way to the store, when that is known
+
+  Attendance() = default;
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+  ~Attendance() {
+    take_notice_down();
+    try {
+      if (arrival) {
+        leave();
+      } else {
+        let_others_hear();
+      }
+    } catch (const std::exception& error) {
+      log::debug(std::string("leaving the job's store: ") + error.what());
+    }
+  }
+
+  void leave() {
+    const auto timeout = store->timeout();  // a given store lives on
+    store->set_timeout(kGoodbyeTimeout);
+    arrival->say_goodbye();
+    store->set_timeout(timeout);
+    if (server && !arrival->wait_for_goodbyes(kGoodbyeTimeout)) {
+      log::warning("rank 0 closes the job's store although not every rank has left it");
+    }
+  }
+
+  // The meeting failed. Those who wait in rank 0's store are to learn why, not that the store is
+  // gone.
+  void let_others_hear() {
+    store.reset();
+    if (server) server->wait_until_clients_left(kFailureTimeout);
+  }
+
+  void take_notice_down() {
+    if (bulletin && server) bulletin->remove();
+    bulletin.reset();
+  }
+};
+
+LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& variable) {
+  check(options.rank.has_value() == options.world_size.has_value(),
+        "give both rank and world_size, or neither");
+  const bool elsewhere = options.store != nullptr || options.init_method != "env://";
+  check(options.rank || !elsewhere, "rank and world_size are needed with {}",
+        options.store ? "a store" : "init_method " + options.init_method);
+  if (!options.rank) return detect_launch_environment(variable);
+  check(*options.world_size > 0, "world_size {} must be at least 1", *options.world_size);
+  check(*options.rank >= 0 && *options.rank < *options.world_size,
+        "rank {} is outside a world of {}", *options.rank, *options.world_size);
+  LaunchEnvironment who;
+  who.rank = *options.rank;
+  who.world_size = *options.world_size;
+  who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  return who;
+}
+
+void connect(Attendance& attendance, const Endpoint& endpoint, const Secret& secret,
+             std::chrono::milliseconds timeout) {
+  auto client = std::make_shared<TcpStore>(endpoint, secret, timeout);
+  attendance.address = client->local_address();
+  attendance.store = std::move(client);
+}
+
+std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secret& secret) {
+  try {
+    return std::make_unique<TcpStoreServer>(endpoint, secret);
+  } catch (const Error& error) {
+    fail(error.code(),
+         "rank 0 cannot host the job's store: {}. Is another job, or a second process with rank 0, "
+         "at "
+         "{}? Is it an address of this host?",
+         error.what(), to_string(endpoint));
+  }
+}
+
+// Rank 0's store, known to the other ranks by a notice on this host's board.
+Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
+                        const std::optional<Secret>& given, std::chrono::milliseconds timeout) {
+  const Secret secret = given ? *given : Secret::generate();
+  attendance.server = host_store(endpoint, secret);
+  const Endpoint actual{endpoint.host, attendance.server->port()};
+  attendance.bulletin->publish(actual, secret);
+  connect(attendance, actual, secret, timeout);
+  return secret;
+}
+
+// A notice may be that of a dead job: nobody answers there, or somebody with another secret. Then
+// the right one is yet to come.
+Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
+  const auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
+  std::string cause = "rank 0 has left no notice there";
+  for (;;) {
+    if (const auto notice = attendance.bulletin->read()) {
+      try {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+        connect(attendance, notice->endpoint, notice->secret,
+                std::min<std::chrono::milliseconds>(left, 300ms));
+        attendance.store->set_timeout(timeout);
+        return notice->secret;
+      } catch (const Error& error) {
+        cause = error.what();
+      }
+    }
+    if (deadline.remaining() <= kNoticePause) {
+      fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms by {}: {}", timeout.count(),
+           attendance.bulletin->path(), cause);
+    }
+    std::this_thread::sleep_for(kNoticePause);  // a notice is looked for, nobody announces it
+  }
+}
+
+Secret meet_by_notice(Attendance& attendance, const std::string& job, const Endpoint& endpoint,
+                      const LaunchEnvironment& who, const RendezvousOptions& options,
+                      const GetVariable& variable, const std::optional<Secret>& given) {
+  attendance.bulletin.emplace(variable, job);
+  return who.rank == 0 ? host_with_notice(attendance, endpoint, given, options.timeout)
+                       : join_by_notice(attendance, options.timeout);
+}
+
+Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
+                         const LaunchEnvironment& who, const RendezvousOptions& options,
+                         const GetVariable& variable, const std::optional<Secret>& given) {
+  if (!given && is_loopback(endpoint.host)) {
+    return meet_by_notice(attendance, "tcp-" + to_string(endpoint), endpoint, who, options,
+                          variable, given);
+  }
+  check(given.has_value(),
+        "a job whose store is at {} needs a secret that all its hosts share: make one with `(umask "
+        "077; openssl rand -hex 32 > job.secret)`, copy it to every host and set "
+        "PACELINE_SECRET_FILE=job.secret",
+        to_string(endpoint));
+  if (who.rank == 0) attendance.server = host_store(endpoint, *given);
+  connect(attendance, endpoint, *given, options.timeout);
+  return *given;
+}
+
+// The ranks trust the store that they were given: the secret can travel in it.
+Secret secret_through(Store& store, const LaunchEnvironment& who,
+                      const std::optional<Secret>& given) {
+  if (given) return *given;
+  const auto key = fmt::format("rendezvous/{}/secret", who.restart_count);
+  const auto mine = Secret::generate().to_hex();
+  return Secret::from_text(store.compare_set(key, "", mine));
+}
+
+Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
+                  const RendezvousOptions& options, const GetVariable& variable) {
+  if (options.store) {
+    attendance.store = options.store;
+    return secret_through(*options.store, who, options.secret);
+  }
+  const auto given = options.secret ? options.secret : find_job_secret(variable);
+  const auto point = find_meeting_point(options.init_method, who, variable);
+  switch (point.kind) {
+    case MeetingPoint::Kind::kLauncher:
+      check(given.has_value(),
+            "PACELINE_STORE={} is set but neither PACELINE_SECRET_FD nor "
+            "PACELINE_SECRET_FILE",
+            to_string(point.endpoint));
+      connect(attendance, point.endpoint, *given, options.timeout);
+      return *given;
+    case MeetingPoint::Kind::kRankZero:
+      return meet_at_rank_zero(attendance, point.endpoint, who, options, variable, given);
+    case MeetingPoint::Kind::kNotice:
+      return meet_by_notice(attendance, point.job, {"127.0.0.1", 0}, who, options, variable, given);
+    case MeetingPoint::Kind::kFile:
+      break;
+  }
+  attendance.store = std::make_shared<FileStore>(point.path, options.timeout);
+  return secret_through(*attendance.store, who, given);
+}
+
+// The first interface that other hosts can reach, for stores that do not lead over a network.
+std::string first_interface_address() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) throw system_error("getifaddrs()");
+  std::string address = "127.0.0.1";
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const bool up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!up || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN];
+    const auto* ipv4 = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
+    address = ::inet_ntop(AF_INET, &ipv4->sin_addr, text, sizeof text);
+    break;
+  }
+  ::freeifaddrs(list);
+  return address;
+}
+
+// Where the ranks really are. Explicit arguments and RANK by hand do not say it.
+void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
+                 const std::string& address) {
+  auto& who = result.who;
+  const auto& mine = hosts[static_cast<std::size_t>(who.rank)];
+  const auto local = std::count(hosts.begin(), hosts.end(), mine);
+  const bool unsaid =
+      who.launcher == "none" || (who.launcher == "env" && who.local_world_size == 1);
+  if (unsaid) {
+    who.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + who.rank, mine));
+    who.local_world_size = static_cast<int>(local);
+  }
+  if (local == who.world_size) return;  // one host: loopback
+  result.address = address.empty() ? first_interface_address() : address;
+  if (is_loopback(result.address)) {
+    log::warning(
+        "the job spans hosts but rank " + std::to_string(who.rank) +
+        " reaches its store by loopback: MASTER_ADDR must be an address that all hosts reach");
+  }
+}
+
+void log_outcome(const Rendezvous& result) {
+  const auto& who = result.who;
+  log::info(fmt::format("rank {} of {}, local rank {} of {}, launched by {}, generation {}, at {}",
+                        who.rank, who.world_size, who.local_rank, who.local_world_size,
+                        who.launcher, who.restart_count, result.address));
+}
+
+}  // namespace
+
+Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
+  const auto who = find_who(options, variable);
+  if (who.world_size == 1 && !options.store) {
+    return {who, std::make_shared<MemoryStore>(), options.secret.value_or(Secret::generate())};
+  }
+  const auto attendance = std::make_shared<Attendance>();
+  const Secret secret = open_store(*attendance, who, options, variable);
+  auto arrival = std::make_unique<Arrival>(attendance->store, who);
+  arrival->meet(options.timeout);
+  const auto hosts = arrival->hosts();
+  attendance->arrival = std::move(arrival);
+  attendance->take_notice_down();
+
+  Rendezvous result{who, {attendance, attendance->store.get()}, secret};
+  learn_hosts(result, hosts, attendance->address);
+  log_outcome(result);
+  return result;
+}
+
+}  // namespace paceline

@@ -1,0 +1,53 @@
+#pragma once
+
+// How the processes of a job meet: from nothing but its environment or explicit options, a process
+// learns its rank and gets a Store that all ranks share, plus the job's secret.
+//
+//   init_method "env://" (default): who from detect_launch_environment(), where from the launcher's
+//   variables "tcp://HOST:PORT":              rank 0 hosts the store there, everyone connects
+//   "file:///PATH":                 a file that all ranks can write; removed when the last rank
+//   leaves
+//
+// A group of one needs no store host: it gets a memory store.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/core/secret.h"
+#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/store/store.h"
+
+namespace paceline {
+
+struct RendezvousOptions {
+  std::string init_method = "env://";
+  std::optional<int> rank;  // overrides what the environment says; both or neither
+  std::optional<int> world_size;
+  std::shared_ptr<Store> store;  // with rank and world_size: used as it is, init_method is not
+  std::optional<Secret> secret;  // overrides PACELINE_SECRET_FD, PACELINE_SECRET_FILE
+  std::chrono::milliseconds timeout = kDefaultStoreTimeout;
+};
+
+struct Rendezvous {
+  LaunchEnvironment who;
+  std::shared_ptr<Store> store;  // shared by all ranks; the engine prefixes its keys
+  Secret secret;                 // the job's
+  // The interface address by which other hosts reach this process; loopback when all ranks are on
+  // one host.
+  std::string address = "127.0.0.1";
+};
+
+// Blocks until every rank has arrived. While it waits it logs which ranks are missing (after 10 s,
+// then every 30 s). Error(kTimeout) names the missing ranks; Error(kInvalid) for a contradictory
+// environment, a rank outside the world, or a rank that two processes claim (both are told, with
+// host and pid of the other).
+//
+// The store belongs to everybody who holds it. When the last holder in this process lets it go, the
+// process says goodbye to the others; if rank 0 hosts the store, it then keeps it up until all have
+// said so, at most 5 s.
+Rendezvous rendezvous(const RendezvousOptions& options = {},
+                      const GetVariable& variable = process_environment());
+
+}  // namespace paceline

@@ -1,0 +1,9 @@
+set(SOURCES
+  arrival.cpp
+  bulletin.cpp
+  job_secret.cpp
+  launch_environment.cpp
+  meeting_point.cpp
+  rendezvous.cpp
+  variables.cpp)
+set(LIBRARIES fmt::fmt)
