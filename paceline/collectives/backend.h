@@ -1,0 +1,58 @@
+#pragma once
+
+// What carries a group's operations out. A backend is a leaf under backends/; the process group in
+// front of it has checked the arguments, numbered the call and serialised it.
+
+#include <memory>
+
+#include "paceline/collectives/collective.h"
+#include "paceline/collectives/symmetric_buffer.h"
+#include "paceline/collectives/work.h"
+#include "paceline/core/deadline.h"
+#include "paceline/core/error.h"
+
+namespace paceline {
+
+// How a wait may be spent.
+struct WaitOptions {
+  Deadline deadline = Deadline::never();
+  bool may_spin = true;  // false on a thread that shares its core with the computation
+};
+
+struct PointToPointCall {
+  int peer = 0;  // kAnySource for a receive from anybody
+  std::uint32_t tag = 0;
+  Dtype dtype = Dtype::kUint8;
+  std::size_t count = 0;
+  std::byte* data = nullptr;  // not written by a send
+  std::shared_ptr<void> keep_alive;
+};
+inline constexpr int kAnySource = -1;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const char* name() const = 0;
+  // How bytes travel: "shm", "loopback", "tcp", "none" for a group of one.
+  virtual const char* transport() const = 0;
+  virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
+
+  // Blocks until this rank's part is done. Calls come one at a time, in the same order on every
+  // rank.
+  virtual void run(const Collective& call, const Fingerprint& fingerprint,
+                   const WaitOptions& wait) = 0;
+
+  // May be called from any thread at any time.
+  virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
+  virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
+
+  // Collective, serialised like run().
+  virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Deadline deadline) = 0;
+
+  // Local, from any thread: fails what is under way here and tells the other ranks why. The first
+  // cause stays.
+  virtual void abort(const Error& cause) = 0;
+};
+
+}  // namespace paceline

@@ -1,0 +1,85 @@
+#include "paceline/collectives/backends/paceline/paceline_backend.h"
+
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+#include "paceline/transport/mapping.h"
+
+namespace paceline {
+
+PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, Deadline deadline)
+    : mesh_(std::move(mesh)), messages_(*mesh_), point_to_point_(*mesh_) {
+  if (mesh_->shared_memory() == nullptr) return;
+  try {
+    shared_.emplace(*mesh_, deadline);
+  } catch (const Error& error) {
+    // Every rank got the same answer (SharedMemory::allocate), so every rank falls back.
+    if (error.code() != ErrorCode::kSystem) {
+      abort(error);
+      throw;
+    }
+    if (mesh_->rank() == 0) {
+      log::warning(std::string(error.what()) + "; continuing over sockets, which is slower");
+    }
+  }
+}
+
+const char* PacelineBackend::transport() const {
+  if (mesh_->world_size() == 1) return "none";
+  return shared_ ? mesh_->shared_memory()->name() : "tcp";
+}
+
+bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op) const {
+  return !reduces(op) || is_defined(reduce_op, dtype);
+}
+
+void PacelineBackend::run(const Collective& call, const Fingerprint& fingerprint,
+                          const WaitOptions& wait) {
+  guarded([&] {
+    if (shared_) {
+      shared_->run(call, fingerprint, wait);
+    } else {
+      messages_.run(call, fingerprint, wait);
+    }
+  });
+}
+
+WorkPtr PacelineBackend::send(const PointToPointCall& call, Deadline deadline) {
+  return point_to_point_.send(call, deadline);
+}
+
+WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline) {
+  return point_to_point_.receive(call, deadline);
+}
+
+SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Deadline deadline) {
+  if (shared_) {
+    SymmetricBuffer buffer;
+    guarded([&] { buffer = shared_->allocate(bytes, deadline); });
+    return buffer;
+  }
+  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes));
+  return {mapping->data(), bytes, mapping};
+}
+
+void PacelineBackend::guarded(const std::function<void()>& operation) {
+  if (mesh_->failed()) mesh_->throw_if_failed();
+  try {
+    operation();
+  } catch (const Error& error) {
+    abort(error);
+    throw;
+  } catch (const std::exception& error) {  // no memory: the other ranks must not wait for this one
+    const Error cause(ErrorCode::kSystem,
+                      fmt::format("rank {}: a collective of group {} failed: {}", mesh_->rank(),
+                                  mesh_->name(), error.what()));
+    abort(cause);
+    throw cause;
+  }
+}
+
+void PacelineBackend::abort(const Error& cause) {
+  mesh_->abort(cause);
+  point_to_point_.wake();
+}
+
+}  // namespace paceline

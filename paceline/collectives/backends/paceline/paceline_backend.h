@@ -1,0 +1,44 @@
+#pragma once
+
+// The library's own backend: shared memory where the ranks have it, messages otherwise, all types
+// and operations.
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/message_executor.h"
+#include "paceline/collectives/backends/paceline/point_to_point.h"
+#include "paceline/collectives/backends/paceline/shared_executor.h"
+#include "paceline/transport/mesh.h"
+
+namespace paceline {
+
+class PacelineBackend : public Backend {
+ public:
+  // Collective. When a rank gets no shared memory, all ranks fall back to messages, with one
+  // warning.
+  PacelineBackend(std::unique_ptr<Mesh> mesh, Deadline deadline);
+
+  const char* name() const override { return "paceline"; }
+  const char* transport() const override;
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override;
+  void run(const Collective& call, const Fingerprint& fingerprint,
+           const WaitOptions& wait) override;
+  WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
+  WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Deadline deadline) override;
+  void abort(const Error& cause) override;
+
+ private:
+  // Runs a collective; its error ends the group and is told to all ranks.
+  void guarded(const std::function<void()>& operation);
+
+  const std::unique_ptr<Mesh> mesh_;
+  std::optional<SharedExecutor> shared_;
+  MessageExecutor messages_;
+  PointToPoint point_to_point_;
+};
+
+}  // namespace paceline

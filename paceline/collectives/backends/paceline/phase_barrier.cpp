@@ -1,0 +1,116 @@
+#include "paceline/collectives/backends/paceline/phase_barrier.h"
+
+#include <chrono>
+
+#include "paceline/collectives/backends/paceline/slow_wait.h"
+#include "paceline/core/check.h"
+#include "paceline/core/futex.h"
+#include "paceline/transport/shared_memory.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+// About 30 µs: longer than a phase of a small collective takes, far shorter than a time slice.
+constexpr int kSpins = 1500;
+constexpr int kSpinsWhenSharingACore = 20;
+constexpr auto kSleepSlice = 2ms;
+
+}  // namespace
+
+PhaseBarrier::PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks) : mesh_(mesh), blocks_(blocks) {}
+
+ControlBlock& PhaseBarrier::block(int rank) const {
+  return *reinterpret_cast<ControlBlock*>(blocks_.of(rank));
+}
+
+void PhaseBarrier::announce(const Announcement& announcement) {
+  sequence_ = announcement.fingerprint.sequence;
+  warned_ = false;
+  auto& own = block(mesh_.rank());
+  own.announcements[sequence_ & 1] = announcement;
+  own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
+                        static_cast<std::uint8_t>(announcement.fingerprint.op),
+                    std::memory_order_relaxed);
+}
+
+const Announcement& PhaseBarrier::announcement_of(int rank) const {
+  return block(rank).announcements[sequence_ & 1];
+}
+
+bool PhaseBarrier::has_arrived(int rank) const {
+  const auto phase = block(rank).phase.load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(phase - phase_) >= 0;
+}
+
+void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait) {
+  ++phase_;
+  auto& own = block(mesh_.rank());
+  own.phase.store(phase_, std::memory_order_seq_cst);
+  if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(own.phase);
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (has_arrived(peer) || spin(peer, wait.may_spin)) continue;
+    sleep(peer, operation, wait, Deadline::Clock::now());
+  }
+}
+
+bool PhaseBarrier::spin(int peer, bool may_spin) const {
+  const int spins = may_spin && !mesh_.oversubscribed() ? kSpins : kSpinsWhenSharingACore;
+  for (int i = 0; i < spins; ++i) {
+    if (has_arrived(peer)) return true;
+    spin_pause();
+  }
+  return false;
+}
+
+void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
+                         Deadline::Clock::time_point begin) {
+  auto& awaited = block(peer);
+  while (!has_arrived(peer)) {
+    awaited.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const auto seen = awaited.phase.load(std::memory_order_seq_cst);
+    if (static_cast<std::int32_t>(seen - phase_) < 0) futex_wait(awaited.phase, seen, kSleepSlice);
+    awaited.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (has_arrived(peer)) return;
+    // A rank that arrived and then left is not missed: look at its phase only after its goodbye.
+    for (const int left : mesh_.throw_if_failed()) {
+      if (!has_arrived(left)) mesh_.throw_lost(left, "has left the group");
+    }
+    if (wait.deadline.expired()) {
+      const std::string absent = describe_absent();
+      if (absent.empty()) return;  // all came just now
+      throw slow_wait_error(mesh_, operation, begin, absent);
+    }
+    if (!warned_) warned_ = warn_of_slow_wait(operation, begin, describe_absent());
+  }
+}
+
+std::vector<int> PhaseBarrier::absent_ranks() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (!has_arrived(peer)) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+std::string PhaseBarrier::describe_absent() const {
+  std::string text;
+  for (const int peer : absent_ranks()) {
+    const auto entered = block(peer).entered.load(std::memory_order_relaxed);
+    const auto sequence = static_cast<std::uint32_t>(entered >> 8);
+    if (!text.empty()) text += "; ";
+    text += mesh_.describe(peer);
+    if (sequence == 0) {
+      text += " has not called any collective yet";
+    } else if (sequence < sequence_) {
+      text += fmt::format(" has not come: its last call was {} #{}",
+                          name_of(static_cast<Op>(entered & 0xff)), sequence);
+    } else {
+      text += " came, but stopped in the middle";
+    }
+  }
+  return text;
+}
+
+}  // namespace paceline

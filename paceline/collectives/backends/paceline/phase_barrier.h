@@ -1,0 +1,78 @@
+#pragma once
+
+// The ranks of one host in step: a counter of phases per rank in shared memory. A rank arrives at a
+// phase by raising its own counter, and passes when every peer's counter has come as far.
+// Everything a rank wrote before it arrived is visible to all who passed.
+//
+// Waiting spins for a moment when each rank has a core of its own, then sleeps on the peer's
+// counter (futex) in slices of a few milliseconds; between slices it looks for dead peers, abort
+// notices and the deadline.
+//
+// Memory ordering: a counter is raised with sequential consistency and read with acquire, so that
+// either the waiter sees the new phase or the arriving rank sees the waiter's entry in `sleepers`
+// and wakes it.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "paceline/collectives/backend.h"
+#include "paceline/transport/mesh.h"
+
+namespace paceline {
+
+// Where a rank's input and output lie, for zero-copy: a symmetric region's number and a byte
+// offset.
+struct SharedPlace {
+  std::int64_t region = -1;  // -1: not in symmetric memory; -2: this rank has no such buffer
+  std::uint64_t offset = 0;
+};
+
+// What a rank says about the collective that it enters.
+struct Announcement {
+  Fingerprint fingerprint;
+  SharedPlace input;
+  SharedPlace output;
+};
+
+// The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
+// two collectives ahead.
+struct ControlBlock {
+  alignas(128) std::atomic<std::uint32_t> phase;
+  alignas(128) std::atomic<std::uint32_t> sleepers;
+  alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
+  alignas(128) Announcement announcements[2];
+};
+
+class PhaseBarrier {
+ public:
+  // Requires: `blocks` begin with a zeroed ControlBlock per rank; both outlive this object.
+  PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks);
+
+  // Says what this rank is about to do. Call before the first arrive_and_wait() of a collective.
+  void announce(const Announcement& announcement);
+  // The peers' announcements of the collective announced last. Requires: passed a phase since.
+  const Announcement& announcement_of(int rank) const;
+
+  // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
+  // kAborted as Mesh says.
+  void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait);
+
+ private:
+  ControlBlock& block(int rank) const;
+  bool has_arrived(int rank) const;
+  bool spin(int peer, bool may_spin) const;
+  void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
+             Deadline::Clock::time_point begin);
+  std::vector<int> absent_ranks() const;
+  std::string describe_absent() const;
+
+  Mesh& mesh_;
+  const SharedBlocks& blocks_;
+  std::uint32_t phase_ = 0;
+  std::uint32_t sequence_ = 0;
+  bool warned_ = false;  // once per collective
+};
+
+}  // namespace paceline

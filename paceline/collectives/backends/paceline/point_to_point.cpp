@@ -1,0 +1,380 @@
+#include "paceline/collectives/backends/paceline/point_to_point.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/thread.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
+constexpr int kPollSliceMs = 10;
+// After so many rounds over the sockets it looks at deadlines and lets send() and receive() in.
+constexpr int kPumpsPerTurn = 64;
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+Fingerprint describe_call(const PointToPointCall& call) {
+  Fingerprint fingerprint;
+  fingerprint.op = Op::kSend;
+  fingerprint.dtype = call.dtype;
+  fingerprint.count = call.count;
+  return fingerprint;
+}
+
+bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
+  return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
+}
+
+std::size_t bytes_of(const PointToPointCall& call) { return call.count * size_of(call.dtype); }
+
+std::string label(const char* what, const PointToPointCall& call) {
+  return fmt::format("{} of {} x {}, peer {}, tag {}", what, name_of(call.dtype), call.count,
+                     call.peer == kAnySource ? "any" : std::to_string(call.peer), call.tag);
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(Mesh& mesh)
+    : mesh_(mesh),
+      wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      sends_(static_cast<std::size_t>(mesh.world_size())),
+      incoming_(sends_.size()),
+      unexpected_(sends_.size()) {
+  if (!wakeup_) throw system_error("eventfd()");
+}
+
+PointToPoint::~PointToPoint() {
+  if (thread_.joinable()) {
+    thread_.request_stop();
+    wake();
+    thread_.join();
+  }
+  const std::lock_guard lock(mutex_);
+  fail_all(Error(ErrorCode::kAborted,
+                 fmt::format("rank {}: group {} was destroyed with a send or receive under way",
+                             mesh_.rank(), mesh_.name())));
+}
+
+void PointToPoint::wake() {
+  const std::uint64_t one = 1;
+  (void)!::write(wakeup_.get(), &one, sizeof one);
+}
+
+WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
+  auto work = std::make_shared<Work>(label("send", call));
+  Outgoing message{call, {}, deadline, work};
+  message.header.tag = call.tag;
+  message.header.payload_bytes = bytes_of(call);
+  const Fingerprint fingerprint = describe_call(call);
+  std::memcpy(&message.header.fingerprint, &fingerprint, sizeof fingerprint);
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  sends_[static_cast<std::size_t>(call.peer)].push_back(std::move(message));
+  enqueue();
+  return work;
+}
+
+WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
+  auto work = std::make_shared<Work>(label("recv", call));
+  Posted posted{call, deadline, work};
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  try {
+    deliver_unexpected(posted);
+  } catch (const Error& error) {
+    mesh_.abort(error);
+    fail_all(error);
+    throw;
+  }
+  if (!work->is_completed()) receives_.push_back(std::move(posted));
+  enqueue();
+  return work;
+}
+
+// Requires: mutex_ is held.
+void PointToPoint::enqueue() {
+  if (!thread_.joinable()) {
+    thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
+  }
+  wake();
+}
+
+void PointToPoint::run(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    {
+      const std::lock_guard lock(mutex_);
+      try {
+        bool moved = true;
+        for (int i = 0; i < kPumpsPerTurn && moved; ++i) moved = pump();
+        require_senders();
+        check_deadlines();
+        if (is_pending()) mesh_.throw_if_failed();
+      } catch (const Error& error) {
+        mesh_.abort(error);
+        fail_all(error);
+      } catch (const std::exception& error) {  // no memory for a message
+        const Error cause(ErrorCode::kSystem,
+                          fmt::format("rank {}: moving the messages of group {} failed: {}",
+                                      mesh_.rank(), mesh_.name(), error.what()));
+        mesh_.abort(cause);
+        fail_all(cause);
+      }
+    }
+    wait_for_sockets();
+  }
+}
+
+// Requires: mutex_ is held.
+bool PointToPoint::is_pending() const {
+  bool pending = !receives_.empty();
+  for (const auto& queue : sends_) pending |= !queue.empty();
+  for (const Incoming& incoming : incoming_) pending |= incoming.receive.has_value();
+  return pending;
+}
+
+void PointToPoint::wait_for_sockets() {
+  std::vector<pollfd> entries{{wakeup_.get(), POLLIN, 0}};
+  bool pending = false;
+  {
+    const std::lock_guard lock(mutex_);
+    pending = is_pending();
+    for (int peer = 0; peer < mesh_.world_size() && !failure_; ++peer) {
+      if (peer == mesh_.rank()) continue;
+      const auto index = static_cast<std::size_t>(peer);
+      short events = 0;
+      if (!sends_[index].empty()) events |= POLLOUT;
+      const Incoming& incoming = incoming_[index];
+      const bool stalled = incoming.got == kHeaderBytes && !incoming.accepted;
+      if (!stalled && !incoming.ended) events |= POLLIN;
+      if (events != 0) {
+        entries.push_back({mesh_.socket(peer, Channel::kPointToPoint), events, 0});
+      }
+    }
+  }
+  // With nothing under way a peer's end is nobody's business, and its socket would be ready for
+  // ever.
+  if (!pending) entries.resize(1);
+  ::poll(entries.data(), entries.size(), pending ? kPollSliceMs : -1);
+  std::uint64_t count;
+  (void)!::read(wakeup_.get(), &count, sizeof count);
+}
+
+bool PointToPoint::pump() {
+  if (failure_) return false;
+  bool moved = false;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    moved |= pump_send(peer);
+    moved |= pump_receive(peer);
+  }
+  return moved;
+}
+
+bool PointToPoint::pump_send(int peer) {
+  auto& queue = sends_[static_cast<std::size_t>(peer)];
+  if (queue.empty()) return false;
+  Outgoing& message = queue.front();
+  const std::size_t total = kHeaderBytes + bytes_of(message.call);
+  iovec parts[2];
+  msghdr request{};
+  request.msg_iov = parts;
+  if (message.sent < kHeaderBytes) {
+    parts[request.msg_iovlen++] = {reinterpret_cast<std::byte*>(&message.header) + message.sent,
+                                   kHeaderBytes - message.sent};
+  }
+  const std::size_t done = message.sent > kHeaderBytes ? message.sent - kHeaderBytes : 0;
+  if (bytes_of(message.call) > done) {
+    parts[request.msg_iovlen++] = {message.call.data + done, bytes_of(message.call) - done};
+  }
+  const ssize_t sent =
+      ::sendmsg(mesh_.socket(peer, Channel::kPointToPoint), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (would_block(errno)) return false;
+    mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}", label("send", message.call),
+                                       std::strerror(errno)));
+  }
+  message.sent += static_cast<std::size_t>(sent);
+  if (message.sent == total) {
+    message.work->complete(nullptr);
+    queue.pop_front();
+  }
+  return true;
+}
+
+bool PointToPoint::pump_receive(int peer) {
+  Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
+  if (incoming.ended) return false;
+  if (incoming.got < kHeaderBytes && !read_header(peer, incoming)) return false;
+  if (!incoming.accepted && !accept_header(peer, incoming)) return false;
+  const std::size_t done = incoming.got - kHeaderBytes;
+  const std::size_t left = incoming.header.payload_bytes - done;
+  if (left > 0) {
+    std::byte* to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
+    const ssize_t got =
+        ::recv(mesh_.socket(peer, Channel::kPointToPoint), to + done, left, MSG_DONTWAIT);
+    if (got < 0 && would_block(errno)) return false;
+    if (got <= 0) {
+      mesh_.throw_lost(peer, "is gone in the middle of a message");
+    }
+    incoming.got += static_cast<std::size_t>(got);
+  }
+  if (incoming.got == kHeaderBytes + incoming.header.payload_bytes) finish_message(peer, incoming);
+  return true;
+}
+
+// True when the header is complete. The end of the connection is an error only for a receive that
+// waits for this peer.
+bool PointToPoint::read_header(int peer, Incoming& incoming) {
+  const ssize_t got = ::recv(mesh_.socket(peer, Channel::kPointToPoint),
+                             reinterpret_cast<std::byte*>(&incoming.header) + incoming.got,
+                             kHeaderBytes - incoming.got, MSG_DONTWAIT);
+  if (got < 0 && would_block(errno)) return false;
+  if (got <= 0) {
+    incoming.ended = true;
+    return false;
+  }
+  incoming.got += static_cast<std::size_t>(got);
+  if (incoming.got < kHeaderBytes) return false;
+  if (incoming.header.magic != MessageHeader::kMagic) {
+    fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
+         mesh_.describe(peer));
+  }
+  return true;
+}
+
+// Throws for a receive that nobody is left to answer.
+void PointToPoint::require_senders() const {
+  for (const Posted& posted : receives_) {
+    int last_ended = -1;
+    bool somebody = false;
+    for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+      if (peer == mesh_.rank() || (posted.call.peer != kAnySource && posted.call.peer != peer)) {
+        continue;
+      }
+      const bool ended = incoming_[static_cast<std::size_t>(peer)].ended;
+      somebody |= !ended;
+      if (ended) last_ended = peer;
+    }
+    if (!somebody) {
+      mesh_.throw_lost(last_ended,
+                       "is gone, and with it the message of " + label("recv", posted.call));
+    }
+  }
+}
+
+// Finds the payload's place; false while there is none.
+bool PointToPoint::accept_header(int peer, Incoming& incoming) {
+  for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
+    if (!asks_for(posted->call, peer, incoming.header.tag)) continue;
+    require_matching(peer, incoming.header, posted->call);
+    incoming.receive = std::move(*posted);
+    receives_.erase(posted);
+    incoming.accepted = true;
+    return true;
+  }
+  const std::size_t room = kMaxUnexpectedBytes - unexpected_bytes_;
+  if (room < kHeaderBytes || incoming.header.payload_bytes > room - kHeaderBytes) return false;
+  incoming.unexpected.resize(incoming.header.payload_bytes);
+  unexpected_bytes_ += kHeaderBytes + incoming.header.payload_bytes;
+  incoming.accepted = true;
+  return true;
+}
+
+void PointToPoint::require_matching(int peer, const MessageHeader& header,
+                                    const PointToPointCall& call) const {
+  Fingerprint theirs;
+  std::memcpy(static_cast<void*>(&theirs), &header.fingerprint, sizeof theirs);
+  if (theirs == describe_call(call) && header.payload_bytes == bytes_of(call)) return;
+  fail(ErrorCode::kInvalid, "rank {}: {} was posted, but {} sent {} x {} with that tag",
+       mesh_.rank(), label("recv", call), mesh_.describe(peer), name_of(theirs.dtype),
+       theirs.count);
+}
+
+void PointToPoint::finish_message(int peer, Incoming& incoming) {
+  if (incoming.receive) {
+    incoming.receive->work->complete(nullptr, peer);
+  } else {
+    Unexpected message{incoming.header, std::move(incoming.unexpected)};
+    // A receive may have been posted while the message came in.
+    for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
+      if (!asks_for(posted->call, peer, message.header.tag)) continue;
+      require_matching(peer, message.header, posted->call);
+      unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
+      Posted claim = std::move(*posted);
+      receives_.erase(posted);
+      incoming = {};
+      deliver_unexpected(claim);
+      return;
+    }
+    unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
+  }
+  incoming = {};
+}
+
+// Completes `posted` from a message that came before it was asked for, if there is one.
+void PointToPoint::deliver_unexpected(Posted& posted) {
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    auto& queue = unexpected_[static_cast<std::size_t>(peer)];
+    for (auto message = queue.begin(); message != queue.end(); ++message) {
+      if (!asks_for(posted.call, peer, message->header.tag)) continue;
+      require_matching(peer, message->header, posted.call);
+      if (!message->payload.empty()) {
+        std::memcpy(posted.call.data, message->payload.data(), message->payload.size());
+      }
+      unexpected_bytes_ -= kHeaderBytes + message->payload.size();
+      queue.erase(message);
+      posted.work->complete(nullptr, peer);
+      return;
+    }
+  }
+}
+
+void PointToPoint::check_deadlines() {
+  for (const auto& queue : sends_) {
+    for (const Outgoing& message : queue) {
+      if (message.deadline.expired()) {
+        fail(ErrorCode::kTimeout, "rank {}: {} timed out: {} does not take it", mesh_.rank(),
+             label("send", message.call), mesh_.describe(message.call.peer));
+      }
+    }
+  }
+  for (const Incoming& incoming : incoming_) {
+    if (incoming.receive && incoming.receive->deadline.expired()) {
+      fail(ErrorCode::kTimeout, "rank {}: {} timed out in the middle of the message", mesh_.rank(),
+           label("recv", incoming.receive->call));
+    }
+  }
+  for (const Posted& posted : receives_) {
+    if (posted.deadline.expired()) {
+      fail(ErrorCode::kTimeout, "rank {}: {} timed out: nothing came{}", mesh_.rank(),
+           label("recv", posted.call),
+           posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer));
+    }
+  }
+}
+
+void PointToPoint::fail_all(const Error& error) {
+  if (!failure_) failure_ = error;
+  const auto cause = std::make_exception_ptr(error);
+  for (auto& queue : sends_) {
+    for (Outgoing& message : queue) message.work->complete(cause);
+    queue.clear();
+  }
+  for (Posted& posted : receives_) posted.work->complete(cause);
+  receives_.clear();
+  for (Incoming& incoming : incoming_) {
+    if (incoming.receive) incoming.receive->work->complete(cause);
+    incoming = {};
+  }
+}
+
+}  // namespace paceline

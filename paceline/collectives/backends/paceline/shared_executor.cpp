@@ -1,0 +1,338 @@
+#include "paceline/collectives/backends/paceline/shared_executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "paceline/collectives/algorithms/direct.h"
+#include "paceline/collectives/kernels/reduce.h"
+#include "paceline/core/check.h"
+#include "paceline/transport/shared_memory.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kStagingBytes =
+    256 << 10;  // two of them per rank: they stay in a core's L2 cache
+constexpr std::size_t kControlBytes = 4096;
+static_assert(sizeof(ControlBlock) <= kControlBytes);
+
+// Up to here one phase and a copy are cheaper than the two phases of zero-copy.
+constexpr std::size_t kSmallBytes = 16 << 10;
+// Up to here every rank reduces everything itself, which saves a phase.
+constexpr std::size_t kOneShotBytes = 8 << 10;
+// A reduce result is handed to the peers in blocks that are still in the L1 cache.
+constexpr std::size_t kDeliverBytes = 16 << 10;
+constexpr std::size_t kMaxSchedules = 256;
+
+bool gives_blocks(Op op) {
+  return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll;
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::uint64_t key_of(const ScheduleSpec& spec, bool one_shot) {
+  std::uint64_t key = spec.count * 0x9e3779b97f4a7c15u;
+  for (const std::uint64_t part : {spec.input_stride, spec.output_stride, std::uint64_t(spec.root),
+                                   std::uint64_t(spec.op), std::uint64_t(one_shot)}) {
+    key = (key ^ part) * 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+  }
+  return key;
+}
+
+bool same(const ScheduleSpec& a, const ScheduleSpec& b) {
+  return a.op == b.op && a.root == b.root && a.count == b.count &&
+         a.input_stride == b.input_stride && a.output_stride == b.output_stride;
+}
+
+// Whether a rank said that it has memory in the region: then it has not freed it.
+bool holds(const Announcement& said, std::int64_t region) {
+  return region < 0 || said.input.region == region || said.output.region == region;
+}
+
+}  // namespace
+
+struct SharedExecutor::Operation {
+  const Collective& call;
+  const Fingerprint& fingerprint;
+  const WaitOptions& wait;
+  std::size_t element;    // bytes
+  std::size_t blocks_in;  // blocks of `count` in an input
+};
+
+SharedExecutor::SharedExecutor(Mesh& mesh, Deadline deadline)
+    : mesh_(mesh),
+      blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kStagingBytes, deadline)),
+      barrier_(mesh, *blocks_),
+      announced_(static_cast<std::size_t>(mesh.world_size())),
+      contributions_(static_cast<std::size_t>(mesh.world_size())),
+      block_sources_(contributions_.size()) {}
+
+SymmetricBuffer SharedExecutor::allocate(std::size_t bytes, Deadline deadline) {
+  auto blocks = mesh_.shared_memory()->allocate(bytes, deadline);
+  regions_.push_back(blocks);
+  return {blocks->of(mesh_.rank()), bytes, blocks};
+}
+
+void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
+                         const WaitOptions& wait) {
+  const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(mesh_.world_size()) : 1;
+  const Operation operation{call, fingerprint, wait, size_of(call.dtype), blocks};
+  if (is_small(call)) {
+    run_staged(operation, false);
+    return;
+  }
+  enter(operation);
+  if (all_symmetric(operation)) {
+    run_zero_copy(operation);
+  } else {
+    run_staged(operation, true);
+  }
+}
+
+// A function of what all ranks agree about, so that all choose the same way.
+bool SharedExecutor::is_small(const Collective& call) const {
+  return call.count <= piece_count(call) && call.count * size_of(call.dtype) <= kSmallBytes;
+}
+
+std::size_t SharedExecutor::piece_count(const Collective& call) const {
+  const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(mesh_.world_size()) : 1;
+  const std::size_t most = kStagingBytes / size_of(call.dtype) / blocks;
+  return std::max<std::size_t>(1, most);
+}
+
+SharedPlace SharedExecutor::find(const void* data, std::size_t bytes) const {
+  if (data == nullptr) return {-2, 0};
+  const auto* begin = static_cast<const std::byte*>(data);
+  for (std::size_t number = 0; number < regions_.size(); ++number) {
+    const auto region = regions_[number].lock();
+    if (!region) continue;
+    const std::byte* base = region->of(mesh_.rank());
+    if (begin >= base && begin + bytes <= base + region->bytes()) {
+      return {static_cast<std::int64_t>(number), static_cast<std::uint64_t>(begin - base)};
+    }
+  }
+  return {};
+}
+
+// Says what this rank is about to do, waits for all others and compares.
+void SharedExecutor::enter(const Operation& operation) {
+  const auto& call = operation.call;
+  const int rank = mesh_.rank();
+  const int world = mesh_.world_size();
+  Announcement announcement;
+  announcement.fingerprint = operation.fingerprint;
+  if (!is_small(call)) {
+    announcement.input = find(call.input, input_count(call, rank, world) * operation.element);
+    announcement.output = find(call.output, output_count(call, rank, world) * operation.element);
+  }
+  barrier_.announce(announcement);
+  barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+  for (int peer = 0; peer < world; ++peer) {
+    auto& said = announced_[static_cast<std::size_t>(peer)];
+    said = barrier_.announcement_of(peer);
+    if (said.fingerprint == operation.fingerprint) continue;
+    require_same(operation.fingerprint, said.fingerprint, rank, mesh_.describe(peer), mesh_.name());
+  }
+}
+
+// All inputs in one region and all outputs in one region, which nobody has freed.
+bool SharedExecutor::all_symmetric(const Operation& operation) const {
+  std::int64_t input_region = -2;
+  std::int64_t output_region = -2;
+  const auto agrees = [](std::int64_t& common, std::int64_t region) {
+    if (region == -2) return true;
+    if (common == -2) common = region;
+    return region >= 0 && region == common;
+  };
+  for (const auto& said : announced_) {
+    if (!agrees(input_region, said.input.region) || !agrees(output_region, said.output.region))
+      return false;
+  }
+  // Only the root of a gather writes its output.
+  const bool output_is_shared = operation.call.op != Op::kGather;
+  for (const auto& said : announced_) {
+    if (!holds(said, input_region) || (output_is_shared && !holds(said, output_region)))
+      return false;
+  }
+  require_inside(operation);
+  return operation.call.count > 0;
+}
+
+// What a peer says it has must lie inside its block: it is about to be read or written there.
+void SharedExecutor::require_inside(const Operation& operation) const {
+  const auto& call = operation.call;
+  for (int rank = 0; rank < mesh_.world_size(); ++rank) {
+    const auto& said = announced_[static_cast<std::size_t>(rank)];
+    const auto fits = [&](const SharedPlace& place, std::size_t count) {
+      if (place.region < 0) return true;
+      const auto number = static_cast<std::size_t>(place.region);
+      const auto region = number < regions_.size() ? regions_[number].lock() : nullptr;
+      const std::size_t bytes = count * operation.element;
+      // Of another rank's gather output this rank may have nothing left.
+      if (!region) return call.op == Op::kGather && rank != mesh_.rank();
+      return bytes <= region->bytes() && place.offset <= region->bytes() - bytes;
+    };
+    if (!fits(said.input, input_count(call, rank, mesh_.world_size())) ||
+        !fits(said.output, output_count(call, rank, mesh_.world_size()))) {
+      fail(ErrorCode::kCorrupt, "rank {}: {} says that its buffers of {} lie outside its memory",
+           mesh_.rank(), mesh_.describe(rank), operation.fingerprint.describe());
+    }
+  }
+}
+
+std::byte* SharedExecutor::symmetric(int rank, const SharedPlace& place) const {
+  const auto region = regions_[static_cast<std::size_t>(place.region)].lock();
+  return region->of(rank) + place.offset;
+}
+
+std::byte* SharedExecutor::staging(int rank) const {
+  return blocks_->of(rank) + kControlBytes + (staging_turn_ & 1) * kStagingBytes;
+}
+
+void SharedExecutor::run_zero_copy(const Operation& operation) {
+  const auto& call = operation.call;
+  ScheduleSpec spec{call.op,    mesh_.rank(), mesh_.world_size(), call.root,
+                    call.count, call.count,   call.count};
+  const Schedule& schedule = schedule_for(spec, false);
+  const auto peer_input = [&](int peer, std::size_t offset) {
+    return symmetric(peer, announced_[static_cast<std::size_t>(peer)].input) +
+           offset * operation.element;
+  };
+  for (const Step& step : schedule.steps) {
+    const std::size_t bytes = step.count * operation.element;
+    if (step.kind == Step::Kind::kReduce) {
+      reduce_and_deliver(operation, schedule, step);
+    } else if (step.kind == Step::Kind::kCopy) {
+      copy_bytes(call.output + step.to.offset * operation.element,
+                 call.input + step.from.offset * operation.element, bytes);
+    } else if (step.kind == Step::Kind::kReceive && step.round == 0) {
+      const std::byte* source = peer_input(step.peer, step.from.offset);
+      if (step.to.space == Space::kSlot) {
+        contributions_[step.to.offset] = source;
+      } else {
+        copy_bytes(call.output + step.to.offset * operation.element, source, bytes);
+      }
+    }  // a send of input is the peer's receive; round 1 was delivered by the reduce
+  }
+  barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+}
+
+// Reduces into this rank's output, if it has one, and into the output of every peer that the
+// schedule sends the result to.
+void SharedExecutor::reduce_and_deliver(const Operation& operation, const Schedule& schedule,
+                                        const Step& step) {
+  const auto& call = operation.call;
+  const std::size_t element = operation.element;
+  auto& targets = targets_;
+  targets.clear();
+  if (step.to.space == Space::kOutput) targets.push_back(call.output + step.to.offset * element);
+  for (const Step& send : schedule.steps) {
+    if (send.kind != Step::Kind::kSend || send.round == 0) continue;
+    targets.push_back(symmetric(send.peer, announced_[static_cast<std::size_t>(send.peer)].output) +
+                      send.to.offset * element);
+  }
+  contributions_[static_cast<std::size_t>(mesh_.rank())] = call.input + step.from.offset * element;
+  auto& sources = block_sources_;
+  const std::size_t block = kDeliverBytes / element;
+  for (std::size_t begin = 0; begin < step.count; begin += block) {
+    const std::size_t count = std::min(block, step.count - begin);
+    for (std::size_t i = 0; i < sources.size(); ++i)
+      sources[i] = contributions_[i] + begin * element;
+    std::byte* first = targets.front() + begin * element;
+    reduce(sources, first, count, call.dtype, call.reduce_op);
+    for (std::size_t i = 1; i < targets.size(); ++i) {
+      std::memcpy(targets[i] + begin * element, first, count * element);
+    }
+  }
+}
+
+void SharedExecutor::run_staged(const Operation& operation, bool entered) {
+  const auto& call = operation.call;
+  const std::size_t most = piece_count(call);
+  const bool one_shot =
+      call.op == Op::kAllReduce && call.count * operation.element <= kOneShotBytes;
+  std::size_t begin = 0;
+  do {
+    const std::size_t count = std::min(most, call.count - begin);
+    ++staging_turn_;
+    copy_in(operation, begin, count);
+    if (entered) {
+      barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+    } else {
+      enter(operation);
+      entered = true;
+    }
+    ScheduleSpec spec{call.op, mesh_.rank(), mesh_.world_size(), call.root,
+                      count,   count,        call.count};
+    const bool hands_around = call.op == Op::kReduce || (call.op == Op::kAllReduce && !one_shot);
+    run_piece(operation, schedule_for(spec, one_shot), begin, hands_around);
+    begin += count;
+  } while (begin < call.count);
+}
+
+// The staging area holds a piece of each input block, one after the other.
+void SharedExecutor::copy_in(const Operation& operation, std::size_t begin, std::size_t count) {
+  const auto& call = operation.call;
+  if (call.input == nullptr) return;
+  const std::size_t element = operation.element;
+  std::byte* to = staging(mesh_.rank());
+  for (std::size_t block = 0; block < operation.blocks_in; ++block) {
+    copy_bytes(to + block * count * element, call.input + (block * call.count + begin) * element,
+               count * element);
+  }
+}
+
+void SharedExecutor::run_piece(const Operation& operation, const Schedule& schedule,
+                               std::size_t begin, bool hands_around) {
+  const auto& call = operation.call;
+  const std::size_t element = operation.element;
+  std::byte* const own = staging(mesh_.rank());
+  std::byte* const output = call.output == nullptr ? nullptr : call.output + begin * element;
+  bool in_round_one = false;
+  const auto begin_round_one = [&] {
+    if (in_round_one || !hands_around) return;
+    in_round_one = true;
+    barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+  };
+  for (const Step& step : schedule.steps) {
+    const std::size_t bytes = step.count * element;
+    if (step.kind == Step::Kind::kCopy) {
+      copy_bytes(output + step.to.offset * element, own + step.from.offset * element, bytes);
+    } else if (step.kind == Step::Kind::kReduce) {
+      contributions_[static_cast<std::size_t>(mesh_.rank())] = own + step.from.offset * element;
+      std::byte* result =
+          hands_around ? own + step.from.offset * element : output + step.to.offset * element;
+      reduce(contributions_, result, step.count, call.dtype, call.reduce_op);
+      if (hands_around && step.to.space == Space::kOutput) {
+        copy_bytes(output + step.to.offset * element, result, bytes);
+      }
+    } else if (step.kind == Step::Kind::kReceive) {
+      if (step.round == 1) begin_round_one();
+      // A result lies in its maker's staging area where the input of that chunk was: at the offset
+      // it has in the output.
+      const std::size_t offset = step.round == 1 ? step.to.offset : step.from.offset;
+      const std::byte* source = staging(step.peer) + offset * element;
+      if (step.to.space == Space::kSlot) {
+        contributions_[step.to.offset] = source;
+      } else {
+        copy_bytes(output + step.to.offset * element, source, bytes);
+      }
+    }
+  }
+  begin_round_one();  // also for ranks that fetch nothing
+}
+
+const Schedule& SharedExecutor::schedule_for(const ScheduleSpec& spec, bool one_shot) {
+  const auto key = key_of(spec, one_shot);
+  const auto found = schedules_.find(key);
+  if (found != schedules_.end() && same(found->second.first, spec)) return found->second.second;
+  if (schedules_.size() >= kMaxSchedules) schedules_.clear();
+  auto& entry = schedules_[key];
+  entry = {spec, one_shot ? build_one_shot_all_reduce(spec) : build_direct(spec)};
+  return entry.second;
+}
+
+}  // namespace paceline

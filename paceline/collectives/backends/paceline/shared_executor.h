@@ -1,0 +1,71 @@
+#pragma once
+
+// Runs collectives among ranks that map each other's memory. Two ways:
+//
+//   zero-copy  when all ranks' buffers are in symmetric memory: peers' input is read in place,
+//   results of a reduce are written straight
+//              into the peers' output. Two phases: everybody has come, everybody is done.
+//   staged     for any other memory, and for small calls: pieces are copied into a shared staging
+//   area that stays in the L2 cache,
+//              peers read them there. One phase per piece, two when there is a reduce to hand
+//              around. Two areas are used in turn, so that no phase is needed for "everybody is
+//              done": who arrives at the next phase has finished with the last area but one.
+//
+// Thread safety: none; calls come one at a time.
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "paceline/collectives/backends/paceline/phase_barrier.h"
+#include "paceline/collectives/schedule.h"
+#include "paceline/transport/mesh.h"
+
+namespace paceline {
+
+class SharedExecutor {
+ public:
+  // Collective: allocates the control blocks and staging areas. Error(kSystem) on every rank when
+  // there is no memory for them.
+  SharedExecutor(Mesh& mesh, Deadline deadline);
+
+  void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
+  // Collective.
+  SymmetricBuffer allocate(std::size_t bytes, Deadline deadline);
+
+ private:
+  struct Operation;  // one call with all that its steps need
+
+  bool is_small(const Collective& call) const;
+  std::size_t piece_count(const Collective& call) const;
+  SharedPlace find(const void* data, std::size_t bytes) const;
+  void enter(const Operation& operation);
+  bool all_symmetric(const Operation& operation) const;
+  void require_inside(const Operation& operation) const;
+  void run_zero_copy(const Operation& operation);
+  void run_staged(const Operation& operation, bool entered);
+  void copy_in(const Operation& operation, std::size_t begin, std::size_t count);
+  void run_piece(const Operation& operation, const Schedule& schedule, std::size_t begin,
+                 bool hands_around);
+  void reduce_and_deliver(const Operation& operation, const Schedule& schedule, const Step& step);
+  const Schedule& schedule_for(const ScheduleSpec& spec, bool one_shot);
+
+  std::byte* staging(int rank) const;
+  std::byte* symmetric(int rank, const SharedPlace& place) const;
+
+  Mesh& mesh_;
+  std::shared_ptr<SharedBlocks> blocks_;
+  PhaseBarrier barrier_;
+  std::vector<std::weak_ptr<SharedBlocks>> regions_;  // by number; expired: freed here
+  std::unordered_map<std::uint64_t, std::pair<ScheduleSpec, Schedule>> schedules_;
+  // What the ranks said of the collective under way: copies, so that nobody changes them any more.
+  std::vector<Announcement> announced_;
+  // For the reduce under way: every rank's contribution, the same from the current block on, and
+  // where the result goes.
+  std::vector<const std::byte*> contributions_;
+  std::vector<const std::byte*> block_sources_;
+  std::vector<std::byte*> targets_;
+  unsigned staging_turn_ = 0;
+};
+
+}  // namespace paceline

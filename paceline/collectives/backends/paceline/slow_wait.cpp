@@ -1,0 +1,37 @@
+#include "paceline/collectives/backends/paceline/slow_wait.h"
+
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "paceline/core/log.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kWarnAfter = 10s;
+
+double seconds_since(Deadline::Clock::time_point begin) {
+  return std::chrono::duration<double>(Deadline::Clock::now() - begin).count();
+}
+
+}  // namespace
+
+Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation,
+                      Deadline::Clock::time_point begin, const std::string& missing) {
+  return Error(ErrorCode::kTimeout,
+               fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}", mesh.rank(),
+                           operation.describe(), mesh.name(), seconds_since(begin), missing));
+}
+
+bool warn_of_slow_wait(const Fingerprint& operation, Deadline::Clock::time_point begin,
+                       const std::string& missing) {
+  if (Deadline::Clock::now() - begin < kWarnAfter) return false;
+  log::warning(fmt::format("{} waits since {:.0f} s: {}", operation.describe(),
+                           seconds_since(begin), missing));
+  return true;
+}
+
+}  // namespace paceline

@@ -1,0 +1,84 @@
+#pragma once
+
+// One call of a collective, as every rank must make it, and its fingerprint: what travels with
+// every message so that two ranks that mean different things find out before any byte is used.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "paceline/collectives/reduce_op.h"
+#include "paceline/core/dtype.h"
+
+namespace paceline {
+
+// The numbers are part of the wire format.
+enum class Op : std::uint8_t {
+  kAllReduce = 0,
+  kBroadcast = 1,
+  kReduce = 2,
+  kAllGather = 3,
+  kGather = 4,
+  kScatter = 5,
+  kReduceScatter = 6,
+  kAllToAll = 7,
+  kBarrier = 8,
+  kSend = 9,
+  kReceive = 10,
+  kAllocate = 11,  // of symmetric memory; count is in bytes
+};
+
+std::string_view name_of(Op op);
+// True for operations that add elements up.
+bool reduces(Op op);
+// True for operations with a root.
+bool has_root(Op op);
+
+// `count` is in elements and the same on every rank:
+//   all_reduce, broadcast, reduce      the whole buffer
+//   all_gather, gather                 one rank's contribution; the gathering side holds world_size
+//   times as many scatter, reduce_scatter            one rank's result; the giving side holds
+//   world_size times as many all_to_all                         one block; both sides hold
+//   world_size blocks
+struct Collective {
+  Op op = Op::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Dtype dtype = Dtype::kUint8;
+  int root = 0;
+  std::size_t count = 0;
+  const std::byte* input = nullptr;  // null where this rank gives nothing
+  std::byte* output = nullptr;       // null where this rank gets nothing; may equal input
+};
+
+// Elements that this rank's input and output hold.
+std::size_t input_count(const Collective& call, int rank, int world_size);
+std::size_t output_count(const Collective& call, int rank, int world_size);
+
+// A value of 32 bytes. Sequence numbers count a group's collectives from 1.
+struct Fingerprint {
+  Op op = Op::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Dtype dtype = Dtype::kUint8;
+  std::uint8_t reserved = 0;
+  std::int32_t root = 0;
+  std::uint64_t count = 0;
+  std::uint32_t sequence = 0;
+  std::uint32_t generation = 0;
+  std::uint64_t group = 0;  // a hash of the group's name
+
+  bool operator==(const Fingerprint&) const = default;
+  // "all_reduce #42 (float32 x 1000, sum)".
+  std::string describe() const;
+};
+static_assert(sizeof(Fingerprint) == 32);
+
+Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
+                             std::uint32_t generation, std::uint64_t group);
+
+// Throws Error(kInvalid) that shows both sides when they differ; `peer_name` is as Mesh::describe
+// gives it.
+void require_same(const Fingerprint& mine, const Fingerprint& theirs, int rank,
+                  const std::string& peer_name, const std::string& group_name);
+
+}  // namespace paceline

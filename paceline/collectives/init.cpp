@@ -1,0 +1,23 @@
+#include "paceline/collectives/init.h"
+
+#include <cstdlib>
+#include <numeric>
+
+#include "paceline/core/log.h"
+
+namespace paceline {
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  Rendezvous meeting = rendezvous(options.rendezvous);
+  GroupOptions group = options.group;
+  const char* transport = std::getenv("PACELINE_TRANSPORT");
+  if (group.transport == TransportKind::kAuto && transport != nullptr) {
+    group.transport = parse_transport(transport);
+  }
+  if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
+  std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+}
+
+}  // namespace paceline

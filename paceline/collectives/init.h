@@ -1,0 +1,23 @@
+#pragma once
+
+// The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or
+// with hand-set variables, the same call finds out who this process is and connects it with the
+// others.
+
+#include <memory>
+
+#include "paceline/collectives/process_group.h"
+
+namespace paceline {
+
+struct InitOptions {
+  RendezvousOptions rendezvous;
+  GroupOptions group;
+};
+
+// Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
+// loopback) chooses the transport when the options leave it at kAuto. Errors: those of rendezvous()
+// and connect_mesh().
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+
+}  // namespace paceline

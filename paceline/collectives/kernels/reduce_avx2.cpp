@@ -1,0 +1,2 @@
+#define PACELINE_KERNEL avx2
+#include "paceline/collectives/kernels/reduce_kernel.h"

@@ -1,0 +1,2 @@
+#define PACELINE_KERNEL avx512
+#include "paceline/collectives/kernels/reduce_kernel.h"

@@ -1,0 +1,2 @@
+#define PACELINE_KERNEL portable
+#include "paceline/collectives/kernels/reduce_kernel.h"

@@ -1,0 +1,391 @@
+#include "paceline/collectives/process_group.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <xxhash.h>
+
+#include "paceline/collectives/backends/paceline/paceline_backend.h"
+#include "paceline/core/check.h"
+#include "paceline/core/thread.h"
+
+namespace paceline {
+namespace {
+
+int index_of(int value, const std::vector<int>& values) {
+  const auto found = std::find(values.begin(), values.end(), value);
+  return found == values.end() ? -1 : static_cast<int>(found - values.begin());
+}
+
+std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous, const std::string& name,
+                                         int rank, int world_size, const GroupOptions& options) {
+  const std::string prefix = fmt::format("group/{}/{}/", rendezvous.who.restart_count, name);
+  ConnectOptions connect;
+  connect.name = name;
+  connect.rank = rank;
+  connect.world_size = world_size;
+  connect.generation = rendezvous.who.restart_count;
+  connect.address = rendezvous.address;
+  connect.transport = options.transport;
+  connect.timeout = std::min<std::chrono::milliseconds>(options.timeout, kDefaultStoreTimeout);
+  connect.publish = [&](const std::string& value) {
+    rendezvous.store->set(prefix + std::to_string(rank), value);
+  };
+  connect.fetch = [&](int peer) {
+    return rendezvous.store->get(prefix + std::to_string(peer), connect.timeout);
+  };
+  return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
+                                           Deadline::after(connect.timeout));
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
+                           const GroupOptions& options)
+    : rendezvous_(std::move(rendezvous)),
+      name_(std::move(name)),
+      world_ranks_(std::move(world_ranks)),
+      options_(options),
+      rank_(index_of(rendezvous_.who.rank, world_ranks_)),
+      name_hash_(XXH3_64bits(name_.data(), name_.size())),
+      backend_(connect_backend(rendezvous_, name_, rank_, world_size(), options_)) {}
+
+ProcessGroup::~ProcessGroup() {
+  bool pending = false;
+  {
+    const std::lock_guard lock(mutex_);
+    pending = busy_ || !queue_.empty();
+  }
+  if (pending) abort("the group was destroyed with operations under way");
+  if (thread_.joinable()) {
+    thread_.request_stop();
+    changed_.notify_all();
+    thread_.join();
+  }
+}
+
+bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op) const {
+  return backend_->supports(op, dtype, reduce_op);
+}
+
+// ---- collectives
+
+void ProcessGroup::all_reduce(Buffer buffer, ReduceOp op, const CallOptions& options) {
+  run(make(Op::kAllReduce, buffer, buffer, buffer.count, 0, op), options);
+}
+void ProcessGroup::all_reduce(ConstBuffer input, Buffer output, ReduceOp op,
+                              const CallOptions& options) {
+  run(make(Op::kAllReduce, input, output, input.count, 0, op), options);
+}
+WorkPtr ProcessGroup::all_reduce_async(Buffer buffer, ReduceOp op, const CallOptions& options) {
+  return submit(make(Op::kAllReduce, buffer, buffer, buffer.count, 0, op), options);
+}
+
+void ProcessGroup::broadcast(Buffer buffer, int root, const CallOptions& options) {
+  run(make(Op::kBroadcast, rank_ == root ? buffer : Buffer(), buffer, buffer.count, root, {}),
+      options);
+}
+WorkPtr ProcessGroup::broadcast_async(Buffer buffer, int root, const CallOptions& options) {
+  return submit(
+      make(Op::kBroadcast, rank_ == root ? buffer : Buffer(), buffer, buffer.count, root, {}),
+      options);
+}
+
+void ProcessGroup::reduce(Buffer buffer, int root, ReduceOp op, const CallOptions& options) {
+  run(make(Op::kReduce, buffer, rank_ == root ? buffer : Buffer(), buffer.count, root, op),
+      options);
+}
+WorkPtr ProcessGroup::reduce_async(Buffer buffer, int root, ReduceOp op,
+                                   const CallOptions& options) {
+  return submit(
+      make(Op::kReduce, buffer, rank_ == root ? buffer : Buffer(), buffer.count, root, op),
+      options);
+}
+
+void ProcessGroup::all_gather(ConstBuffer input, Buffer output, const CallOptions& options) {
+  run(make(Op::kAllGather, input, output, input.count, 0, {}), options);
+}
+WorkPtr ProcessGroup::all_gather_async(ConstBuffer input, Buffer output,
+                                       const CallOptions& options) {
+  return submit(make(Op::kAllGather, input, output, input.count, 0, {}), options);
+}
+
+void ProcessGroup::gather(ConstBuffer input, Buffer output, int root, const CallOptions& options) {
+  run(make(Op::kGather, input, output, input.count, root, {}), options);
+}
+WorkPtr ProcessGroup::gather_async(ConstBuffer input, Buffer output, int root,
+                                   const CallOptions& options) {
+  return submit(make(Op::kGather, input, output, input.count, root, {}), options);
+}
+
+void ProcessGroup::scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options) {
+  run(make(Op::kScatter, input, output, output.count, root, {}), options);
+}
+WorkPtr ProcessGroup::scatter_async(ConstBuffer input, Buffer output, int root,
+                                    const CallOptions& options) {
+  return submit(make(Op::kScatter, input, output, output.count, root, {}), options);
+}
+
+void ProcessGroup::reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op,
+                                  const CallOptions& options) {
+  run(make(Op::kReduceScatter, input, output, output.count, 0, op), options);
+}
+WorkPtr ProcessGroup::reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op,
+                                           const CallOptions& options) {
+  return submit(make(Op::kReduceScatter, input, output, output.count, 0, op), options);
+}
+
+void ProcessGroup::all_to_all(ConstBuffer input, Buffer output, const CallOptions& options) {
+  run(make(Op::kAllToAll, input, output, input.count / world_ranks_.size(), 0, {}), options);
+}
+WorkPtr ProcessGroup::all_to_all_async(ConstBuffer input, Buffer output,
+                                       const CallOptions& options) {
+  return submit(make(Op::kAllToAll, input, output, input.count / world_ranks_.size(), 0, {}),
+                options);
+}
+
+void ProcessGroup::barrier(const CallOptions& options) {
+  run(make(Op::kBarrier, {}, {}, 0, 0, {}), options);
+}
+WorkPtr ProcessGroup::barrier_async(const CallOptions& options) {
+  return submit(make(Op::kBarrier, {}, {}, 0, 0, {}), options);
+}
+void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) {
+  barrier({.timeout = timeout});
+}
+
+Collective ProcessGroup::make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
+                              ReduceOp reduce_op) const {
+  Collective call;
+  call.op = op;
+  call.reduce_op = reduce_op;
+  // The side that every rank gives.
+  call.dtype = op == Op::kGather || op == Op::kReduce ? input.dtype : output.dtype;
+  call.root = root;
+  call.count = count;
+  require_collective(call, input, output);
+  call.input = input_count(call, rank_, world_size()) > 0 ? input.data : nullptr;
+  call.output = output_count(call, rank_, world_size()) > 0 ? output.data : nullptr;
+  return call;
+}
+
+void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
+                                      Buffer output) const {
+  const auto op = name_of(call.op);
+  check(!has_root(call.op) || (call.root >= 0 && call.root < world_size()),
+        "rank {}: {}: root {} is not a rank of group {}, which has {} ranks", rank_, op, call.root,
+        name_, world_size());
+  const std::size_t needed_in = input_count(call, rank_, world_size());
+  const std::size_t needed_out = output_count(call, rank_, world_size());
+  check(input.count == needed_in || (needed_in == 0 && call.op != Op::kAllToAll),
+        "rank {}: {} of {} elements in a group of {} needs an input of {} elements, not {}", rank_,
+        op, call.count, world_size(), needed_in, input.count);
+  check(output.count == needed_out || needed_out == 0,
+        "rank {}: {} of {} elements in a group of {} needs an output of {} elements, not {}", rank_,
+        op, call.count, world_size(), needed_out, output.count);
+  check(needed_in == 0 || needed_out == 0 || input.dtype == output.dtype,
+        "rank {}: {}: input is {}, output is {}", rank_, op, name_of(input.dtype),
+        name_of(output.dtype));
+  check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
+        "rank {}: {}: a buffer is null", rank_, op);
+  if (reduces(call.op) && !backend_->supports(call.op, call.dtype, call.reduce_op)) {
+    fail(ErrorCode::kUnsupported, "rank {}: {}: {} is not defined for {}", rank_, op,
+         name_of(call.reduce_op), name_of(call.dtype));
+  }
+  if (call.op == Op::kAllToAll) {
+    const bool apart =
+        input.data + input.bytes() <= output.data || output.data + output.bytes() <= input.data;
+    check(apart || call.count == 0, "rank {}: all_to_all: input and output overlap", rank_);
+  }
+}
+
+// ---- order
+
+Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
+  return Deadline::after(options.timeout.value_or(options_.timeout));
+}
+
+void ProcessGroup::run(const Collective& call, const CallOptions& options) {
+  run_in_order(
+      [&](const WaitOptions& wait) {
+        const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
+        backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
+      },
+      options);
+}
+
+WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
+  return enqueue(
+      [this, call](const WaitOptions& wait) {
+        const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
+        backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
+      },
+      fmt::format("{} in group {}", name_of(call.op), name_), options);
+}
+
+// In the calling thread when nothing else is under way; otherwise behind what is.
+void ProcessGroup::run_in_order(std::function<void(const WaitOptions&)> operation,
+                                const CallOptions& options) {
+  {
+    std::unique_lock lock(mutex_);
+    if (busy_ || !queue_.empty()) {
+      lock.unlock();
+      enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
+      return;
+    }
+    busy_ = true;
+  }
+  struct Release {
+    ProcessGroup& group;
+    ~Release() {
+      const std::lock_guard lock(group.mutex_);
+      group.busy_ = false;
+      if (!group.queue_.empty()) group.changed_.notify_all();
+    }
+  } release{*this};
+  operation({deadline_of(options), true});
+}
+
+WorkPtr ProcessGroup::enqueue(std::function<void(const WaitOptions&)> operation,
+                              std::string description, const CallOptions& options) {
+  auto work = std::make_shared<Work>(std::move(description));
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(operation), deadline_of(options), work, options.keep_alive});
+    if (!thread_.joinable()) {
+      thread_ = start_thread("paceline-async", [this](std::stop_token stop) { progress(stop); });
+    }
+  }
+  changed_.notify_all();
+  return work;
+}
+
+void ProcessGroup::progress(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop.stop_requested() || (!queue_.empty() && !busy_); });
+    if (queue_.empty()) return;  // asked to stop; what was queued has failed with the aborted group
+    auto next = std::make_optional(std::move(queue_.front()));
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      next->run({next->deadline, false});
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const WorkPtr work = next->work;
+    next.reset();  // what it kept alive is free before anybody hears that it is done
+    work->complete(error);
+    lock.lock();
+    busy_ = false;
+  }
+}
+
+// ---- messages
+
+PointToPointCall ProcessGroup::make_message(const char* what, std::byte* data, std::size_t count,
+                                            Dtype dtype, int peer, std::uint32_t tag,
+                                            const CallOptions& options) const {
+  check(peer >= 0 && peer < world_size() && peer != rank_,
+        "rank {}: {}: peer {} is not another rank of group {}, which has {} ranks", rank_, what,
+        peer, name_, world_size());
+  check(data != nullptr || count == 0, "rank {}: {}: the buffer is null", rank_, what);
+  return {peer, tag, dtype, count, data, options.keep_alive};
+}
+
+WorkPtr ProcessGroup::send_async(ConstBuffer buffer, int peer, std::uint32_t tag,
+                                 const CallOptions& options) {
+  return backend_->send(make_message("send", const_cast<std::byte*>(buffer.data), buffer.count,
+                                     buffer.dtype, peer, tag, options),
+                        deadline_of(options));
+}
+
+WorkPtr ProcessGroup::recv_async(Buffer buffer, int peer, std::uint32_t tag,
+                                 const CallOptions& options) {
+  if (peer == kAnySource && world_size() > 1) {
+    return backend_->receive(
+        {kAnySource, tag, buffer.dtype, buffer.count, buffer.data, options.keep_alive},
+        deadline_of(options));
+  }
+  return backend_->receive(
+      make_message("recv", buffer.data, buffer.count, buffer.dtype, peer, tag, options),
+      deadline_of(options));
+}
+
+void ProcessGroup::send(ConstBuffer buffer, int peer, std::uint32_t tag,
+                        const CallOptions& options) {
+  send_async(buffer, peer, tag, options)->wait();
+}
+
+int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
+  const auto work = recv_async(buffer, peer, tag, options);
+  work->wait();
+  return work->source_rank();
+}
+
+SymmetricBuffer ProcessGroup::allocate_symmetric(std::size_t bytes, const CallOptions& options) {
+  check(bytes > 0, "rank {}: allocate_symmetric: 0 bytes", rank_);
+  Collective call;
+  call.op = Op::kAllocate;
+  call.count = bytes;
+  SymmetricBuffer buffer;
+  run_in_order(
+      [&](const WaitOptions& wait) {
+        // Moves nothing, but shows who makes another call, or asks for another size.
+        const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
+        backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
+        buffer = backend_->allocate_symmetric(bytes, wait.deadline);
+      },
+      options);
+  return buffer;
+}
+
+// ---- other groups
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
+                                                      std::optional<GroupOptions> options) {
+  check(!ranks.empty(), "rank {}: new_group: no ranks", rank_);
+  check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
+        "rank {}: new_group: a rank is named twice", rank_);
+  for (const int rank : ranks) {
+    check(rank >= 0 && rank < world_size(),
+          "rank {}: new_group: {} is not a rank of group {}, which has {} ranks", rank_, rank,
+          name_, world_size());
+  }
+  return form(fmt::format("{}.{}", name_, num_children_++), ranks, options);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
+                                                  std::optional<GroupOptions> options) {
+  const std::array<std::int32_t, 2> mine = {color, key};
+  std::vector<std::int32_t> all(2 * world_ranks_.size());
+  all_gather(std::span(mine), std::span(all));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (all[2 * static_cast<std::size_t>(rank)] == color) ranks.push_back(rank);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
+  });
+  const std::string name = fmt::format("{}.{}.{}", name_, num_children_++, color);
+  return color < 0 ? nullptr : form(name, ranks, options);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
+                                                 const std::vector<int>& ranks,
+                                                 const std::optional<GroupOptions>& options) {
+  if (index_of(rank_, ranks) < 0) return nullptr;
+  std::vector<int> world_ranks;
+  for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
+  return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks),
+                                        options.value_or(options_));
+}
+
+void ProcessGroup::abort(const std::string& reason) {
+  backend_->abort(Error(ErrorCode::kAborted, fmt::format("rank {}: {}", rank_, reason)));
+}
+
+}  // namespace paceline

@@ -1,0 +1,201 @@
+#pragma once
+
+// Ranks that communicate with each other: the names and semantics of torch.distributed, for raw
+// buffers. paceline/tensor has the same for torch::Tensor.
+//
+//   auto group = paceline::init_process_group();
+//   group->all_reduce(std::span(gradients), ReduceOp::kSum);
+//
+// Rules. All ranks of the group make the same collective calls in the same order, with the same
+// operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
+// cause) that shows both sides. A sum has the same bits on every rank and over every transport
+// (kernels/reduce.h). After an error the group is finished: every later call throws its cause; make
+// a new one.
+//
+// Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
+// Asynchronous operations run in order on one thread of the group. In a group of one everything is
+// a copy.
+//
+// Errors of every collective: kInvalid (arguments, mismatch), kUnsupported (operation on this
+// type), kTimeout (naming who is missing), kPeerLost (naming who died), kAborted (another rank
+// failed; with its cause).
+//
+// Thread safety: every method may be called from any thread; calls are carried out one after
+// another.
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "paceline/collectives/backend.h"
+#include "paceline/collectives/buffer.h"
+#include "paceline/core/secret.h"
+#include "paceline/rendezvous/rendezvous.h"
+#include "paceline/transport/connect.h"
+
+namespace paceline {
+
+// PyTorch's default for a group.
+inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
+
+struct CallOptions {
+  std::optional<std::chrono::milliseconds> timeout;  // the group's when not given
+  std::shared_ptr<void> keep_alive;  // held until an asynchronous operation has completed
+};
+
+struct GroupOptions {
+  std::chrono::milliseconds timeout = kDefaultGroupTimeout;
+  TransportKind transport = TransportKind::kAuto;
+};
+
+class ProcessGroup {
+ public:
+  // Collective: connects the ranks that met in `rendezvous`. `name` and `rank_of` say which part of
+  // the world this is; users call init_process_group(), new_group() and split().
+  ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
+               const GroupOptions& options);
+  // Operations under way end with Error(kAborted).
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return static_cast<int>(world_ranks_.size()); }
+  int local_rank() const { return rendezvous_.who.local_rank; }
+  const std::string& name() const { return name_; }
+  const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
+  // The ranks that its members have in the world, in order.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  // "shm", "loopback", "tcp", or "none" for a group of one.
+  std::string transport() const { return backend_->transport(); }
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum) const;
+
+  // In place, or from `input` to `output` of the same count.
+  void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {});
+  WorkPtr all_reduce_async(Buffer buffer, ReduceOp op = ReduceOp::kSum,
+                           const CallOptions& options = {});
+
+  // In place: root's elements replace everybody's.
+  void broadcast(Buffer buffer, int root, const CallOptions& options = {});
+  WorkPtr broadcast_async(Buffer buffer, int root, const CallOptions& options = {});
+
+  // Root's `buffer` gets the result; the others' stay as they are.
+  void reduce(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
+              const CallOptions& options = {});
+  WorkPtr reduce_async(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
+                       const CallOptions& options = {});
+
+  // output.count == input.count * world_size; rank r's elements begin at r * input.count. `input`
+  // may be this rank's block of `output`.
+  void all_gather(ConstBuffer input, Buffer output, const CallOptions& options = {});
+  WorkPtr all_gather_async(ConstBuffer input, Buffer output, const CallOptions& options = {});
+
+  // As all_gather, at root only; the others pass an empty output.
+  void gather(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
+  WorkPtr gather_async(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
+
+  // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
+  // pass an empty input.
+  void scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
+  WorkPtr scatter_async(ConstBuffer input, Buffer output, int root,
+                        const CallOptions& options = {});
+
+  // Rank r gets the reduction of everybody's block r: input.count == output.count * world_size.
+  void reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
+                      const CallOptions& options = {});
+  WorkPtr reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
+                               const CallOptions& options = {});
+
+  // Block r of `input` goes to rank r, whose block `rank()` of `output` it becomes. The buffers
+  // must not overlap.
+  void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {});
+  WorkPtr all_to_all_async(ConstBuffer input, Buffer output, const CallOptions& options = {});
+
+  void barrier(const CallOptions& options = {});
+  WorkPtr barrier_async(const CallOptions& options = {});
+  // A barrier with a limit of its own, for finding out who is missing: its Error(kTimeout) names
+  // every rank that did not come.
+  void monitored_barrier(std::chrono::milliseconds timeout);
+
+  // Matched by (peer, tag) in order of sending. `peer` of recv may be kAnySource; recv returns the
+  // sender's rank.
+  void send(ConstBuffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
+  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
+  WorkPtr send_async(ConstBuffer buffer, int peer, std::uint32_t tag = 0,
+                     const CallOptions& options = {});
+  WorkPtr recv_async(Buffer buffer, int peer, std::uint32_t tag = 0,
+                     const CallOptions& options = {});
+
+  // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
+  // copies.
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
+
+  // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
+  // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Null
+  // for those outside.
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
+                                          std::optional<GroupOptions> options = {});
+  // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Null for
+  // a negative color.
+  std::shared_ptr<ProcessGroup> split(int color, int key, std::optional<GroupOptions> options = {});
+
+  // Local, any thread: fails what is under way here and tells the other ranks `reason`.
+  void abort(const std::string& reason);
+
+ private:
+  struct Pending {
+    std::function<void(const WaitOptions&)> run;
+    Deadline deadline;
+    WorkPtr work;
+    std::shared_ptr<void> keep_alive;
+  };
+
+  Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
+                  ReduceOp reduce_op) const;
+  void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
+  PointToPointCall make_message(const char* what, std::byte* data, std::size_t count, Dtype dtype,
+                                int peer, std::uint32_t tag, const CallOptions& options) const;
+  void run(const Collective& call, const CallOptions& options);
+  WorkPtr submit(const Collective& call, const CallOptions& options);
+  void run_in_order(std::function<void(const WaitOptions&)> operation, const CallOptions& options);
+  WorkPtr enqueue(std::function<void(const WaitOptions&)> operation, std::string description,
+                  const CallOptions& options);
+  void progress(const std::stop_token& stop);
+  Deadline deadline_of(const CallOptions& options) const;
+  std::shared_ptr<ProcessGroup> form(const std::string& name, const std::vector<int>& ranks,
+                                     const std::optional<GroupOptions>& options);
+
+  const Rendezvous rendezvous_;
+  const std::string name_;
+  const std::vector<int> world_ranks_;
+  const GroupOptions options_;
+  const int rank_;
+  const std::uint64_t name_hash_;
+  std::unique_ptr<Backend> backend_;
+  int num_children_ = 0;        // groups made by new_group and split; the same on every rank
+  std::uint32_t sequence_ = 0;  // of the last collective; touched by whoever runs operations
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  std::deque<Pending> queue_;
+  bool busy_ = false;  // somebody runs an operation
+  std::jthread thread_;
+};
+
+// A reduction for host-side values that all ranks need, for example a sum of correct answers.
+template <class T>
+T all_reduce_value(ProcessGroup& group, T value, ReduceOp op = ReduceOp::kSum) {
+  group.all_reduce(std::span<T>(&value, 1), op);
+  return value;
+}
+
+}  // namespace paceline

@@ -1,0 +1,27 @@
+set(SOURCES
+  algorithms/direct.cpp
+  backends/paceline/message_executor.cpp
+  backends/paceline/paceline_backend.cpp
+  backends/paceline/phase_barrier.cpp
+  backends/paceline/point_to_point.cpp
+  backends/paceline/shared_executor.cpp
+  backends/paceline/slow_wait.cpp
+  collective.cpp
+  init.cpp
+  kernels/reduce.cpp
+  kernels/reduce_portable.cpp
+  process_group.cpp
+  text.cpp
+  work.cpp)
+set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
+
+# One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add.
+set(reduce_flags -O3 -ffp-contract=off)
+set_source_files_properties(paceline/collectives/kernels/reduce_portable.cpp PROPERTIES COMPILE_OPTIONS "${reduce_flags}")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND SOURCES kernels/reduce_avx2.cpp kernels/reduce_avx512.cpp)
+  set_source_files_properties(paceline/collectives/kernels/reduce_avx2.cpp
+    PROPERTIES COMPILE_OPTIONS "${reduce_flags};-mavx2")
+  set_source_files_properties(paceline/collectives/kernels/reduce_avx512.cpp
+    PROPERTIES COMPILE_OPTIONS "${reduce_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
+endif()
