@@ -1,0 +1,37 @@
+#pragma once
+
+// The system calls by which a checkpoint reaches the disk, as an interface, so that a test can make
+// the Nth of them fail. Each behaves as the call of the same name: -1 and errno on failure, and a
+// write may be short.
+//
+// Thread safety: the real one keeps no state; every function may be called from any thread.
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include <sys/types.h>
+
+namespace paceline {
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  virtual int open(const std::string& path, int flags, mode_t mode) = 0;
+  virtual ssize_t read(int fd, std::span<std::byte> bytes) = 0;
+  virtual ssize_t write(int fd, std::span<const std::byte> bytes) = 0;
+  virtual int fsync(int fd) = 0;
+  virtual int close(int fd) = 0;
+  virtual int mkdir(const std::string& path, mode_t mode) = 0;
+  virtual int rename(const std::string& from, const std::string& to) = 0;
+  // Swaps two existing paths in one step; EINVAL or ENOSYS where the file system cannot.
+  virtual int exchange(const std::string& a, const std::string& b) = 0;
+  virtual int unlink(const std::string& path) = 0;
+  virtual int rmdir(const std::string& path) = 0;
+
+  // The machine's own. Never destroyed.
+  static FileSystem& real();
+};
+
+}  // namespace paceline

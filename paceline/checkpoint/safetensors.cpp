@@ -1,0 +1,249 @@
+#include "paceline/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "paceline/checkpoint/strict_json.h"
+#include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
+
+namespace paceline {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr const char* kMetadataKey = "__metadata__";
+
+constexpr std::array<std::pair<Dtype, std::string_view>, 10> kNames = {{
+    {Dtype::kFloat32, "F32"},
+    {Dtype::kFloat64, "F64"},
+    {Dtype::kFloat16, "F16"},
+    {Dtype::kBfloat16, "BF16"},
+    {Dtype::kInt8, "I8"},
+    {Dtype::kInt16, "I16"},
+    {Dtype::kInt32, "I32"},
+    {Dtype::kInt64, "I64"},
+    {Dtype::kUint8, "U8"},
+    {Dtype::kBool, "BOOL"},
+}};
+
+std::string_view format_name(Dtype dtype) {
+  return std::ranges::find(kNames, dtype, &decltype(kNames)::value_type::first)->second;
+}
+
+// Empty when a size is negative or the product does not fit.
+std::optional<std::uint64_t> bytes_of(Dtype dtype, const std::vector<std::int64_t>& shape) {
+  std::uint64_t bytes = size_of(dtype);
+  // A zero anywhere empties the tensor, but must not hide an overflow beside it.
+  for (const auto size : shape) {
+    if (size < 0) return std::nullopt;
+    const auto factor = std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
+    if (__builtin_mul_overflow(bytes, factor, &bytes)) return std::nullopt;
+  }
+  return std::ranges::count(shape, 0) > 0 ? 0 : bytes;
+}
+
+void check_tensors(std::span<const NamedTensor> tensors) {
+  std::set<std::string_view> names;
+  for (const auto& tensor : tensors) {
+    check(!tensor.name.empty() && tensor.name != kMetadataKey,
+          "safetensors: \"{}\" cannot be the name of a tensor", tensor.name);
+    check(names.insert(tensor.name).second, "safetensors: two tensors are named \"{}\"",
+          tensor.name);
+    const auto expected = bytes_of(tensor.dtype, tensor.shape);
+    check(expected == tensor.bytes.size(),
+          "safetensors: tensor \"{}\" has {} bytes, its shape of {} dimensions and type {} need {}",
+          tensor.name, tensor.bytes.size(), tensor.shape.size(), name_of(tensor.dtype),
+          expected ? std::to_string(*expected) : "more than there can be");
+  }
+}
+
+std::string dump(const json& header) {
+  try {
+    return header.dump();
+  } catch (const json::exception& error) {
+    fail(ErrorCode::kInvalid, "safetensors: a name or a metadata value is not UTF-8: {}",
+         error.what());
+  }
+}
+
+// One entry of the header, checked, with its range in the data section.
+struct Entry {
+  std::uint64_t begin, end;
+  NamedTensor tensor;
+};
+
+class HeaderReader {
+ public:
+  HeaderReader(const std::string& where, std::uint64_t data_size)
+      : where_(where), data_size_(data_size) {}
+
+  Entry entry(const std::string& name, const json& value) const {
+    if (!value.is_object() || value.size() != 3)
+      refuse(name, "needs dtype, shape and data_offsets");
+    Entry entry{0, 0, {.name = name, .dtype = dtype(name, value), .shape = shape(name, value)}};
+    const auto offsets = value.find("data_offsets");
+    if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2 ||
+        !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
+      refuse(name, "data_offsets must be two unsigned integers");
+    }
+    entry.begin = (*offsets)[0].get<std::uint64_t>();
+    entry.end = (*offsets)[1].get<std::uint64_t>();
+    if (entry.begin > entry.end || entry.end > data_size_) {
+      refuse(name, fmt::format("the range {} to {} is outside the {} bytes of data", entry.begin,
+                               entry.end, data_size_));
+    }
+    const auto expected = bytes_of(entry.tensor.dtype, entry.tensor.shape);
+    if (expected != entry.end - entry.begin) {
+      refuse(name, fmt::format("{} bytes of data do not match its type and shape",
+                               entry.end - entry.begin));
+    }
+    return entry;
+  }
+
+  std::map<std::string, std::string> metadata(const json& value) const {
+    std::map<std::string, std::string> metadata;
+    if (!value.is_object()) refuse(kMetadataKey, "must be an object");
+    for (const auto& [key, text] : value.items()) {
+      if (!text.is_string()) refuse(kMetadataKey, fmt::format("\"{}\" must be a string", key));
+      metadata.emplace(key, text.get<std::string>());
+    }
+    return metadata;
+  }
+
+ private:
+  Dtype dtype(const std::string& name, const json& value) const {
+    const auto found = value.find("dtype");
+    if (found == value.end() || !found->is_string()) refuse(name, "dtype must be a string");
+    const auto& text = found->get_ref<const std::string&>();
+    for (const auto& [dtype, known] : kNames) {
+      if (known == text) return dtype;
+    }
+    fail(ErrorCode::kUnsupported, "{}: tensor \"{}\": element type \"{}\" is not supported", where_,
+         name, text);
+  }
+
+  std::vector<std::int64_t> shape(const std::string& name, const json& value) const {
+    const auto found = value.find("shape");
+    if (found == value.end() || !found->is_array()) refuse(name, "shape must be an array");
+    std::vector<std::int64_t> shape;
+    for (const auto& size : *found) {
+      if (!size.is_number_unsigned() || size.get<std::uint64_t>() > INT64_MAX) {
+        refuse(name, "a size in its shape is not a non-negative 64-bit integer");
+      }
+      shape.push_back(size.get<std::int64_t>());
+    }
+    return shape;
+  }
+
+  [[noreturn]] void refuse(const std::string& name, const std::string& why) const {
+    fail(ErrorCode::kCorrupt, "{}: tensor \"{}\": {}", where_, name, why);
+  }
+
+  const std::string& where_;
+  std::uint64_t data_size_;
+};
+
+std::string_view header_of(std::span<const std::byte> file, const std::string& where) {
+  if (file.size() < kLengthBytes) {
+    fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a safetensors file", where,
+         file.size());
+  }
+  const auto length = ByteReader(file).get<std::uint64_t>();
+  if (length > kSafetensorsHeaderLimit) {
+    fail(ErrorCode::kCorrupt, "{}: a header of {} bytes is over the limit of {}", where, length,
+         kSafetensorsHeaderLimit);
+  }
+  if (length > file.size() - kLengthBytes) {
+    fail(ErrorCode::kCorrupt, "{}: the header of {} bytes reaches past the file's end at byte {}",
+         where, length, file.size());
+  }
+  const auto* text = reinterpret_cast<const char*>(file.data() + kLengthBytes);
+  if (length == 0 || text[0] != '{') {
+    fail(ErrorCode::kCorrupt, "{}: the header at byte 8 does not start with '{{'", where);
+  }
+  return {text, static_cast<std::size_t>(length)};
+}
+
+// The ranges, sorted, must cover the data exactly: bytes in a hole could carry anything, an overlap
+// could alias two tensors.
+void check_cover(const std::vector<Entry>& entries, std::uint64_t data_size,
+                 const std::string& where) {
+  std::uint64_t expected = 0;
+  for (const auto& entry : entries) {
+    if (entry.begin != expected) {
+      fail(ErrorCode::kCorrupt, "{}: tensor \"{}\" starts at data byte {}, expected {} ({})", where,
+           entry.tensor.name, entry.begin, expected, entry.begin < expected ? "overlap" : "hole");
+    }
+    expected = entry.end;
+  }
+  if (expected != data_size) {
+    fail(ErrorCode::kCorrupt, "{}: the tensors end at data byte {} of {}", where, expected,
+         data_size);
+  }
+}
+
+}  // namespace
+
+SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
+                                   const std::map<std::string, std::string>& metadata) {
+  check_tensors(tensors);
+  SafetensorsLayout layout;
+  layout.order.resize(tensors.size());
+  std::iota(layout.order.begin(), layout.order.end(), 0);
+  std::ranges::sort(layout.order, {}, [&](std::size_t i) {
+    return std::pair(-static_cast<int>(size_of(tensors[i].dtype)),
+                     std::string_view(tensors[i].name));
+  });
+  json header = json::object();
+  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  std::uint64_t offset = 0;
+  for (const auto index : layout.order) {
+    const auto& tensor = tensors[index];
+    header[tensor.name] = {{"dtype", format_name(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, offset + tensor.bytes.size()}}};
+    offset += tensor.bytes.size();
+  }
+  std::string text = dump(header);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  check(text.size() <= kSafetensorsHeaderLimit,
+        "safetensors: {} tensors and their metadata need a header of {} bytes, the limit is {}",
+        tensors.size(), text.size(), kSafetensorsHeaderLimit);
+  ByteWriter length;
+  length.put(static_cast<std::uint64_t>(text.size()));
+  layout.head = to_string(length.bytes()) + text;
+  return layout;
+}
+
+Safetensors parse_safetensors(std::span<const std::byte> file, const std::string& where) {
+  constexpr int kDepth = 3;  // the header, a tensor, its shape
+  const auto text = header_of(file, where);
+  const auto data = file.subspan(kLengthBytes + text.size());
+  const auto header = parse_strict_json(text, where, kDepth);
+  const HeaderReader reader(where, data.size());
+  Safetensors parsed;
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name == kMetadataKey) {
+      parsed.metadata = reader.metadata(value);
+    } else {
+      entries.push_back(reader.entry(name, value));
+    }
+  }
+  std::ranges::sort(entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
+  check_cover(entries, data.size(), where);
+  for (auto& entry : entries) {
+    entry.tensor.bytes = data.subspan(entry.begin, entry.end - entry.begin);
+    parsed.tensors.push_back(std::move(entry.tensor));
+  }
+  return parsed;
+}
+
+}  // namespace paceline

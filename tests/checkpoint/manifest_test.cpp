@@ -1,0 +1,78 @@
+#include "paceline/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "paceline/checkpoint/digest.h"
+#include "paceline/core/bytes.h"
+
+#include "tests/checkpoint/sample_snapshot.h"
+
+namespace paceline {
+namespace {
+
+using testing::error_of;
+using ::testing::HasSubstr;
+
+const Manifest kSample{.step = 42,
+                       .world_size = 2,
+                       .files = {{"state-00000-of-00001.safetensors", 17, std::string(32, 'a')}},
+                       .metadata = {{"epoch", "3"}}};
+
+// A manifest that another program sealed correctly, with a field of its choice.
+std::string sealed_with(const char* key, const nlohmann::json& value) {
+  auto json = nlohmann::json::parse(to_json(kSample));
+  json.erase("xxh3_128_of_the_rest");
+  json[nlohmann::json::json_pointer(key)] = value;
+  json["xxh3_128_of_the_rest"] = digest_of(as_bytes(json.dump(2) + "\n"));
+  return json.dump(2) + "\n";
+}
+
+Error refusal_of(const std::string& text) {
+  return error_of([&] { parse_manifest(text, "manifest.json"); });
+}
+
+TEST(Digest, is_the_published_xxh3_128) {
+  EXPECT_EQ(digest_of({}), "99aa06d3014798d86001c324468d497f");
+}
+
+TEST(Manifest, comes_back_as_it_was) {
+  EXPECT_EQ(parse_manifest(to_json(kSample), "manifest.json"), kSample);
+}
+
+TEST(Manifest, every_flipped_bit_and_every_cut_is_refused) {
+  const auto text = to_json(kSample);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      auto changed = text;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      EXPECT_THROW(parse_manifest(changed, "m"), Error) << "byte " << i << " bit " << bit;
+    }
+    EXPECT_THROW(parse_manifest(text.substr(0, i), "m"), Error) << "cut at " << i;
+  }
+  EXPECT_THROW(parse_manifest(text + " ", "m"), Error);
+}
+
+TEST(Manifest, a_name_that_leaves_the_folder_is_refused) {
+  for (const char* name :
+       {"../../etc/passwd", "/etc/passwd", "..", ".", "", "a/b", "manifest.json"}) {
+    EXPECT_THAT(refusal_of(sealed_with("/files/0/name", name)).what(),
+                HasSubstr("not a plain file name"));
+  }
+}
+
+TEST(Manifest, a_field_of_another_type_is_refused) {
+  EXPECT_EQ(refusal_of(sealed_with("/step", "x")).code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(refusal_of(sealed_with("/files", 1)).code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(refusal_of(sealed_with("/metadata/epoch", 1)).code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(refusal_of(sealed_with("/format", "other")).code(), ErrorCode::kCorrupt);
+}
+
+TEST(Manifest, a_newer_version_is_unsupported_and_named) {
+  const auto error = refusal_of(sealed_with("/version", 2));
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("version 2"));
+}
+
+}  // namespace
+}  // namespace paceline
