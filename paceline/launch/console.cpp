@@ -1,0 +1,41 @@
+#include "paceline/launch/console.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
+namespace paceline::launch {
+
+void Console::write(std::string_view bytes) {
+  if (broken_) return;
+  pending_ += bytes;
+  flush();
+}
+
+void Console::flush() {
+  while (!empty() && !broken_) {
+    pollfd entry{fd_, POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) break;
+    const auto size = std::min<std::size_t>(PIPE_BUF, pending_.size() - sent_);
+    const ssize_t written = ::write(fd_, pending_.data() + sent_, size);
+    if (written > 0) {
+      sent_ += static_cast<std::size_t>(written);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      broken_ = true;
+    }
+  }
+  if (empty() || broken_) {
+    pending_.clear();
+    sent_ = 0;
+  } else if (sent_ > kLimit) {
+    pending_.erase(0, sent_);
+    sent_ = 0;
+  }
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,19 @@
+#pragma once
+
+// Ends every descendant of this process, whatever group or session it moved to, and nothing else.
+// The process must be a "child subreaper": orphans of its descendants then become its own children.
+// Only own children are ever signalled, and the pid of an own child cannot be given to somebody
+// else before it is waited for, so no unrelated process can be hit.
+
+#include "paceline/core/deadline.h"
+
+namespace paceline::launch {
+
+// From now on orphaned descendants become children of this process.
+void adopt_orphans();
+
+// SIGKILL to all children, then to what they leave behind, until none is left. False when some
+// still live at the deadline (stuck in the kernel).
+bool end_all_descendants(Deadline deadline);
+
+}  // namespace paceline::launch

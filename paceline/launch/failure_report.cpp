@@ -1,0 +1,120 @@
+#include "paceline/launch/failure_report.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <map>
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+namespace paceline::launch {
+namespace {
+
+std::string describe(const RankEnd& end) {
+  return end.signal != 0 ? fmt::format("killed by {}", signal_name(end.signal))
+                         : fmt::format("exit code {}", end.exit_code);
+}
+
+}  // namespace
+
+RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after) {
+  RankEnd end{.rank = rank, .pid = pid, .after = after};
+  if (WIFSIGNALED(wait_status)) end.signal = WTERMSIG(wait_status);
+  if (WIFEXITED(wait_status)) end.exit_code = WEXITSTATUS(wait_status);
+  return end;
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : fmt::format("signal {}", signal);
+}
+
+std::string hint_for(const RankEnd& end) {
+  switch (end.signal) {
+    case SIGKILL:
+      return "likely out of memory (look at dmesg or the cgroup's memory limit), or killed by hand";
+    case SIGBUS:
+      return "likely /dev/shm or a disk is full, or a mapped file was truncated";
+    case SIGILL:
+      return "the program uses instructions this cpu lacks; build it without -march=native, or "
+             "here";
+    case SIGSEGV:
+      return "a memory error in the program; a debugger shows where: ulimit -c unlimited";
+    case SIGABRT:
+      return "the program gave up: an uncaught exception or a failed assertion, see above";
+    case SIGFPE:
+      return "an integer division by zero";
+    case SIGXCPU:
+      return "the cpu time limit was reached (ulimit -t)";
+    case SIGXFSZ:
+      return "a file reached the size limit (ulimit -f)";
+    case SIGPIPE:
+      return "it wrote to a pipe or socket that nobody reads any more";
+    default:
+      break;
+  }
+  if (end.signal != 0) return "";
+  switch (end.exit_code) {
+    case 126:
+      return "something was found but could not be executed";
+    case 127:
+      return "a command or a shared library was not found";
+    case 137:
+      return "a child of it was killed (128 + SIGKILL): likely out of memory, look at dmesg";
+    case 139:
+      return "a child of it crashed (128 + SIGSEGV)";
+    default:
+      return "";
+  }
+}
+
+std::string failure_report(const RankEnd& culprit, const FailureContext& context) {
+  std::string text = fmt::format(
+      "paceline: rank {} failed first: {} (host {}, pid {}, after {:.1f} s)\n", culprit.rank,
+      describe(culprit), context.host, culprit.pid, culprit.after.count());
+  if (const std::string hint = hint_for(culprit); !hint.empty()) {
+    text += fmt::format("  hint: {}\n", hint);
+  }
+  if (context.last_lines.empty()) {
+    text += "  it wrote nothing\n";
+  } else {
+    text += fmt::format("  the last lines of rank {}:\n{}", culprit.rank, context.last_lines);
+  }
+  if (!context.log_path.empty()) text += fmt::format("  log: {}\n", context.log_path);
+  return text;
+}
+
+std::string followers_summary(const std::vector<RankEnd>& followers) {
+  if (followers.empty()) return "";
+  std::vector<int> ranks;
+  std::map<std::string, std::vector<int>> by_end;
+  for (const RankEnd& end : followers) {
+    ranks.push_back(end.rank);
+    by_end[describe(end)].push_back(end.rank);
+  }
+  std::string details;
+  for (const auto& [how, who] : by_end) {
+    if (!details.empty()) details += "; ";
+    details += by_end.size() == 1 ? how : fmt::format("{}: {}", format_ranks(who), how);
+  }
+  return fmt::format("paceline: rank{} {} ended because of it ({})\n", ranks.size() == 1 ? "" : "s",
+                     format_ranks(ranks), details);
+}
+
+std::string format_ranks(const std::vector<int>& unsorted) {
+  std::vector<int> ranks = unsorted;
+  std::sort(ranks.begin(), ranks.end());
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i;
+    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
+    if (!text.empty()) text += ", ";
+    text += fmt::to_string(ranks[i]);
+    if (end > i) text += fmt::format("{}{}", end == i + 1 ? ", " : "-", ranks[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,49 @@
+#pragma once
+
+// What is said when a rank fails: which rank failed first and how, what that usually means, its
+// last lines, where its log is. Pure functions.
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace paceline::launch {
+
+// How a rank ended.
+struct RankEnd {
+  int rank = -1;
+  pid_t pid = -1;
+  int exit_code = 0;
+  int signal = 0;                         // 0: it exited by itself
+  std::chrono::duration<double> after{};  // since its start
+
+  bool failed() const { return exit_code != 0 || signal != 0; }
+  // As a shell reports it: the exit code, or 128 + signal.
+  int status() const { return signal != 0 ? 128 + signal : exit_code; }
+};
+
+// From the status word of waitpid.
+RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after);
+
+// "SIGKILL", "SIGTERM", ...
+std::string signal_name(int signal);
+
+// What usually causes such an end, or "".
+std::string hint_for(const RankEnd& end);
+
+struct FailureContext {
+  std::string host;
+  std::string last_lines;  // indented, ready to print; may be empty
+  std::string log_path;    // empty when there is no log
+};
+std::string failure_report(const RankEnd& culprit, const FailureContext& context);
+
+// "paceline: ranks 1, 3 ended because of it (exit code 1)\n"; empty when there are none.
+std::string followers_summary(const std::vector<RankEnd>& followers);
+
+// "0-3, 7"
+std::string format_ranks(const std::vector<int>& ranks);
+
+}  // namespace paceline::launch

@@ -1,0 +1,46 @@
+#pragma once
+
+// What `paceline run` was asked to do, parsed and checked. A value.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace paceline::launch {
+
+// Which streams of one local rank appear on the console.
+struct ConsoleStreams {
+  bool out = false;
+  bool err = false;
+  bool operator==(const ConsoleStreams&) const = default;
+};
+
+struct LaunchOptions {
+  std::vector<std::string> command;  // the program as typed, then its arguments, untouched
+
+  int num_local_ranks = 1;
+  int num_nodes = 1;
+  int node_rank = 0;
+
+  std::string master_addr = "127.0.0.1";
+  std::uint16_t master_port = 0;  // 0: a free one (one node only)
+  std::string run_id;
+
+  std::optional<int> threads_per_rank;
+  bool bind = true;
+  bool report_bindings = false;
+
+  std::string log_dir;                  // empty: a temporary one, removed after success
+  std::vector<ConsoleStreams> console;  // one per local rank
+  bool prefix_lines = false;            // "[3] " before every console line
+  bool terminal = false;                // the console is one; ranks only see a pipe
+
+  std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
+
+  int world_size() const { return num_nodes * num_local_ranks; }
+  int rank_of(int local_rank) const { return node_rank * num_local_ranks + local_rank; }
+};
+
+}  // namespace paceline::launch

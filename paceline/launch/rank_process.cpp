@@ -1,0 +1,35 @@
+#include "paceline/launch/rank_process.h"
+
+#include <cerrno>
+#include <csignal>
+
+#include <sys/wait.h>
+
+namespace paceline::launch {
+
+RankProcess::RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output)
+    : rank_(rank), output_(std::move(output)) {
+  Pipe out = make_output_pipe();
+  Pipe err = make_output_pipe();
+  spec.stdout_fd = out.write_end.get();
+  spec.stderr_fd = err.write_end.get();
+  started_ = std::chrono::steady_clock::now();
+  process_ = start_process(spec);
+  output_->set_pipe(0, std::move(out.read_end));
+  output_->set_pipe(1, std::move(err.read_end));
+}
+
+RankEnd RankProcess::collect() {
+  kill(-process_.pid, SIGKILL);
+  int status = 0;
+  while (waitpid(process_.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  end_ = rank_end(rank_, process_.pid, status, std::chrono::steady_clock::now() - started_);
+  return *end_;
+}
+
+void RankProcess::send(int signal) const {
+  if (running()) kill(-process_.pid, signal);
+}
+
+}  // namespace paceline::launch

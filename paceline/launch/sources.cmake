@@ -1,0 +1,21 @@
+set(SOURCES
+  affinity_plan.cpp
+  agent.cpp
+  console.cpp
+  descendants.cpp
+  descriptor_limit.cpp
+  failure_report.cpp
+  job_services.cpp
+  line_formatter.cpp
+  log_directory.cpp
+  process.cpp
+  program.cpp
+  rank_output.cpp
+  rank_process.cpp
+  reserved_port.cpp
+  spawn.cpp
+  spawn_group.cpp
+  stdin_relay.cpp
+  supervisor.cpp
+  worker_environment.cpp)
+set(LIBRARIES fmt::fmt)

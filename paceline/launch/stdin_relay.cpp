@@ -1,0 +1,37 @@
+#include "paceline/launch/stdin_relay.h"
+
+#include <cerrno>
+
+#include <poll.h>
+#include <unistd.h>
+
+namespace paceline::launch {
+namespace {
+
+// At most PIPE_BUF, so that a non-blocking write takes all or nothing.
+constexpr std::size_t kChunk = 4096;
+
+}  // namespace
+
+int StdinRelay::poll_fd() const {
+  if (!to_rank_) return -1;
+  if (!pending_.empty()) return to_rank_.get();
+  return tcgetpgrp(terminal_) == getpgrp() ? terminal_ : -1;
+}
+
+short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLOUT; }
+
+void StdinRelay::pass_on() {
+  if (pending_.empty()) {
+    pending_.resize(kChunk);
+    const ssize_t length = read(terminal_, pending_.data(), pending_.size());
+    pending_.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+    if (length == 0 || (length < 0 && errno != EINTR && errno != EAGAIN)) return close();
+  }
+  if (pending_.empty()) return;
+  const ssize_t written = write(to_rank_.get(), pending_.data(), pending_.size());
+  if (written >= 0) pending_.erase(0, static_cast<std::size_t>(written));
+  if (written < 0 && errno != EAGAIN && errno != EINTR) close();
+}
+
+}  // namespace paceline::launch

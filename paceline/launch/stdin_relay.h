@@ -1,0 +1,32 @@
+#pragma once
+
+// Passes what is typed on a terminal on to rank 0. A rank is not in the terminal's foreground
+// process group and would be stopped if it read there itself. While this process is in the
+// background the terminal is left alone.
+
+#include <string>
+
+#include "paceline/core/fd.h"
+
+namespace paceline::launch {
+
+class StdinRelay {
+ public:
+  // `terminal` is not owned; `to_rank` is the non-blocking writing end of rank 0's stdin.
+  StdinRelay(int terminal, Fd to_rank) : terminal_(terminal), to_rank_(std::move(to_rank)) {}
+
+  // What to poll now: the descriptor and its events, or -1.
+  int poll_fd() const;
+  short poll_events() const;
+  // Call when poll_fd() is ready.
+  void pass_on();
+
+ private:
+  void close() { to_rank_.reset(); }
+
+  int terminal_;
+  Fd to_rank_;
+  std::string pending_;
+};
+
+}  // namespace paceline::launch

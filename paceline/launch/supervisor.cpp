@@ -1,0 +1,169 @@
+#include "paceline/launch/supervisor.h"
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/descendants.h"
+#include "paceline/launch/failure_report.h"
+#include "paceline/launch/process.h"
+#include "paceline/launch/stdin_relay.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kInterruptsBeforeForce = 3;
+constexpr int kUsageError = 2;
+constexpr int kEnvironmentError = 3;
+
+struct BarePipe {
+  Fd read_end, write_end;
+};
+
+BarePipe make_pipe(int write_flags) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe");
+  fcntl(ends[1], F_SETFL, write_flags);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+// A program may be started with its standard streams closed; the numbers must not be taken by
+// something else.
+void open_missing_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+      open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
+Fd make_signal_fd() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : handled_signals()) {
+    if (signal != SIGCHLD) sigaddset(&set, signal);
+  }
+  sigaddset(&set, SIGCONT);  // only to look at the terminal again after "fg"
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) throw system_error("signalfd()");
+  return fd;
+}
+
+class Supervisor {
+ public:
+  Supervisor(pid_t agent, Fd control, StdinRelay relay)
+      : agent_(agent),
+        pidfd_(open_pidfd(agent)),
+        control_(std::move(control)),
+        relay_(std::move(relay)),
+        signals_(make_signal_fd()) {}
+
+  int wait();
+
+ private:
+  void pass_signals_on();
+  int finish();
+
+  pid_t agent_;
+  Fd pidfd_, control_;
+  StdinRelay relay_;
+  Fd signals_;
+  int interrupts_ = 0;
+};
+
+int Supervisor::wait() {
+  for (;;) {
+    std::array<pollfd, 3> entries{pollfd{pidfd_.get(), POLLIN, 0},
+                                  pollfd{signals_.get(), POLLIN, 0},
+                                  pollfd{relay_.poll_fd(), relay_.poll_events(), 0}};
+    if (poll(entries.data(), entries.size(), -1) < 0) continue;
+    if (entries[1].revents != 0) pass_signals_on();
+    if (entries[2].revents != 0) relay_.pass_on();
+    if (entries[0].revents != 0) return finish();
+  }
+}
+
+void Supervisor::pass_signals_on() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+    const auto signal = static_cast<unsigned char>(info.ssi_signo);
+    if (signal == SIGCONT) continue;
+    if (signal == SIGINT && ++interrupts_ >= kInterruptsBeforeForce) kill(agent_, SIGKILL);
+    if (write(control_.get(), &signal, 1) < 0) return;  // the agent is ending
+  }
+}
+
+int Supervisor::finish() {
+  int status = 0;
+  while (waitpid(agent_, &status, 0) < 0 && errno == EINTR) {
+  }
+  end_all_descendants(Deadline::after(5s));
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+  std::fprintf(stderr,
+               "paceline: the launcher's agent (pid %d) was killed by %s; all ranks were ended\n",
+               static_cast<int>(agent_), signal_name(WTERMSIG(status)).c_str());
+  return 128 + WTERMSIG(status);
+}
+
+// Only rank 0 holds the input, so that its writer notices when nobody reads any more.
+void let_go_of_input() {
+  const Fd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  dup2(nothing.get(), STDIN_FILENO);
+}
+
+[[noreturn]] void be_agent(const std::function<int(AgentChannel)>& agent, AgentChannel channel) {
+  int status = 0;
+  setpgid(0, 0);
+  adopt_orphans();
+  try {
+    status = agent(std::move(channel));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "paceline run: %s\n", error.what());
+    status = error.code() == ErrorCode::kInvalid ? kUsageError : kEnvironmentError;
+    end_all_descendants(Deadline::after(5s));
+  }
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+}  // namespace
+
+int run_supervised(const std::function<int(AgentChannel)>& agent) {
+  open_missing_standard_streams();
+  block_handled_signals();
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGTTOU, SIG_IGN);
+  adopt_orphans();
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  BarePipe control = make_pipe(O_NONBLOCK);
+  BarePipe typed = terminal ? make_pipe(O_NONBLOCK) : BarePipe{};
+  Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  std::fflush(nullptr);
+  const pid_t pid = fork();
+  if (pid < 0) throw system_error("starting the launcher's agent");
+  if (pid == 0) {
+    control.write_end.reset();
+    typed.write_end.reset();
+    let_go_of_input();
+    be_agent(agent, {std::move(control.read_end), std::move(stdin_fd)});
+  }
+  stdin_fd.reset();
+  control.read_end.reset();
+  if (!terminal) let_go_of_input();
+  return Supervisor(pid, std::move(control.write_end),
+                    StdinRelay(STDIN_FILENO, std::move(typed.write_end)))
+      .wait();
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,33 @@
+#pragma once
+
+// The process that the user started, and whose death must leave nothing behind. It forks the agent,
+// which does the launching, and then only passes signals (and a terminal's input) on and waits. The
+// two watch each other:
+//
+//   paceline run (supervisor) ── paceline run (agent) ─┬─ rank 0 ── its children
+//                                                      └─ rank 1 ── ...
+//
+// kill -9 of the supervisor: the agent's control pipe ends, and it ends all its descendants. kill
+// -9 of the agent: the kernel kills the ranks (each asked for that), what they leave becomes the
+// supervisor's child, and it ends it. No lists of pids are kept.
+//
+// The agent is in a process group of its own, so a Ctrl-C reaches the supervisor alone and is
+// passed on exactly once.
+
+#include <functional>
+
+#include "paceline/core/fd.h"
+
+namespace paceline::launch {
+
+// The agent's end.
+struct AgentChannel {
+  Fd control;   // one byte per signal to act on; its end means that the supervisor is gone
+  Fd stdin_fd;  // what rank 0 reads
+};
+
+// Runs `agent` in the child and returns its exit code, or 128 + N when it was killed by signal N.
+// Requires: no other threads.
+int run_supervised(const std::function<int(AgentChannel)>& agent);
+
+}  // namespace paceline::launch

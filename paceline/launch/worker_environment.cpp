@@ -1,0 +1,84 @@
+#include "paceline/launch/worker_environment.h"
+
+#include <cstring>
+
+#include <unistd.h>
+
+namespace paceline::launch {
+namespace {
+
+void set_place(Environment& env, const LaunchOptions& options, int local_rank) {
+  const std::string rank = std::to_string(options.rank_of(local_rank));
+  const std::string world_size = std::to_string(options.world_size());
+  env["RANK"] = rank;
+  env["WORLD_SIZE"] = world_size;
+  env["LOCAL_RANK"] = std::to_string(local_rank);
+  env["LOCAL_WORLD_SIZE"] = std::to_string(options.num_local_ranks);
+  env["GROUP_RANK"] = std::to_string(options.node_rank);
+  env["GROUP_WORLD_SIZE"] = std::to_string(options.num_nodes);
+  env["ROLE_NAME"] = "default";
+  env["ROLE_RANK"] = rank;
+  env["ROLE_WORLD_SIZE"] = world_size;
+  const std::string no_restarts = std::to_string(0);
+  env["TORCHELASTIC_RESTART_COUNT"] = no_restarts;
+  env["TORCHELASTIC_MAX_RESTARTS"] = no_restarts;
+  env["TORCHELASTIC_RUN_ID"] = options.run_id;
+}
+
+// A rank that writes to the console alone may draw on it.
+void set_terminal(Environment& env, const LaunchOptions& options, int local_rank) {
+  const auto rank = static_cast<std::size_t>(local_rank);
+  const bool draws = options.terminal && !options.prefix_lines && rank < options.console.size() &&
+                     options.console[rank].out;
+  env["PACELINE_TERMINAL"] = draws ? "1" : "0";
+}
+
+void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
+                 const AffinityPlan& plan) {
+  const std::string threads = std::to_string(plan.ranks[local_rank].num_threads);
+  if (options.threads_per_rank) {
+    env["OMP_NUM_THREADS"] = threads;
+    env["OPENBLAS_NUM_THREADS"] = threads;
+  }
+  env.try_emplace("OMP_NUM_THREADS", threads);
+  // A user who chose the number of OpenMP threads means OpenBLAS as well.
+  env.try_emplace("OPENBLAS_NUM_THREADS", env["OMP_NUM_THREADS"]);
+  // Threads that spin while they wait would steal the cpu from the ranks they wait for.
+  if (plan.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
+}
+
+}  // namespace
+
+Environment inherited_environment() {
+  Environment env;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const char* equals = std::strchr(*entry, '=');
+    if (equals != nullptr) env.emplace(std::string(*entry, equals - *entry), equals + 1);
+  }
+  return env;
+}
+
+Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
+                               int local_rank, const AffinityPlan& plan,
+                               const JobAddresses& addresses) {
+  Environment env = inherited;
+  set_place(env, options, local_rank);
+  set_threads(env, options, local_rank, plan);
+  set_terminal(env, options, local_rank);
+  env["MASTER_ADDR"] = addresses.master_addr;
+  env["MASTER_PORT"] = std::to_string(addresses.master_port);
+  env["PACELINE_STORE"] = addresses.store;
+  env["PACELINE_SECRET_FD"] = std::to_string(addresses.secret_fd);
+  return env;
+}
+
+Environment added_variables(const Environment& worker, const Environment& inherited) {
+  Environment added;
+  for (const auto& [name, value] : worker) {
+    const auto before = inherited.find(name);
+    if (before == inherited.end() || before->second != value) added.emplace(name, value);
+  }
+  return added;
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,34 @@
+#pragma once
+
+// The environment of one rank: what the launcher inherited, plus torchrun's variables (the same
+// names, so that Python scripts run unchanged), thread counts and the job's store. Pure.
+
+#include <map>
+#include <string>
+
+#include "paceline/launch/affinity_plan.h"
+#include "paceline/launch/launch_options.h"
+
+namespace paceline::launch {
+
+using Environment = std::map<std::string, std::string>;
+
+// This process's own variables.
+Environment inherited_environment();
+
+struct JobAddresses {
+  std::string store;  // host:port of the job's store
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  int secret_fd = -1;  // inherited; holds the job's secret as text
+};
+
+// The user's OMP_NUM_THREADS and OPENBLAS_NUM_THREADS stand when they are set in `inherited`.
+Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
+                               int local_rank, const AffinityPlan& plan,
+                               const JobAddresses& addresses);
+
+// The variables that `worker` adds to or changes in `inherited`, for --dry-run.
+Environment added_variables(const Environment& worker, const Environment& inherited);
+
+}  // namespace paceline::launch

@@ -1,0 +1,56 @@
+#include "paceline/launch/failure_report.h"
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "paceline/launch/rank_output.h"
+
+namespace paceline::launch {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(FailureReport, names_rank_host_pid_cause_lines_and_log) {
+  const RankEnd end{
+      .rank = 3, .pid = 42, .signal = SIGKILL, .after = std::chrono::milliseconds(1250)};
+  const std::string text = failure_report(end, {"box", "  | last\n", "/logs/rank-003.log"});
+  EXPECT_THAT(text,
+              HasSubstr("rank 3 failed first: killed by SIGKILL (host box, pid 42, after 1.2 s)"));
+  EXPECT_THAT(text, HasSubstr("out of memory"));
+  EXPECT_THAT(text, HasSubstr("  | last\n"));
+  EXPECT_THAT(text, HasSubstr("log: /logs/rank-003.log"));
+  EXPECT_EQ(end.status(), 137);
+}
+
+TEST(FailureReport, followers_take_one_line) {
+  const RankEnd one{.rank = 4, .exit_code = 1}, two{.rank = 1, .exit_code = 1};
+  const RankEnd killed{.rank = 0, .signal = SIGTERM};
+  EXPECT_EQ(followers_summary({}), "");
+  EXPECT_EQ(followers_summary({killed}),
+            "paceline: rank 0 ended because of it (killed by SIGTERM)\n");
+  EXPECT_EQ(
+      followers_summary({one, two, killed}),
+      "paceline: ranks 0, 1, 4 ended because of it (1, 4: exit code 1; 0: killed by SIGTERM)\n");
+}
+
+TEST(FailureReport, ranks_are_listed_as_ranges) {
+  EXPECT_EQ(format_ranks({7, 3, 1, 0, 2}), "0-3, 7");
+  EXPECT_EQ(format_ranks({1, 0}), "0, 1");
+}
+
+TEST(FailureReport, last_lines_are_the_last_whole_ones_made_harmless) {
+  Pipe pipe = make_output_pipe();
+  RankOutput output({}, {nullptr, nullptr}, "");
+  output.set_pipe(0, std::move(pipe.read_end));
+  const std::string text = "a\nb\n\x1b[2Jc\n\nd";
+  ASSERT_EQ(write(pipe.write_end.get(), text.data(), text.size()),
+            static_cast<ssize_t>(text.size()));
+  output.drain();
+  EXPECT_EQ(output.last_lines(4), "  | b\n  | \\x1b[2Jc\n  | \n  | d\n");
+  EXPECT_EQ(output.last_lines(100), "  | a\n  | b\n  | \\x1b[2Jc\n  | \n  | d\n");
+}
+
+}  // namespace
+}  // namespace paceline::launch

@@ -1,0 +1,65 @@
+#pragma once
+
+// Runs the real command `paceline` for tests: arguments as given, output collected, everything
+// under a deadline. Its TMPDIR is a fresh directory, so that what it leaves behind can be seen and
+// is removed.
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+
+#include "tests/store/fresh_directory.h"
+
+namespace paceline::launch {
+
+struct Outcome {
+  int exit_code = -1;  // as a shell reports it
+  std::string out, err;
+  std::chrono::duration<double> seconds{};
+};
+
+class PacelineProcess {
+ public:
+  using Variables = std::map<std::string, std::string>;
+
+  explicit PacelineProcess(std::vector<std::string> arguments, Variables variables = {});
+  PacelineProcess(const PacelineProcess&) = delete;
+  PacelineProcess& operator=(const PacelineProcess&) = delete;
+  ~PacelineProcess();
+
+  pid_t pid() const { return pid_; }
+  const std::string& temporary() const { return temporary_.path(); }
+  void send(int signal) const;
+  void write_stdin(const std::string& text);
+  void close_stdin() { stdin_.reset(); }
+
+  // Reads stdout until it has `count` lines that begin with `start`; returns what follows on those
+  // lines. Throws Error(kTimeout).
+  std::vector<std::string> wait_for_lines(const std::string& start, std::size_t count);
+  // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when it does not come.
+  Outcome wait(std::chrono::milliseconds limit = std::chrono::seconds(30));
+
+ private:
+  bool read_some(int which, Deadline deadline);
+
+  FreshDirectory temporary_;
+  std::chrono::steady_clock::time_point started_;
+  pid_t pid_ = -1;
+  Fd stdin_, pipes_[2];
+  std::string texts_[2];
+};
+
+// Starts and waits.
+Outcome run_paceline(std::vector<std::string> arguments, PacelineProcess::Variables variables = {});
+
+// True when all of these processes have ended by the deadline.
+bool all_gone(const std::vector<Fd>& pidfds, std::chrono::milliseconds limit);
+std::vector<Fd> open_pidfds(const std::vector<std::string>& pids);
+
+}  // namespace paceline::launch

@@ -1,0 +1,211 @@
+// How jobs of `paceline run` end: failures, signals, and deaths of the launcher itself.
+
+#include <csignal>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/launch/process.h"
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> ranks(const char* count, const std::string& script,
+                               std::vector<std::string> options = {}) {
+  std::vector<std::string> arguments = {"run", "--nproc-per-node", count};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {"sh", "-c", script});
+  return arguments;
+}
+
+TEST(RunEndings, the_first_rank_that_fails_is_reported_and_gives_the_exit_code) {
+  PacelineProcess paceline(ranks("3",
+                                 "trap 'exit 9' TERM; if [ $RANK = 1 ]; then "
+                                 "for i in $(seq 30); do echo line $i; done; exit 3; fi; "
+                                 "while :; do sleep 0.05; done"));
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: exit code 3 (host "));
+  EXPECT_THAT(outcome.err, HasSubstr("  | line 11\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("  | line 30\n"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("  | line 10\n")));
+  EXPECT_THAT(outcome.err, HasSubstr("ranks 0, 2 ended because of it"));
+  const auto log = outcome.err.find("log: ");
+  ASSERT_NE(log, std::string::npos);
+  const std::string path = outcome.err.substr(log + 5, outcome.err.find('\n', log) - log - 5);
+  EXPECT_TRUE(std::filesystem::exists(path)) << path;
+}
+
+TEST(RunEndings, exit_codes_and_signals_of_the_culprit_are_kept) {
+  for (const auto& [script, code, text] : std::vector<std::tuple<std::string, int, std::string>>{
+           {"exit 1", 1, "exit code 1"},
+           {"exit 137", 137, "128 + SIGKILL"},
+           {"kill -9 $$", 137, "killed by SIGKILL"},
+           {"kill -SEGV $$", 139, "killed by SIGSEGV"},
+           {"kill -BUS $$", 135, "/dev/shm"},
+           {"kill -ILL $$", 132, "instructions"},
+           {"exec ./no-such-thing", 127, "not found"}}) {
+    const Outcome outcome = run_paceline(ranks("2", "[ $RANK = 0 ] || sleep 60; " + script));
+    EXPECT_EQ(outcome.exit_code, code) << script;
+    EXPECT_THAT(outcome.err, HasSubstr("rank 0 failed first")) << script;
+    EXPECT_THAT(outcome.err, HasSubstr(text)) << script;
+  }
+}
+
+TEST(RunEndings, a_rank_that_succeeds_early_does_not_end_the_job) {
+  const Outcome outcome =
+      run_paceline(ranks("2", "[ $RANK = 1 ] && exit 0; sleep 0.2; echo still here"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, "still here\n");
+}
+
+TEST(RunEndings, a_rank_that_ignores_sigterm_is_killed_after_the_grace_time) {
+  const Outcome outcome =
+      run_paceline(ranks("2", "[ $RANK = 1 ] && exit 4; trap '' TERM; while :; do sleep 0.05; done",
+                         {"--shutdown-timeout", "0.2"}));
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (killed by SIGKILL)"));
+}
+
+TEST(RunEndings, a_stopped_rank_ends_with_the_others) {
+  const Outcome outcome = run_paceline(ranks("2", "[ $RANK = 1 ] && exit 4; kill -STOP $$"));
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_LT(outcome.seconds.count(), 4.0);  // SIGCONT lets it act on SIGTERM, no grace time passes
+}
+
+TEST(RunEndings, what_a_rank_leaves_running_is_ended) {
+  PacelineProcess paceline(ranks("1",
+                                 "sleep 1000 & echo pid $!; setsid sleep 1001 & echo pid $!; "
+                                 "echo pid $$; read end; exit 0"));
+  const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 3));
+  EXPECT_EQ(paceline.wait().exit_code, 0);
+  EXPECT_TRUE(all_gone(pidfds, 0ms));
+}
+
+TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    PacelineProcess paceline(
+        ranks("2", "trap 'echo got; exit 0' INT TERM HUP; echo ready; while :; do sleep 0.02; done",
+              {"--all-ranks"}));
+    paceline.wait_for_lines("[0] ready", 1);
+    paceline.wait_for_lines("[1] ready", 1);
+    paceline.send(signal);
+    const Outcome outcome = paceline.wait();
+    EXPECT_EQ(outcome.exit_code, 128 + signal);
+    EXPECT_THAT(outcome.out, HasSubstr("[0] got\n"));
+    EXPECT_THAT(outcome.out, HasSubstr("[1] got\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("stopped by SIG"));
+  }
+}
+
+TEST(RunEndings, a_second_interrupt_kills_at_once) {
+  PacelineProcess paceline(
+      ranks("2", "trap 'echo got' INT; trap '' TERM; echo ready; while :; do sleep 0.02; done",
+            {"--shutdown-timeout", "60"}));
+  paceline.wait_for_lines("ready", 1);
+  paceline.send(SIGINT);
+  paceline.wait_for_lines("got", 1);
+  paceline.send(SIGINT);
+  EXPECT_EQ(paceline.wait(10s).exit_code, 130);
+}
+
+TEST(RunEndings, user_signals_are_passed_on_without_stopping) {
+  PacelineProcess paceline(
+      ranks("1", "trap 'echo saved' USR1; echo ready; read end; read end; echo done"));
+  paceline.wait_for_lines("ready", 1);
+  paceline.send(SIGUSR1);
+  paceline.wait_for_lines("saved", 1);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("done\n"));
+}
+
+// Ranks with children, children in other sessions, one rank stopped, all deaf to SIGTERM.
+constexpr const char* kHardToEnd =
+    "trap '' TERM HUP INT; sh -c 'echo pid $$; exec sleep 1000' & "
+    "sh -c 'sh -c \"echo pid \\$\\$; exec sleep 1001\" & echo pid $$; wait' & "
+    "setsid sh -c 'echo pid $$; exec sleep 1002' & echo pid $$; "
+    "[ $RANK = 1 ] && kill -STOP $$; wait";
+constexpr std::size_t kHardToEndPids = 5;
+
+std::vector<Fd> start_hard_to_end(PacelineProcess& paceline) {
+  std::vector<Fd> pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", kHardToEndPids));
+  for (Fd& pidfd : open_pidfds(paceline.wait_for_lines("[1] pid ", kHardToEndPids))) {
+    pidfds.push_back(std::move(pidfd));
+  }
+  return pidfds;
+}
+
+class Sentinel {
+ public:
+  Sentinel() : pid_(fork()) {
+    if (pid_ == 0) {
+      execlp("sleep", "sleep", "1003", nullptr);
+      _exit(99);
+    }
+  }
+  ~Sentinel() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool lives() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(RunEndings, kill_9_of_the_launcher_leaves_nobody_behind) {
+  const Sentinel sentinel;
+  PacelineProcess paceline(ranks("2", kHardToEnd, {"--all-ranks"}));
+  const auto pidfds = start_hard_to_end(paceline);
+  paceline.send(SIGKILL);
+  EXPECT_TRUE(all_gone(pidfds, 1s));
+  EXPECT_TRUE(sentinel.lives());
+}
+
+TEST(RunEndings, kill_9_of_the_agent_leaves_nobody_behind) {
+  const Sentinel sentinel;
+  PacelineProcess paceline(
+      ranks("2", std::string("echo agent $PPID; ") + kHardToEnd, {"--all-ranks"}));
+  const auto pidfds = start_hard_to_end(paceline);
+  kill(std::stoi(paceline.wait_for_lines("[0] agent ", 1)[0]), SIGKILL);
+  EXPECT_TRUE(all_gone(pidfds, 1s));
+  EXPECT_EQ(paceline.wait().exit_code, 137);
+  EXPECT_TRUE(sentinel.lives());
+}
+
+TEST(RunEndings, a_console_that_nobody_reads_does_not_save_ranks_from_the_launchers_death) {
+  PacelineProcess paceline(ranks("1", "echo pid $$; exec yes"));
+  const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 1));
+  paceline.send(SIGKILL);
+  EXPECT_TRUE(all_gone(pidfds, 1s));
+}
+
+TEST(RunEndings, a_console_that_nobody_reads_does_not_keep_signals_away) {
+  PacelineProcess paceline(ranks("1", "echo pid $$; exec yes"));
+  const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 1));
+  paceline.send(SIGTERM);
+  EXPECT_TRUE(all_gone(pidfds, 5s));
+  EXPECT_EQ(paceline.wait().exit_code, 143);
+}
+
+TEST(RunEndings, a_console_that_is_gone_does_not_end_the_job) {
+  const FreshDirectory directory;
+  const std::string command = std::string("set -o pipefail; TMPDIR=") + directory.path() + " " +
+                              PACELINE_COMMAND + " run sh -c 'seq 100000; touch " +
+                              directory.file("done") + "' | head -n 1 > /dev/null";
+  EXPECT_EQ(std::system(("bash -c \"" + command + "\"").c_str()), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory.file("done")));
+}
+
+}  // namespace
+}  // namespace paceline::launch

@@ -1,0 +1,130 @@
+// What `paceline run` refuses, and how: before any process exists.
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using testing::HasSubstr;
+
+struct Refusal {
+  std::vector<std::string> options;
+  std::string message;  // part of what is said
+};
+
+class RunRefuses : public testing::TestWithParam<Refusal> {};
+
+TEST_P(RunRefuses, with_exit_code_2_before_anything_starts) {
+  const FreshDirectory directory;
+  std::vector<std::string> arguments = GetParam().options;
+  arguments.insert(arguments.begin(), "run");
+  arguments.insert(arguments.end(), {"touch", directory.file("started")});
+  const Outcome outcome = run_paceline(arguments);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(GetParam().message));
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_LT(outcome.seconds.count(), 1.0);  // 10 ms when the machine is idle
+  EXPECT_FALSE(std::filesystem::exists(directory.file("started")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, RunRefuses,
+    testing::Values(
+        Refusal{{"--nproc-per-node", "0"}, "--nproc-per-node: '0' is not a whole number from 1 to"},
+        Refusal{{"--nproc-per-node", "-1"}, "--nproc-per-node: '-1'"},
+        Refusal{{"--nproc-per-node", "abc"}, "--nproc-per-node: 'abc'"},
+        Refusal{{"--nproc-per-node", "1e9"}, "--nproc-per-node: '1e9'"},
+        Refusal{{"--nproc-per-node", "2147483648"}, "--nproc-per-node: '2147483648'"},
+        Refusal{{"--nproc-per-node", "99999999999999999999"}, "--nproc-per-node: '999"},
+        Refusal{{"--nproc-per-node", ""}, "--nproc-per-node: the value '' is empty"},
+        Refusal{{"--nproc-per-node="}, "--nproc-per-node: the value '' is empty"},
+        Refusal{{"--nproc-per-node", " 2"}, "--nproc-per-node: ' 2'"},
+        Refusal{{"--nproc-per-node", "gpu"}, "cpus only"},
+        Refusal{{"--nnodes", "0"}, "--nnodes: '0'"},
+        Refusal{{"--nnodes", "2:1"}, "--nnodes: '2:1'"},
+        Refusal{{"--nnodes", "1:"}, "--nnodes: '1:'"},
+        Refusal{{"--nnodes", "a:b"}, "--nnodes: 'a:b'"},
+        Refusal{{"--node-rank", "7"}, "--node-rank: '7' is not a whole number from 0 to 0"},
+        Refusal{{"--nnodes", "2", "--node-rank", "2"}, "--node-rank: '2'"},
+        Refusal{{"--nnodes", "2", "--standalone"}, "--standalone is for one node"},
+        Refusal{{"--nnodes", "2"}, "PACELINE_SECRET_FILE"},
+        Refusal{{"--master-port", "-5"}, "--master-port: '-5'"},
+        Refusal{{"--master-port", "65536"}, "--master-port: '65536' is not a whole number from 1"},
+        Refusal{{"--master-port", "29500x"}, "--master-port: '29500x'"},
+        Refusal{{"--threads-per-rank", "0"}, "--threads-per-rank: '0'"},
+        Refusal{{"--shutdown-timeout", "-1"}, "--shutdown-timeout: '-1'"},
+        Refusal{{"--shutdown-timeout", "nan"}, "--shutdown-timeout: 'nan'"},
+        Refusal{{"--tee", "4"}, "--tee: '4'"},
+        Refusal{{"--tee", "3:1"}, "--tee: '3' is not a whole number from 0 to 0"},
+        Refusal{{"--local-ranks-filter", "1"}, "--local-ranks-filter: '1'"},
+        Refusal{{"--nproc-per-nod", "2"}, "did you mean --nproc-per-node?"},
+        Refusal{{"--nprco_per_node=2"}, "did you mean --nproc-per-node?"},
+        Refusal{{"--zzz"}, "unknown option --zzz"},
+        Refusal{{"--max-restarts", "3"}, "--max-restarts is an option of torchrun"},
+        Refusal{{"--standalone", "--standalone"}, "--standalone is given twice"},
+        Refusal{{"--standalone=1"}, "--standalone takes no value"}));
+
+TEST(RunUsage, a_missing_program_or_value_is_named) {
+  EXPECT_THAT(run_paceline({"run"}).err, HasSubstr("no program given"));
+  EXPECT_THAT(run_paceline({"run", "--"}).err, HasSubstr("no program given"));
+  EXPECT_THAT(run_paceline({"run", "--nnodes"}).err, HasSubstr("--nnodes needs a value"));
+  EXPECT_THAT(run_paceline({"rnu"}).err, HasSubstr("did you mean run?"));
+}
+
+TEST(RunUsage, a_bad_variable_is_named_and_the_command_line_wins) {
+  const Outcome bad = run_paceline({"run", "true"}, {{"PET_NPROC_PER_NODE", "x"}});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("PET_NPROC_PER_NODE: 'x'"));
+  const Outcome good = run_paceline({"run", "--nproc_per_node=1", "sh", "-c", "echo $WORLD_SIZE"},
+                                    {{"PET_NPROC_PER_NODE", "x"}});
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_EQ(good.out, "1\n");
+}
+
+TEST(RunUsage, a_program_that_cannot_start_is_126_or_127_at_once) {
+  const FreshDirectory directory;
+  const std::string script = directory.file("script.py");
+  std::ofstream(script) << "print(1)\n";
+  const Outcome missing = run_paceline({"run", "--nproc-per-node", "2", "./no-such-program"});
+  EXPECT_EQ(missing.exit_code, 127);
+  EXPECT_THAT(missing.err, HasSubstr("'./no-such-program' does not exist"));
+  EXPECT_EQ(run_paceline({"run", "no-such-program"}).exit_code, 127);
+  EXPECT_EQ(run_paceline({"run", ""}).exit_code, 127);
+  EXPECT_EQ(run_paceline({"run", directory.path()}).exit_code, 126);
+  const Outcome python = run_paceline({"run", script});
+  EXPECT_EQ(python.exit_code, 126);
+  EXPECT_THAT(python.err, HasSubstr("python3 " + script));
+  chmod(script.c_str(), 0755);  // no #! line
+  const Outcome no_interpreter = run_paceline({"run", "--nproc-per-node", "2", script});
+  EXPECT_EQ(no_interpreter.exit_code, 126);
+  EXPECT_THAT(no_interpreter.err, HasSubstr("Exec format error"));
+}
+
+TEST(RunUsage, help_names_every_option_its_default_and_examples) {
+  const Outcome outcome = run_paceline({"run", "--help"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  for (const char* text : {"--nproc-per-node", "PET_NPROC_PER_NODE", "--log-dir", "--all-ranks",
+                           "--shutdown-timeout", "Examples:", "paceline run --nproc-per-node 2"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(text));
+  }
+}
+
+TEST(RunUsage, a_dry_run_starts_nothing) {
+  const FreshDirectory directory;
+  const Outcome outcome =
+      run_paceline({"run", "--nproc-per-node", "2", "--dry-run", "touch", directory.file("a b")});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("RANK=1"));
+  EXPECT_THAT(outcome.out, HasSubstr("a b'"));
+  EXPECT_FALSE(std::filesystem::exists(directory.file("a b")));
+}
+
+}  // namespace
+}  // namespace paceline::launch
