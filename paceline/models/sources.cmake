@@ -1,0 +1,4 @@
+set(SOURCES
+  cnn.cpp
+  mnist_net.cpp)
+set(LIBRARIES fmt::fmt)
