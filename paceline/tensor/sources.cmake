@@ -1,0 +1,4 @@
+set(SOURCES
+  collectives.cpp
+  tensor_view.cpp)
+set(LIBRARIES fmt::fmt)

@@ -1,0 +1,77 @@
+#include "paceline/tensor/tensor_view.h"
+
+#include "paceline/core/check.h"
+
+namespace paceline {
+
+Dtype to_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return Dtype::kFloat32;
+    case at::kDouble:
+      return Dtype::kFloat64;
+    case at::kHalf:
+      return Dtype::kFloat16;
+    case at::kBFloat16:
+      return Dtype::kBfloat16;
+    case at::kChar:
+      return Dtype::kInt8;
+    case at::kShort:
+      return Dtype::kInt16;
+    case at::kInt:
+      return Dtype::kInt32;
+    case at::kLong:
+      return Dtype::kInt64;
+    case at::kByte:
+      return Dtype::kUint8;
+    case at::kBool:
+      return Dtype::kBool;
+    default:
+      fail(ErrorCode::kUnsupported, "tensors of type {} cannot be communicated",
+           c10::toString(type));
+  }
+}
+
+at::ScalarType to_scalar_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return at::kFloat;
+    case Dtype::kFloat64:
+      return at::kDouble;
+    case Dtype::kFloat16:
+      return at::kHalf;
+    case Dtype::kBfloat16:
+      return at::kBFloat16;
+    case Dtype::kInt8:
+      return at::kChar;
+    case Dtype::kInt16:
+      return at::kShort;
+    case Dtype::kInt32:
+      return at::kInt;
+    case Dtype::kInt64:
+      return at::kLong;
+    case Dtype::kUint8:
+      return at::kByte;
+    case Dtype::kBool:
+      return at::kBool;
+  }
+  return at::kByte;
+}
+
+bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
+
+Buffer dense_view(const at::Tensor& tensor) {
+  check(tensor.defined(), "a tensor that is to be communicated is undefined");
+  if (!tensor.device().is_cpu()) {
+    fail(ErrorCode::kUnsupported,
+         "a tensor on {} cannot be communicated by this backend; move it to the CPU",
+         tensor.device().str());
+  }
+  check(
+      tensor.layout() == at::kStrided && is_dense(tensor),
+      "a tensor that is to be communicated in place must be dense (no gaps, no repeated elements)");
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()),
+          to_dtype(tensor.scalar_type())};
+}
+
+}  // namespace paceline
