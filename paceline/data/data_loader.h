@@ -1,0 +1,98 @@
+#pragma once
+
+// Batches of transformed images, prepared ahead by threads of their own.
+//
+//   data::DataLoader loader(dataset, sampler, {.batch_size = 32});
+//   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+//     loader.begin_epoch(epoch);
+//     while (auto batch = loader.next()) { ... }
+//   }
+//
+// Batches come in the sampler's order, whatever the number of threads. The loader's position, and
+// so a checkpoint's, is that of the batches taken, not of those prepared.
+//
+// Thread safety: one consumer. An error in a loader thread is thrown by next().
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/data/distributed_sampler.h"
+#include "paceline/data/image_dataset.h"
+#include "paceline/data/transform.h"
+
+namespace paceline::data {
+
+struct Batch {
+  at::Tensor data;                    // float32 [B, channels, height, width]
+  at::Tensor target;                  // int64 [B]
+  std::vector<std::int64_t> indices;  // of the samples, in the dataset
+};
+
+struct DataLoaderOptions {
+  std::int64_t batch_size = 32;  // of this rank
+  int num_threads = 1;           // 0: in the thread that calls next()
+  int prefetch = 4;              // batches prepared ahead
+  bool drop_last = false;        // leave out a last batch that is not full
+  bool channels_last = false;    // memory format of the images
+  TransformOptions transform;
+};
+
+class DataLoader {
+ public:
+  // For training: `sampler` is copied.
+  DataLoader(std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+             const DataLoaderOptions& options);
+  // For evaluation: exactly these samples, in this order.
+  DataLoader(std::shared_ptr<const ImageDataset> dataset, std::vector<std::int64_t> indices,
+             const DataLoaderOptions& options);
+  ~DataLoader();
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
+
+  // Begins an epoch, after `consumed` samples of all ranks together. What was prepared before is
+  // dropped.
+  void begin_epoch(std::int64_t epoch, std::int64_t consumed = 0);
+  // The next batch; nothing at the end of the epoch. Requires: begin_epoch() was called.
+  std::optional<Batch> next();
+
+  // Batches of a whole epoch begun at its first sample.
+  std::int64_t num_batches() const;
+  // Samples of this epoch that all ranks together have consumed, by the batches taken.
+  std::int64_t consumed() const;
+  const ImageDataset& dataset() const { return *dataset_; }
+
+ private:
+  void start_threads();
+  void stop_threads();
+  void work(std::stop_token stop);
+  Batch prepare(std::int64_t batch) const;
+  std::int64_t batches_in(std::int64_t num_samples) const;
+
+  const std::shared_ptr<const ImageDataset> dataset_;  // owners: the user and this
+  std::optional<DistributedSampler> sampler_;
+  const DataLoaderOptions options_;
+  const ImageTransform transform_;
+  std::vector<std::int64_t> indices_;  // of the current epoch
+  std::int64_t epoch_ = 0;
+  std::int64_t begin_ = 0;  // samples of all ranks consumed before this loader began
+  std::int64_t num_taken_ = 0;
+  std::int64_t samples_taken_ = 0;
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  std::int64_t next_to_prepare_ = 0;
+  std::map<std::int64_t, Batch> ready_;
+  std::exception_ptr error_;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace paceline::data

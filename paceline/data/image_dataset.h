@@ -1,0 +1,42 @@
+#pragma once
+
+// Labelled images in memory, as read from their files: one byte a pixel and channel.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace paceline::data {
+
+struct ImageDataset {
+  std::string name;                  // for example "fashion-mnist"
+  at::Tensor images;                 // uint8 [N, channels, height, width]
+  at::Tensor labels;                 // int64 [N], in [0, classes.size())
+  std::vector<std::string> classes;  // their names
+
+  std::int64_t size() const { return images.size(0); }
+  std::int64_t channels() const { return images.size(1); }
+  std::int64_t height() const { return images.size(2); }
+  std::int64_t width() const { return images.size(3); }
+};
+
+enum class Split { kTrain, kTest };
+
+// Readers. `folder` holds the files under their usual names; each may be gzip-compressed with ".gz"
+// behind the name (IDX only). Errors: kInvalid for a folder or file that is missing or empty,
+// kCorrupt naming file and byte offset for a file that is truncated or holds what it should not.
+
+// train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
+// (http://yann.lecun.com/exdb/mnist).
+ImageDataset load_mnist(const std::string& folder, Split split);
+// The same files with Fashion-MNIST's classes; Debian's package dataset-fashion-mnist puts them
+// into kFashionMnistFolder.
+inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
+ImageDataset load_fashion_mnist(const std::string& folder, Split split);
+// data_batch_1.bin ... data_batch_5.bin, test_batch.bin: CIFAR-10's binary version, 3,073 bytes a
+// record; in `folder` or in its cifar-10-batches-bin.
+ImageDataset load_cifar10(const std::string& folder, Split split);
+
+}  // namespace paceline::data

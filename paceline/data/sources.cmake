@@ -1,0 +1,8 @@
+set(SOURCES
+  data_loader.cpp
+  distributed_sampler.cpp
+  idx_file.cpp
+  image_dataset.cpp
+  transform.cpp)
+set(LIBRARIES fmt::fmt ZLIB::ZLIB)
+set_source_files_properties(paceline/data/transform.cpp PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)

@@ -1,0 +1,49 @@
+#pragma once
+
+// From bytes to what a model takes: normalised floats, optionally cropped and flipped at random.
+//
+// The random choices of a sample depend on (seed, epoch, index of the sample) alone: not on the
+// batch, the number of loader threads or the number of ranks.
+
+#include <cstdint>
+#include <vector>
+
+namespace paceline::data {
+
+struct TransformOptions {
+  std::vector<float> mean;  // per channel, of pixels in [0, 1]; empty: 0
+  std::vector<float> std;   // per channel, above 0; empty: 1
+  int crop_padding =
+      0;  // random crop of the original size from the image padded with zero pixels on each side
+  bool random_flip = false;  // mirrored left to right with probability 1/2
+};
+
+struct ImageShape {
+  std::int64_t channels = 0, height = 0, width = 0;
+  std::int64_t pixels() const { return channels * height * width; }
+};
+
+class ImageTransform {
+ public:
+  // Error(kInvalid) when mean or std do not fit the channels.
+  ImageTransform(const ImageShape& shape, const TransformOptions& options, std::uint64_t seed = 0);
+
+  // One image of the given shape, planes of bytes in, planes of floats out, or with the channels
+  // last. Thread safety: const, any thread.
+  void apply(const std::uint8_t* image, float* out, bool channels_last, std::int64_t epoch,
+             std::int64_t index) const;
+
+ private:
+  struct Placement {
+    std::int64_t shift_y = 0, shift_x = 0;
+    bool flip = false;
+  };
+  Placement place(std::int64_t epoch, std::int64_t index) const;
+
+  const ImageShape shape_;
+  const TransformOptions options_;
+  const std::uint64_t seed_;
+  std::vector<float> table_;  // [channel][byte]: the normalised value
+};
+
+}  // namespace paceline::data

@@ -1,0 +1,197 @@
+// Data sets as they lie on the disk, sound and damaged: every refusal names the file and the byte.
+
+#include <fstream>
+#include <functional>
+
+#include <gmock/gmock.h>
+
+#include "paceline/core/error.h"
+#include "paceline/data/idx_file.h"
+#include "paceline/data/image_dataset.h"
+
+#include "tests/data/fresh_directory.h"
+
+namespace paceline::data {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FreshDirectory;
+using ::testing::HasSubstr;
+
+std::string big_endian(std::uint32_t value) {
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16),
+          static_cast<char>(value >> 8), static_cast<char>(value)};
+}
+
+std::string idx(const std::vector<std::uint32_t>& shape, const std::string& elements) {
+  std::string text = big_endian(0x0800U | static_cast<std::uint32_t>(shape.size()));
+  for (const auto size : shape) text += big_endian(size);
+  return text + elements;
+}
+
+void expect_error(ErrorCode code, const std::vector<std::string>& words,
+                  const std::function<void()>& call) {
+  try {
+    call();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(to_string(error.code()), to_string(code)) << error.what();
+    for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
+  }
+}
+
+void write_mnist(const FreshDirectory& folder,
+                 const std::string& labels = std::string("\1\2\3", 3)) {
+  for (const std::string part : {"train", "t10k"}) {
+    folder.write(part + "-images-idx3-ubyte", idx({3, 2, 2}, "abcdefghijkl"));
+    folder.write_gzipped(part + "-labels-idx1-ubyte.gz", idx({3}, labels));
+  }
+}
+
+TEST(IdxFile, reads_plain_and_gzipped) {
+  FreshDirectory folder;
+  const auto text = idx({2, 1, 3}, "abcdef");
+  for (const auto& path : {folder.write("a", text), folder.write_gzipped("b.gz", text)}) {
+    const auto file = read_idx(path, 3);
+    EXPECT_THAT(file.sizes, ElementsAre(2, 1, 3));
+    EXPECT_EQ(std::string(file.elements.begin(), file.elements.end()), "abcdef");
+    EXPECT_EQ(file.path, path);
+  }
+}
+
+TEST(IdxFile, every_truncation_is_refused_with_file_and_offset) {
+  FreshDirectory folder;
+  const auto text = idx({2, 1, 3}, "abcdef");
+  for (std::size_t size = 0; size < text.size(); ++size) {
+    const auto where = "ends at byte " + std::to_string(size);
+    for (const bool gzipped : {false, true}) {
+      const auto cut = text.substr(0, size);
+      const auto path = gzipped ? folder.write_gzipped("cut.gz", cut) : folder.write("cut", cut);
+      expect_error(ErrorCode::kCorrupt, {path, where}, [&] { read_idx(path, 3); });
+    }
+  }
+}
+
+TEST(IdxFile, damaged_gzip_data_is_refused) {
+  FreshDirectory folder;
+  std::string elements;
+  for (unsigned i = 0; i < 512; ++i) elements += static_cast<char>(i * i * 2654435761U >> 24);
+  const auto path = folder.write_gzipped("a.gz", idx({8, 8, 8}, elements));
+  std::ifstream in(path, std::ios::binary);
+  const std::string packed{std::istreambuf_iterator<char>(in), {}};
+  // Bytes 3 to 9 of the gzip header hold flags, time and system, which do not change the data; bits
+  // that pad the last block to a byte do not either, so a flip may also leave the data as it was.
+  int unchanged = 0;
+  for (std::size_t i = 10; i < packed.size(); ++i) {
+    auto damaged = packed;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    const auto bad = folder.write("bad.gz", damaged);
+    try {
+      const auto file = read_idx(bad, 3);
+      EXPECT_EQ(std::string(file.elements.begin(), file.elements.end()), elements);
+      ++unchanged;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+      EXPECT_THAT(error.what(), HasSubstr(bad));
+    }
+    const auto cut = folder.write("cut.gz", packed.substr(0, i));
+    expect_error(ErrorCode::kCorrupt, {cut}, [&] { read_idx(cut, 3); });
+  }
+  EXPECT_LE(unchanged, 1);
+}
+
+TEST(IdxFile, another_type_size_or_length_is_refused) {
+  FreshDirectory folder;
+  const auto refused = [&](const std::string& text, const std::vector<std::string>& words) {
+    const auto path = folder.write("x", text);
+    expect_error(ErrorCode::kCorrupt, words, [&] { read_idx(path, 3); });
+  };
+  refused(idx({6}, "abcdef"), {"byte 0", "3 dimensions"});
+  refused(big_endian(0x0d03) + big_endian(1), {"byte 0", "IDX file of bytes"});
+  refused(idx({1, 0, 3}, ""), {"byte 8", "size 0"});
+  refused(idx({0xffffffff, 0xffffffff, 0xffffffff}, "a"), {"byte 8", "size 4294967295"});
+  refused(idx({2000000000, 1, 1}, "abc"), {"ends at byte 19"});
+  refused(idx({1, 1, 3}, "abcd"), {"goes on after byte 19"});
+  expect_error(ErrorCode::kInvalid, {"neither absent nor absent.gz"},
+               [&] { read_idx(folder.path() + "/absent", 3); });
+}
+
+TEST(Mnist, reads_a_folder_of_plain_and_gzipped_files) {
+  FreshDirectory folder;
+  write_mnist(folder);
+  const auto data = load_mnist(folder.path(), Split::kTest);
+  EXPECT_EQ(data.images.sizes(), (std::vector<std::int64_t>{3, 1, 2, 2}));
+  EXPECT_EQ(data.classes.size(), 10U);
+  EXPECT_EQ(data.images[2][0][1][0].item<int>(), 'k');
+  EXPECT_EQ(data.labels[2].item<int>(), 3);
+}
+
+TEST(Mnist, the_fashion_mnist_of_the_system_is_read_where_it_is_installed) {
+  if (!std::filesystem::exists(kFashionMnistFolder)) {
+    expect_error(ErrorCode::kInvalid, {kFashionMnistFolder, "does not exist"},
+                 [] { load_fashion_mnist(kFashionMnistFolder, Split::kTest); });
+    return;
+  }
+  const auto data = load_fashion_mnist(kFashionMnistFolder, Split::kTest);
+  EXPECT_EQ(data.images.sizes(), (std::vector<std::int64_t>{10000, 1, 28, 28}));
+  EXPECT_EQ(data.labels.bincount().min().item<int>(), 1000);
+}
+
+TEST(Mnist, a_missing_folder_or_file_is_named) {
+  FreshDirectory folder;
+  expect_error(ErrorCode::kInvalid, {folder.path() + "/no", "does not exist"},
+               [&] { load_fashion_mnist(folder.path() + "/no", Split::kTrain); });
+  expect_error(ErrorCode::kInvalid, {folder.path(), "train-images-idx3-ubyte.gz"},
+               [&] { load_mnist(folder.path(), Split::kTrain); });
+}
+
+TEST(Mnist, a_label_out_of_range_is_refused_with_its_byte) {
+  FreshDirectory folder;
+  write_mnist(folder, "\1\2\12");
+  expect_error(ErrorCode::kCorrupt, {"train-labels-idx1-ubyte.gz: byte 10: the label 10"},
+               [&] { load_mnist(folder.path(), Split::kTrain); });
+}
+
+TEST(Mnist, images_and_labels_of_different_number_are_refused) {
+  FreshDirectory folder;
+  write_mnist(folder);
+  folder.write_gzipped("train-labels-idx1-ubyte.gz", idx({2}, "\1\2"));
+  expect_error(ErrorCode::kCorrupt, {"has 2 labels", "has 3 images"},
+               [&] { load_mnist(folder.path(), Split::kTrain); });
+}
+
+std::string cifar_records(int count, char label) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += label + std::string(3072, static_cast<char>('a' + i));
+  return text;
+}
+
+TEST(Cifar10, reads_the_official_layout_also_in_its_usual_folder) {
+  FreshDirectory folder;
+  std::filesystem::create_directory(folder.path() + "/cifar-10-batches-bin");
+  for (int i = 1; i <= 5; ++i) {
+    folder.write("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin",
+                 cifar_records(2, static_cast<char>(i)));
+  }
+  const auto data = load_cifar10(folder.path(), Split::kTrain);
+  EXPECT_EQ(data.images.sizes(), (std::vector<std::int64_t>{10, 3, 32, 32}));
+  EXPECT_EQ(data.labels[9].item<int>(), 5);
+  EXPECT_EQ(data.images[9][2][31][31].item<int>(), 'b');
+}
+
+TEST(Cifar10, damage_is_refused_with_file_and_byte) {
+  FreshDirectory folder;
+  const auto load = [&] { load_cifar10(folder.path(), Split::kTest); };
+  expect_error(ErrorCode::kInvalid, {"has no test_batch.bin"}, load);
+  folder.write("test_batch.bin", "");
+  expect_error(ErrorCode::kInvalid, {"test_batch.bin", "empty"}, load);
+  folder.write("test_batch.bin", cifar_records(2, 1).substr(0, 4000));
+  expect_error(ErrorCode::kCorrupt, {"ends at byte 4000", "record of 3073 bytes"}, load);
+  folder.write("test_batch.bin", cifar_records(2, 1) + cifar_records(1, '\xff'));
+  expect_error(ErrorCode::kCorrupt, {"test_batch.bin: byte 6146: the label 255"}, load);
+  expect_error(ErrorCode::kInvalid, {"/no"},
+               [&] { load_cifar10(folder.path() + "/no", Split::kTest); });
+}
+
+}  // namespace
+}  // namespace paceline::data

@@ -1,0 +1,201 @@
+#include "paceline/data/data_loader.h"
+
+#include <numeric>
+
+#include <gmock/gmock.h>
+
+#include <torch/torch.h>
+
+#include "paceline/core/error.h"
+
+namespace paceline::data {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::shared_ptr<const ImageDataset> sample_dataset(std::int64_t size) {
+  torch::manual_seed(1);
+  return std::make_shared<const ImageDataset>(
+      ImageDataset{.name = "sample",
+                   .images = torch::randint(256, {size, 3, 8, 8}, torch::kUInt8),
+                   .labels = torch::arange(size) % 10,
+                   .classes = std::vector<std::string>(10, "class")});
+}
+
+std::vector<Batch> epoch_of(DataLoader& loader, std::int64_t epoch, std::int64_t consumed = 0) {
+  std::vector<Batch> batches;
+  loader.begin_epoch(epoch, consumed);
+  while (auto batch = loader.next()) batches.push_back(std::move(*batch));
+  return batches;
+}
+
+void expect_equal(const std::vector<Batch>& a, const std::vector<Batch>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].indices, b[i].indices);
+    EXPECT_TRUE(a[i].target.equal(b[i].target));
+    EXPECT_TRUE(a[i].data.equal(b[i].data));
+  }
+}
+
+TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
+  const auto dataset = sample_dataset(50);
+  DistributedSampler sampler(50, 2, 1);
+  DataLoader loader(
+      dataset, sampler,
+      {.batch_size = 4, .transform = {.mean = {0.4F, 0.5F, 0.6F}, .std = {0.1F, 0.2F, 0.3F}}});
+  EXPECT_EQ(loader.num_batches(), 7);
+  const auto mean = torch::tensor({0.4F, 0.5F, 0.6F}).view({3, 1, 1});
+  const auto std = torch::tensor({0.1F, 0.2F, 0.3F}).view({3, 1, 1});
+  std::vector<std::int64_t> seen;
+  for (const auto& batch : epoch_of(loader, 3)) {
+    const auto places = torch::tensor(batch.indices);
+    const auto images = dataset->images.index_select(0, places).to(torch::kFloat);
+    EXPECT_TRUE(batch.data.equal((images / 255 - mean) / std));
+    EXPECT_TRUE(batch.target.equal(dataset->labels.index_select(0, places)));
+    seen.insert(seen.end(), batch.indices.begin(), batch.indices.end());
+  }
+  sampler.set_epoch(3);
+  EXPECT_EQ(seen, sampler.indices());
+}
+
+TEST(DataLoader, threads_prefetch_and_memory_format_change_nothing_in_the_values) {
+  const auto dataset = sample_dataset(101);
+  const auto run = [&](int threads, int prefetch, bool channels_last) {
+    DataLoader loader(dataset, DistributedSampler(101, 1, 0, {.seed = 5}),
+                      {.batch_size = 8,
+                       .num_threads = threads,
+                       .prefetch = prefetch,
+                       .channels_last = channels_last,
+                       .transform = {.crop_padding = 2, .random_flip = true}});
+    auto batches = epoch_of(loader, 0);
+    for (auto& batch : epoch_of(loader, 1)) batches.push_back(batch);
+    return batches;
+  };
+  const auto reference = run(0, 1, false);
+  EXPECT_EQ(reference.size(), 26U);
+  for (const int threads : {1, 2, 4}) {
+    for (const int prefetch : {1, 2, 16}) expect_equal(run(threads, prefetch, false), reference);
+  }
+  const auto last = run(2, 2, true);
+  expect_equal(last, reference);
+  EXPECT_TRUE(last[0].data.is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+TEST(DataLoader, a_sample_looks_the_same_for_every_world_size) {
+  const auto dataset = sample_dataset(48);
+  const auto images_of = [&](int replicas) {
+    auto images = torch::zeros({48, 3, 8, 8});
+    for (int rank = 0; rank < replicas; ++rank) {
+      DataLoader loader(dataset, DistributedSampler(48, replicas, rank),
+                        {.batch_size = 5, .transform = {.crop_padding = 2, .random_flip = true}});
+      for (const auto& batch : epoch_of(loader, 0)) {
+        images.index_copy_(0, torch::tensor(batch.indices), batch.data);
+      }
+    }
+    return images;
+  };
+  const auto alone = images_of(1);
+  for (const int replicas : {2, 3, 4}) EXPECT_TRUE(images_of(replicas).equal(alone));
+}
+
+TEST(DataLoader, resumes_after_any_batch_with_the_batch_that_follows) {
+  const auto dataset = sample_dataset(50);
+  const DataLoaderOptions options{.batch_size = 4,
+                                  .transform = {.crop_padding = 1, .random_flip = true}};
+  const DistributedSampler sampler(50, 2, 1);
+  DataLoader loader(dataset, sampler, options);
+  loader.begin_epoch(3);
+  std::vector<std::int64_t> positions;
+  std::vector<Batch> whole;
+  while (auto batch = loader.next()) {
+    whole.push_back(std::move(*batch));
+    positions.push_back(loader.consumed());
+  }
+  EXPECT_EQ(positions.front(), 8);
+  EXPECT_EQ(positions.back(), 50);
+  for (std::size_t taken = 1; taken <= positions.size(); ++taken) {
+    DataLoader resumed(dataset, sampler, options);
+    const auto rest = epoch_of(resumed, 3, positions[taken - 1]);
+    expect_equal(rest, {whole.begin() + static_cast<std::ptrdiff_t>(taken), whole.end()});
+    EXPECT_EQ(resumed.consumed(), 50);
+    EXPECT_EQ(epoch_of(resumed, 4).size(), whole.size());
+  }
+}
+
+TEST(DataLoader, drop_last_leaves_out_what_is_not_full) {
+  DataLoader loader(sample_dataset(10), DistributedSampler(10, 1, 0, {.shuffle = false}),
+                    {.batch_size = 4, .drop_last = true});
+  EXPECT_EQ(loader.num_batches(), 2);
+  const auto batches = epoch_of(loader, 0);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_THAT(batches[1].indices, ElementsAre(4, 5, 6, 7));
+}
+
+TEST(DataLoader, evaluates_exactly_the_given_samples) {
+  DataLoader loader(sample_dataset(10), std::vector<std::int64_t>{9, 0, 4}, {.batch_size = 2});
+  EXPECT_EQ(loader.num_batches(), 2);
+  const auto batches = epoch_of(loader, 0);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_THAT(batches[0].indices, ElementsAre(9, 0));
+  EXPECT_THAT(batches[1].indices, ElementsAre(4));
+  DataLoader none(sample_dataset(10), std::vector<std::int64_t>{}, {.batch_size = 2});
+  EXPECT_TRUE(epoch_of(none, 0).empty());
+}
+
+TEST(DataLoader, an_epoch_given_up_in_the_middle_ends_cleanly) {
+  DataLoader loader(sample_dataset(100), DistributedSampler(100, 1, 0),
+                    {.batch_size = 2, .num_threads = 3, .prefetch = 4});
+  for (int round = 0; round < 50; ++round) {
+    loader.begin_epoch(round);
+    for (int taken = 0; taken < round % 5; ++taken) EXPECT_EQ(loader.next()->data.size(0), 2);
+  }
+}
+
+TEST(DataLoader, a_batch_stays_as_it_was_after_the_loader_is_gone) {
+  torch::Tensor kept, copy;
+  {
+    DataLoader loader(sample_dataset(100), DistributedSampler(100, 1, 0), {.batch_size = 10});
+    loader.begin_epoch(0);
+    kept = loader.next()->data;
+    copy = kept.clone();
+    while (loader.next()) {
+    }
+  }
+  EXPECT_TRUE(kept.equal(copy));
+}
+
+TEST(DataLoader, a_sampler_for_another_dataset_is_refused) {
+  const DistributedSampler sampler(11, 1, 0);
+  EXPECT_THROW(DataLoader(sample_dataset(10), sampler, {.batch_size = 4}), Error);
+  EXPECT_THROW(DataLoader(sample_dataset(10), std::vector<std::int64_t>{10}, {}), Error);
+  EXPECT_THROW(DataLoader(sample_dataset(10), std::vector<std::int64_t>{-1}, {}), Error);
+}
+
+TEST(DataLoader, an_error_in_a_loader_thread_is_thrown_by_next) {
+  for (const int threads : {0, 1, 3}) {
+    auto broken = *sample_dataset(10);
+    const auto batch_of = [&](std::int64_t size) {
+      DataLoader loader(std::make_shared<const ImageDataset>(broken),
+                        std::vector<std::int64_t>(static_cast<std::size_t>(size), 0),
+                        {.batch_size = size, .num_threads = threads});
+      return epoch_of(loader, 0).size();
+    };
+    EXPECT_EQ(batch_of(10), 1U);
+    broken.images = broken.images.to(torch::kFloat);  // data_ptr<uint8_t>() refuses it
+    EXPECT_ANY_THROW(batch_of(10));
+  }
+}
+
+TEST(DataLoader, options_out_of_range_are_refused) {
+  const auto refused = [&](const DataLoaderOptions& options) {
+    EXPECT_THROW(DataLoader(sample_dataset(10), DistributedSampler(10, 1, 0), options), Error);
+  };
+  refused({.batch_size = 0});
+  refused({.num_threads = -1});
+  refused({.prefetch = 0});
+  refused({.transform = {.mean = {0.5F}}});
+}
+
+}  // namespace
+}  // namespace paceline::data
