@@ -1,0 +1,41 @@
+#include "paceline/parallel/bucket_plan.h"
+
+#include <algorithm>
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kCacheLine = 64;
+
+std::size_t padded_count(const at::Tensor& parameter) {
+  const std::size_t line = kCacheLine / parameter.element_size();
+  return (static_cast<std::size_t>(parameter.numel()) + line - 1) / line * line;
+}
+
+}  // namespace
+
+std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
+                                     const BucketLimits& limits) {
+  std::vector<BucketPlan> closed;
+  std::vector<BucketPlan> open;  // at most one per type
+  for (std::size_t i = parameters.size(); i-- > 0;) {
+    const auto& parameter = parameters[i];
+    const auto type = parameter.scalar_type();
+    auto bucket =
+        std::find_if(open.begin(), open.end(), [&](const auto& b) { return b.type == type; });
+    if (bucket == open.end()) bucket = open.insert(open.end(), BucketPlan{type, {}, 0});
+    bucket->slots.push_back({i, bucket->count});
+    bucket->count += padded_count(parameter);
+    const bool is_first =
+        std::none_of(closed.begin(), closed.end(), [&](const auto& b) { return b.type == type; });
+    if (bucket->count * parameter.element_size() >=
+        (is_first ? limits.first_bytes : limits.cap_bytes)) {
+      closed.push_back(std::move(*bucket));
+      open.erase(bucket);
+    }
+  }
+  for (auto& bucket : open) closed.push_back(std::move(bucket));
+  return closed;
+}
+
+}  // namespace paceline

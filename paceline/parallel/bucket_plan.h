@@ -1,0 +1,36 @@
+#pragma once
+
+// Which gradients travel together. A pure function, the same on every rank.
+//
+// Gradients become ready roughly in the reverse order of their parameters, so buckets are filled
+// from the last parameter to the first. The first bucket is small, so that communication begins
+// early in the backward pass; the others are up to `cap_bytes`. The rule is that of PyTorch's
+// DistributedDataParallel (a bucket is closed once it has reached its limit), one type per bucket.
+
+#include <cstddef>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace paceline {
+
+struct BucketLimits {
+  std::size_t first_bytes = 1 << 20;
+  std::size_t cap_bytes = 25 << 20;
+};
+
+struct BucketSlot {
+  std::size_t parameter;  // index into the parameters
+  std::size_t offset;     // in elements, from the beginning of the bucket
+};
+
+struct BucketPlan {
+  at::ScalarType type;
+  std::vector<BucketSlot> slots;
+  std::size_t count = 0;  // elements, with padding: every slot begins on a cache line
+};
+
+std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
+                                     const BucketLimits& limits);
+
+}  // namespace paceline

@@ -1,0 +1,106 @@
+#pragma once
+
+// Data parallelism for any torch::nn::Module, with the semantics of PyTorch's
+// DistributedDataParallel: every rank has a replica, works on its own part of the batch, and takes
+// the same step because gradients are averaged over the ranks.
+//
+//   auto group = paceline::init_process_group();
+//   paceline::DistributedDataParallel model(std::make_shared<Net>(), group);
+//   ...
+//   auto loss = torch::nll_loss(model.forward(batch.data), batch.target);
+//   loss.backward();       // gradients are averaged in here
+//   optimizer.step();
+//
+// The constructor checks that all ranks have the same parameters and gives everybody rank 0's
+// parameters and buffers. Set up memory formats and frozen parameters before. In a group of one
+// nothing is communicated.
+//
+// Thread safety: none; one thread trains.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "paceline/parallel/reducer.h"
+
+namespace paceline {
+
+struct DistributedDataParallelOptions {
+  BucketLimits buckets;
+  bool broadcast_buffers =
+      true;  // rank 0's buffers to everybody before each synchronised forward pass
+};
+
+// What does not depend on the module's type.
+class DataParallelState {
+ public:
+  DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
+                    const DistributedDataParallelOptions& options);
+
+  void before_forward();
+  Reducer& reducer() { return *reducer_; }
+
+ private:
+  void broadcast_parameters(const std::vector<NamedParameter>& parameters);
+  void broadcast_buffers();
+
+  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
+  const DistributedDataParallelOptions options_;
+  std::vector<at::Tensor> buffers_;
+  std::unique_ptr<Reducer> reducer_;
+};
+
+// Gradients are not communicated while this object lives: they accumulate locally, and the first
+// backward pass after it averages the sum. Forward and backward must both run inside.
+class NoSync {
+ public:
+  explicit NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.synchronizes()) {
+    reducer_.set_synchronize(false);
+  }
+  ~NoSync() { reducer_.set_synchronize(before_); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  Reducer& reducer_;
+  const bool before_;
+};
+
+template <class Module>
+class DistributedDataParallel {
+ public:
+  // Collective. Error(kInvalid) when the ranks' models differ or nothing requires a gradient.
+  DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : module_(std::move(module)), state_(module_, std::move(group), options) {}
+  // For LibTorch's module holders (TORCH_MODULE).
+  DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder,
+                          std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
+
+  // The module's forward, with any arguments and any result.
+  template <class... Args>
+  auto forward(Args&&... args) {
+    state_.before_forward();
+    return module_->forward(std::forward<Args>(args)...);
+  }
+
+  [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
+  Module& module() { return *module_; }
+  Module* operator->() { return module_.get(); }
+  Reducer& reducer() { return state_.reducer(); }
+
+ private:
+  const std::shared_ptr<Module> module_;  // owners: the user and this
+  DataParallelState state_;
+};
+
+template <class Module>
+DistributedDataParallel(std::shared_ptr<Module>, std::shared_ptr<ProcessGroup>)
+    -> DistributedDataParallel<Module>;
+
+}  // namespace paceline

@@ -1,0 +1,157 @@
+#include "paceline/parallel/reducer.h"
+
+#include <chrono>
+#include <functional>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "paceline/core/check.h"
+#include "paceline/tensor/collectives.h"
+#include "paceline/tensor/tensor_view.h"
+
+namespace paceline {
+namespace {
+
+class GradientHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    on_gradient_();
+    return outputs;
+  }
+
+ private:
+  const std::function<void()> on_gradient_;
+};
+
+// The elements of `flat` from `offset` on, shaped like `tensor`. Not a view in autograd's sense:
+// optimizers detach gradients in place, which views refuse.
+at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor& tensor) {
+  auto* const data = static_cast<std::byte*>(flat.data_ptr()) + offset * flat.element_size();
+  return at::from_blob(
+      data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options());
+}
+
+}  // namespace
+
+Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
+                 const BucketLimits& limits)
+    : group_(std::move(group)) {
+  std::vector<at::Tensor> tensors;
+  for (auto& named : parameters) {
+    check(named.tensor.requires_grad() && named.tensor.is_leaf(),
+          "parameter {} requires no gradient", named.name);
+    dense_view(named.tensor);  // throws for a tensor that cannot be communicated in place
+    tensors.push_back(named.tensor);
+    Parameter parameter;
+    parameter.named = std::move(named);
+    parameters_.push_back(std::move(parameter));
+  }
+  for (auto& plan : plan_buckets(tensors, limits)) make_bucket(std::move(plan));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) add_hook(i);
+}
+
+Reducer::~Reducer() {
+  for (auto& parameter : parameters_) {
+    if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+  }
+}
+
+void Reducer::make_bucket(BucketPlan plan) {
+  Bucket bucket;
+  bucket.flat = empty_symmetric(*group_, {static_cast<std::int64_t>(plan.count)}, plan.type);
+  for (const auto& slot : plan.slots) {
+    auto& parameter = parameters_[slot.parameter];
+    const auto& tensor = parameter.named.tensor;
+    parameter.bucket = buckets_.size();
+    parameter.place = place_in(bucket.flat, slot.offset, tensor);
+  }
+  bucket.plan = std::move(plan);
+  buckets_.push_back(std::move(bucket));
+}
+
+void Reducer::add_hook(std::size_t index) {
+  auto& parameter = parameters_[index];
+  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.named.tensor);
+  parameter.hook = parameter.accumulator->add_post_hook(
+      std::make_unique<GradientHook>([this, index] { on_gradient(index); }));
+}
+
+void Reducer::on_gradient(std::size_t index) {
+  if (!synchronize_) return;
+  if (!in_backward_) begin_backward();
+  auto& parameter = parameters_[index];
+  check(!parameter.ready,
+        "rank {}: parameter {} got two gradients in one backward pass; a parameter that is used in "
+        "several "
+        "backward passes at once is not supported",
+        group_->rank(), parameter.named.name);
+  store_gradient(parameter);
+  parameter.ready = true;
+  --buckets_[parameter.bucket].missing;
+  launch_complete_buckets();
+}
+
+void Reducer::begin_backward() {
+  in_backward_ = true;
+  next_bucket_ = 0;
+  for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
+  for (auto& parameter : parameters_) parameter.ready = false;
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { end_backward(); });
+}
+
+// Divides on the way into the bucket. A gradient that has accumulated in its place is divided
+// there.
+void Reducer::store_gradient(Parameter& parameter) const {
+  if (group_->world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+  const double factor = 1.0 / group_->world_size();
+  if (gradient.is_alias_of(parameter.place)) {
+    gradient.mul_(factor);
+    return;
+  }
+  at::mul_out(parameter.place, gradient, at::scalar_tensor(factor, gradient.options()));
+  gradient = parameter.place;
+}
+
+void Reducer::launch_complete_buckets() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
+    auto& bucket = buckets_[next_bucket_++];
+    if (group_->world_size() > 1) bucket.work = all_reduce_async(*group_, bucket.flat);
+  }
+}
+
+void Reducer::end_backward() {
+  in_backward_ = false;
+  require_all_ready();
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto& bucket : buckets_) {
+    if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
+  }
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Reducer::require_all_ready() {
+  std::string names;
+  for (const auto& parameter : parameters_) {
+    if (!parameter.ready) names += (names.empty() ? "" : ", ") + parameter.named.name;
+  }
+  if (names.empty()) return;
+  const std::string message = fmt::format(
+      "rank {}: the backward pass gave no gradient to: {}. Every parameter must take part in the "
+      "loss on every rank; "
+      "freeze the others with set_requires_grad(false) before wrapping the module",
+      group_->rank(), names);
+  group_->abort(message);  // the other ranks wait for a bucket that will not come
+  throw Error(ErrorCode::kInvalid, message);
+}
+
+double Reducer::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+
+}  // namespace paceline

@@ -1,0 +1,88 @@
+#pragma once
+
+// Averages gradients over the ranks while the backward pass still runs.
+//
+// Every parameter's gradient has a place in a bucket; buckets lie in the group's symmetric memory.
+// When autograd has finished a parameter's gradient, a hook divides it by the number of ranks into
+// that place (as PyTorch's DistributedDataParallel does) and makes
+// `.grad` that place. When a bucket is complete and all earlier ones are under way, its
+// all-reduce starts on the group's thread. At the end of the backward pass the calling thread waits
+// for all of them.
+//
+// A parameter that got no gradient in a backward pass is an error at the end of that pass, on every
+// rank, with its name: no replica has taken a step yet. Parameters that a model does not always use
+// do not fit this class.
+//
+// Thread safety: backward passes of one reducer come one at a time, from one thread.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/collectives/process_group.h"
+#include "paceline/parallel/bucket_plan.h"
+#include "paceline/parallel/replica_check.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace paceline {
+
+class Reducer {
+ public:
+  // Collective: allocates the buckets. Requires: the same parameters on every rank, all require
+  // gradients and are dense on the CPU.
+  Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
+          const BucketLimits& limits);
+  // Takes the hooks out; gradients stay valid.
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // While false, backward passes only accumulate into `.grad`.
+  void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
+  bool synchronizes() const { return synchronize_; }
+
+  std::size_t num_buckets() const { return buckets_.size(); }
+  // Seconds that backward passes have spent waiting for communication since the last call.
+  double take_exposed_seconds();
+
+ private:
+  struct Bucket {
+    BucketPlan plan;
+    at::Tensor flat;
+    std::size_t missing = 0;  // gradients that are not there yet
+    WorkPtr work;
+  };
+  struct Parameter {
+    NamedParameter named;
+    std::size_t bucket = 0;
+    at::Tensor place;  // of its gradient, in the bucket
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    std::uintptr_t hook = 0;
+    bool ready = false;
+  };
+
+  void make_bucket(BucketPlan plan);
+  void add_hook(std::size_t index);
+  void on_gradient(std::size_t index);
+  void begin_backward();
+  void store_gradient(Parameter& parameter) const;
+  void launch_complete_buckets();
+  void end_backward();
+  void require_all_ready();
+
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  std::vector<Parameter> parameters_;
+  std::vector<Bucket> buckets_;
+  std::size_t next_bucket_ = 0;  // the first that is not under way
+  bool in_backward_ = false;
+  bool synchronize_ = true;
+  double exposed_seconds_ = 0;
+};
+
+}  // namespace paceline

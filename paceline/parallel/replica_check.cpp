@@ -1,0 +1,50 @@
+#include "paceline/parallel/replica_check.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "paceline/collectives/text.h"
+#include "paceline/core/check.h"
+
+namespace paceline {
+namespace {
+
+std::string describe(const NamedParameter& parameter) {
+  return fmt::format(
+      "{} {} [{}] strides [{}]", parameter.name, c10::toString(parameter.tensor.scalar_type()),
+      fmt::join(parameter.tensor.sizes(), ", "), fmt::join(parameter.tensor.strides(), ", "));
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
+  std::string mine;
+  for (const auto& parameter : parameters) mine += describe(parameter) + "\n";
+  const auto texts = all_gather_text(group, mine);
+  const auto first = split_lines(texts[0]);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    const auto other = split_lines(texts[rank]);
+    for (std::size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
+      check(first[i] == other[i],
+            "rank {}: the ranks do not have the same model: parameter {} is '{}' on rank 0 and "
+            "'{}' on rank {}",
+            group.rank(), i, first[i], other[i], rank);
+    }
+    check(first.size() == other.size(),
+          "rank {}: the ranks do not have the same model: rank 0 has {} parameters, rank {} has {}",
+          group.rank(), first.size(), rank, other.size());
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,6 @@
+set(SOURCES
+  bucket_plan.cpp
+  distributed_data_parallel.cpp
+  reducer.cpp
+  replica_check.cpp)
+set(LIBRARIES fmt::fmt)

@@ -1,0 +1,64 @@
+#include "paceline/parallel/bucket_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+namespace paceline {
+namespace {
+
+std::vector<at::Tensor> sized(const std::vector<std::int64_t>& counts,
+                              at::ScalarType type = at::kFloat) {
+  std::vector<at::Tensor> tensors;
+  for (const auto count : counts) tensors.push_back(at::zeros({count}, type));
+  return tensors;
+}
+
+std::vector<std::vector<std::size_t>> members(const std::vector<BucketPlan>& plan) {
+  std::vector<std::vector<std::size_t>> result;
+  for (const auto& bucket : plan) {
+    result.emplace_back();
+    for (const auto& slot : bucket.slots) result.back().push_back(slot.parameter);
+  }
+  return result;
+}
+
+using Members = std::vector<std::vector<std::size_t>>;
+
+TEST(BucketPlan, fills_from_the_last_parameter_and_closes_at_the_limit) {
+  const BucketLimits limits{.first_bytes = 400, .cap_bytes = 1000};
+  EXPECT_EQ(members(plan_buckets(sized({10, 100, 200, 50, 60}), limits)),
+            (Members{{4, 3}, {2, 1}, {0}}));
+}
+
+TEST(BucketPlan, one_parameter_above_the_limit_is_a_bucket_of_its_own) {
+  EXPECT_EQ(members(plan_buckets(sized({8, 1'000'000, 8}), {.first_bytes = 16, .cap_bytes = 1024})),
+            (Members{{2}, {1}, {0}}));
+}
+
+TEST(BucketPlan, types_do_not_share_a_bucket) {
+  auto parameters = sized({8, 8});
+  parameters.push_back(at::zeros({8}, at::kDouble));
+  parameters.push_back(at::zeros({8}, at::kFloat));
+  const auto plan = plan_buckets(parameters, {});
+  ASSERT_EQ(plan.size(), 2u);
+  EXPECT_EQ(members(plan), (Members{{3, 1, 0}, {2}}));
+}
+
+TEST(BucketPlan, slots_begin_on_cache_lines_and_do_not_overlap) {
+  const auto parameters = sized({1, 17, 16, 33});
+  const auto plan = plan_buckets(parameters, {});
+  ASSERT_EQ(plan.size(), 1u);
+  std::size_t end = 0;
+  for (const auto& slot : plan[0].slots) {
+    EXPECT_EQ(slot.offset % 16, 0u);
+    EXPECT_GE(slot.offset, end);
+    end = slot.offset + static_cast<std::size_t>(parameters[slot.parameter].numel());
+  }
+  EXPECT_GE(plan[0].count, end);
+}
+
+TEST(BucketPlan, no_parameters_no_buckets) { EXPECT_TRUE(plan_buckets({}, {}).empty()); }
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,226 @@
+#include "paceline/parallel/distributed_data_parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "paceline/tensor/collectives.h"
+
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_ranks;
+using harness::run_ranks_ok;
+
+struct Net : torch::nn::Module {
+  explicit Net(std::int64_t width = 32) {
+    first = register_module("first", torch::nn::Linear(8, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    second = register_module("second", torch::nn::Linear(width, 4));
+  }
+  at::Tensor forward(const at::Tensor& input) { return second(torch::relu(norm(first(input)))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+struct Plain : torch::nn::Module {
+  Plain() {
+    first = register_module("first", torch::nn::Linear(8, 300));
+    second = register_module("second", torch::nn::Linear(300, 4));
+  }
+  at::Tensor forward(const at::Tensor& input) { return second(torch::relu(first(input))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+// manual_seed is global, and the ranks are threads.
+template <class Module>
+std::shared_ptr<Module> make_module(int seed) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(seed);
+  return std::make_shared<Module>();
+}
+
+at::Tensor batch(int seed, std::int64_t size) {
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
+  return at::randn({size, 8}, generator);
+}
+
+const DistributedDataParallelOptions kSmallBuckets{
+    .buckets = {.first_bytes = 64, .cap_bytes = 4096}};
+
+TEST(DistributedDataParallel, everybody_gets_rank_0s_parameters) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(group.rank()), shared);
+    const auto expected = make_module<Net>(0);
+    const auto wanted = expected->parameters();
+    const auto got = model->parameters();
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], wanted[i]));
+  });
+}
+
+// With equal parts of a batch, the average of the ranks' gradients is the gradient of the whole
+// batch.
+TEST(DistributedDataParallel, gradients_equal_those_of_the_whole_batch) {
+  for (const int world : {1, 2, 3}) {
+    const auto whole = make_module<Plain>(0);
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < world; ++rank) parts.push_back(batch(rank, 16));
+    whole->forward(at::cat(parts)).square().mean().backward();
+    run_ranks_ok(world, [&](ProcessGroup& group) {
+      const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+      DistributedDataParallel model(make_module<Plain>(0), shared, kSmallBuckets);
+      EXPECT_GT(model.reducer().num_buckets(), 1u);
+      for (int round = 0; round < 3; ++round) {
+        for (auto& parameter : model->parameters()) {
+          if (round == 1) parameter.mutable_grad() = at::Tensor();
+          if (round == 2) parameter.mutable_grad().zero_();
+        }
+        model.forward(parts[static_cast<std::size_t>(group.rank())]).square().mean().backward();
+        const auto wanted = whole->parameters();
+        const auto got = model->parameters();
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          EXPECT_TRUE(at::allclose(got[i].grad(), wanted[i].grad(), 1e-4, 1e-6))
+              << "parameter " << i;
+        }
+      }
+    });
+  }
+}
+
+TEST(DistributedDataParallel, gradients_have_the_same_bits_on_every_rank) {
+  run_ranks_ok(4, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Plain>(0), shared, kSmallBuckets);
+    model.forward(batch(group.rank(), 8)).square().mean().backward();
+    for (const auto& parameter : model->parameters()) {
+      for (const auto& other : all_gather(group, parameter.grad()))
+        EXPECT_TRUE(at::equal(other, parameter.grad()));
+    }
+  });
+}
+
+TEST(DistributedDataParallel, no_sync_accumulates_and_the_next_pass_averages_the_sum) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Plain>(0), shared);
+    const auto local = make_module<Plain>(0);
+    const auto step = [](auto& module, const at::Tensor& input) {
+      module.forward(input).square().mean().backward();
+    };
+    for (int round = 0; round < 2; ++round) {  // the second time .grad is a view of the bucket
+      for (auto& parameter : model->parameters()) {
+        if (round == 1) parameter.mutable_grad().zero_();
+      }
+      {
+        const auto paused = model.no_sync();
+        step(model, batch(group.rank(), 4));
+      }
+      step(model, batch(10 + group.rank(), 4));
+      local->zero_grad();
+      for (const int seed : {0, 1, 10, 11}) step(*local, batch(seed, 4));
+      const auto wanted = local->parameters();
+      const auto got = model->parameters();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(at::allclose(got[i].grad(), wanted[i].grad() / 2, 1e-4, 1e-6));
+      }
+    }
+  });
+}
+
+TEST(DistributedDataParallel, buffers_follow_rank_0) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(0), shared);
+    model.forward(batch(group.rank(), 8)).sum().backward();
+    model.forward(batch(group.rank(), 8));  // begins with rank 0's statistics
+    const auto means = all_gather(group, model->norm->running_mean);
+    const auto local = make_module<Net>(0);
+    local->forward(batch(0, 8));
+    local->forward(batch(group.rank(), 8));
+    EXPECT_TRUE(at::allclose(means[static_cast<std::size_t>(group.rank())],
+                             local->norm->running_mean, 1e-5, 1e-6));
+  });
+}
+
+struct Unused : torch::nn::Module {
+  Unused() {
+    used = register_module("used", torch::nn::Linear(8, 4));
+    sometimes = register_module("sometimes", torch::nn::Linear(8, 4));
+  }
+  at::Tensor forward(const at::Tensor& input, bool both) {
+    return both ? used(input) + sometimes(input) : used(input);
+  }
+  torch::nn::Linear used{nullptr}, sometimes{nullptr};
+};
+
+TEST(DistributedDataParallel, a_parameter_without_a_gradient_on_one_rank_is_named_on_all) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Unused>(0), shared, kSmallBuckets);
+    model.forward(batch(0, 4), true).sum().backward();
+    model.forward(batch(0, 4), group.rank() == 0).sum().backward();
+    ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
+  });
+  ASSERT_TRUE(results[1].error);
+  EXPECT_EQ(results[1].error->code(), ErrorCode::kInvalid);
+  ASSERT_TRUE(results[0].error);
+  EXPECT_EQ(results[0].error->code(), ErrorCode::kAborted);
+  for (const auto& result : results) {
+    EXPECT_NE(std::string(result.error->what()).find("sometimes.weight"), std::string::npos)
+        << result.error->what();
+  }
+}
+
+TEST(DistributedDataParallel, another_model_is_an_error_that_names_the_first_difference) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(std::make_shared<Net>(group.rank() == 0 ? 32 : 48), shared);
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
+    EXPECT_NE(std::string(result.error->what()).find("first.weight"), std::string::npos)
+        << result.error->what();
+    EXPECT_NE(std::string(result.error->what()).find("48"), std::string::npos);
+  }
+}
+
+TEST(DistributedDataParallel, frozen_parameters_are_shared_but_not_reduced) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    auto module = make_module<Plain>(group.rank());
+    module->first->weight.set_requires_grad(false);
+    DistributedDataParallel model(module, shared);
+    model.forward(batch(group.rank(), 4)).sum().backward();
+    EXPECT_FALSE(module->first->weight.grad().defined());
+    EXPECT_TRUE(module->first->bias.grad().defined());
+    const auto weights = all_gather(group, module->first->weight);
+    EXPECT_TRUE(at::equal(weights[0], weights[1]));
+    module->second->weight.set_requires_grad(true);
+    for (auto& parameter : module->parameters()) parameter.set_requires_grad(false);
+    EXPECT_THROW(DistributedDataParallel(module, shared), Error);
+  });
+}
+
+TEST(DistributedDataParallel, channels_last_parameters_keep_their_layout) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    torch::nn::Sequential module(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3)));
+    for (auto& parameter : module->parameters()) {
+      if (parameter.dim() == 4)
+        parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    DistributedDataParallel model(module, shared);
+    model.forward(at::ones({2, 3, 6, 6}) * (group.rank() + 1)).sum().backward();
+    const auto weight = model->parameters()[0];
+    EXPECT_EQ(weight.grad().strides(), weight.strides());
+    EXPECT_FLOAT_EQ(weight.grad().flatten()[0].item<float>(), 2 * 16 * 1.5f);
+  });
+}
+
+}  // namespace
+}  // namespace paceline
