@@ -1,0 +1,56 @@
+#include "paceline/train/loop.h"
+
+#include <ATen/ATen.h>
+
+namespace paceline::train {
+namespace {
+
+// The part of a backward pass that waited for other ranks is communication.
+void backward(const at::Tensor& loss, Reducer& reducer, PhaseTimes& times) {
+  const auto begin = PhaseTimes::Clock::now();
+  loss.backward();
+  const double seconds = std::chrono::duration<double>(PhaseTimes::Clock::now() - begin).count();
+  const double exposed = reducer.take_exposed_seconds();
+  times.add(Phase::kBackward, seconds - exposed);
+  times.add(Phase::kCommunication, exposed);
+}
+
+std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& times) {
+  const auto timed = times.measure(Phase::kData);
+  return loader.next();
+}
+
+}  // namespace
+
+void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
+              const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+              PhaseTimes& times, const LoopHooks& hooks) {
+  const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
+  while (state.epoch < options.epochs && !finished()) {
+    loader.begin_epoch(state.epoch, state.consumed);
+    while (!finished()) {
+      const auto batch = next_batch(loader, times);
+      if (!batch) break;
+      at::Tensor value;
+      {
+        const auto timed = times.measure(Phase::kForward);
+        value = loss(*batch);
+      }
+      backward(value, reducer, times);
+      {
+        const auto timed = times.measure(Phase::kOptimizer);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      ++state.step;
+      state.consumed = loader.consumed();
+      if (hooks.after_step) hooks.after_step({state, value.item<double>(), batch->data.size(0)});
+    }
+    if (finished() && state.consumed < loader.dataset().size()) break;  // in the middle of an epoch
+    ++state.epoch;
+    state.consumed = 0;
+    if (hooks.after_epoch) hooks.after_epoch(state);
+  }
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,41 @@
+#pragma once
+
+// The training loop, in one page: epochs of batches, each one forward, backward and optimizer step,
+// timed by phase. Everything else (logging, evaluation, checkpoints) hangs on its hooks.
+
+#include <functional>
+
+#include "paceline/data/data_loader.h"
+#include "paceline/optim/optimizer.h"
+#include "paceline/parallel/reducer.h"
+#include "paceline/telemetry/phase_times.h"
+#include "paceline/train/training_state.h"
+
+namespace paceline::train {
+
+// The loss of a batch: the forward pass.
+using LossFunction = std::function<at::Tensor(const data::Batch& batch)>;
+
+struct LoopOptions {
+  std::int64_t epochs = 1;
+  std::int64_t max_steps = 0;  // ends after this many steps in all; 0: no limit
+};
+
+struct StepReport {
+  const TrainingState& state;  // after the step
+  double loss;                 // of this rank's batch
+  std::int64_t samples;        // of this rank's batch
+};
+
+struct LoopHooks {
+  std::function<void(const StepReport& report)> after_step;
+  std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next one
+};
+
+// Trains from `state` on, which may be in the middle of an epoch, and keeps it up to date. Adds to
+// `times` what each phase took. All ranks take the same number of steps.
+void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
+              const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+              PhaseTimes& times, const LoopHooks& hooks);
+
+}  // namespace paceline::train

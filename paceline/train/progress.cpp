@@ -1,0 +1,63 @@
+#include "paceline/train/progress.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace paceline::train {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kTerminalInterval = 200ms;
+constexpr auto kPlainInterval = 5s;
+
+// Under the launcher stdout is a pipe, whatever is behind it; so the launcher says what is.
+bool writes_to_terminal() {
+  const char* told = std::getenv("PACELINE_TERMINAL");
+  return told != nullptr ? std::strcmp(told, "1") == 0 : isatty(STDOUT_FILENO) != 0;
+}
+
+}  // namespace
+
+Progress::Progress(std::int64_t total_steps, int world_size, bool silent)
+    : total_steps_(total_steps),
+      world_size_(world_size),
+      silent_(silent),
+      terminal_(writes_to_terminal()),
+      last_written_(std::chrono::steady_clock::now()) {}
+
+void Progress::after_step(const StepReport& report) {
+  samples_since_ += report.samples * world_size_;
+  if (silent_) return;
+  const auto interval = terminal_ ? std::chrono::milliseconds(kTerminalInterval)
+                                  : std::chrono::milliseconds(kPlainInterval);
+  if (std::chrono::steady_clock::now() - last_written_ >= interval) write(report);
+}
+
+void Progress::write(const StepReport& report) {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - last_written_).count();
+  const double rate = static_cast<double>(samples_since_) / seconds;
+  const std::string line =
+      fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} samples/s", report.state.epoch + 1,
+                  report.state.step, total_steps_, report.loss, rate);
+  // On a terminal the line is written over itself; "\033[K" clears what a longer one left.
+  fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");
+  std::fflush(stdout);
+  in_line_ = terminal_;
+  last_written_ = now;
+  samples_since_ = 0;
+}
+
+void Progress::note(const std::string& line) {
+  if (silent_) return;
+  fmt::print("{}{}\n", in_line_ ? "\n" : "", line);
+  std::fflush(stdout);
+  in_line_ = false;
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,31 @@
+#pragma once
+
+// What a finished run tells: accuracy, throughput, where the time went, and which rank was slowest.
+
+#include <cstdint>
+#include <string>
+
+#include "paceline/collectives/process_group.h"
+#include "paceline/telemetry/phase_times.h"
+#include "paceline/train/evaluate.h"
+
+namespace paceline::train {
+
+struct RunReport {
+  double seconds = 0;  // of training, evaluation and checkpoints left out
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;  // of all ranks
+  double samples_per_second = 0;
+  PhaseTimes mean;        // over the ranks
+  int slowest_rank = 0;   // the one that computed longest
+  double slowest_by = 0;  // seconds above the mean
+
+  // The closing table.
+  std::string table(const Evaluation& evaluation) const;
+};
+
+// Collective.
+RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
+                      std::int64_t steps, std::int64_t samples);
+
+}  // namespace paceline::train

@@ -1,0 +1,8 @@
+set(SOURCES
+  checkpointer.cpp
+  evaluate.cpp
+  loop.cpp
+  progress.cpp
+  run_report.cpp
+  runtime.cpp)
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

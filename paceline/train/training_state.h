@@ -1,0 +1,18 @@
+#pragma once
+
+// Where a training run stands. A value; what a checkpoint keeps beside the tensors.
+
+#include <cstdint>
+
+namespace paceline::train {
+
+struct TrainingState {
+  std::int64_t epoch = 0;     // the epoch under way, from 0
+  std::int64_t step = 0;      // optimizer steps taken since the beginning
+  std::int64_t consumed = 0;  // samples of the current epoch that all ranks together have consumed
+  std::uint64_t seed = 0;     // of the sampler and the transforms
+
+  bool operator==(const TrainingState&) const = default;
+};
+
+}  // namespace paceline::train

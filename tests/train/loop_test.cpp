@@ -1,0 +1,97 @@
+#include "paceline/train/loop.h"
+
+#include <gtest/gtest.h>
+
+#include "paceline/tensor/collectives.h"
+#include "paceline/train/evaluate.h"
+#include "paceline/train/run_report.h"
+
+#include "tests/harness/thread_ranks.h"
+#include "tests/train/small_run.h"
+
+namespace paceline::train {
+namespace {
+
+using harness::run_ranks_ok;
+
+std::shared_ptr<ProcessGroup> borrow(ProcessGroup& group) {
+  return {&group, [](auto*) {}};
+}
+
+TEST(Loop, visits_every_sample_and_counts_steps_epochs_and_samples) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    SmallRun run(borrow(group));
+    std::int64_t samples = 0;
+    std::int64_t epochs = 0;
+    LoopHooks hooks;
+    hooks.after_step = [&](const StepReport& report) {
+      samples += report.samples;
+      EXPECT_TRUE(std::isfinite(report.loss));
+    };
+    hooks.after_epoch = [&](const TrainingState& state) { epochs = state.epoch; };
+    run.train({.epochs = 3}, hooks);
+    EXPECT_EQ(samples, 75);  // half of 50, three times
+    EXPECT_EQ(epochs, 3);
+    EXPECT_EQ(run.state, (TrainingState{.epoch = 3, .step = 15, .consumed = 0, .seed = 3}));
+    EXPECT_GT(run.times.seconds(Phase::kForward), 0);
+    EXPECT_GT(run.times.seconds(Phase::kBackward), 0);
+  });
+}
+
+TEST(Loop, ends_at_the_step_limit_and_goes_on_from_there) {
+  run_ranks_ok(1, [](ProcessGroup& group) {
+    SmallRun run(borrow(group));
+    run.train({.epochs = 2, .max_steps = 7});
+    EXPECT_EQ(run.state, (TrainingState{.epoch = 0, .step = 7, .consumed = 35, .seed = 3}));
+    run.train({.epochs = 2, .max_steps = 10});
+    EXPECT_EQ(run.state, (TrainingState{.epoch = 1, .step = 10, .consumed = 0, .seed = 3}));
+  });
+}
+
+TEST(Loop, replicas_stay_equal) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    SmallRun run(borrow(group));
+    run.train({.epochs = 2});
+    at::Tensor parameters = at::cat(
+        {run.model->conv->weight.detach().flatten(), run.model->head->weight.detach().flatten()});
+    for (const auto& other : all_gather(group, parameters))
+      EXPECT_TRUE(at::equal(other, parameters));
+  });
+}
+
+TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
+  for (const int world : {1, 2, 3, 4}) {
+    run_ranks_ok(world, [&](ProcessGroup& group) {
+      const auto dataset = small_dataset(11);
+      data::DataLoader loader(dataset, data::evaluation_indices(11, world, group.rank()),
+                              {.batch_size = 2});
+      // Says class 0 always.
+      const auto result = evaluate(group, loader, [](const at::Tensor& images) {
+        auto logits = at::zeros({images.size(0), 3});
+        logits.select(1, 0).fill_(10.0f);
+        return logits;
+      });
+      EXPECT_EQ(result.samples, 11);
+      EXPECT_DOUBLE_EQ(result.accuracy, dataset->labels.eq(0).sum().item<double>() / 11);
+    });
+  }
+}
+
+TEST(RunReport, adds_up_over_ranks_and_names_the_slowest) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    PhaseTimes times;
+    times.add(Phase::kForward, 1.0 + group.rank());
+    times.add(Phase::kCommunication, 100.0);
+    const auto report = make_report(group, times, 10.0, 5, 40);
+    EXPECT_EQ(report.samples, 120);
+    EXPECT_DOUBLE_EQ(report.samples_per_second, 12.0);
+    EXPECT_DOUBLE_EQ(report.mean.seconds(Phase::kForward), 2.0);
+    EXPECT_EQ(report.slowest_rank, 2);
+    EXPECT_DOUBLE_EQ(report.slowest_by, 1.0);
+    EXPECT_NE(report.table({.loss = 1, .accuracy = 0.5, .samples = 10}).find("50.00% of 10"),
+              std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace paceline::train

@@ -1,0 +1,80 @@
+#pragma once
+
+// A small training run on made-up images, for the tests of this room.
+
+#include <memory>
+#include <mutex>
+
+#include <torch/torch.h>
+
+#include "paceline/optim/adam.h"
+#include "paceline/parallel/distributed_data_parallel.h"
+#include "paceline/train/loop.h"
+
+namespace paceline::train {
+
+struct SmallNet : torch::nn::Module {
+  SmallNet() {
+    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(4));
+    head = register_module("head", torch::nn::Linear(4 * 8 * 8, 3));
+  }
+  at::Tensor forward(const at::Tensor& images) {
+    return head(torch::dropout(torch::relu(norm(conv(images))), 0.1, is_training()).flatten(1));
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+inline std::shared_ptr<data::ImageDataset> small_dataset(std::int64_t size = 50) {
+  auto dataset = std::make_shared<data::ImageDataset>();
+  const auto generator = at::detail::createCPUGenerator(5);
+  dataset->images = at::randint(0, 256, {size, 1, 8, 8}, generator, at::kByte);
+  dataset->labels = at::randint(0, 3, {size}, generator, at::kLong);
+  dataset->classes = {"a", "b", "c"};
+  return dataset;
+}
+
+// One rank's run. The default generator is global, so ranks must be processes wherever dropout's
+// bits matter.
+struct SmallRun {
+  explicit SmallRun(std::shared_ptr<ProcessGroup> process_group)
+      : group(std::move(process_group)),
+        loader(small_dataset(),
+               data::DistributedSampler(50, group->world_size(), group->rank(), {.seed = 3}),
+               {.batch_size = 5, .transform = {.crop_padding = 1, .random_flip = true}}),
+        model(make_model(*group), group),
+        optimizer(model->parameters(), {.lr = 1e-2}) {}
+
+  static std::shared_ptr<SmallNet> make_model(ProcessGroup& group) {
+    torch::manual_seed(static_cast<std::uint64_t>(10 + group.rank()));
+    return std::make_shared<SmallNet>();
+  }
+
+  void train(const LoopOptions& options, const LoopHooks& hooks = {}) {
+    run_loop(
+        options, state, loader,
+        [&](const data::Batch& batch) {
+          return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
+        },
+        model.reducer(), optimizer, times, hooks);
+  }
+
+  // All parameters and buffers in one row, for comparing bits.
+  at::Tensor flat() {
+    std::vector<at::Tensor> parts;
+    for (const auto& parameter : model->parameters()) parts.push_back(parameter.detach().flatten());
+    for (const auto& buffer : model->buffers()) parts.push_back(buffer.flatten().to(at::kFloat));
+    return at::cat(parts);
+  }
+
+  std::shared_ptr<ProcessGroup> group;
+  TrainingState state{.seed = 3};
+  data::DataLoader loader;
+  DistributedDataParallel<SmallNet> model;
+  optim::Adam optimizer;
+  PhaseTimes times;
+};
+
+}  // namespace paceline::train
