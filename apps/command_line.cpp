@@ -1,0 +1,125 @@
+#include "apps/command_line.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "apps/suggestion.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+// torchrun's, known but not available.
+constexpr std::array<std::string_view, 17> kTorchrunOnly = {"--rdzv-backend",
+                                                            "--rdzv-endpoint",
+                                                            "--rdzv-conf",
+                                                            "--max-restarts",
+                                                            "--role",
+                                                            "--module",
+                                                            "-m",
+                                                            "--no-python",
+                                                            "--run-path",
+                                                            "--redirects",
+                                                            "-r",
+                                                            "--monitor-interval",
+                                                            "--start-method",
+                                                            "--local-addr",
+                                                            "--numa-binding",
+                                                            "--signals-to-handle",
+                                                            "--logs-specs"};
+
+std::vector<std::string> known_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& name) {
+  if (name == "--no-python") {
+    throw UsageError("--no-python is not needed: the program is started as it is");
+  }
+  if (name == "-m" || name == "--module") {
+    throw UsageError(name +
+                     ": write the interpreter out: paceline run [options] python3 -m MODULE");
+  }
+  if (std::find(kTorchrunOnly.begin(), kTorchrunOnly.end(), name) != kTorchrunOnly.end()) {
+    throw UsageError(
+        fmt::format("{} is an option of torchrun that this version does not have", name));
+  }
+  const std::string meant = nearest(name, known_names(app));
+  throw UsageError(meant.empty() ? fmt::format("unknown option {}", name)
+                                 : fmt::format("unknown option {}; did you mean {}?", name, meant));
+}
+
+struct Typed {
+  std::string name;
+  std::string value;
+  bool has_value = false;
+};
+
+// "--a_b=c" is {--a-b, c}; "-t3" is {-t, 3}.
+Typed take_apart(const std::string& argument) {
+  Typed typed;
+  if (!argument.starts_with("--")) {
+    typed.name = argument.substr(0, 2);
+    typed.has_value = argument.size() > 2;
+    if (typed.has_value) typed.value = argument.substr(argument[2] == '=' ? 3 : 2);
+    return typed;
+  }
+  const auto equals = argument.find('=');
+  typed.name = argument.substr(0, equals);
+  std::replace(typed.name.begin(), typed.name.end(), '_', '-');
+  typed.has_value = equals != std::string::npos;
+  if (typed.has_value) typed.value = argument.substr(equals + 1);
+  return typed;
+}
+
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+}  // namespace
+
+bool CommandLine::has(const std::string& name) const {
+  return std::any_of(options.begin(), options.end(), [&](const std::string& option) {
+    return option == name || option.starts_with(name + "=");
+  });
+}
+
+CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments) {
+  CommandLine line;
+  auto argument = arguments.begin();
+  for (; argument != arguments.end(); ++argument) {
+    if (argument->size() < 2 || argument->front() != '-') break;
+    if (*argument == "--") {
+      ++argument;
+      break;
+    }
+    Typed typed = take_apart(*argument);
+    const CLI::Option* option = app.get_option_no_throw(typed.name);
+    if (option == nullptr) refuse_unknown(app, typed.name);
+    const std::string name =
+        option->get_lnames().empty() ? typed.name : "--" + option->get_lnames()[0];
+    if (line.has(name)) throw UsageError(fmt::format("{} is given twice", typed.name));
+    if (!takes_value(*option)) {
+      if (typed.has_value) throw UsageError(fmt::format("{} takes no value", typed.name));
+      line.options.push_back(name);
+      continue;
+    }
+    if (!typed.has_value) {
+      if (++argument == arguments.end())
+        throw UsageError(fmt::format("{} needs a value", typed.name));
+      typed.value = *argument;
+    }
+    if (typed.value.empty()) throw UsageError(fmt::format("{}: the value '' is empty", typed.name));
+    line.options.push_back(name + "=" + typed.value);
+  }
+  line.program.assign(argument, arguments.end());
+  return line;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,16 @@
+#pragma once
+
+// The subcommands of `paceline`. Each takes what stands behind its name and returns the exit code;
+// a command line that cannot be carried out is a UsageError.
+
+#include <string>
+#include <vector>
+
+namespace paceline::apps {
+
+using Arguments = std::vector<std::string>;
+
+int run_command(const Arguments& arguments);
+int doctor_command(const Arguments& arguments);
+
+}  // namespace paceline::apps

@@ -1,0 +1,85 @@
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <link.h>
+
+#include "paceline/core/error.h"
+#include "paceline/rendezvous/launch_environment.h"
+
+#include "apps/doctor_checks.h"
+#include "apps/version.h"
+
+namespace paceline::apps {
+namespace {
+
+using Library = std::unique_ptr<void, int (*)(void*)>;
+
+Library load(const char* name) { return {dlopen(name, RTLD_LAZY | RTLD_LOCAL), dlclose}; }
+
+// Where the loader found it, links followed.
+std::string path_of(const Library& library) {
+  link_map* map = nullptr;
+  if (dlinfo(library.get(), RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
+  std::error_code error;
+  const auto real = std::filesystem::canonical(map->l_name, error);
+  return error ? map->l_name : real.string();
+}
+
+Finding check_version() { return {"build", Verdict::kOk, version_text(), ""}; }
+
+Finding check_libtorch() {
+  if (built_with_libtorch()) return {"LibTorch", Verdict::kOk, "part of this build", ""};
+  return {"LibTorch", Verdict::kWarn, "not part of this build: launcher and collectives only",
+          "apt-get install libtorch-dev, then cmake --preset release"};
+}
+
+// LibTorch of Debian multiplies matrices with whatever libblas.so.3 is; the reference one is 18
+// times slower than OpenBLAS.
+Finding check_blas() {
+  // The engine alone does not need it.
+  const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kWarn;
+  const char* advice = "apt-get install libopenblas0-pthread";
+  const Library blas = load("libblas.so.3");
+  if (!blas) {
+    return {"BLAS", verdict, "libblas.so.3 was not found", advice};
+  }
+  const std::string path = path_of(blas);
+  if (dlsym(blas.get(), "openblas_get_config") != nullptr) {
+    return {"BLAS", Verdict::kOk, "OpenBLAS: " + path, ""};
+  }
+  const bool other = path.find("mkl") != std::string::npos ||
+                     path.find("blis") != std::string::npos ||
+                     path.find("atlas") != std::string::npos;
+  if (other) return {"BLAS", Verdict::kOk, path, ""};
+  return {"BLAS", verdict, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
+}
+
+Finding check_backends() {
+  return {"backends", Verdict::kOk,
+          "paceline (shared memory, TCP, loopback); no other is part of this "
+          "build",
+          ""};
+}
+
+Finding check_environment() {
+  try {
+    const LaunchEnvironment who = detect_launch_environment();
+    if (who.launcher == "none")
+      return {"launcher", Verdict::kOk, "none: this process is alone", ""};
+    return {"launcher", Verdict::kOk,
+            fmt::format("{}: rank {} of {}", who.launcher, who.rank, who.world_size), ""};
+  } catch (const Error& error) {
+    return {"launcher", Verdict::kFail, error.what(), "unset the variables, or start as it says"};
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> check_build() {
+  return {check_version(), check_libtorch(), check_blas(), check_backends(), check_environment()};
+}
+
+}  // namespace paceline::apps

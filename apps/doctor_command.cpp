@@ -1,0 +1,35 @@
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/doctor_checks.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+
+int doctor_command(const Arguments& arguments) {
+  CLI::App app("Says what this machine and this build can do, and how to get what is missing.",
+               "paceline doctor");
+  bool json = false;
+  app.add_flag("--json", json, "One JSON object instead of lines");
+  app.footer(
+      "\nExit code 3 when something must be repaired (FAIL).\n\n"
+      "Examples:\n  paceline doctor\n  paceline doctor --json");
+  const CommandLine line = split_command_line(app, arguments);
+  if (!line.program.empty()) {
+    throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
+  }
+  if (line.has("--help")) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  json = line.has("--json");
+  std::vector<Finding> findings = check_build();
+  const std::vector<Finding> machine = check_machine();
+  findings.insert(findings.end(), machine.begin(), machine.end());
+  fmt::print("{}", json ? doctor_json(findings) : doctor_text(findings));
+  return any_failed(findings) ? kExitEnvironment : 0;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,186 @@
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/socket.h"
+#include "paceline/core/topology.h"
+
+#include "apps/doctor_checks.h"
+
+namespace paceline::apps {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+constexpr double kMiB = 1 << 20;
+// Gradient buckets and their neighbours' windows live there; smaller has room for toy models only.
+constexpr double kSmallShm = 512 * kMiB;
+constexpr rlim_t kFewFiles = 1024;
+
+std::string value_in_cpuinfo(const std::string& key) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) {
+      const auto colon = line.find(": ");
+      return colon == std::string::npos ? "" : line.substr(colon + 2);
+    }
+  }
+  return "";
+}
+
+Finding check_cpu() {
+  const std::string flags = " " + value_in_cpuinfo("flags") + " ";
+  auto has = [&](const char* flag) {
+    return flags.find(fmt::format(" {} ", flag)) != std::string::npos;
+  };
+  std::string features;
+  for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16"}) {
+    if (has(flag)) features += fmt::format(" {}", flag);
+  }
+  std::string model = value_in_cpuinfo("model name");
+  if (model.empty()) model = "unknown model";
+  Finding finding{"cpu", Verdict::kOk, model + ";" + (features.empty() ? " no AVX2" : features),
+                  ""};
+#if defined(__x86_64__)
+  if (!has("avx2")) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice =
+        "without AVX2 training is several times slower; in a virtual machine pass the "
+        "host's cpu through";
+  }
+#endif
+  return finding;
+}
+
+Finding check_cores() {
+  const Topology topology = discover_topology();
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  Finding finding{"cores", Verdict::kOk, "", ""};
+  finding.text = fmt::format("{} physical cores, {} of {} cpus given to this process",
+                             topology.num_cores(), topology.num_cpus(), online);
+  if (topology.cpu_quota) {
+    finding.text += fmt::format("; the cgroup grants {:.1f} cpus of time", *topology.cpu_quota);
+    if (*topology.cpu_quota < topology.num_cores()) {
+      finding.verdict = Verdict::kWarn;
+      finding.advice =
+          "more busy threads than the cgroup grants are throttled; raise its cpu limit "
+          "(docker run --cpus, cpu.max)";
+    }
+  }
+  return finding;
+}
+
+Finding check_memory() {
+  struct sysinfo info {};
+  sysinfo(&info);
+  const double unit = info.mem_unit;
+  return {"memory", Verdict::kOk,
+          fmt::format("{:.1f} GiB, {:.1f} GiB free", info.totalram * unit / kGiB,
+                      info.freeram * unit / kGiB),
+          ""};
+}
+
+Finding check_shm() {
+  struct statvfs status {};
+  if (statvfs("/dev/shm", &status) != 0) {
+    return {"/dev/shm", Verdict::kWarn, std::strerror(errno),
+            "mount it: mount -t tmpfs -o size=50% tmpfs /dev/shm"};
+  }
+  const double size = static_cast<double>(status.f_blocks) * static_cast<double>(status.f_frsize);
+  const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
+  Finding finding{"/dev/shm", Verdict::kOk,
+                  fmt::format("{:.0f} MiB, {:.0f} MiB free", size / kMiB, free / kMiB), ""};
+  if (free < kSmallShm) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice =
+        "may be too small for ranks that share memory: docker run --shm-size=2g, or mount "
+        "-o remount,size=2g /dev/shm";
+  }
+  return finding;
+}
+
+Finding check_memfd() {
+  const Fd fd(memfd_create("paceline-doctor", MFD_CLOEXEC));
+  if (fd && ftruncate(fd.get(), 4096) == 0) return {"memfd", Verdict::kOk, "works", ""};
+  return {"memfd", Verdict::kFail, std::strerror(errno),
+          "paceline run passes the job's secret this way; a seccomp filter may forbid it"};
+}
+
+Finding check_pidfd() {
+  const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (fd) return {"pidfd", Verdict::kOk, "works", ""};
+  return {"pidfd", Verdict::kFail, std::strerror(errno),
+          "paceline run needs Linux 5.3 or newer, and a seccomp filter that allows pidfd_open"};
+}
+
+std::string limit_text(rlim_t limit) {
+  return limit == RLIM_INFINITY ? "unlimited" : fmt::to_string(limit);
+}
+
+Finding check_open_files() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  Finding finding{
+      "open files", Verdict::kOk,
+      fmt::format("soft {}, hard {}", limit_text(limit.rlim_cur), limit_text(limit.rlim_max)), ""};
+  if (limit.rlim_max < kFewFiles) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = "enough for some 100 ranks at most; raise it: ulimit -Hn 65536";
+  }
+  return finding;
+}
+
+Finding check_locked_memory() {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string text =
+      limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{} KiB", limit.rlim_cur >> 10);
+  return {"locked mem", Verdict::kOk, text + " (matters for RDMA and io_uring only)", ""};
+}
+
+Finding check_huge_pages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string modes;
+  std::getline(file, modes);
+  if (modes.empty()) return {"huge pages", Verdict::kOk, "not offered by this kernel", ""};
+  Finding finding{"huge pages", Verdict::kOk, "transparent: " + modes, ""};
+  if (modes.find("[never]") != std::string::npos) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice =
+        "large buffers are faster with them: echo madvise > "
+        "/sys/kernel/mm/transparent_hugepage/enabled";
+  }
+  return finding;
+}
+
+Finding check_loopback() {
+  try {
+    using namespace std::chrono_literals;
+    const Fd listener = listen_tcp({"127.0.0.1", 0});
+    connect_tcp({"127.0.0.1", local_port(listener)}, Deadline::after(1s));
+    return {"loopback", Verdict::kOk, "127.0.0.1 accepts connections", ""};
+  } catch (const Error& error) {
+    return {"loopback", Verdict::kFail, error.what(), "bring it up: ip link set lo up"};
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> check_machine() {
+  return {check_cpu(),        check_cores(),   check_memory(),     check_shm(),
+          check_memfd(),      check_pidfd(),   check_open_files(), check_locked_memory(),
+          check_huge_pages(), check_loopback()};
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,23 @@
+#pragma once
+
+// What `paceline doctor` found, one finding a line, as text or JSON.
+
+#include <string>
+#include <vector>
+
+namespace paceline::apps {
+
+enum class Verdict { kOk, kWarn, kFail };
+
+struct Finding {
+  std::string name;  // "cpu", "/dev/shm", ...
+  Verdict verdict = Verdict::kOk;
+  std::string text;    // what is there
+  std::string advice;  // how to get what is missing; empty when nothing is
+};
+
+std::string doctor_text(const std::vector<Finding>& findings);
+std::string doctor_json(const std::vector<Finding>& findings);
+bool any_failed(const std::vector<Finding>& findings);
+
+}  // namespace paceline::apps

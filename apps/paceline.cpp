@@ -1,0 +1,86 @@
+// The command `paceline`: finds the subcommand and turns errors into messages and exit codes.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/program.h"
+
+#include "apps/commands.h"
+#include "apps/suggestion.h"
+#include "apps/usage_error.h"
+#include "apps/version.h"
+
+namespace paceline::apps {
+namespace {
+
+struct Command {
+  const char* name;
+  int (*run)(const Arguments&);
+  const char* summary;
+};
+
+constexpr Command kCommands[] = {
+    {"run", run_command, "start a program as several ranks that train together"},
+    {"doctor", doctor_command, "say what this machine and this build can do"},
+};
+
+void print_help() {
+  fmt::print("Usage: paceline COMMAND [options]\n\nDistributed training for C++.\n\nCommands:\n");
+  for (const Command& command : kCommands)
+    fmt::print("  {:<10} {}\n", command.name, command.summary);
+  fmt::print(
+      "\nOptions:\n  -h,--help  this text; paceline COMMAND --help for a command\n"
+      "  --version  version, compiler, features\n\n"
+      "Examples:\n  paceline doctor\n  paceline run --nproc-per-node 2 ./train --epochs 3\n");
+}
+
+int dispatch(const Arguments& arguments) {
+  if (arguments.empty()) {
+    print_help();
+    return kExitUsage;
+  }
+  const std::string& name = arguments.front();
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_help();
+    return 0;
+  }
+  if (name == "--version") {
+    fmt::print("{}\n", version_text());
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
+    names.emplace_back(command.name);
+  }
+  const std::string meant = nearest(name, names);
+  throw UsageError(fmt::format("unknown command '{}'{}; see paceline --help", name,
+                               meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+}
+
+int run(const Arguments& arguments) {
+  const std::string who =
+      arguments.empty() || arguments[0].starts_with("-") ? "paceline" : "paceline " + arguments[0];
+  try {
+    return dispatch(arguments);
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "{}: {}\n", who, error.what());
+    return kExitUsage;
+  } catch (const launch::ProgramError& error) {
+    fmt::print(stderr, "{}: {}\n", who, error.what());
+    return error.exit_code();
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}\n", who, error.what());
+    return error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
+  }
+}
+
+}  // namespace
+}  // namespace paceline::apps
+
+int main(int argc, char** argv) { return paceline::apps::run({argv + 1, argv + argc}); }

@@ -1,0 +1,240 @@
+#include "apps/run_options.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/core/secret.h"
+
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+using launch::ConsoleStreams;
+using launch::LaunchOptions;
+
+constexpr long kMaxLocalRanks = 4096;
+constexpr long kMaxNodes = 65536;
+constexpr long kMaxThreads = 4096;
+constexpr double kMaxShutdownSeconds = 86400;
+constexpr long kDefaultMasterPort = 29500;
+
+// "PET_NPROC_PER_NODE" of "--nproc-per-node".
+std::string variable_of(const std::string& flag) {
+  std::string name = "PET_" + flag.substr(2);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+class Checker {
+ public:
+  explicit Checker(const CommandLine& line) : line_(line) {}
+
+  // Where the value of `flag` comes from, for messages.
+  std::string source(const std::string& flag) const {
+    return line_.has(flag) ? flag : variable_of(flag);
+  }
+
+  [[noreturn]] void refuse(const std::string& flag, const std::string& text,
+                           const std::string& allowed) const {
+    throw UsageError(fmt::format("{}: '{}' is not {}", source(flag), text, allowed));
+  }
+
+  long integer(const std::string& flag, const std::string& text, long min, long max,
+               const std::string& also = "") const {
+    long value = 0;
+    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool good = status == std::errc() && stop == text.data() + text.size();
+    if (!good || value < min || value > max) {
+      refuse(flag, text, fmt::format("a whole number from {} to {}{}", min, max, also));
+    }
+    return value;
+  }
+
+  long integer_or(const std::string& flag, const std::string& text, long fallback, long min,
+                  long max) const {
+    return text.empty() ? fallback : integer(flag, text, min, max);
+  }
+
+ private:
+  const CommandLine& line_;
+};
+
+int local_ranks(const Checker& checker, const std::string& text, const Topology& topology) {
+  const std::string flag = "--nproc-per-node";
+  if (text.empty()) return 1;
+  if (text == "auto" || text == "cpu") return topology.num_usable_cores();
+  if (text == "gpu" || text == "xpu") {
+    throw UsageError(
+        fmt::format("{}: '{}': this version computes on cpus only; use auto or a number",
+                    checker.source(flag), text));
+  }
+  return static_cast<int>(checker.integer(flag, text, 1, kMaxLocalRanks, ", auto or cpu"));
+}
+
+void check_nodes(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
+  if (texts.nnodes.find(':') != std::string::npos) {
+    checker.refuse("--nnodes", texts.nnodes,
+                   "a whole number (MIN:MAX, a job whose size changes, is not available yet)");
+  }
+  options.num_nodes =
+      static_cast<int>(checker.integer_or("--nnodes", texts.nnodes, 1, 1, kMaxNodes));
+  options.node_rank = static_cast<int>(
+      checker.integer_or("--node-rank", texts.node_rank, 0, 0, options.num_nodes - 1));
+  if (texts.standalone && options.num_nodes > 1) {
+    throw UsageError(fmt::format("--standalone is for one node, but {} is {}",
+                                 checker.source("--nnodes"), texts.nnodes));
+  }
+}
+
+void check_address(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
+  // torchrun: --standalone wins over the rendezvous flags.
+  const std::string port = texts.standalone ? "" : texts.master_port;
+  if (!texts.master_addr.empty() && !texts.standalone) options.master_addr = texts.master_addr;
+  const bool several = options.num_nodes > 1;
+  // With several nodes the ranks' MASTER_PORT is the next one.
+  options.master_port = static_cast<std::uint16_t>(checker.integer_or(
+      "--master-port", port, several ? kDefaultMasterPort : 0, 1, several ? 65534 : 65535));
+  options.run_id = texts.rdzv_id.empty() ? random_hex(8) : texts.rdzv_id;
+}
+
+ConsoleStreams streams_of(const Checker& checker, const std::string& all,
+                          const std::string& digit) {
+  if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') {
+    checker.refuse("--tee", all, "0, 1 (stdout), 2 (stderr), 3 (both) or a list like 0:3,2:1");
+  }
+  const int mask = digit[0] - '0';
+  return {(mask & 1) != 0, (mask & 2) != 0};
+}
+
+std::vector<ConsoleStreams> parse_tee(const Checker& checker, const std::string& text, int count) {
+  if (text.find(':') == std::string::npos) {
+    return std::vector<ConsoleStreams>(count, streams_of(checker, text, text));
+  }
+  std::vector<ConsoleStreams> chosen(count);
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto colon = item.find(':');
+    const long rank = checker.integer("--tee", item.substr(0, colon), 0, count - 1);
+    chosen[rank] =
+        streams_of(checker, text, colon == std::string::npos ? "" : item.substr(colon + 1));
+  }
+  return chosen;
+}
+
+std::vector<bool> parse_filter(const Checker& checker, const std::string& text, int count) {
+  std::vector<bool> wanted(count, false);
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    wanted[checker.integer("--local-ranks-filter", item, 0, count - 1)] = true;
+  }
+  return wanted;
+}
+
+void choose_console(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
+  const int count = options.num_local_ranks;
+  const bool everything = texts.all_ranks || !texts.local_ranks_filter.empty();
+  options.console.assign(count, ConsoleStreams{everything, everything});
+  if (!texts.tee.empty() && !texts.all_ranks) {
+    options.console = parse_tee(checker, texts.tee, count);
+  } else if (!everything && options.node_rank == 0) {
+    options.console[0] = {true, true};
+  }
+  if (!texts.local_ranks_filter.empty()) {
+    const auto wanted = parse_filter(checker, texts.local_ranks_filter, count);
+    for (int i = 0; i < count; ++i) {
+      if (!wanted[i]) options.console[i] = {};
+    }
+  }
+  options.prefix_lines = everything || !texts.tee.empty();
+}
+
+std::chrono::nanoseconds parse_seconds(const Checker& checker, const std::string& flag,
+                                       const std::string& text) {
+  double seconds = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  const bool good = status == std::errc() && stop == text.data() + text.size();
+  if (!good || !(seconds >= 0 && seconds <= kMaxShutdownSeconds)) {
+    checker.refuse(flag, text,
+                   fmt::format("a number of seconds from 0 to {}", kMaxShutdownSeconds));
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+void declare_run_options(CLI::App& app, RunTexts& texts) {
+  auto value = [&](const std::string& names, std::string& target, const char* type,
+                   const char* shown_default, const char* text, const char* group) {
+    const std::string flag = names.substr(names.find("--"));
+    auto* option = app.add_option(names, target, text)->envname(variable_of(flag));
+    option->type_name(type)->group(group);
+    if (*shown_default != '\0') option->default_str(shown_default);
+  };
+  auto flag = [&](const std::string& name, bool& target, const char* text, const char* group) {
+    app.add_flag(name, target, text)->envname(variable_of(name))->group(group);
+  };
+  value("--nproc-per-node", texts.nproc_per_node, "N|auto", "1",
+        "Ranks on this machine; auto: one per physical core", "Ranks");
+  value("--threads-per-rank", texts.threads_per_rank, "T", "",
+        "Computing threads of a rank [its cores]", "Ranks");
+  flag("--no-bind", texts.no_bind, "Do not bind ranks to cores", "Ranks");
+  flag("--report-bindings", texts.report_bindings, "Say which cores each rank got", "Ranks");
+
+  flag("--standalone", texts.standalone, "One machine, free ports (what happens anyway)",
+       "Machines");
+  value("--nnodes", texts.nnodes, "N", "1", "Machines of the job", "Machines");
+  value("--node-rank", texts.node_rank, "R", "0", "Which of them this one is", "Machines");
+  value("--master-addr", texts.master_addr, "A", "127.0.0.1", "Address of machine 0", "Machines");
+  value("--master-port", texts.master_port, "P", "",
+        "Its port [one machine: a free one; several: 29500]", "Machines");
+  value("--rdzv-id", texts.rdzv_id, "ID", "", "Name of the job [random]", "Machines");
+
+  value("--log-dir", texts.log_dir, "DIR", "",
+        "Keep each rank's output in DIR/rank-000.log ... [temporary, kept after a failure]",
+        "Output");
+  flag("--all-ranks", texts.all_ranks, "Show every rank, lines as \"[3] ...\" [rank 0 alone]",
+       "Output");
+  value("-t,--tee", texts.tee, "0-3", "",
+        "Show 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,2:1", "Output");
+  value("--local-ranks-filter", texts.local_ranks_filter, "LIST", "",
+        "Show only these local ranks: 0,2", "Output");
+
+  value("--shutdown-timeout", texts.shutdown_timeout, "S", "10",
+        "Seconds from SIGTERM to SIGKILL (after a failure at most 5)", "Stopping");
+  flag("--dry-run", texts.dry_run, "Say what would be started, start nothing", "Help");
+}
+
+LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
+                                const Topology& topology) {
+  const Checker checker(line);
+  LaunchOptions options;
+  options.command = line.program;
+  options.num_local_ranks = local_ranks(checker, texts.nproc_per_node, topology);
+  check_nodes(checker, texts, options);
+  check_address(checker, texts, options);
+  if (!texts.threads_per_rank.empty()) {
+    options.threads_per_rank = static_cast<int>(
+        checker.integer("--threads-per-rank", texts.threads_per_rank, 1, kMaxThreads));
+  }
+  options.bind = !texts.no_bind;
+  options.report_bindings = texts.report_bindings || isatty(STDERR_FILENO) == 1;
+  options.log_dir = texts.log_dir;
+  choose_console(checker, texts, options);
+  options.terminal = isatty(STDOUT_FILENO) == 1;
+  if (!texts.shutdown_timeout.empty()) {
+    options.shutdown_timeout = parse_seconds(checker, "--shutdown-timeout", texts.shutdown_timeout);
+  }
+  if (options.command.empty()) {
+    throw UsageError("no program given: paceline run [options] PROGRAM [arguments]");
+  }
+  return options;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,31 @@
+#pragma once
+
+// The options of `paceline run`: declared once for CLI11 (help, environment variables), then
+// checked into LaunchOptions.
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "paceline/core/topology.h"
+#include "paceline/launch/launch_options.h"
+
+#include "apps/command_line.h"
+
+namespace paceline::apps {
+
+// As typed, or as the PET_* variables say. Empty: not given.
+struct RunTexts {
+  std::string nproc_per_node, nnodes, node_rank, master_addr, master_port, rdzv_id;
+  std::string threads_per_rank, log_dir, tee, local_ranks_filter, shutdown_timeout;
+  bool standalone = false, no_bind = false, report_bindings = false;
+  bool all_ranks = false, dry_run = false, help = false;
+};
+
+void declare_run_options(CLI::App& app, RunTexts& texts);
+
+// Throws UsageError: flag or variable, value and range named. `topology` answers "auto".
+launch::LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
+                                        const Topology& topology);
+
+}  // namespace paceline::apps

@@ -1,0 +1,12 @@
+#include "apps/version.h"
+
+namespace paceline::apps {
+
+std::string version_text() {
+  return std::string("paceline ") + PACELINE_VERSION + " (" + PACELINE_COMPILER + ", " +
+         PACELINE_BUILD_TYPE + ", " + PACELINE_LIBTORCH + ")";
+}
+
+bool built_with_libtorch() { return PACELINE_WITH_LIBTORCH != 0; }
+
+}  // namespace paceline::apps

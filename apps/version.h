@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+namespace paceline::apps {
+
+// "paceline 0.1.0 (GCC 12.2.0, Release, without LibTorch)"
+std::string version_text();
+
+bool built_with_libtorch();
+
+}  // namespace paceline::apps

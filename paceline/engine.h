@@ -1,0 +1,12 @@
+#pragma once
+
+// The half of Paceline that needs no LibTorch: groups of ranks and their collectives, rendezvous,
+// launching, checkpoints.
+
+#include "paceline/checkpoint/checkpoint_directory.h"
+#include "paceline/collectives/init.h"
+#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/text.h"
+#include "paceline/core/error.h"
+#include "paceline/launch/spawn.h"
+#include "paceline/rendezvous/rendezvous.h"
