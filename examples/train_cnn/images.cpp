@@ -1,0 +1,76 @@
+#include "examples/train_cnn/images.h"
+
+#include <fmt/core.h>
+
+#include "paceline/core/error.h"
+
+namespace train_cnn {
+namespace {
+
+namespace data = paceline::data;
+using paceline::Error;
+using paceline::ErrorCode;
+
+data::ImageDataset load(const Options& options, data::Split split) {
+  const bool is_debians = options.dataset == "fashion-mnist" && options.data_dir.empty();
+  const std::string folder = is_debians ? data::kFashionMnistFolder : options.data_dir;
+  if (folder.empty()) {
+    throw Error(
+        ErrorCode::kInvalid,
+        fmt::format("--dataset {} needs --data-dir: the folder with its files", options.dataset));
+  }
+  if (options.dataset == "cifar10") return data::load_cifar10(folder, split);
+  if (options.dataset == "mnist") return data::load_mnist(folder, split);
+  return data::load_fashion_mnist(folder, split);
+}
+
+// Mean and standard deviation of the training images.
+data::TransformOptions normalisation(const std::string& dataset) {
+  if (dataset == "cifar10")
+    return {.mean = {0.4914f, 0.4822f, 0.4465f}, .std = {0.2470f, 0.2435f, 0.2616f}};
+  if (dataset == "mnist") return {.mean = {0.1307f}, .std = {0.3081f}};
+  return {.mean = {0.2860f}, .std = {0.3530f}};
+}
+
+std::int64_t batch_size_of_a_rank(const Options& options, int world_size) {
+  if (options.global_batch_size == 0) return options.batch_size;
+  if (options.global_batch_size % world_size != 0) {
+    throw Error(ErrorCode::kInvalid,
+                fmt::format("--global-batch-size {} does not divide by {} ranks",
+                            options.global_batch_size, world_size));
+  }
+  return options.global_batch_size / world_size;
+}
+
+}  // namespace
+
+Images load_images(const Options& options) {
+  return {std::make_shared<data::ImageDataset>(load(options, data::Split::kTrain)),
+          std::make_shared<data::ImageDataset>(load(options, data::Split::kTest))};
+}
+
+std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, const Images& images,
+                                                       const paceline::ProcessGroup& group) {
+  auto transform = normalisation(options.dataset);
+  if (options.augment) {
+    transform.crop_padding = options.dataset == "cifar10" ? 4 : 2;
+    transform.random_flip = options.dataset != "mnist";  // a mirrored digit is none
+  }
+  const data::DistributedSampler sampler(images.training->size(), group.world_size(), group.rank(),
+                                         {.seed = options.seed});
+  const data::DataLoaderOptions loading{
+      .batch_size = batch_size_of_a_rank(options, group.world_size()),
+      .channels_last = true,
+      .transform = transform};
+  return std::make_unique<data::DataLoader>(images.training, sampler, loading);
+}
+
+std::unique_ptr<data::DataLoader> make_test_loader(const Options& options, const Images& images,
+                                                   const paceline::ProcessGroup& group) {
+  auto share = data::evaluation_indices(images.testing->size(), group.world_size(), group.rank());
+  const data::DataLoaderOptions loading{
+      .batch_size = 250, .channels_last = true, .transform = normalisation(options.dataset)};
+  return std::make_unique<data::DataLoader>(images.testing, std::move(share), loading);
+}
+
+}  // namespace train_cnn

@@ -1,0 +1,43 @@
+#include "examples/train_cnn/model.h"
+
+#include "paceline/optim/adam.h"
+#include "paceline/optim/sgd.h"
+
+namespace train_cnn {
+
+namespace models = paceline::models;
+namespace optim = paceline::optim;
+
+Model::Model(const Options& options, const paceline::data::ImageDataset& images) {
+  if (options.model == "net") {
+    net = register_module("net", models::MnistNet());
+  } else {
+    const auto classes = static_cast<std::int64_t>(images.classes.size());
+    const models::CnnOptions shape{images.channels(), images.height(), images.width(), classes};
+    cnn = register_module("cnn", models::Cnn(shape));
+  }
+  // Convolutions on the CPU are faster when the channels are the innermost dimension.
+  for (auto& parameter : parameters()) {
+    if (parameter.dim() == 4)
+      parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
+at::Tensor Model::forward(const at::Tensor& images) {
+  return net ? net->forward(images) : cnn->forward(images);
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Options& options,
+                                                 std::vector<at::Tensor> parameters) {
+  if (options.optimizer == "sgd") {
+    const optim::SgdOptions sgd{
+        .lr = options.lr, .momentum = options.momentum, .weight_decay = options.weight_decay};
+    return std::make_unique<optim::Sgd>(std::move(parameters), sgd);
+  }
+  const optim::AdamOptions adam{.lr = options.lr, .weight_decay = options.weight_decay};
+  if (options.optimizer == "adamw")
+    return std::make_unique<optim::AdamW>(std::move(parameters), adam);
+  return std::make_unique<optim::Adam>(std::move(parameters), adam);
+}
+
+}  // namespace train_cnn

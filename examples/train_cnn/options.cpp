@@ -1,0 +1,69 @@
+#include "examples/train_cnn/options.h"
+
+#include <cstdlib>
+
+#include <CLI/CLI.hpp>
+
+namespace train_cnn {
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a small convolutional network with any number of ranks.");
+  app.option_defaults()->always_capture_default();
+  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 40);
+  const CLI::Range not_negative(std::int64_t{0}, std::int64_t{1} << 40);
+  const CLI::Range rate(0.0, 1e9);
+
+  auto* data = app.add_option_group("Data and model");
+  data->add_option("--dataset", options.dataset)
+      ->check(CLI::IsMember({"fashion-mnist", "mnist", "cifar10"}));
+  data->add_option("--data-dir", options.data_dir, "the folder with the data set's files");
+  data->add_option("--model", options.model, "net is for the 28x28 data sets")
+      ->check(CLI::IsMember({"cnn", "net"}));
+  data->add_flag("--augment", options.augment, "random crops and flips");
+
+  auto* training = app.add_option_group("Training");
+  training->add_option("--optimizer", options.optimizer)
+      ->check(CLI::IsMember({"adam", "adamw", "sgd"}));
+  training->add_option("--lr", options.lr, "learning rate")->check(rate);
+  training->add_option("--momentum", options.momentum, "for sgd")->check(CLI::Range(0.0, 1.0));
+  training->add_option("--weight-decay", options.weight_decay)->check(rate);
+  auto* batch =
+      training->add_option("--batch-size", options.batch_size, "samples a step, of each rank")
+          ->check(positive);
+  training
+      ->add_option("--global-batch-size", options.global_batch_size,
+                   "samples a step, of all ranks together")
+      ->check(positive)
+      ->excludes(batch);
+  training->add_option("--epochs", options.epochs)->check(positive);
+  training->add_option("--max-steps", options.max_steps, "end after this many steps; 0: no limit")
+      ->check(not_negative);
+  training->add_option("--seed", options.seed);
+  training->add_option("--threads", options.threads, "of each rank; 0: what the launcher says")
+      ->check(CLI::Range(0, 4096));
+
+  auto* output = app.add_option_group("Output");
+  auto* directory = output->add_option("--checkpoint-dir", options.checkpoint_dir,
+                                       "save checkpoints into this folder");
+  output
+      ->add_option("--checkpoint-every", options.checkpoint_every,
+                   "steps; 0: at the end of each epoch")
+      ->check(not_negative)
+      ->needs(directory);
+  output->add_flag("--resume", options.resume, "continue from the newest checkpoint")
+      ->needs(directory);
+  output->add_option("--metrics", options.metrics, "append metrics to this file, as JSON lines");
+  app.footer(
+      "Examples:\n  train_cnn\n  paceline run --nproc-per-node 2 train_cnn --epochs 3\n"
+      "  mpirun -np 2 train_cnn --dataset cifar10 --data-dir DIR --lr 1e-3");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    std::exit(code == 0 ? 0 : 2);
+  }
+  return options;
+}
+
+}  // namespace train_cnn

@@ -1,0 +1,34 @@
+#pragma once
+
+// The flags of train_cnn.
+
+#include <cstdint>
+#include <string>
+
+namespace train_cnn {
+
+struct Options {
+  std::string dataset = "fashion-mnist";  // or mnist, cifar10
+  std::string data_dir;                   // default: where Debian's package puts Fashion-MNIST
+  std::string model = "cnn";              // or net
+  std::string optimizer = "adam";         // or adamw, sgd
+  double lr = 1e-3;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  std::int64_t batch_size = 32;        // of each rank
+  std::int64_t global_batch_size = 0;  // of all ranks together, instead of batch_size
+  std::int64_t epochs = 2;
+  std::int64_t max_steps = 0;
+  std::uint64_t seed = 0;
+  int threads = 0;
+  std::string checkpoint_dir;
+  std::int64_t checkpoint_every = 0;  // steps; 0: at each epoch's end
+  bool resume = false;
+  bool augment = false;
+  std::string metrics;
+};
+
+// Ends the program with exit code 2 for a flag that is wrong, and 0 after --help.
+Options parse_options(int argc, char** argv);
+
+}  // namespace train_cnn

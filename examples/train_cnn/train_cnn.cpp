@@ -1,0 +1,159 @@
+// Trains a small convolutional network on images, alone or with any number of ranks:
+//
+//   train_cnn
+//   paceline run --nproc-per-node 2 train_cnn
+//
+// The program follows the data: who am I, images, model, training, evaluation, report.
+
+#include <chrono>
+#include <cstdio>
+
+#include <fmt/core.h>
+
+#include <torch/torch.h>
+
+#include "paceline/paceline.h"
+
+#include "examples/train_cnn/console.h"
+#include "examples/train_cnn/images.h"
+#include "examples/train_cnn/model.h"
+#include "examples/train_cnn/options.h"
+
+namespace train_cnn {
+namespace {
+
+namespace data = paceline::data;
+namespace train = paceline::train;
+using paceline::Phase;
+
+class TrainingRun {
+ public:
+  TrainingRun(const Options& options, std::shared_ptr<paceline::ProcessGroup> group,
+              const Images& images)
+      : options_(options),
+        group_(std::move(group)),
+        loader_(make_training_loader(options, images, *group_)),
+        test_loader_(make_test_loader(options, images, *group_)),
+        model_(std::make_shared<Model>(options, *images.training), group_),
+        optimizer_(make_optimizer(options, model_->parameters())),
+        progress_(num_steps(), group_->world_size(), !is_first()) {
+    if (!options.checkpoint_dir.empty()) checkpointer_.emplace(group_, options.checkpoint_dir);
+    if (!options.metrics.empty() && is_first()) metrics_ = paceline::MetricsLog(options.metrics);
+    if (options.resume) resume();
+  }
+
+  void train() {
+    const auto begin = std::chrono::steady_clock::now();
+    first_step_ = state_.step;
+    const auto loss = [&](const data::Batch& batch) {
+      return torch::nn::functional::cross_entropy(model_.forward(batch.data), batch.target);
+    };
+    const train::LoopHooks hooks{.after_step = [&](const auto& report) { after_step(report); },
+                                 .after_epoch = [&](const auto&) { after_epoch(); }};
+    train::run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_, *loader_,
+                    loss, model_.reducer(), *optimizer_, times_, hooks);
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
+               times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
+  }
+
+  void report() {
+    const bool is_evaluated = state_.consumed == 0 && evaluation_.samples > 0;
+    if (!is_evaluated) evaluate();
+    const auto report =
+        train::make_report(*group_, times_, seconds_, state_.step - first_step_, samples_);
+    metrics_.write("end", {{"accuracy", evaluation_.accuracy},
+                           {"seconds", report.seconds},
+                           {"samples_per_second", report.samples_per_second},
+                           {"steps", report.steps},
+                           {"world_size", std::int64_t{group_->world_size()}}});
+    progress_.note(fmt::format("\n{}  {:<24}{}", report.table(evaluation_), "next",
+                               next_command(options_, *group_)));
+  }
+
+ private:
+  bool is_first() const { return group_->rank() == 0; }
+
+  std::int64_t num_steps() const {
+    const std::int64_t steps = options_.epochs * loader_->num_batches();
+    return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
+  }
+
+  void resume() {
+    const auto restored = checkpointer_->restore(model_.module(), *optimizer_);
+    if (restored) state_ = *restored;
+    progress_.note(restored ? fmt::format("  resumed at step {}", state_.step)
+                            : "  no checkpoint yet; from the beginning");
+  }
+
+  void after_step(const train::StepReport& report) {
+    samples_ += report.samples;
+    progress_.after_step(report);
+    metrics_.write("step", {{"step", state_.step}, {"epoch", state_.epoch}, {"loss", report.loss}});
+    if (options_.checkpoint_every > 0 && state_.step % options_.checkpoint_every == 0) save();
+  }
+
+  void after_epoch() {
+    evaluate();
+    progress_.note(fmt::format("epoch {}: test accuracy {:.2f}%, loss {:.4f}", state_.epoch,
+                               100 * evaluation_.accuracy, evaluation_.loss));
+    metrics_.write("epoch", {{"epoch", state_.epoch},
+                             {"accuracy", evaluation_.accuracy},
+                             {"test_loss", evaluation_.loss}});
+    if (checkpointer_ && options_.checkpoint_every == 0) save();
+  }
+
+  void evaluate() {
+    const auto timed = times_.measure(Phase::kEvaluation);
+    model_->eval();
+    evaluation_ = train::evaluate(
+        *group_, *test_loader_, [&](const at::Tensor& images) { return model_->forward(images); });
+    model_->train();
+  }
+
+  void save() {
+    const auto timed = times_.measure(Phase::kCheckpoint);
+    checkpointer_->save(state_, model_.module(), *optimizer_);
+  }
+
+  const Options options_;
+  const std::shared_ptr<paceline::ProcessGroup> group_;
+  const std::unique_ptr<data::DataLoader> loader_;
+  const std::unique_ptr<data::DataLoader> test_loader_;
+  paceline::DistributedDataParallel<Model> model_;
+  const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
+  std::optional<train::Checkpointer> checkpointer_;
+  train::TrainingState state_{.seed = options_.seed};
+  train::Evaluation evaluation_;
+  train::Progress progress_;
+  paceline::MetricsLog metrics_;
+  paceline::PhaseTimes times_;
+  std::int64_t first_step_ = 0;
+  std::int64_t samples_ = 0;  // of this rank
+  double seconds_ = 0;
+};
+
+void run(const Options& options) {
+  train::keep_large_blocks();
+  const auto group = paceline::init_process_group();
+  const int threads = train::set_num_threads(options.threads);
+  torch::manual_seed(options.seed + static_cast<std::uint64_t>(group->rank()));
+
+  const Images images = load_images(options);
+  if (group->rank() == 0) print_opening(options, *group, threads, *images.training);
+  TrainingRun training(options, group, images);
+  training.train();
+  training.report();
+}
+
+}  // namespace
+}  // namespace train_cnn
+
+int main(int argc, char** argv) {
+  const auto options = train_cnn::parse_options(argc, argv);
+  try {
+    train_cnn::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "train_cnn: {}\n", error.what());
+    return 1;
+  }
+}

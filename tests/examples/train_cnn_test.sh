@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# train_cnn_test.sh PACELINE TRAIN_CNN: the main job as a user meets it, good and bad input.
+set -uo pipefail
+paceline=$1
+train_cnn=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# expect NAME WANTED_EXIT PATTERN COMMAND...: the command's exit code and a regular expression in what it prints.
+expect() {
+  local name=$1 wanted=$2 pattern=$3
+  shift 3
+  local output code=0
+  output=$(timeout 200 "$@" 2>&1) || code=$?
+  if [ "$code" != "$wanted" ] || ! grep -qE -e "$pattern" <<<"$output"; then
+    echo "FAILED $name: exit $code (wanted $wanted), wanted /$pattern/ in:"
+    echo "$output" | tail -n 25
+    failures=$((failures + 1))
+  else
+    echo "ok $name"
+  fi
+}
+
+# A small data set in the IDX format: 600 training and 200 test images whose label is the row that is white.
+/usr/bin/python3 - "$work" <<'PY'
+import os, struct, sys
+folder = sys.argv[1] + "/idx"
+os.makedirs(folder)
+for prefix, count in (("train", 600), ("t10k", 200)):
+    labels = bytes((i * 7) % 10 for i in range(count))
+    images = b"".join(bytes(255 if 2 * label <= y < 2 * label + 3 else (i * x * y) % 60 for y in range(28) for x in range(28))
+                      for i, label in enumerate(labels))
+    with open(f"{folder}/{prefix}-images-idx3-ubyte", "wb") as f:
+        f.write(struct.pack(">4BIII", 0, 0, 8, 3, count, 28, 28) + images)
+    with open(f"{folder}/{prefix}-labels-idx1-ubyte", "wb") as f:
+        f.write(struct.pack(">4BI", 0, 0, 8, 1, count) + labels)
+PY
+data=(--dataset mnist --data-dir "$work/idx")
+run2=("$paceline" run --nproc-per-node 2)
+
+expect alone 0 'test accuracy +(9[0-9]|100)' "$train_cnn" "${data[@]}" --epochs 3
+expect two_ranks 0 '2 ranks x 1 thread; transport shm' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
+expect over_tcp 0 'transport tcp' env PACELINE_TRANSPORT=tcp "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
+expect net_with_sgd 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --model net --optimizer sgd --lr 0.05 --augment
+expect hand_set_variables 0 'launched by env' bash -c '
+  export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) WORLD_SIZE=2
+  RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "$@" & RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$@"; code=$?; wait; exit $code' \
+  _ "$train_cnn" "${data[@]}" --max-steps 3
+
+# Interrupted and resumed, against not interrupted: the same final loss, digit for digit.
+expect straight 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --metrics "$work/straight.jsonl"
+expect first_half 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --max-steps 13 \
+  --checkpoint-dir "$work/run" --checkpoint-every 6
+expect second_half 0 'resumed at step 12' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/run" --resume \
+  --metrics "$work/resumed.jsonl"
+if [ "$(tail -n 2 "$work/straight.jsonl" | head -n 1)" != "$(tail -n 2 "$work/resumed.jsonl" | head -n 1)" ]; then
+  echo "FAILED resume: the last epoch differs"
+  tail -n 2 "$work/straight.jsonl" "$work/resumed.jsonl"
+  failures=$((failures + 1))
+fi
+
+# Bad input.
+expect no_folder 1 'data folder /nonexistent does not exist' "$train_cnn" --dataset mnist --data-dir /nonexistent
+mkdir "$work/empty"
+expect empty_folder 1 'has neither train-images-idx3-ubyte nor' "$train_cnn" --dataset mnist --data-dir "$work/empty"
+expect cifar_needs_folder 1 'needs --data-dir' "$train_cnn" --dataset cifar10
+cp -r "$work/idx" "$work/short"
+truncate -s 1000 "$work/short/train-images-idx3-ubyte"
+expect truncated 1 'train-images-idx3-ubyte: ends at byte' "$train_cnn" --dataset mnist --data-dir "$work/short"
+cp -r "$work/idx" "$work/label"
+printf '\x63' | dd of="$work/label/train-labels-idx1-ubyte" bs=1 seek=20 conv=notrunc status=none
+expect label_out_of_range 1 'train-labels-idx1-ubyte: byte 20: the label 99' "${run2[@]}" "$train_cnn" --dataset mnist --data-dir "$work/label"
+for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threads 99999" "--resume" "--optimizer rms"; do
+  # shellcheck disable=SC2086
+  expect "flag $flag" 2 "${flag%% *}" "$train_cnn" "${data[@]}" $flag
+done
+expect uneven_global_batch 1 'global-batch-size 7 does not divide by 2 ranks' "${run2[@]}" "$train_cnn" "${data[@]}" --global-batch-size 7
+expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_cnn" "${data[@]}"
+
+exit "$((failures > 0))"
