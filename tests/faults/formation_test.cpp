@@ -1,0 +1,192 @@
+// Ranks that die while a group forms or while it gets its memory, and ranks that leave early.
+
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_process_ranks;
+using harness::run_ranks;
+using harness::SharedCounter;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+class FormationTest : public testing::TestWithParam<TransportKind> {};
+
+TEST_P(FormationTest, a_rank_killed_at_any_moment_of_forming_is_a_typed_error_in_bounded_time) {
+  std::mt19937 random{std::random_device{}()};
+  for (int round = 0; round < 15; ++round) {
+    const int victim = round % 3;
+    SharedCounter started;
+    const auto begin = Clock::now();
+    const auto results = run_process_ranks(
+        3,
+        [&](ProcessGroup& group) {
+          float value = 1;
+          for (int i = 0; i < 1000; ++i) group.all_reduce(std::span(&value, 1), ReduceOp::kMax);
+          return std::string();
+        },
+        {.transport = GetParam(),
+         .group_timeout = 2s,
+         .before_connect = [&](int) { started.add(); }},
+        [&](const std::vector<pid_t>& pids) {
+          started.wait_for(3, Deadline::after(20s));
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
+          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+        });
+    EXPECT_LT(Clock::now() - begin, 6s) << "round " << round;
+    if (results[static_cast<std::size_t>(victim)].signal == 0) continue;  // it was done before
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      const auto& result = results[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(result.signal, 0) << result.report;
+      ASSERT_TRUE(result.threw) << "rank " << rank << " noticed nothing";
+      EXPECT_NE(result.report.find("rank " + std::to_string(victim)), std::string::npos)
+          << "rank " << victim << " was killed, but: " << result.report;
+    }
+  }
+}
+
+TEST_P(FormationTest, a_rank_killed_while_symmetric_memory_is_allocated_is_named_at_once) {
+  const int victim = 1;
+  SharedCounter ready;
+  Clock::time_point killed;
+  const auto results = run_process_ranks(
+      3,
+      [&](ProcessGroup& group) {
+        group.barrier();
+        ready.add();
+        if (group.rank() == victim) group.recv(std::span<float>(), 0);  // never comes
+        for (int i = 0; i < 1000; ++i) {
+          group.allocate_symmetric(1 << 20);
+          group.barrier();
+        }
+        return std::string();
+      },
+      {.transport = GetParam()},
+      [&](const std::vector<pid_t>& pids) {
+        ready.wait_for(3, Deadline::after(20s));
+        killed = Clock::now();
+        ::kill(pids[victim], SIGKILL);
+      });
+  for (const std::size_t rank : {0u, 2u}) {
+    ASSERT_TRUE(results[rank].threw);
+    EXPECT_NE(results[rank].report.find("rank 1 ("), std::string::npos) << results[rank].report;
+    EXPECT_LT(results[rank].ended - killed, 1s);
+  }
+}
+
+TEST_P(FormationTest, a_rank_that_throws_between_collectives_is_named_by_the_others) {
+  const auto results = run_ranks(3,
+                                 [](ProcessGroup& group) {
+                                   group.barrier();
+                                   if (group.rank() == 1) {
+                                     throw Error(ErrorCode::kCorrupt, "a bad sample");
+                                   }
+                                   group.barrier();
+                                 },
+                                 {.transport = GetParam()});
+  EXPECT_EQ(results[1].error->code(), ErrorCode::kCorrupt);
+  for (const std::size_t rank : {0u, 2u}) {
+    ASSERT_TRUE(results[rank].error);
+    EXPECT_EQ(results[rank].error->code(), ErrorCode::kPeerLost);
+    EXPECT_NE(std::string(results[rank].error->what()).find("rank 1 ("), std::string::npos)
+        << results[rank].error->what();
+  }
+}
+
+// The last phase is over for a rank that has left, however early the others look.
+TEST_P(FormationTest, leaving_right_after_the_last_collective_hurts_nobody) {
+  for (int round = 0; round < 100; ++round) {
+    harness::run_ranks_ok(3,
+                          [](ProcessGroup& group) {
+                            float value = 1;
+                            group.all_reduce(std::span(&value, 1));
+                            ASSERT_EQ(value, 3.0f);
+                          },
+                          {.transport = GetParam()});
+  }
+}
+
+TEST_P(FormationTest, destruction_ends_operations_under_way_on_all_ranks) {
+  const auto results =
+      run_ranks(2,
+                [](ProcessGroup& group) {
+                  group.barrier();
+                  std::vector<float> data(1000);
+                  if (group.rank() == 1) {
+                    group.all_reduce(std::span(data));
+                    group.all_reduce(std::span(data));
+                    return;
+                  }
+                  // Never waited for; its memory lives longer than the group.
+                  auto kept = std::make_shared<std::vector<float>>(1000);
+                  const auto view = std::span(*kept);
+                  group.all_reduce_async(view, ReduceOp::kSum, {.timeout = {}, .keep_alive = kept});
+                },
+                {.transport = GetParam()});
+  EXPECT_FALSE(results[0].error) << results[0].error->what();
+  ASSERT_TRUE(results[1].error);
+  EXPECT_TRUE(results[1].error->code() == ErrorCode::kAborted ||
+              results[1].error->code() == ErrorCode::kPeerLost)
+      << results[1].error->what();
+}
+
+TEST_P(FormationTest, work_outlives_its_group_and_says_why_it_ended) {
+  WorkPtr orphan;
+  auto kept = std::make_shared<std::vector<float>>(10);
+  run_ranks(2,
+            [&](ProcessGroup& group) {
+              group.barrier();
+              if (group.rank() == 0) {
+                orphan = group.all_reduce_async(std::span(*kept));
+                return;
+              }
+              EXPECT_THROW(group.recv(std::span<float>(), 0),
+                           Error);  // stays until the other has left
+            },
+            {.transport = GetParam()});
+  ASSERT_TRUE(orphan->is_completed());
+  EXPECT_THROW(orphan->wait(), Error);
+}
+
+TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
+  for (const bool destroys_the_group : {false, true}) {
+    const auto results = run_process_ranks(2,
+                                           [&](ProcessGroup& group) {
+                                             group.barrier();
+                                             const pid_t child = ::fork();
+                                             if (child == 0) {
+                                               if (destroys_the_group) group.~ProcessGroup();
+                                               _exit(0);
+                                             }
+                                             int status = 0;
+                                             ::waitpid(child, &status, 0);
+                                             EXPECT_TRUE(WIFEXITED(status)) << status;
+                                             int ones = 0;
+                                             for (int i = 0; i < 100; ++i)
+                                               ones += all_reduce_value(group, 1);
+                                             return std::to_string(ones);
+                                           },
+                                           {.transport = GetParam()});
+    for (const auto& result : results) EXPECT_EQ(result.report, "200");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, FormationTest,
+                         testing::Values(TransportKind::kShm, TransportKind::kTcp),
+                         [](const auto& info) {
+                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "shm");
+                         });
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,184 @@
+// kill -9 of a rank in the middle of collectives: every survivor gets a typed error that names the
+// dead rank, at once.
+
+#include <algorithm>
+#include <iostream>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+
+namespace paceline {
+namespace {
+
+using harness::ProcessResult;
+using harness::run_process_ranks;
+using harness::SharedCounter;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kBar = 1s;
+
+struct Setting {
+  TransportKind transport;
+  int world;
+};
+
+std::string name_of(const testing::TestParamInfo<Setting>& info) {
+  return (info.param.transport == TransportKind::kTcp ? "tcp_" : "shm_") +
+         std::to_string(info.param.world);
+}
+
+enum class Load { kSmall, kStaged, kSymmetric };
+
+// Sums until the group fails.
+std::string sum_for_ever(ProcessGroup& group, Load load, SharedCounter& running) {
+  const std::size_t count = load == Load::kSmall ? 256 : 1 << 20;
+  std::vector<float> plain(count, 1.0f);
+  std::span<float> data(plain);
+  SymmetricBuffer symmetric;
+  if (load == Load::kSymmetric) {
+    symmetric = group.allocate_symmetric(count * sizeof(float));
+    data = symmetric.as<float>();
+  }
+  for (int i = 0;; ++i) {
+    if (i == 3) running.add();
+    group.all_reduce(data, ReduceOp::kMax);
+  }
+}
+
+class KillTest : public testing::TestWithParam<Setting> {
+ protected:
+  // Kills `victim` and says how long each survivor took to notice.
+  void kill_one(int victim, Load load) {
+    const auto [transport, world] = GetParam();
+    SharedCounter running;
+    Clock::time_point killed;
+    const auto results = run_process_ranks(
+        world, [&](ProcessGroup& group) { return sum_for_ever(group, load, running); },
+        {.transport = transport},
+        [&](const std::vector<pid_t>& pids) {
+          running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
+          // Any moment of a collective is as likely as any other.
+          std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
+          killed = Clock::now();
+          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+        });
+    for (int rank = 0; rank < world; ++rank) {
+      if (rank != victim) expect_survivor(rank, victim, results, killed);
+    }
+  }
+
+  void expect_survivor(int rank, int victim, const std::vector<ProcessResult>& results,
+                       Clock::time_point killed) {
+    const auto& result = results[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(result.threw) << "rank " << rank << " ended without an error";
+    EXPECT_TRUE(result.code == ErrorCode::kPeerLost || result.code == ErrorCode::kAborted)
+        << result.report;
+    EXPECT_NE(result.report.find("rank " + std::to_string(victim) + " ("), std::string::npos)
+        << "rank " << victim << " was killed, but: " << result.report;
+    const auto took = result.ended - killed;
+    EXPECT_LT(took, kBar) << result.report;
+    times_ms().push_back(std::chrono::duration<double, std::milli>(took).count());
+  }
+
+  static std::vector<double>& times_ms() {
+    static std::vector<double> times;
+    return times;
+  }
+
+  static void TearDownTestSuite() {
+    auto& times = times_ms();
+    std::sort(times.begin(), times.end());
+    if (times.empty()) return;
+    const auto at = [&](double part) {
+      return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))];
+    };
+    std::cout << "survivors noticed a kill " << times.size() << " times: p50 " << at(0.5)
+              << " ms, p99 " << at(0.99) << " ms, most " << times.back() << " ms\n";
+  }
+
+  std::mt19937 random_{std::random_device{}()};
+};
+
+TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
+  for (const Load load : {Load::kSmall, Load::kStaged, Load::kSymmetric}) {
+    for (int victim = 0; victim < GetParam().world; ++victim) {
+      kill_one(victim, load);
+      kill_one(victim, load);
+    }
+  }
+}
+
+TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
+  const auto [transport, world] = GetParam();
+  if (world == 2) return;  // nobody survives
+  SharedCounter running;
+  const auto results = run_process_ranks(
+      world, [&](ProcessGroup& group) { return sum_for_ever(group, Load::kStaged, running); },
+      {.transport = transport},
+      [&](const std::vector<pid_t>& pids) {
+        running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
+        ::kill(pids[0], SIGKILL);
+        ::kill(pids[1], SIGKILL);
+      });
+  for (std::size_t rank = 2; rank < results.size(); ++rank) {
+    ASSERT_TRUE(results[rank].threw);
+    const auto& text = results[rank].report;
+    EXPECT_TRUE(text.find("rank 0 (") != std::string::npos ||
+                text.find("rank 1 (") != std::string::npos)
+        << text;
+  }
+}
+
+// A survivor that was computing when the others had already failed and left still learns who died.
+TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_survivor) {
+  const auto [transport, world] = GetParam();
+  if (world == 2) return;  // there is no other survivor
+  const int late = 1;
+  const int victim = world - 1;
+  SharedCounter running;
+  SharedCounter gone;
+  const auto results = run_process_ranks(
+      world,
+      [&](ProcessGroup& group) {
+        if (group.rank() != late) return sum_for_ever(group, Load::kSmall, running);
+        std::vector<float> data(256);
+        for (int i = 0; i < 4; ++i) group.all_reduce(std::span(data), ReduceOp::kMax);
+        gone.wait_for(1, Deadline::after(20s));
+        // The dead rank may have given its part of the next one.
+        for (int i = 0; i < 2; ++i) group.all_reduce(std::span(data), ReduceOp::kMax);
+        return std::string("noticed nothing");
+      },
+      {.transport = transport},
+      [&](const std::vector<pid_t>& pids) {
+        running.wait_for(static_cast<std::uint32_t>(world - 1), Deadline::after(20s));
+        ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+        for (int rank = 0; rank < world; ++rank) {
+          if (rank == late) continue;
+          siginfo_t info;
+          waitid(P_PID, static_cast<id_t>(pids[static_cast<std::size_t>(rank)]), &info,
+                 WEXITED | WNOWAIT);
+        }
+        gone.add();
+      });
+  const auto& result = results[static_cast<std::size_t>(late)];
+  ASSERT_TRUE(result.threw) << result.report;
+  EXPECT_NE(result.report.find("rank " + std::to_string(victim) + " ("), std::string::npos)
+      << result.report;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Transports, KillTest,
+    testing::Values(Setting{TransportKind::kShm, 2}, Setting{TransportKind::kShm, 3},
+                    Setting{TransportKind::kShm, 4}, Setting{TransportKind::kTcp, 2},
+                    Setting{TransportKind::kTcp, 3}, Setting{TransportKind::kTcp, 4}),
+    name_of);
+
+}  // namespace
+}  // namespace paceline

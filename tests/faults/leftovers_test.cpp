@@ -1,0 +1,116 @@
+// Nothing stays behind: descriptors, memory, entries of /dev/shm.
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_process_ranks;
+using harness::run_ranks;
+using harness::run_ranks_ok;
+using harness::SharedCounter;
+using namespace std::chrono_literals;
+
+std::size_t entries_of(const char* directory) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
+  return count;
+}
+
+double resident_mib() {
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kMayGrowMib = 400;  // freed memory stays in quarantine, accesses are recorded
+#else
+constexpr double kMayGrowMib = 4;
+#endif
+
+class LeftoversTest : public testing::TestWithParam<TransportKind> {};
+
+// All that a rank may do, some of it in a group that fails.
+void use(ProcessGroup& group) {
+  const auto buffer = group.allocate_symmetric(1 << 20);
+  group.all_reduce(buffer.as<float>(), ReduceOp::kMax);
+  std::vector<float> data(70'000);
+  group.all_reduce_async(std::span(data))->wait();
+  const auto half = group.split(group.rank() % 2, 0);
+  half->barrier();
+  const int next = (group.rank() + 1) % group.world_size();
+  const auto sent = group.send_async(std::span(data), next);
+  std::vector<float> got(data.size());
+  group.recv(std::span(got), kAnySource);
+  sent->wait();
+}
+
+TEST_P(LeftoversTest, two_hundred_groups_leave_no_descriptor_and_no_memory) {
+  const auto round = [&](int number) {
+    run_ranks_ok(3, use, {.transport = GetParam()});
+    if (number % 10 != 0) return;
+    run_ranks(3,
+              [](ProcessGroup& group) {
+                auto data = std::make_shared<std::vector<float>>(group.rank() + 1);
+                group.send_async(std::span(*data), (group.rank() + 1) % 3, 0,
+                                 {.timeout = {}, .keep_alive = data});
+                group.all_reduce(std::span(*data));
+              },
+              {.transport = GetParam()});
+  };
+  for (int i = 0; i < 20; ++i) round(i);
+  const auto descriptors = entries_of("/proc/self/fd");
+  const auto shared = entries_of("/dev/shm");
+  const double resident = resident_mib();
+  for (int i = 0; i < 200; ++i) round(i);
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries_of("/dev/shm"), shared);
+  EXPECT_LT(resident_mib() - resident, kMayGrowMib);
+}
+
+TEST_P(LeftoversTest, killed_ranks_leave_nothing_in_dev_shm_and_no_descriptor) {
+  const auto descriptors = entries_of("/proc/self/fd");
+  const auto shared = entries_of("/dev/shm");
+  for (int round = 0; round < 5; ++round) {
+    SharedCounter running;
+    run_process_ranks(
+        2,
+        [&](ProcessGroup& group) {
+          const auto buffer = group.allocate_symmetric(1 << 20);
+          group.barrier();
+          running.add();
+          for (;;) group.all_reduce(buffer.as<float>(), ReduceOp::kMax);
+          return std::string();
+        },
+        {.transport = GetParam()},
+        [&](const std::vector<pid_t>& pids) {
+          running.wait_for(2, Deadline::after(20s));
+          for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+        });
+  }
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries_of("/dev/shm"), shared);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, LeftoversTest,
+                         testing::Values(TransportKind::kAuto, TransportKind::kShm,
+                                         TransportKind::kTcp),
+                         [](const auto& info) {
+                           if (info.param == TransportKind::kTcp) return std::string("tcp");
+                           return std::string(info.param == TransportKind::kShm ? "shm"
+                                                                                : "loopback");
+                         });
+
+}  // namespace
+}  // namespace paceline

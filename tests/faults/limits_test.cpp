@@ -1,0 +1,152 @@
+// A machine that gives less than a group wants: the sums stay right, or the error says what is
+// missing.
+
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "tests/harness/process_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::ProcessResult;
+using harness::run_process_ranks;
+using namespace std::chrono_literals;
+
+// The transport that was used, if all sums are right, staged and in symmetric memory.
+std::string sum_and_say_transport(ProcessGroup& group) {
+  const auto symmetric = group.allocate_symmetric(100'000 * sizeof(float));
+  std::vector<float> plain(100'000);
+  for (const std::span<float> data : {std::span(plain), symmetric.as<float>()}) {
+    for (int i = 0; i < 5; ++i) {
+      std::fill(data.begin(), data.end(), static_cast<float>(group.rank() + 1));
+      group.all_reduce(data);
+      const float total = static_cast<float>(group.world_size() * (group.world_size() + 1)) / 2;
+      for (const float value : data) {
+        if (value != total) return "a wrong sum: " + std::to_string(value);
+      }
+    }
+  }
+  return group.transport();
+}
+
+void limit(int resource, rlim_t value) {
+  const rlimit limit{value, value};
+  ASSERT_EQ(setrlimit(static_cast<__rlimit_resource_t>(resource), &limit), 0);
+}
+
+void expect_all_report(const std::vector<ProcessResult>& results, const std::string& wanted) {
+  for (const auto& result : results) EXPECT_EQ(result.report, wanted) << result.signal;
+}
+
+// 64 KiB for the children alone; false where this user may not mount.
+bool make_dev_shm_tiny() {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") == 0;
+}
+
+TEST(Limits, a_tiny_dev_shm_does_not_matter) {
+  const auto results =
+      run_process_ranks(3,
+                        [](ProcessGroup& group) {
+                          const auto transport = sum_and_say_transport(group);
+                          std::stringstream maps;
+                          maps << std::ifstream("/proc/self/maps").rdbuf();
+                          EXPECT_NE(maps.str().find("/memfd:paceline"), std::string::npos);
+                          EXPECT_EQ(maps.str().find("/dev/shm/"), std::string::npos);
+                          return transport;
+                        },
+                        {.transport = TransportKind::kShm, .before_connect = [](int) {
+                           // Where it cannot be made tiny, that nothing of it is used must do.
+                           const bool tiny = make_dev_shm_tiny();
+                           EXPECT_TRUE(tiny || geteuid() != 0 || getenv("CI") != nullptr);
+                         }});
+  expect_all_report(results, "shm");
+}
+
+class Refused : public testing::TestWithParam<int> {};
+
+TEST_P(Refused, shared_memory_on_some_ranks_means_sockets_on_all_with_one_warning) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto results = run_process_ranks(
+      3, sum_and_say_transport, {.transport = TransportKind::kShm, .before_connect = [&](int rank) {
+                                   ::dup2(ends[1], STDERR_FILENO);
+                                   if (GetParam() == rank || GetParam() < 0)
+                                     limit(RLIMIT_FSIZE, 64 << 10);
+                                 }});
+  ::close(ends[1]);
+  std::string errors(65536, '\0');
+  errors.resize(static_cast<std::size_t>(::read(ends[0], errors.data(), errors.size())));
+  ::close(ends[0]);
+  expect_all_report(results, "tcp");
+  const auto first = errors.find("continuing over sockets");
+  ASSERT_NE(first, std::string::npos) << errors;
+  EXPECT_EQ(errors.find("continuing over sockets", first + 1), std::string::npos) << errors;
+  EXPECT_NE(errors.find("File too large"), std::string::npos) << errors;
+  const std::string name = "rank " + std::to_string(std::max(GetParam(), 0)) + " (";
+  EXPECT_NE(errors.find(name), std::string::npos) << errors;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Refused, testing::Values(-1, 0, 1, 2), [](const auto& info) {
+  return info.param < 0 ? std::string("all") : "rank_" + std::to_string(info.param);
+});
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
+  const auto results = run_process_ranks(
+      2,
+      [](ProcessGroup& group) {
+        float value = 1;
+        group.all_reduce(std::span(&value, 1));
+        return std::to_string(static_cast<int>(value)) + group.transport();
+      },
+      {.transport = TransportKind::kShm, .before_connect = [](int rank) {
+         std::size_t pages = 0;
+         std::ifstream("/proc/self/statm") >> pages;
+         // Room for small things, not for two times half a megabyte.
+         if (rank == 1) {
+           limit(RLIMIT_AS,
+                 pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + (700 << 10));
+         }
+       }});
+  expect_all_report(results, "2tcp");
+}
+#endif
+
+TEST(Limits, sixty_four_descriptors_are_enough_for_four_ranks) {
+  for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
+    const auto results = run_process_ranks(
+        4, sum_and_say_transport,
+        {.transport = transport, .before_connect = [](int) { limit(RLIMIT_NOFILE, 64); }});
+    expect_all_report(results, transport == TransportKind::kShm ? "shm" : "tcp");
+  }
+}
+
+TEST(Limits, too_few_descriptors_are_a_typed_error_on_every_rank) {
+  for (int descriptors = 8; descriptors < 30; ++descriptors) {
+    const auto results = run_process_ranks(
+        3, sum_and_say_transport,
+        {.transport = TransportKind::kShm, .group_timeout = 3s, .before_connect = [&](int rank) {
+           if (rank == 1) limit(RLIMIT_NOFILE, static_cast<rlim_t>(descriptors));
+         }});
+    for (const auto& result : results) {
+      EXPECT_EQ(result.signal, 0) << descriptors << ": " << result.report;
+      EXPECT_EQ(result.report.find("a wrong sum"), std::string::npos);
+    }
+    if (results[1].threw && results[1].code == ErrorCode::kSystem) {
+      EXPECT_NE(results[1].report.find("Too many open files"), std::string::npos)
+          << results[1].report;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace paceline
