@@ -218,7 +218,10 @@ void StoreServerLoop::serve(Id id, unsigned events) {
     }
     if ((events & EPOLLOUT) != 0) connection.flush();
     if ((connection.interest & EPOLLIN) != 0) connection.read(scratch_);
-    if (connection.authenticated() && strangers_.erase(id) > 0) arrivals_.erase(id);
+    if (connection.authenticated() && strangers_.erase(id) > 0) {
+      arrivals_.erase(id);
+      count_clients();  // before its first reply: who has one counts as a client
+    }
     handle_requests(id, connection);
   });
 }

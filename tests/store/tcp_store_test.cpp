@@ -81,10 +81,16 @@ TEST(TcpStore, the_server_can_wait_for_its_clients_to_leave) {
   const auto secret = Secret::generate();
   TcpStoreServer server(kLoopback, secret);
   EXPECT_TRUE(server.wait_until_clients_left(0ms));
-  auto store = std::make_unique<TcpStore>(Endpoint{"127.0.0.1", server.port()}, secret);
-  store->add("count", 1);
-  EXPECT_FALSE(server.wait_until_clients_left(20ms));
-  store.reset();
+  // Many rounds: a first command on the heels of the handshake once was answered before its client
+  // was counted.
+  for (int round = 0; round < 500; ++round) {
+    TcpStore store({"127.0.0.1", server.port()}, secret);
+    store.add("count", 1);
+    ASSERT_FALSE(server.wait_until_clients_left(0ms)) << "round " << round;
+    if (round % 100 == 0) {
+      ASSERT_FALSE(server.wait_until_clients_left(20ms));
+    }
+  }
   EXPECT_TRUE(server.wait_until_clients_left(20s));
 }
 
