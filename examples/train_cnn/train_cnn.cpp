@@ -37,6 +37,7 @@ class TrainingRun {
         model_(std::make_shared<Model>(options, *images.training), group_),
         optimizer_(make_optimizer(options, model_->parameters())),
         progress_(num_steps(), group_->world_size(), !is_first()) {
+    optimizer_->shard(group_);
     if (!options.checkpoint_dir.empty()) checkpointer_.emplace(group_, options.checkpoint_dir);
     if (!options.metrics.empty() && is_first()) metrics_ = paceline::MetricsLog(options.metrics);
     if (options.resume) resume();

@@ -1,11 +1,15 @@
 #include "paceline/optim/optimizer.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "paceline/core/check.h"
+#include "paceline/tensor/collectives.h"
+#include "paceline/tensor/tensor_view.h"
 
 namespace paceline::optim {
 namespace {
@@ -14,63 +18,123 @@ namespace {
 constexpr std::int64_t kGrain = 32768;
 constexpr std::size_t kMaxStates = 2;
 
+void require_fusable(const std::vector<at::Tensor>& parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& parameter = parameters[i];
+    check(parameter.scalar_type() == at::kFloat && parameter.device().is_cpu() &&
+              parameter.is_non_overlapping_and_dense(),
+          "parameter {} is not a dense float32 tensor on the CPU, which the fused optimizers need",
+          i);
+  }
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, double learning_rate,
                      std::vector<std::string> state_names)
     : parameters_(std::move(parameters)),
       learning_rate_(learning_rate),
-      state_names_(std::move(state_names)) {
+      state_names_(std::move(state_names)),
+      layout_((require_fusable(parameters_), parameters_), 1) {
   check(learning_rate_ >= 0, "the learning rate {} is negative", learning_rate_);
+  allocate_state();
+}
+
+void Optimizer::allocate_state() {
+  state_.clear();
+  for (std::size_t name = 0; name < state_names_.size(); ++name)
+    state_.push_back(at::zeros({layout_.part_count()}, at::kFloat));
+}
+
+void Optimizer::shard(std::shared_ptr<ProcessGroup> group) {
+  check(!group_ && num_steps_ == 0, "rank {}: an optimizer is sharded once, before its first step",
+        group->rank());
+  if (group->world_size() == 1) return;
+  group_ = std::move(group);
+  layout_ = FlatLayout(parameters_, group_->world_size());
+  flat_parameters_ = empty_symmetric(*group_, {layout_.count()});
+  const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& parameter = parameters_[i];
-    check(parameter.scalar_type() == at::kFloat && parameter.device().is_cpu() &&
-              parameter.is_non_overlapping_and_dense(),
-          "parameter {} is not a dense float32 tensor on the CPU, which the fused optimizers need",
-          i);
+    const at::Tensor place = layout_.place(flat_parameters_, i, parameters_[i]);
+    place.copy_(parameters_[i]);
+    parameters_[i].set_data(place);
   }
-  for (std::size_t name = 0; name < state_names_.size(); ++name) {
-    state_.emplace_back();
-    for (const auto& parameter : parameters_)
-      state_.back().push_back(at::zeros_like(parameter.detach()));
-  }
+  allocate_state();
 }
 
 void Optimizer::step() {
   ++num_steps_;
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& parameter = parameters_[i];
-    at::Tensor gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    if (gradient.strides() != parameter.strides()) {
-      gradient = at::empty_like(parameter).copy_(gradient);
-    }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) update_own_elements(i);
+  if (group_) exchange_parts();
+}
+
+void Optimizer::exchange_parts() {
+  const auto begin = std::chrono::steady_clock::now();
+  const at::Tensor own = flat_parameters_.narrow(0, own_begin(), layout_.part_count());
+  group_->all_gather(dense_view(own), dense_view(flat_parameters_));
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Optimizer::update_own_elements(std::size_t parameter) {
+  const auto& tensor = parameters_[parameter];
+  at::Tensor gradient = tensor.grad();
+  if (!gradient.defined()) return;
+  if (gradient.strides() != tensor.strides()) gradient = at::empty_like(tensor).copy_(gradient);
+  const std::int64_t offset = layout_.offset(parameter) - own_begin();  // of element 0, in state_
+  const std::int64_t first = std::max<std::int64_t>(0, -offset);
+  const std::int64_t last = std::min(tensor.numel(), layout_.part_count() - offset);
+  if (first >= last) return;
+  float* const values = tensor.data_ptr<float>();
+  const float* const gradients = gradient.data_ptr<float>();
+  at::parallel_for(first, last, kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::array<float*, kMaxStates> state{};
     for (std::size_t name = 0; name < state_.size(); ++name)
-      state[name] = state_[name][i].data_ptr<float>();
-    float* values = parameter.data_ptr<float>();
-    const float* gradients = gradient.data_ptr<float>();
-    at::parallel_for(0, parameter.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      std::array<float*, kMaxStates> from{};
-      for (std::size_t name = 0; name < state_.size(); ++name) from[name] = state[name] + begin;
-      update({values + begin, gradients + begin, from.data(), end - begin});
-    });
-  }
+      state[name] = state_[name].data_ptr<float>() + offset + begin;
+    update({values + begin, gradients + begin, state.data(), end - begin});
+  });
 }
 
 void Optimizer::zero_grad() {
   for (auto& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() const {
-  std::vector<std::pair<std::string, at::Tensor>> all;
+at::Tensor Optimizer::whole(const at::Tensor& own) const {
+  return group_ ? all_gather_into_tensor(*group_, own) : own;
+}
+
+NamedTensors Optimizer::state() const {
+  NamedTensors all;
   for (std::size_t name = 0; name < state_.size(); ++name) {
+    const at::Tensor flat = whole(state_[name]);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      all.emplace_back(state_names_[name] + "." + std::to_string(i), state_[name][i]);
+      all.emplace_back(state_names_[name] + "." + std::to_string(i),
+                       layout_.place(flat, i, parameters_[i]));
     }
   }
   return all;
+}
+
+void Optimizer::set_state(const NamedTensors& state, std::int64_t num_steps) {
+  check(state.size() == state_.size() * parameters_.size(),
+        "{}: {} state tensors were given for {} names of {} parameters", name(), state.size(),
+        state_.size(), parameters_.size());
+  const at::NoGradGuard no_grad;
+  auto given = state.begin();
+  for (auto& own : state_) {
+    const at::Tensor flat = at::zeros({layout_.count()}, at::kFloat);
+    for (std::size_t i = 0; i < parameters_.size(); ++i, ++given)
+      layout_.place(flat, i, parameters_[i]).copy_(given->second);
+    own.copy_(flat.narrow(0, own_begin(), layout_.part_count()));
+  }
+  num_steps_ = num_steps;
+}
+
+std::size_t Optimizer::num_state_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& own : state_) bytes += own.nbytes();
+  return bytes;
 }
 
 }  // namespace paceline::optim

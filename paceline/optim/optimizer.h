@@ -4,25 +4,42 @@
 // once and written once per element, vectorised, instead of a dozen tensor operations per
 // parameter. The formulas are LibTorch's; a step equals LibTorch's own to rounding.
 //
+// Where all ranks take the same step, it can be divided among them (shard()): each rank keeps the
+// state of one part of the elements, updates that part, and gets the others' parts from their
+// ranks. This is stage 1 of ZeRO (Rajbhandari et al., 2020). The parameters have the same bits as
+// without it.
+//
 // Parameters must be dense float32 tensors on the CPU; a gradient in another memory layout is
 // brought into the parameter's.
 //
 // Thread safety: none. A step uses LibTorch's intra-op threads.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/collectives/process_group.h"
+#include "paceline/optim/flat_layout.h"
+
 namespace paceline::optim {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
+
+  // Collective; before the first step. From now on step(), state() and set_state() are collective
+  // too. Requires: the same parameters, with the same values, on every rank, and at every step the
+  // same gradients (DistributedDataParallel's). The parameters move into the group's symmetric
+  // memory. Nothing happens in a group of one.
+  void shard(std::shared_ptr<ProcessGroup> group);
 
   // Parameters without a gradient are left as they are.
   void step();
@@ -36,11 +53,15 @@ class Optimizer {
 
   // "adam", "adamw" or "sgd".
   virtual const char* name() const = 0;
-  // The state tensors, to be saved and restored in place: (name, tensor), for example ("exp_avg.3",
-  // ...) of parameter 3.
-  std::vector<std::pair<std::string, at::Tensor>> state() const;
-  // After restoring the tensors of state().
-  void set_num_steps(std::int64_t num_steps) { num_steps_ = num_steps; }
+  // The whole state, one tensor like each parameter per name: "exp_avg.3" is of parameter 3. The
+  // tensors may or may not be the optimizer's own.
+  NamedTensors state() const;
+  // Requires: what state() gave, with other values, and the number of steps they were made in.
+  void set_state(const NamedTensors& state, std::int64_t num_steps);
+  // What this rank keeps.
+  std::size_t num_state_bytes() const;
+  // Seconds that steps have spent getting the other ranks' parts since the last call.
+  double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
 
  protected:
   // `state_names`: one zeroed tensor like each parameter is kept per name.
@@ -57,11 +78,21 @@ class Optimizer {
   virtual void update(const Slice& slice) const = 0;
 
  private:
+  std::int64_t own_begin() const { return group_ ? layout_.part_count() * group_->rank() : 0; }
+  void allocate_state();
+  void update_own_elements(std::size_t parameter);
+  void exchange_parts();
+  at::Tensor whole(const at::Tensor& own) const;
+
   std::vector<at::Tensor> parameters_;
   double learning_rate_;
   std::vector<std::string> state_names_;
-  std::vector<std::vector<at::Tensor>> state_;  // [name][parameter]
+  FlatLayout layout_;
+  std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
+  at::Tensor flat_parameters_;           // when sharded
+  std::vector<at::Tensor> state_;        // [name]: this rank's part of the layout
   std::int64_t num_steps_ = 0;
+  double exposed_seconds_ = 0;
 };
 
 }  // namespace paceline::optim

@@ -1,5 +1,6 @@
 set(SOURCES
   adam.cpp
+  flat_layout.cpp
   kernels.cpp
   optimizer.cpp
   sgd.cpp)

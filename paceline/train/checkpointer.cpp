@@ -19,16 +19,16 @@ namespace {
 
 constexpr const char* kRandomStates = "random_states";  // one row a rank
 
-using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+using Tensors = optim::NamedTensors;
 
 // All tensors that make up a run, by the names they have in a checkpoint.
-Tensors tensors_of(const torch::nn::Module& module, const optim::Optimizer& optimizer) {
+Tensors tensors_of(const torch::nn::Module& module, const optim::NamedTensors& optimizer_state) {
   Tensors tensors;
   for (const auto& item : module.named_parameters())
     tensors.emplace_back("model." + item.key(), item.value());
   for (const auto& item : module.named_buffers())
     tensors.emplace_back("model." + item.key(), item.value());
-  for (const auto& [name, tensor] : optimizer.state())
+  for (const auto& [name, tensor] : optimizer_state)
     tensors.emplace_back("optimizer." + name, tensor);
   for (auto& [name, tensor] : tensors) tensor = tensor.detach();
   return tensors;
@@ -108,8 +108,8 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
   const auto random_states = gather(*group_, random_generator().get_state(), 0);
+  Tensors tensors = tensors_of(module, optimizer.state());
   const std::string answer = on_rank_0(*group_, [&] {
-    Tensors tensors = tensors_of(module, optimizer);
     tensors.emplace_back(kRandomStates, at::stack(random_states));
     Snapshot snapshot;
     snapshot.world_size = group_->world_size();
@@ -132,12 +132,11 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
 
 // Rank 0: fills the run's tensors. Returns the training state as text; empty when there is no
 // checkpoint.
-std::string Checkpointer::read_newest(torch::nn::Module& module, optim::Optimizer& optimizer,
+std::string Checkpointer::read_newest(const optim::NamedTensors& tensors,
                                       at::Tensor& random_states) {
   const auto loaded = directory_->load_newest();
   if (!loaded) return {};
   const auto& snapshot = loaded->snapshot;
-  const Tensors tensors = tensors_of(module, optimizer);
   require_same_tensors(snapshot, tensors);
   std::map<std::string, const NamedTensor*> by_name;
   for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
@@ -150,15 +149,16 @@ std::string Checkpointer::read_newest(torch::nn::Module& module, optim::Optimize
 std::optional<TrainingState> Checkpointer::restore(torch::nn::Module& module,
                                                    optim::Optimizer& optimizer) {
   at::Tensor random_states;
-  const std::string text =
-      on_rank_0(*group_, [&] { return read_newest(module, optimizer, random_states); });
+  const optim::NamedTensors optimizer_state = optimizer.state();
+  const Tensors tensors = tensors_of(module, optimizer_state);
+  const std::string text = on_rank_0(*group_, [&] { return read_newest(tensors, random_states); });
   if (text.empty()) return std::nullopt;
   const auto json = nlohmann::json::parse(text);
   check(json.at("optimizer") == optimizer.name(),
         "the checkpoint was made with the optimizer {}, this run uses {}",
         json.at("optimizer").get<std::string>(), optimizer.name());
-  for (const auto& [name, tensor] : tensors_of(module, optimizer)) broadcast(*group_, tensor, 0);
-  optimizer.set_num_steps(json.at("optimizer_steps").get<std::int64_t>());
+  for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, 0);
+  optimizer.set_state(optimizer_state, json.at("optimizer_steps").get<std::int64_t>());
 
   auto num_states = random_states.defined() ? random_states.size(0) : std::int64_t{0};
   group_->broadcast(std::span(&num_states, 1), 0);

@@ -4,7 +4,7 @@
 // and every rank's random state. A run that was interrupted and resumed ends with the same bits as
 // one that was not, given the same number of ranks.
 //
-// Rank 0 writes and reads (replicas are equal); the others get everything from it, so that only
+// Rank 0 writes and reads (replicas are equal, a sharded optimizer's state is gathered); the others get everything from it, so that only
 // rank 0 needs the folder.
 //
 // Thread safety: none.
@@ -39,8 +39,7 @@ class Checkpointer {
   std::optional<TrainingState> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
-  std::string read_newest(torch::nn::Module& module, optim::Optimizer& optimizer,
-                          at::Tensor& random_states);
+  std::string read_newest(const optim::NamedTensors& tensors, at::Tensor& random_states);
 
   const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
   std::optional<CheckpointDirectory> directory_;  // rank 0's

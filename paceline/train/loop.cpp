@@ -5,14 +5,25 @@
 namespace paceline::train {
 namespace {
 
-// The part of a backward pass that waited for other ranks is communication.
+// The part of a phase that waited for other ranks is communication.
+void add_phase(PhaseTimes& times, Phase phase, PhaseTimes::Clock::time_point begin,
+               double exposed) {
+  const double seconds = std::chrono::duration<double>(PhaseTimes::Clock::now() - begin).count();
+  times.add(phase, seconds - exposed);
+  times.add(Phase::kCommunication, exposed);
+}
+
 void backward(const at::Tensor& loss, Reducer& reducer, PhaseTimes& times) {
   const auto begin = PhaseTimes::Clock::now();
   loss.backward();
-  const double seconds = std::chrono::duration<double>(PhaseTimes::Clock::now() - begin).count();
-  const double exposed = reducer.take_exposed_seconds();
-  times.add(Phase::kBackward, seconds - exposed);
-  times.add(Phase::kCommunication, exposed);
+  add_phase(times, Phase::kBackward, begin, reducer.take_exposed_seconds());
+}
+
+void step(optim::Optimizer& optimizer, PhaseTimes& times) {
+  const auto begin = PhaseTimes::Clock::now();
+  optimizer.step();
+  optimizer.zero_grad();
+  add_phase(times, Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
 }
 
 std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& times) {
@@ -37,11 +48,7 @@ void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader
         value = loss(*batch);
       }
       backward(value, reducer, times);
-      {
-        const auto timed = times.measure(Phase::kOptimizer);
-        optimizer.step();
-        optimizer.zero_grad();
-      }
+      step(optimizer, times);
       ++state.step;
       state.consumed = loader.consumed();
       if (hooks.after_step) hooks.after_step({state, value.item<double>(), batch->data.size(0)});

@@ -45,7 +45,9 @@ struct SmallRun {
                data::DistributedSampler(50, group->world_size(), group->rank(), {.seed = 3}),
                {.batch_size = 5, .transform = {.crop_padding = 1, .random_flip = true}}),
         model(make_model(*group), group),
-        optimizer(model->parameters(), {.lr = 1e-2}) {}
+        optimizer(model->parameters(), {.lr = 1e-2}) {
+    optimizer.shard(group);
+  }
 
   static std::shared_ptr<SmallNet> make_model(ProcessGroup& group) {
     torch::manual_seed(static_cast<std::uint64_t>(10 + group.rank()));

@@ -1,0 +1,32 @@
+#include "paceline/optim/flat_layout.h"
+
+#include <ATen/ATen.h>
+
+namespace paceline::optim {
+namespace {
+
+constexpr std::int64_t kLine = 64 / sizeof(float);
+
+std::int64_t round_up(std::int64_t count, std::int64_t unit) {
+  return (count + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(const std::vector<at::Tensor>& tensors, int num_parts)
+    : num_parts_(num_parts) {
+  for (const auto& tensor : tensors) {
+    offsets_.push_back(count_);
+    count_ += round_up(tensor.numel(), kLine);
+  }
+  count_ = round_up(count_, kLine * num_parts_);
+}
+
+at::Tensor FlatLayout::place(const at::Tensor& flat, std::size_t tensor,
+                             const at::Tensor& like) const {
+  return at::from_blob(
+      flat.data_ptr<float>() + offsets_[tensor], like.sizes(), like.strides(), [flat](void*) {},
+      flat.options());
+}
+
+}  // namespace paceline::optim
