@@ -4,8 +4,8 @@
 // and every rank's random state. A run that was interrupted and resumed ends with the same bits as
 // one that was not, given the same number of ranks.
 //
-// Rank 0 writes and reads (replicas are equal, a sharded optimizer's state is gathered); the others get everything from it, so that only
-// rank 0 needs the folder.
+// Rank 0 writes and reads (replicas are equal, a sharded optimizer's state is gathered); the others
+// get everything from it, so that only rank 0 needs the folder.
 //
 // Thread safety: none.
 
