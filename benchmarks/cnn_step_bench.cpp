@@ -5,12 +5,13 @@
 //
 // Each variant changes one option of the whole; they take turns, round by round, in the
 // same processes. The allocator's setting is for a whole process: --default-malloc runs everything
-// without it.
+// without it, and so is the sharing of tensors: --ordinary-tensors.
 
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "paceline/models/cnn.h"
 #include "paceline/optim/adam.h"
 #include "paceline/parallel/distributed_data_parallel.h"
+#include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/train/runtime.h"
 
 #include "benchmarks/spread.h"
@@ -133,8 +135,10 @@ Phases run_steps(Replica& replica, const Data& data, int steps) {
   return phases;
 }
 
-void run(int rounds, int steps) {
+void run(int rounds, int steps, bool symmetric) {
   const auto group = init_process_group();
+  std::optional<SymmetricTensors> symmetric_tensors;
+  if (symmetric) symmetric_tensors.emplace(*group);
   const Data data;
   std::vector<std::unique_ptr<Replica>> replicas;
   for (const Variant& variant :
@@ -176,14 +180,17 @@ int main(int argc, char** argv) {
   int rounds = 5;
   int steps = 30;
   bool default_malloc = false;
+  bool ordinary_tensors = false;
   CLI::App app("where the time of one training step goes");
   app.add_option("--rounds", rounds, "interleaved rounds")->check(CLI::Range(1, 1000));
   app.add_option("--steps", steps, "steps of a variant in a round")->check(CLI::Range(1, 100000));
   app.add_flag("--default-malloc", default_malloc, "give freed memory back to the system");
+  app.add_flag("--ordinary-tensors", ordinary_tensors,
+               "tensors in memory that the ranks do not share");
   CLI11_PARSE(app, argc, argv);
   try {
     if (!default_malloc) paceline::train::keep_large_blocks();
-    paceline::benchmarks::run(rounds, steps);
+    paceline::benchmarks::run(rounds, steps, !ordinary_tensors);
   } catch (const std::exception& error) {
     fmt::print(stderr, "cnn_step_bench: {}\n", error.what());
     return 1;

@@ -13,6 +13,7 @@
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/telemetry/metrics_log.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/train/checkpointer.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/loop.h"

@@ -5,11 +5,13 @@
 
 #include <memory>
 
+#include "paceline/collectives/buffer.h"
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/symmetric_buffer.h"
 #include "paceline/collectives/work.h"
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
+#include "paceline/transport/mapping.h"
 
 namespace paceline {
 
@@ -48,7 +50,10 @@ class Backend {
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 
   // Collective, serialised like run().
-  virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Deadline deadline) = 0;
+  virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) = 0;
+  // Serialised like run(). Whether collectives on this memory of this rank need no copies, if the
+  // other ranks' is like it.
+  virtual bool is_symmetric(ConstBuffer buffer) const = 0;
 
   // Local, from any thread: fails what is under way here and tells the other ranks why. The first
   // cause stays.

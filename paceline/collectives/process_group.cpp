@@ -327,6 +327,20 @@ int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOpt
 }
 
 SymmetricBuffer ProcessGroup::allocate_symmetric(std::size_t bytes, const CallOptions& options) {
+  return allocate(bytes, Pages::kPresent, options);
+}
+
+SymmetricBuffer ProcessGroup::reserve_symmetric(std::size_t bytes, const CallOptions& options) {
+  return allocate(bytes, Pages::kOnTouch, options);
+}
+
+bool ProcessGroup::is_symmetric(ConstBuffer buffer) {
+  bool answer = false;
+  run_in_order([&](const WaitOptions&) { answer = backend_->is_symmetric(buffer); }, {});
+  return answer;
+}
+
+SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const CallOptions& options) {
   check(bytes > 0, "rank {}: allocate_symmetric: 0 bytes", rank_);
   Collective call;
   call.op = Op::kAllocate;
@@ -337,7 +351,7 @@ SymmetricBuffer ProcessGroup::allocate_symmetric(std::size_t bytes, const CallOp
         // Moves nothing, but shows who makes another call, or asks for another size.
         const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
         backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
-        buffer = backend_->allocate_symmetric(bytes, wait.deadline);
+        buffer = backend_->allocate_symmetric(bytes, pages, wait.deadline);
       },
       options);
   return buffer;

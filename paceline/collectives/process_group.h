@@ -138,6 +138,11 @@ class ProcessGroup {
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
   // copies.
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
+  // As allocate_symmetric, for large areas: a page takes memory when it is first touched. Forked
+  // children cannot see it.
+  SymmetricBuffer reserve_symmetric(std::size_t bytes, const CallOptions& options = {});
+  // Local: whether collectives on this memory need no copies, if the other ranks' is like it.
+  bool is_symmetric(ConstBuffer buffer);
 
   // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
   // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Null
@@ -170,6 +175,7 @@ class ProcessGroup {
   WorkPtr enqueue(std::function<void(const WaitOptions&)> operation, std::string description,
                   const CallOptions& options);
   void progress(const std::stop_token& stop);
+  SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   Deadline deadline_of(const CallOptions& options) const;
   std::shared_ptr<ProcessGroup> form(const std::string& name, const std::vector<int>& ranks,
                                      const std::optional<GroupOptions>& options);

@@ -11,6 +11,7 @@ set(SOURCES
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
   process_group.cpp
+  symmetric_arena.cpp
   text.cpp
   work.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)

@@ -5,6 +5,7 @@
 //
 // A value that shares ownership: the memory lives as long as any copy, also beyond its group.
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -14,9 +15,11 @@ namespace paceline {
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
-  // Memory of this rank's block; `owner` keeps it alive.
-  SymmetricBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner)
-      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
+  // Memory of this rank's block; `owner` keeps it alive. `is_live` becomes false when the group
+  // fails.
+  SymmetricBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner,
+                  std::shared_ptr<const std::atomic<bool>> is_live)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)), is_live_(std::move(is_live)) {}
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
@@ -26,11 +29,15 @@ class SymmetricBuffer {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
   }
   const std::shared_ptr<void>& owner() const { return owner_; }
+  // False once an operation of the group has failed: a rank that is late may still write results of
+  // that operation, so that the memory is good for nothing else. Any thread.
+  bool is_live() const { return is_live_ != nullptr && *is_live_; }
 
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   std::shared_ptr<void> owner_;
+  std::shared_ptr<const std::atomic<bool>> is_live_;
 };
 
 }  // namespace paceline

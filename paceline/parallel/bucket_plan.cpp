@@ -21,13 +21,17 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
   for (std::size_t i = parameters.size(); i-- > 0;) {
     const auto& parameter = parameters[i];
     const auto type = parameter.scalar_type();
+    if (parameter.nbytes() >= limits.alone_bytes) {
+      closed.push_back({type, {{i, 0}}, static_cast<std::size_t>(parameter.numel()), true});
+      continue;
+    }
     auto bucket =
         std::find_if(open.begin(), open.end(), [&](const auto& b) { return b.type == type; });
-    if (bucket == open.end()) bucket = open.insert(open.end(), BucketPlan{type, {}, 0});
+    if (bucket == open.end()) bucket = open.insert(open.end(), BucketPlan{type, {}, 0, false});
     bucket->slots.push_back({i, bucket->count});
     bucket->count += padded_count(parameter);
-    const bool is_first =
-        std::none_of(closed.begin(), closed.end(), [&](const auto& b) { return b.type == type; });
+    const bool is_first = std::none_of(
+        closed.begin(), closed.end(), [&](const auto& b) { return b.type == type && !b.is_alone; });
     if (bucket->count * parameter.element_size() >=
         (is_first ? limits.first_bytes : limits.cap_bytes)) {
       closed.push_back(std::move(*bucket));

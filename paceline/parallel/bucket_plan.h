@@ -8,6 +8,7 @@
 // DistributedDataParallel (a bucket is closed once it has reached its limit), one type per bucket.
 
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +18,8 @@ namespace paceline {
 struct BucketLimits {
   std::size_t first_bytes = 1 << 20;
   std::size_t cap_bytes = 25 << 20;
+  // A gradient from this size on is alone: it needs no bucket's memory.
+  std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
 };
 
 struct BucketSlot {
@@ -28,6 +31,7 @@ struct BucketPlan {
   at::ScalarType type;
   std::vector<BucketSlot> slots;
   std::size_t count = 0;  // elements, with padding: every slot begins on a cache line
+  bool is_alone = false;  // one gradient of at least alone_bytes
 };
 
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,

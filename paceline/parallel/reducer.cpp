@@ -1,5 +1,6 @@
 #include "paceline/parallel/reducer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 
@@ -10,6 +11,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
@@ -36,6 +38,16 @@ at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor
       data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options());
 }
 
+// From here on the copy into a bucket costs more than an all-reduce of its own.
+constexpr std::size_t kLargeBytes = 512 << 10;
+static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
+
+// Collective; the same answer on every rank.
+bool large_tensors_need_no_copy(ProcessGroup& group) {
+  const at::Tensor probe = at::empty({static_cast<std::int64_t>(kLargeBytes)}, at::kByte);
+  return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
@@ -51,7 +63,10 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
     parameter.named = std::move(named);
     parameters_.push_back(std::move(parameter));
   }
-  for (auto& plan : plan_buckets(tensors, limits)) make_bucket(std::move(plan));
+  BucketLimits all_limits = limits;
+  if (large_tensors_need_no_copy(*group_))
+    all_limits.alone_bytes = std::min(all_limits.alone_bytes, kLargeBytes);
+  for (auto& plan : plan_buckets(tensors, all_limits)) make_bucket(std::move(plan));
   for (std::size_t i = 0; i < parameters_.size(); ++i) add_hook(i);
 }
 
@@ -63,12 +78,13 @@ Reducer::~Reducer() {
 
 void Reducer::make_bucket(BucketPlan plan) {
   Bucket bucket;
-  bucket.flat = empty_symmetric(*group_, {static_cast<std::int64_t>(plan.count)}, plan.type);
+  if (!plan.is_alone)
+    bucket.flat = empty_symmetric(*group_, {static_cast<std::int64_t>(plan.count)}, plan.type);
   for (const auto& slot : plan.slots) {
     auto& parameter = parameters_[slot.parameter];
-    const auto& tensor = parameter.named.tensor;
     parameter.bucket = buckets_.size();
-    parameter.place = place_in(bucket.flat, slot.offset, tensor);
+    if (!plan.is_alone)
+      parameter.place = place_in(bucket.flat, slot.offset, parameter.named.tensor);
   }
   bucket.plan = std::move(plan);
   buckets_.push_back(std::move(bucket));
@@ -104,25 +120,32 @@ void Reducer::begin_backward() {
   torch::autograd::Engine::get_default_engine().queue_callback([this] { end_backward(); });
 }
 
-// Divides on the way into the bucket. A gradient that has accumulated in its place is divided
-// there.
+// A gradient that has accumulated in its place is there already.
 void Reducer::store_gradient(Parameter& parameter) const {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
-  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-  const double factor = 1.0 / group_->world_size();
-  if (gradient.is_alias_of(parameter.place)) {
-    gradient.mul_(factor);
-    return;
+  const at::Tensor& tensor = parameter.named.tensor;
+  at::Tensor& gradient = tensor.mutable_grad();
+  if (!parameter.place.defined()) {
+    // Rank by rank in the same order of elements: in the parameter's.
+    if (gradient.strides() != tensor.strides())
+      gradient = at::empty_like(tensor.detach()).copy_(gradient);
+  } else if (!gradient.is_alias_of(parameter.place)) {
+    parameter.place.copy_(gradient);
+    gradient = parameter.place;
   }
-  at::mul_out(parameter.place, gradient, at::scalar_tensor(factor, gradient.options()));
-  gradient = parameter.place;
+}
+
+at::Tensor Reducer::content(const Bucket& bucket) const {
+  if (bucket.flat.defined()) return bucket.flat;
+  return parameters_[bucket.plan.slots.front().parameter].named.tensor.grad();
 }
 
 void Reducer::launch_complete_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
     auto& bucket = buckets_[next_bucket_++];
-    if (group_->world_size() > 1) bucket.work = all_reduce_async(*group_, bucket.flat);
+    if (group_->world_size() > 1)
+      bucket.work = all_reduce_async(*group_, content(bucket), ReduceOp::kMean);
   }
 }
 

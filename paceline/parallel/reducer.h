@@ -2,12 +2,13 @@
 
 // Averages gradients over the ranks while the backward pass still runs.
 //
-// Every parameter's gradient has a place in a bucket; buckets lie in the group's symmetric memory.
-// When autograd has finished a parameter's gradient, a hook divides it by the number of ranks into
-// that place (as PyTorch's DistributedDataParallel does) and makes
-// `.grad` that place. When a bucket is complete and all earlier ones are under way, its
-// all-reduce starts on the group's thread. At the end of the backward pass the calling thread waits
-// for all of them.
+// Small gradients travel together: each has a place in a bucket, and buckets lie in the group's
+// symmetric memory. When autograd has finished such a gradient, a hook copies it to its place and
+// makes `.grad` that place. A large gradient is reduced where autograd left it, if that needs no
+// copy (over sockets; on one host where tensors are symmetric, see SymmetricTensors); otherwise it
+// goes into a bucket too. When a bucket is complete and all earlier ones are under way, its
+// all-reduce, which averages, starts on the group's thread. At the end of the backward pass the
+// calling thread waits for all of them.
 //
 // A parameter that got no gradient in a backward pass is an error at the end of that pass, on every
 // rank, with its name: no replica has taken a step yet. Parameters that a model does not always use
@@ -54,14 +55,14 @@ class Reducer {
  private:
   struct Bucket {
     BucketPlan plan;
-    at::Tensor flat;
+    at::Tensor flat;          // undefined for a gradient that is reduced where it lies
     std::size_t missing = 0;  // gradients that are not there yet
     WorkPtr work;
   };
   struct Parameter {
     NamedParameter named;
     std::size_t bucket = 0;
-    at::Tensor place;  // of its gradient, in the bucket
+    at::Tensor place;  // of its gradient, in the bucket; undefined outside
     std::shared_ptr<torch::autograd::Node> accumulator;
     std::uintptr_t hook = 0;
     bool ready = false;
@@ -72,6 +73,7 @@ class Reducer {
   void on_gradient(std::size_t index);
   void begin_backward();
   void store_gradient(Parameter& parameter) const;
+  at::Tensor content(const Bucket& bucket) const;
   void launch_complete_buckets();
   void end_backward();
   void require_all_ready();

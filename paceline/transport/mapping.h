@@ -9,14 +9,19 @@
 
 namespace paceline {
 
+// When pages come: all at once, so that a lack of memory is an error here and now, or one
+// by one as they are touched, for large areas of which a part may be used.
+enum class Pages { kPresent, kOnTouch };
+
 class Mapping {
  public:
   Mapping() = default;
   // Zeroed memory of this process. Error(kSystem) with the size when there is none.
-  static Mapping anonymous(std::size_t bytes);
+  static Mapping anonymous(std::size_t bytes, Pages pages);
   // The first `bytes` of a file, shared with everybody who maps it; empty, with errno set, when
-  // that fails. The pages must exist.
-  static Mapping of_file(const Fd& file, std::size_t bytes);
+  // that fails. Requires: with Pages::kPresent, the file has them. Pages that come on touch are not
+  // seen by forked children, who would share them by mistake.
+  static Mapping of_file(const Fd& file, std::size_t bytes, Pages pages);
 
   Mapping(Mapping&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "paceline/core/deadline.h"
+#include "paceline/transport/mapping.h"
 
 namespace paceline {
 
-// One block per rank, all of the same size, zeroed, page-aligned, its pages present. A resource:
-// the memory is unmapped when the last owner lets go. Owners are the group and the user's
-// SymmetricBuffer or tensors.
+// One block per rank, all of the same size, zeroed, page-aligned. A resource: the memory is
+// unmapped when the last owner lets go. Owners are the group and the user's SymmetricBuffer or
+// tensors.
 class SharedBlocks {
  public:
   virtual ~SharedBlocks() = default;
@@ -31,9 +32,11 @@ class SharedMemory {
   virtual ~SharedMemory() = default;
   // "shm" or "loopback".
   virtual const char* name() const = 0;
-  // Collective: every rank calls it, in the same order, with the same size. Error(kSystem) with the
-  // needed size, on every rank, when one of them cannot get the memory; never a signal later.
-  virtual std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Deadline deadline) = 0;
+  // Collective: every rank calls it, in the same order, with the same arguments. Error(kSystem)
+  // with the needed size, on every rank, when one of them cannot get the memory; never a signal
+  // later.
+  virtual std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
+                                                 Deadline deadline) = 0;
 };
 
 }  // namespace paceline

@@ -61,7 +61,7 @@ Fd make_file(std::size_t bytes, bool sealed) {
 std::optional<Error> allocate_shm(RawMesh& raw, std::chrono::milliseconds limit = 5s) {
   ShmMemory memory(*raw.mesh);
   try {
-    const auto blocks = memory.allocate(kBytes, Deadline::after(limit));
+    const auto blocks = memory.allocate(kBytes, Pages::kPresent, Deadline::after(limit));
     blocks->of(1)[kBytes - 1] = std::byte{1};
   } catch (const Error& error) {
     return error;
@@ -139,18 +139,18 @@ TEST(LoopbackMemory, a_number_that_nobody_lent_is_never_an_address) {
   offer(raw, {.value = 0xdeadbeef}, -1);
   offer(raw, {.value = 0}, -1);
   LoopbackMemory memory(*raw.mesh);
-  EXPECT_THROW(memory.allocate(kBytes, Deadline::after(5s)), Error);
+  EXPECT_THROW(memory.allocate(kBytes, Pages::kPresent, Deadline::after(5s)), Error);
 }
 
 TEST(Mapping, of_a_file_is_shared_and_of_nothing_is_empty) {
   const Fd file = make_file(kBytes, true);
-  const auto one = Mapping::of_file(file, kBytes);
-  const auto two = Mapping::of_file(file, kBytes);
+  const auto one = Mapping::of_file(file, kBytes, Pages::kPresent);
+  const auto two = Mapping::of_file(file, kBytes, Pages::kPresent);
   one.data()[17] = std::byte{42};
   EXPECT_EQ(two.data()[17], std::byte{42});
-  EXPECT_FALSE(Mapping::of_file(Fd(), kBytes));
+  EXPECT_FALSE(Mapping::of_file(Fd(), kBytes, Pages::kPresent));
   EXPECT_EQ(errno, EBADF);
-  EXPECT_THROW(Mapping::anonymous(std::size_t(1) << 60), Error);
+  EXPECT_THROW(Mapping::anonymous(std::size_t(1) << 60, Pages::kPresent), Error);
 }
 
 }  // namespace

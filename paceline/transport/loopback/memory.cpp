@@ -73,9 +73,9 @@ class LoopbackBlocks : public SharedBlocks {
 };
 
 // Null when there is no memory.
-Block make_block(std::size_t bytes) {
+Block make_block(std::size_t bytes, Pages pages) {
   try {
-    return std::make_shared<Mapping>(Mapping::anonymous(bytes));
+    return std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
   } catch (const Error&) {
     return nullptr;
   }
@@ -83,8 +83,9 @@ Block make_block(std::size_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<SharedBlocks> LoopbackMemory::allocate(std::size_t bytes, Deadline deadline) {
-  const Block own = make_block(bytes);
+std::shared_ptr<SharedBlocks> LoopbackMemory::allocate(std::size_t bytes, Pages pages,
+                                                       Deadline deadline) {
+  const Block own = make_block(bytes, pages);
   const Loan loan(own);
   std::vector<Block> blocks(static_cast<std::size_t>(mesh_.world_size()));
   blocks[static_cast<std::size_t>(mesh_.rank())] = own;

@@ -33,14 +33,20 @@ bool is_beyond_file_size_limit(std::size_t bytes) {
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur;
 }
 
-// A descriptor whose pages are reserved and whose size stays, so that touching them later cannot
-// fail; empty, with errno set, otherwise.
-Fd reserve_pages(std::size_t bytes) {
+// Returns an errno.
+int give_size(const Fd& file, std::size_t bytes, Pages pages) {
+  const auto size = static_cast<off_t>(bytes);
+  if (pages == Pages::kPresent) return posix_fallocate(file.get(), 0, size);
+  return ftruncate(file.get(), size) == 0 ? 0 : errno;
+}
+
+// A descriptor whose size stays, so that touching it later cannot fail; empty, with errno set,
+// otherwise.
+Fd make_file(std::size_t bytes, Pages pages) {
   Fd file(memfd_create("paceline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return file;
-  int status = is_beyond_file_size_limit(bytes)
-                   ? EFBIG
-                   : posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
+  int status = EFBIG;
+  if (!is_beyond_file_size_limit(bytes)) status = give_size(file, bytes, pages);
   if (status == 0 && fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     status = errno;
   }
@@ -52,7 +58,7 @@ Fd reserve_pages(std::size_t bytes) {
 }
 
 // A peer's file: empty, with errno set, unless it is as large as it must be and stays so.
-Mapping map_file_of_peer(const Fd& file, std::size_t bytes) {
+Mapping map_file_of_peer(const Fd& file, std::size_t bytes, Pages pages) {
   struct stat status {};
   const int seals = fcntl(file.get(), F_GET_SEALS);
   const bool keeps_its_size = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
@@ -61,20 +67,21 @@ Mapping map_file_of_peer(const Fd& file, std::size_t bytes) {
     errno = EINVAL;
     return {};
   }
-  return Mapping::of_file(file, bytes);
+  return Mapping::of_file(file, bytes, pages);
 }
 
 }  // namespace
 
-std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Deadline deadline) {
+std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages,
+                                                  Deadline deadline) {
   std::vector<Mapping> mappings(static_cast<std::size_t>(mesh_.world_size()));
   int error = 0;  // the first of this rank
   const auto keep = [&](int rank, Mapping mapping) {
     if (!mapping && error == 0) error = errno;
     mappings[static_cast<std::size_t>(rank)] = std::move(mapping);
   };
-  const Fd own = reserve_pages(bytes);
-  keep(mesh_.rank(), own ? Mapping::of_file(own, bytes) : Mapping());
+  const Fd own = make_file(bytes, pages);
+  keep(mesh_.rank(), own ? Mapping::of_file(own, bytes, pages) : Mapping());
   exchange_with_peers(
       mesh_, bytes, deadline,
       [&](int) {
@@ -83,7 +90,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Deadline de
       [&](int peer, MemoryHandle handle) {
         const Fd file(handle.fd);
         if (file) {
-          keep(peer, map_file_of_peer(file, bytes));
+          keep(peer, map_file_of_peer(file, bytes, pages));
         } else if (handle.value != 0 && error == 0) {
           error = EMFILE;  // it was sent, but this process can hold no more descriptors
         }

@@ -16,7 +16,8 @@ class ShmMemory : public SharedMemory {
   // Requires: `mesh` outlives this object; all its ranks are on this host.
   explicit ShmMemory(Mesh& mesh) : mesh_(mesh) {}
   const char* name() const override { return "shm"; }
-  std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Deadline deadline) override;
+  std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
+                                         Deadline deadline) override;
 
  private:
   Mesh& mesh_;

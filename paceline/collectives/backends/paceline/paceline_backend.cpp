@@ -51,14 +51,25 @@ WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline
   return point_to_point_.receive(call, deadline);
 }
 
-SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Deadline deadline) {
+SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
+                                                    Deadline deadline) {
   if (shared_) {
-    SymmetricBuffer buffer;
-    guarded([&] { buffer = shared_->allocate(bytes, deadline); });
-    return buffer;
+    try {
+      const auto blocks = shared_->allocate(bytes, pages, deadline);
+      return {blocks->of(mesh_->rank()), bytes, blocks, is_live_};
+    } catch (const Error& error) {
+      // Of a lack of memory every rank has heard, and the group goes on.
+      if (error.code() != ErrorCode::kSystem) abort(error);
+      throw;
+    }
   }
-  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes));
-  return {mapping->data(), bytes, mapping};
+  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
+  return {mapping->data(), bytes, mapping, is_live_};
+}
+
+// Over sockets no memory is copied before it is sent.
+bool PacelineBackend::is_symmetric(ConstBuffer buffer) const {
+  return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
 }
 
 void PacelineBackend::guarded(const std::function<void()>& operation) {
@@ -78,6 +89,7 @@ void PacelineBackend::guarded(const std::function<void()>& operation) {
 }
 
 void PacelineBackend::abort(const Error& cause) {
+  *is_live_ = false;
   mesh_->abort(cause);
   point_to_point_.wake();
 }

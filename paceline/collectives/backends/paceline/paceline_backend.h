@@ -28,7 +28,8 @@ class PacelineBackend : public Backend {
            const WaitOptions& wait) override;
   WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
-  SymmetricBuffer allocate_symmetric(std::size_t bytes, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
+  bool is_symmetric(ConstBuffer buffer) const override;
   void abort(const Error& cause) override;
 
  private:
@@ -36,6 +37,8 @@ class PacelineBackend : public Backend {
   void guarded(const std::function<void()>& operation);
 
   const std::unique_ptr<Mesh> mesh_;
+  // Owners: this and every SymmetricBuffer.
+  const std::shared_ptr<std::atomic<bool>> is_live_ = std::make_shared<std::atomic<bool>>(true);
   std::optional<SharedExecutor> shared_;
   MessageExecutor messages_;
   PointToPoint point_to_point_;

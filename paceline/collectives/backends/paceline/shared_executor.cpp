@@ -64,16 +64,18 @@ struct SharedExecutor::Operation {
 
 SharedExecutor::SharedExecutor(Mesh& mesh, Deadline deadline)
     : mesh_(mesh),
-      blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kStagingBytes, deadline)),
+      blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kStagingBytes, Pages::kPresent,
+                                             deadline)),
       barrier_(mesh, *blocks_),
       announced_(static_cast<std::size_t>(mesh.world_size())),
       contributions_(static_cast<std::size_t>(mesh.world_size())),
       block_sources_(contributions_.size()) {}
 
-SymmetricBuffer SharedExecutor::allocate(std::size_t bytes, Deadline deadline) {
-  auto blocks = mesh_.shared_memory()->allocate(bytes, deadline);
+std::shared_ptr<SharedBlocks> SharedExecutor::allocate(std::size_t bytes, Pages pages,
+                                                       Deadline deadline) {
+  auto blocks = mesh_.shared_memory()->allocate(bytes, pages, deadline);
   regions_.push_back(blocks);
-  return {blocks->of(mesh_.rank()), bytes, blocks};
+  return blocks;
 }
 
 void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,

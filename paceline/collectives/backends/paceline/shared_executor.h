@@ -31,7 +31,11 @@ class SharedExecutor {
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
   // Collective.
-  SymmetricBuffer allocate(std::size_t bytes, Deadline deadline);
+  std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
+  // Whether this rank's memory lies in what allocate() gave.
+  bool is_symmetric(const void* data, std::size_t bytes) const {
+    return find(data, bytes).region >= 0;
+  }
 
  private:
   struct Operation;  // one call with all that its steps need

@@ -1,0 +1,30 @@
+#pragma once
+
+// Everything in which the supported versions of LibTorch differ, from Debian's 1.13.1 to the
+// current 2.x. Nothing else in the project asks for a version.
+
+#include <cstddef>
+#include <cstring>
+
+#include <c10/core/Allocator.h>
+#include <torch/version.h>
+
+namespace paceline {
+
+// An allocator's one function is const before 2.3; from then on it also copies.
+class PortableAllocator : public c10::Allocator {
+ public:
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+  c10::DataPtr allocate(std::size_t bytes) override { return allocate_block(bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+#else
+  c10::DataPtr allocate(std::size_t bytes) const override { return allocate_block(bytes); }
+#endif
+
+ private:
+  virtual c10::DataPtr allocate_block(std::size_t bytes) const = 0;
+};
+
+}  // namespace paceline
