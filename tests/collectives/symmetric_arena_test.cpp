@@ -1,0 +1,105 @@
+#include "paceline/collectives/symmetric_arena.h"
+
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kMega = 1 << 20;
+
+TEST(SymmetricArena, blocks_are_aligned_and_apart_and_whole_again_when_all_are_free) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    SymmetricArena arena(group, 4 * kMega);
+    std::mt19937 random(static_cast<unsigned>(group.rank()));
+    std::map<std::byte*, std::size_t> held;  // an own record of what is in use
+    for (int round = 0; round < 2000; ++round) {
+      if (random() % 2 == 0) {
+        const std::size_t bytes = 1 + random() % (300 << 10);
+        std::byte* const block = arena.allocate(bytes);
+        if (block == nullptr) continue;
+        ASSERT_EQ(reinterpret_cast<std::uintptr_t>(block) % SymmetricArena::kAlignment, 0u);
+        ASSERT_TRUE(arena.contains(block) && arena.contains(block + bytes - 1));
+        const auto next = held.lower_bound(block);
+        if (next != held.end()) {
+          ASSERT_LE(block + bytes, next->first);
+        }
+        if (next != held.begin()) {
+          const auto before = std::prev(next);
+          ASSERT_LE(before->first + before->second, block);
+        }
+        held.emplace(block, bytes);
+      } else if (!held.empty()) {
+        const auto any = std::next(held.begin(), static_cast<long>(random() % held.size()));
+        arena.deallocate(any->first);
+        held.erase(any);
+      }
+      ASSERT_EQ(arena.is_empty(), held.empty());
+    }
+    for (const auto& [block, bytes] : held) arena.deallocate(block);
+    EXPECT_NE(arena.allocate(4 * kMega), nullptr);
+    EXPECT_EQ(arena.allocate(1), nullptr);
+    group.barrier();
+  });
+}
+
+TEST(SymmetricArena, what_does_not_fit_is_null) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    SymmetricArena arena(group, kMega);
+    EXPECT_EQ(arena.allocate(kMega + 1), nullptr);
+    EXPECT_EQ(arena.allocate(std::size_t(-1)), nullptr);
+    EXPECT_NE(arena.allocate(0), nullptr);
+    EXPECT_EQ(arena.allocate(kMega), nullptr);
+  });
+}
+
+// Far more than the machine has: only touched pages take memory.
+TEST(SymmetricArena, large_blocks_at_different_places_are_reduced_in_place) {
+  const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) {
+    SymmetricArena arena(group, std::size_t(1) << 40);
+    for (int i = 0; i <= group.rank(); ++i) arena.allocate(kMega);  // other offsets on every rank
+    auto* const data = reinterpret_cast<float*>(arena.allocate(2 * kMega));
+    const std::span values(data, 2 * kMega / sizeof(float));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(i % 1000) + static_cast<float>(group.rank());
+    if (!group.is_symmetric(values)) return std::string("not symmetric");
+    group.all_reduce(values);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] != 3 * static_cast<float>(i % 1000) + 3) return "wrong at " + std::to_string(i);
+    }
+    return std::string("right");
+  });
+  for (const auto& result : results) EXPECT_EQ(result.report, "right");
+}
+
+TEST(SymmetricArena, memory_of_a_failed_group_is_not_used_again) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    SymmetricArena arena(group, kMega);
+    std::byte* const block = arena.allocate(kMega);
+    group.barrier();
+    group.abort("the test says so");
+    EXPECT_EQ(arena.allocate(1), nullptr);
+    arena.deallocate(block);
+    EXPECT_TRUE(arena.is_empty());
+    EXPECT_EQ(arena.allocate(1), nullptr);
+  });
+}
+
+TEST(SymmetricArena, ordinary_memory_is_not_symmetric) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    std::vector<float> ordinary(1000);
+    EXPECT_FALSE(group.is_symmetric(std::span(ordinary)));
+    const auto buffer = group.allocate_symmetric(8192);
+    EXPECT_TRUE(group.is_symmetric(buffer.as<float>()));
+    EXPECT_FALSE(group.is_symmetric(std::span(buffer.as<float>().data(), 8192)));  // beyond it
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace paceline
