@@ -1,6 +1,6 @@
 #include "examples/train_cnn/console.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "paceline/train/runtime.h"
 

@@ -1,6 +1,6 @@
 #include "examples/train_cnn/images.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "paceline/core/error.h"
 

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <torch/torch.h>
 

@@ -47,7 +47,7 @@ std::string find_program(const std::string& name, const std::string& path) {
   if (name.find('/') != std::string::npos) return check_path(name);
   std::istringstream folders(path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
     if (look_at(candidate) == Finding::kGood) return candidate;
   }
   const bool here = look_at("./" + name) != Finding::kMissing;

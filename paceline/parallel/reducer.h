@@ -26,10 +26,7 @@
 #include "paceline/collectives/process_group.h"
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/parallel/replica_check.h"
-
-namespace torch::autograd {
-struct Node;
-}
+#include "paceline/tensor/libtorch_version.h"
 
 namespace paceline {
 
@@ -63,7 +60,7 @@ class Reducer {
     NamedParameter named;
     std::size_t bucket = 0;
     at::Tensor place;  // of its gradient, in the bucket; undefined outside
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    GradientAccumulator accumulator;
     std::uintptr_t hook = 0;
     bool ready = false;
   };

@@ -45,9 +45,10 @@ TcpStoreServerOptions fit_to_descriptor_limit(TcpStoreServerOptions options) {
 
 }  // namespace
 
-StoreServerLoop::StoreServerLoop(Fd listener, Secret secret, const TcpStoreServerOptions& options)
+StoreServerLoop::StoreServerLoop(Fd listener, const Secret& secret,
+                                 const TcpStoreServerOptions& options)
     : listener_(std::move(listener)),
-      secret_(std::move(secret)),
+      secret_(secret),
       options_(fit_to_descriptor_limit(options)),
       name_("the store at " + to_string(Endpoint{local_address(listener_), local_port(listener_)})),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),

@@ -28,7 +28,7 @@ namespace paceline {
 class StoreServerLoop {
  public:
   // `listener` is made non-blocking.
-  StoreServerLoop(Fd listener, Secret secret, const TcpStoreServerOptions& options);
+  StoreServerLoop(Fd listener, const Secret& secret, const TcpStoreServerOptions& options);
 
   // Serves until stop(). Does not throw.
   void run();

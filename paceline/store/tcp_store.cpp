@@ -45,8 +45,8 @@ StoreReply receive_reply(const Fd& connection, Deadline deadline) {
 
 }  // namespace
 
-TcpStore::TcpStore(Endpoint endpoint, Secret secret, std::chrono::milliseconds timeout)
-    : endpoint_(std::move(endpoint)), secret_(std::move(secret)), timeout_(timeout) {
+TcpStore::TcpStore(Endpoint endpoint, const Secret& secret, std::chrono::milliseconds timeout)
+    : endpoint_(std::move(endpoint)), secret_(secret), timeout_(timeout) {
   Fd first = connect_until(store_deadline(timeout), false);
   local_address_ = paceline::local_address(first);
   keep_connection(std::move(first));

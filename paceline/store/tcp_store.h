@@ -30,7 +30,7 @@ class TcpStore final : public Store {
   // Connects, waiting up to `timeout` for the server to come up; `timeout` is then the store's.
   // Error(kTimeout) names the endpoint and the last cause, Error(kInvalid) says that the server has
   // another secret or is none of ours.
-  TcpStore(Endpoint endpoint, Secret secret,
+  TcpStore(Endpoint endpoint, const Secret& secret,
            std::chrono::milliseconds timeout = kDefaultStoreTimeout);
 
   using Store::get;

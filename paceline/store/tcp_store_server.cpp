@@ -7,13 +7,13 @@
 
 namespace paceline {
 
-TcpStoreServer::TcpStoreServer(const Endpoint& endpoint, Secret secret,
+TcpStoreServer::TcpStoreServer(const Endpoint& endpoint, const Secret& secret,
                                TcpStoreServerOptions options)
-    : TcpStoreServer(listen_tcp(endpoint), std::move(secret), options) {}
+    : TcpStoreServer(listen_tcp(endpoint), secret, options) {}
 
-TcpStoreServer::TcpStoreServer(Fd listener, Secret secret, TcpStoreServerOptions options)
+TcpStoreServer::TcpStoreServer(Fd listener, const Secret& secret, TcpStoreServerOptions options)
     : port_(local_port(listener)),
-      loop_(std::make_unique<StoreServerLoop>(std::move(listener), std::move(secret), options)),
+      loop_(std::make_unique<StoreServerLoop>(std::move(listener), secret, options)),
       thread_(start_thread("store-server", [loop = loop_.get()] { loop->run(); })) {}
 
 TcpStoreServer::~TcpStoreServer() {

@@ -41,9 +41,10 @@ class StoreServerLoop;
 class TcpStoreServer {
  public:
   // Port 0 picks a free one. Error(kSystem) names the endpoint when it cannot listen there.
-  TcpStoreServer(const Endpoint& endpoint, Secret secret, TcpStoreServerOptions options = {});
+  TcpStoreServer(const Endpoint& endpoint, const Secret& secret,
+                 TcpStoreServerOptions options = {});
   // Takes a socket that is listening already.
-  TcpStoreServer(Fd listener, Secret secret, TcpStoreServerOptions options = {});
+  TcpStoreServer(Fd listener, const Secret& secret, TcpStoreServerOptions options = {});
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
   ~TcpStoreServer();

@@ -17,8 +17,8 @@ void MetricsLog::write(const std::string& event,
   if (!file_) return;
   nlohmann::ordered_json line;
   line["event"] = event;
-  for (const auto& [name, value] : fields) {
-    std::visit([&](const auto& v) { line[name] = v; }, value);
+  for (const auto& field : fields) {
+    std::visit([&](const auto& value) { line[field.first] = value; }, field.second);
   }
   const std::string text =
       line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

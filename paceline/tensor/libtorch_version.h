@@ -5,11 +5,17 @@
 
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include <c10/core/Allocator.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
 namespace paceline {
+
+// A std::shared_ptr to a node in older versions, a c10::intrusive_ptr in newer ones.
+using GradientAccumulator =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
 // An allocator's one function is const before 2.3; from then on it also copies.
 class PortableAllocator : public c10::Allocator {

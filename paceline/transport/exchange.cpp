@@ -7,7 +7,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "paceline/core/check.h"
 
@@ -17,8 +16,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
-
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 // `error` is 0 at the connection's end.
 std::string broken_by(int error) {
@@ -89,20 +86,8 @@ bool Exchange::pump_sends(int peer) {
   bool moved = false;
   while (!sends.empty()) {
     auto& message = sends.front();
-    iovec parts[2];
-    msghdr request{};
-    request.msg_iov = parts;
-    const auto* header = reinterpret_cast<const std::byte*>(&message.header);
-    if (message.sent < kHeaderBytes) {
-      parts[request.msg_iovlen++] = {const_cast<std::byte*>(header) + message.sent,
-                                     kHeaderBytes - message.sent};
-    }
-    const std::size_t done = message.sent > kHeaderBytes ? message.sent - kHeaderBytes : 0;
-    const auto rest = message.payload.subspan(done);
-    if (!rest.empty())
-      parts[request.msg_iovlen++] = {const_cast<std::byte*>(rest.data()), rest.size()};
-    const ssize_t sent =
-        ::sendmsg(mesh_.socket(peer, Channel::kData), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send_rest(mesh_.socket(peer, Channel::kData), message.header,
+                                   message.payload, message.sent);
     if (sent < 0) {
       if (would_block(errno)) return moved;
       mesh_.throw_lost(peer, broken_by(errno));

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include <sys/types.h>
+
 namespace paceline {
 
 // What the two ends must agree about, as opaque words: the layers above fill and compare them.
@@ -21,5 +23,12 @@ struct MessageHeader {
   FingerprintWords fingerprint{};
 };
 static_assert(sizeof(MessageHeader) == 48);
+
+// Sends what is left of a message of which `sent` bytes are gone, header and payload in one system
+// call, without waiting. Returns what sendmsg() returns.
+ssize_t send_rest(int socket, const MessageHeader& header, std::span<const std::byte> payload,
+                  std::size_t sent);
+// Whether an errno means that the socket can take or give nothing now.
+bool would_block(int error);
 
 }  // namespace paceline

@@ -6,6 +6,7 @@ set(SOURCES
   mapping.cpp
   memory_exchange.cpp
   mesh.cpp
+  message.cpp
   notice.cpp
   peer.cpp
   shm/memory.cpp)

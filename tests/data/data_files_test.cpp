@@ -4,18 +4,18 @@
 #include <functional>
 
 #include <gmock/gmock.h>
+#include <zlib.h>
 
 #include "paceline/core/error.h"
 #include "paceline/data/idx_file.h"
 #include "paceline/data/image_dataset.h"
 
-#include "tests/data/fresh_directory.h"
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline::data {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FreshDirectory;
 using ::testing::HasSubstr;
 
 std::string big_endian(std::uint32_t value) {
@@ -40,18 +40,26 @@ void expect_error(ErrorCode code, const std::vector<std::string>& words,
   }
 }
 
+std::string write_gzipped(const FreshDirectory& folder, const std::string& name,
+                          const std::string& bytes) {
+  const gzFile file = ::gzopen(folder.file(name).c_str(), "wb");
+  ::gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  ::gzclose(file);
+  return folder.file(name);
+}
+
 void write_mnist(const FreshDirectory& folder,
                  const std::string& labels = std::string("\1\2\3", 3)) {
   for (const std::string part : {"train", "t10k"}) {
     folder.write(part + "-images-idx3-ubyte", idx({3, 2, 2}, "abcdefghijkl"));
-    folder.write_gzipped(part + "-labels-idx1-ubyte.gz", idx({3}, labels));
+    write_gzipped(folder, part + "-labels-idx1-ubyte.gz", idx({3}, labels));
   }
 }
 
 TEST(IdxFile, reads_plain_and_gzipped) {
   FreshDirectory folder;
   const auto text = idx({2, 1, 3}, "abcdef");
-  for (const auto& path : {folder.write("a", text), folder.write_gzipped("b.gz", text)}) {
+  for (const auto& path : {folder.write("a", text), write_gzipped(folder, "b.gz", text)}) {
     const auto file = read_idx(path, 3);
     EXPECT_THAT(file.sizes, ElementsAre(2, 1, 3));
     EXPECT_EQ(std::string(file.elements.begin(), file.elements.end()), "abcdef");
@@ -66,7 +74,7 @@ TEST(IdxFile, every_truncation_is_refused_with_file_and_offset) {
     const auto where = "ends at byte " + std::to_string(size);
     for (const bool gzipped : {false, true}) {
       const auto cut = text.substr(0, size);
-      const auto path = gzipped ? folder.write_gzipped("cut.gz", cut) : folder.write("cut", cut);
+      const auto path = gzipped ? write_gzipped(folder, "cut.gz", cut) : folder.write("cut", cut);
       expect_error(ErrorCode::kCorrupt, {path, where}, [&] { read_idx(path, 3); });
     }
   }
@@ -76,7 +84,7 @@ TEST(IdxFile, damaged_gzip_data_is_refused) {
   FreshDirectory folder;
   std::string elements;
   for (unsigned i = 0; i < 512; ++i) elements += static_cast<char>(i * i * 2654435761U >> 24);
-  const auto path = folder.write_gzipped("a.gz", idx({8, 8, 8}, elements));
+  const auto path = write_gzipped(folder, "a.gz", idx({8, 8, 8}, elements));
   std::ifstream in(path, std::ios::binary);
   const std::string packed{std::istreambuf_iterator<char>(in), {}};
   // Bytes 3 to 9 of the gzip header hold flags, time and system, which do not change the data; bits
@@ -155,7 +163,7 @@ TEST(Mnist, a_label_out_of_range_is_refused_with_its_byte) {
 TEST(Mnist, images_and_labels_of_different_number_are_refused) {
   FreshDirectory folder;
   write_mnist(folder);
-  folder.write_gzipped("train-labels-idx1-ubyte.gz", idx({2}, "\1\2"));
+  write_gzipped(folder, "train-labels-idx1-ubyte.gz", idx({2}, "\1\2"));
   expect_error(ErrorCode::kCorrupt, {"has 2 labels", "has 3 images"},
                [&] { load_mnist(folder.path(), Split::kTrain); });
 }

@@ -14,7 +14,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
 
-#include "tests/store/fresh_directory.h"
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline::launch {
 

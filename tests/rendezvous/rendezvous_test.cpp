@@ -12,8 +12,8 @@
 #include "paceline/store/prefix_store.h"
 #include "paceline/store/tcp_store_server.h"
 
+#include "tests/harness/fresh_directory.h"
 #include "tests/rendezvous/rank_threads.h"
-#include "tests/store/fresh_directory.h"
 
 namespace paceline {
 namespace {

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "paceline/core/check.h"
@@ -19,8 +18,6 @@ constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
 constexpr int kPollSliceMs = 10;
 // After so many rounds over the sockets it looks at deadlines and lets send() and receive() in.
 constexpr int kPumpsPerTurn = 64;
-
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 Fingerprint describe_call(const PointToPointCall& call) {
   Fingerprint fingerprint;
@@ -184,19 +181,8 @@ bool PointToPoint::pump_send(int peer) {
   if (queue.empty()) return false;
   Outgoing& message = queue.front();
   const std::size_t total = kHeaderBytes + bytes_of(message.call);
-  iovec parts[2];
-  msghdr request{};
-  request.msg_iov = parts;
-  if (message.sent < kHeaderBytes) {
-    parts[request.msg_iovlen++] = {reinterpret_cast<std::byte*>(&message.header) + message.sent,
-                                   kHeaderBytes - message.sent};
-  }
-  const std::size_t done = message.sent > kHeaderBytes ? message.sent - kHeaderBytes : 0;
-  if (bytes_of(message.call) > done) {
-    parts[request.msg_iovlen++] = {message.call.data + done, bytes_of(message.call) - done};
-  }
-  const ssize_t sent =
-      ::sendmsg(mesh_.socket(peer, Channel::kPointToPoint), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = send_rest(mesh_.socket(peer, Channel::kPointToPoint), message.header,
+                                 {message.call.data, bytes_of(message.call)}, message.sent);
   if (sent < 0) {
     if (would_block(errno)) return false;
     mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}", label("send", message.call),

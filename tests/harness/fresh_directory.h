@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "paceline/core/error.h"
@@ -25,6 +26,11 @@ class FreshDirectory {
   }
 
   std::string file(const std::string& name) const { return path_ + "/" + name; }
+  // Returns the file's path.
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(file(name), std::ios::binary | std::ios::trunc) << bytes;
+    return file(name);
+  }
   const std::string& path() const { return path_; }
 
  private:
