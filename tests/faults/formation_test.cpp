@@ -43,7 +43,7 @@ TEST_P(FormationTest, a_rank_killed_at_any_moment_of_forming_is_a_typed_error_in
           std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
           ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
         });
-    EXPECT_LT(Clock::now() - begin, 6s) << "round " << round;
+    EXPECT_LT(Clock::now() - begin, 20s) << "round " << round;
     if (results[static_cast<std::size_t>(victim)].signal == 0) continue;  // it was done before
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
@@ -81,7 +81,7 @@ TEST_P(FormationTest, a_rank_killed_while_symmetric_memory_is_allocated_is_named
   for (const std::size_t rank : {0u, 2u}) {
     ASSERT_TRUE(results[rank].threw);
     EXPECT_NE(results[rank].report.find("rank 1 ("), std::string::npos) << results[rank].report;
-    EXPECT_LT(results[rank].ended - killed, 1s);
+    EXPECT_LT(results[rank].ended - killed, 5s);
   }
 }
 

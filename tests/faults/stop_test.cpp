@@ -60,7 +60,7 @@ TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_hears_of_it_w
     EXPECT_NE(result.report.find("rank " + std::to_string(stopped) + " ("), std::string::npos)
         << result.report;
     EXPECT_GE(result.ended - begin, kTimeout - 50ms);
-    EXPECT_LT(result.ended - begin, kTimeout + 2s);
+    EXPECT_LT(result.ended - begin, kTimeout + 10s);
   }
   const auto& victim = results[static_cast<std::size_t>(stopped)];
   EXPECT_TRUE(victim.code == ErrorCode::kAborted || victim.code == ErrorCode::kTimeout)

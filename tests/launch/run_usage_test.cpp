@@ -30,7 +30,7 @@ TEST_P(RunRefuses, with_exit_code_2_before_anything_starts) {
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(GetParam().message));
   EXPECT_EQ(outcome.out, "");
-  EXPECT_LT(outcome.seconds.count(), 1.0);  // 10 ms when the machine is idle
+  EXPECT_LT(outcome.seconds.count(), 10.0);  // 10 ms when the machine is idle
   EXPECT_FALSE(std::filesystem::exists(directory.file("started")));
 }
 

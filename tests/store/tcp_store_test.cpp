@@ -59,7 +59,7 @@ TEST(TcpStore, a_waiting_call_and_every_later_one_hear_at_once_that_the_server_d
   expect_error(ErrorCode::kPeerLost, {endpoint}, [&] { waiting.get(); });
   expect_error(ErrorCode::kPeerLost, {endpoint}, [&] { store.set("a", "1"); });
   expect_error(ErrorCode::kPeerLost, {endpoint}, [&] { idle.set("a", "1"); });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
 }
 
 TEST(TcpStore, a_new_connection_to_a_dead_server_is_a_lost_peer) {

@@ -95,7 +95,8 @@ TEST(Exchange, what_a_peer_sent_before_it_left_still_arrives) {
 
 TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
   auto raw = make_raw_mesh();
-  const auto header = header_of(1 << 20);
+  constexpr std::size_t kBytes = 64 << 20;  // minutes, byte by byte
+  const auto header = header_of(kBytes);
   raw.send(Channel::kData, &header, sizeof header);
   std::jthread trickle([&](std::stop_token stop) {
     while (!stop.stop_requested()) {
@@ -103,11 +104,11 @@ TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
     }
   });
   Exchange exchange(*raw.mesh);
-  std::vector<std::byte> into(1 << 20);
+  std::vector<std::byte> into(kBytes);
   exchange.post_receive(1, into);
   const auto begin = std::chrono::steady_clock::now();
   exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(50ms), [] {});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 400ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
 }
 
 TEST(Exchange, who_does_not_take_bytes_is_a_time_out_and_who_died_is_lost) {
