@@ -22,7 +22,7 @@ using harness::SharedCounter;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kBar = 1s;
+constexpr auto kLimit = 5s;  // milliseconds on an idle machine
 
 struct Setting {
   TransportKind transport;
@@ -83,7 +83,7 @@ class KillTest : public testing::TestWithParam<Setting> {
     EXPECT_NE(result.report.find("rank " + std::to_string(victim) + " ("), std::string::npos)
         << "rank " << victim << " was killed, but: " << result.report;
     const auto took = result.ended - killed;
-    EXPECT_LT(took, kBar) << result.report;
+    EXPECT_LT(took, kLimit) << result.report;
     times_ms().push_back(std::chrono::duration<double, std::milli>(took).count());
   }
 
