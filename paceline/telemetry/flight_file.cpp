@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <tuple>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -91,6 +92,7 @@ Flight from_header(const flight::Header& header) {
   flight.boot = printable(header.boot);
   flight.pid_namespace = printable(header.pid_namespace);
   flight.host = printable(header.host);
+  flight.job = printable(header.job);
   flight.end = static_cast<FlightEnd>(header.end);
   flight.failure = printable(header.failure.data(), header.failure_length);
   flight.num_begun = header.next;
@@ -205,6 +207,25 @@ std::vector<std::byte> read_bytes(const std::string& path) {
   return bytes;
 }
 
+// Files of an earlier job would contradict those of the newest.
+void keep_newest_job(FlightDirectory& found) {
+  if (found.flights.empty()) return;
+  const auto key = [](const Flight& flight) {
+    return std::tuple(flight.job, flight.world_size, flight.generation);
+  };
+  const auto newest = key(*std::max_element(
+      found.flights.begin(), found.flights.end(),
+      [](const Flight& a, const Flight& b) { return a.opened_wall < b.opened_wall; }));
+  std::erase_if(found.flights, [&](const Flight& flight) {
+    const bool is_older = key(flight) != newest;
+    if (is_older) {
+      found.problems.push_back(
+          fmt::format("{} is of an earlier job or generation", flight_file_name(flight.rank)));
+    }
+    return is_older;
+  });
+}
+
 bool is_flight_name(const std::string& name) {
   return name.starts_with("rank-") && name.ends_with(".flight");
 }
@@ -265,6 +286,7 @@ FlightDirectory read_flights(const std::string& directory) {
       found.problems.emplace_back(problem.what());
     }
   }
+  keep_newest_job(found);
   std::sort(found.flights.begin(), found.flights.end(),
             [](const Flight& a, const Flight& b) { return a.rank < b.rank; });
   std::sort(found.problems.begin(), found.problems.end());

@@ -54,7 +54,7 @@ struct Flight {
   std::uint64_t process_start = 0;
   std::uint64_t opened = 0;
   std::int64_t opened_wall = 0;
-  std::string boot, pid_namespace, host;
+  std::string boot, pid_namespace, host, job;
   FlightEnd end = FlightEnd::kOpen;
   std::string failure;  // the first error's text
   std::uint64_t num_begun = 0;
@@ -77,10 +77,10 @@ Flight read_flight(const std::string& path);
 
 struct FlightDirectory {
   std::vector<Flight> flights;        // by rank
-  std::vector<std::string> problems;  // files that could not be read, and why
+  std::vector<std::string> problems;  // files that were left out, and why
 };
-// All rank-RRR.flight of a directory. Error(kSystem) when it cannot be read, Error(kInvalid) when
-// it has none.
+// All rank-RRR.flight of a directory, of the job and generation that began last. Error(kSystem)
+// when it cannot be read, Error(kInvalid) when it has none.
 FlightDirectory read_flights(const std::string& directory);
 
 }  // namespace paceline

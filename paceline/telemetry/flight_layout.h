@@ -40,6 +40,7 @@ struct Header {
   std::array<char, 48> boot;
   std::array<char, 32> pid_namespace;
   std::array<char, 64> host;
+  std::array<char, 40> job;
   // How the rank left (FlightEnd).
   alignas(64) std::uint32_t end;
   std::uint32_t failure_length;    // set last; 0: no failure

@@ -150,6 +150,7 @@ void FlightRecorder::describe_process() {
   put_text(header.boot, boot_id());
   put_text(header.pid_namespace, pid_namespace());
   put_text(header.host, host_name());
+  put_text(header.job, options_.job);
   for (auto& group : file_->groups) group.stamp = kEmptyGroup;
 }
 

@@ -40,6 +40,7 @@ struct FlightOptions {
   int rank = 0;
   int world_size = 1;
   int generation = 0;
+  std::string job;    // by which the ranks of a job know each other's files; 39 bytes of it
   bool keep = false;  // the file stays after a clean end, too
 };
 

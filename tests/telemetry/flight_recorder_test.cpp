@@ -420,5 +420,19 @@ TEST_F(FlightRecorderTest, a_directory_is_read_as_far_as_it_can_be) {
   EXPECT_THAT(found.problems[1], HasSubstr("written by rank 2"));
 }
 
+TEST_F(FlightRecorderTest, files_that_an_earlier_job_left_are_told_from_the_newest) {
+  for (const auto& [job, rank] : std::vector<std::pair<std::string, int>>{
+           {"older", 0}, {"older", 1}, {"older", 2}, {"newer", 0}, {"newer", 1}}) {
+    auto wanted = options(rank);
+    wanted.job = job;
+    const FlightRecorder recorder(wanted);
+  }
+  const FlightDirectory found = read_flights(directory_.path());
+  ASSERT_EQ(found.flights.size(), 2u);
+  for (const Flight& flight : found.flights) EXPECT_EQ(flight.job, "newer");
+  EXPECT_EQ(found.problems,
+            std::vector<std::string>{"rank-002.flight is of an earlier job or generation"});
+}
+
 }  // namespace
 }  // namespace paceline
