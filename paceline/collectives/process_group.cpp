@@ -19,22 +19,26 @@ int index_of(int value, const std::vector<int>& values) {
 }
 
 std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous, const std::string& name,
-                                         int rank, int world_size, const GroupOptions& options) {
-  const std::string prefix = fmt::format("group/{}/{}/", rendezvous.who.restart_count, name);
+                                         int rank, const std::vector<int>& world_ranks,
+                                         const GroupOptions& options) {
+  const std::string prefix =
+      fmt::format("group/{}.{}/{}/", rendezvous.who.restart_count, rendezvous.round, name);
   ConnectOptions connect;
   connect.name = name;
   connect.rank = rank;
-  connect.world_size = world_size;
+  connect.world_size = static_cast<int>(world_ranks.size());
+  connect.members = world_ranks;
   connect.generation = rendezvous.who.restart_count;
   connect.address = rendezvous.address;
   connect.transport = options.transport;
   connect.timeout = std::min<std::chrono::milliseconds>(options.timeout, kDefaultStoreTimeout);
-  connect.publish = [&](const std::string& value) {
-    rendezvous.store->set(prefix + std::to_string(rank), value);
+  // By ranks of the world: ranks that mean different members still find each other, and the
+  // mistake.
+  const auto key_of = [&](int member) {
+    return prefix + std::to_string(world_ranks[static_cast<std::size_t>(member)]);
   };
-  connect.fetch = [&](int peer) {
-    return rendezvous.store->get(prefix + std::to_string(peer), connect.timeout);
-  };
+  connect.publish = [&](const std::string& value) { rendezvous.store->set(key_of(rank), value); };
+  connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
   return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
                                            Deadline::after(connect.timeout));
 }
@@ -52,7 +56,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       flight_(options_.recorder, name_, name_hash_, rank_, world_size(),
               rendezvous_.who.restart_count),
       backend_(flight_.form(
-          [&] { return connect_backend(rendezvous_, name_, rank_, world_size(), options_); })) {}
+          [&] { return connect_backend(rendezvous_, name_, rank_, world_ranks_, options_); })) {}
 
 ProcessGroup::~ProcessGroup() {
   bool pending = false;
@@ -215,8 +219,16 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
   flight_.run(call, ticket, fingerprint.sequence, [&] {
-    backend_->run(call, fingerprint, wait);
-    if (then) then();
+    try {
+      backend_->run(call, fingerprint, wait);
+      if (then) then();
+    } catch (const Error& error) {
+      const bool is_of_another =
+          error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted;
+      if (!is_of_another) throw;  // it names the operation
+      throw Error(error.code(), fmt::format("{}; this rank was in {} of group {}", error.what(),
+                                            fingerprint.describe(), name_));
+    }
   });
 }
 
