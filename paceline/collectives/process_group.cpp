@@ -218,9 +218,11 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
                            const std::function<void()>& then) {
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
+  WaitOptions recorded = wait;
+  recorded.recorder = flight_.recorder().get();
   flight_.run(call, ticket, fingerprint.sequence, [&] {
     try {
-      backend_->run(call, fingerprint, wait);
+      backend_->run(call, fingerprint, recorded);
       if (then) then();
     } catch (const Error& error) {
       const bool is_of_another =
@@ -425,7 +427,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
   std::vector<int> world_ranks;
   for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
   GroupOptions child = options.value_or(options_);
-  child.recorder = options_.recorder;
+  if (!child.recorder) child.recorder = options_.recorder;
   return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), child);
 }
 

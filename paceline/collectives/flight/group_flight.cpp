@@ -8,6 +8,11 @@
 #include "paceline/core/log.h"
 
 namespace paceline {
+namespace {
+
+const std::string kToldBy = "; by the records of this host, ";
+
+}  // namespace
 
 std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& who,
                                                      const GetVariable& variable) {
@@ -28,15 +33,19 @@ std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& wh
   }
 }
 
+std::string told_by_records(const FlightRecorder* recorder) {
+  if (recorder == nullptr) return "";
+  try {
+    return kToldBy + explain(read_flights(recorder->directory()).flights).sentence;
+  } catch (const Error& problem) {
+    return fmt::format("{}nothing can be told: {}", kToldBy, problem.what());
+  }
+}
+
 Error with_flight_records(const FlightRecorder& recorder, const Error& error) {
   std::string text = error.what();
-  if (error.code() == ErrorCode::kTimeout) {
-    try {
-      text += fmt::format("; by the records of this host, {}",
-                          explain(read_flights(recorder.directory()).flights).sentence);
-    } catch (const Error& problem) {
-      text += fmt::format("; the records cannot be read: {}", problem.what());
-    }
+  if (error.code() == ErrorCode::kTimeout && text.find(kToldBy) == std::string::npos) {
+    text += told_by_records(&recorder);
   }
   return Error(error.code(), fmt::format("{}; flight records: {}", text, recorder.directory()));
 }

@@ -21,8 +21,12 @@ namespace paceline {
 std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& who, const GetVariable& variable = process_environment());
 
-// `error` as it leaves the library: with the directory of the records and, for a time-out, the
-// sentence that they allow.
+// "; by the records of this host, rank 3 never entered ...": for the text of a time-out. Empty when
+// `recorder` is null.
+std::string told_by_records(const FlightRecorder* recorder);
+
+// `error` as it leaves the library: with the directory of the records and, for a time-out that does
+// not have it yet, what they tell.
 Error with_flight_records(const FlightRecorder& recorder, const Error& error);
 
 class GroupFlight {
