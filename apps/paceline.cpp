@@ -27,6 +27,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", run_command, "start a program as several ranks that train together"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
+    {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
 };
 
 void print_help() {

@@ -15,10 +15,13 @@
 
 namespace paceline {
 
+class FlightRecorder;
+
 // How a wait may be spent.
 struct WaitOptions {
   Deadline deadline = Deadline::never();
   bool may_spin = true;  // false on a thread that shares its core with the computation
+  const FlightRecorder* recorder = nullptr;  // for told_by_records(), when the deadline comes
 };
 
 struct PointToPointCall {

@@ -16,8 +16,9 @@ struct InitOptions {
 };
 
 // Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
-// loopback) chooses the transport when the options leave it at kAuto. Errors: those of rendezvous()
-// and connect_mesh().
+// loopback) chooses the transport when the options leave it at kAuto; PACELINE_FLIGHT_DIR says
+// where operations are recorded (flight/group_flight.h). Errors: those of rendezvous() and
+// connect_mesh().
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

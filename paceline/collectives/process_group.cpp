@@ -19,22 +19,26 @@ int index_of(int value, const std::vector<int>& values) {
 }
 
 std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous, const std::string& name,
-                                         int rank, int world_size, const GroupOptions& options) {
-  const std::string prefix = fmt::format("group/{}/{}/", rendezvous.who.restart_count, name);
+                                         int rank, const std::vector<int>& world_ranks,
+                                         const GroupOptions& options) {
+  const std::string prefix =
+      fmt::format("group/{}.{}/{}/", rendezvous.who.restart_count, rendezvous.round, name);
   ConnectOptions connect;
   connect.name = name;
   connect.rank = rank;
-  connect.world_size = world_size;
+  connect.world_size = static_cast<int>(world_ranks.size());
+  connect.members = world_ranks;
   connect.generation = rendezvous.who.restart_count;
   connect.address = rendezvous.address;
   connect.transport = options.transport;
   connect.timeout = std::min<std::chrono::milliseconds>(options.timeout, kDefaultStoreTimeout);
-  connect.publish = [&](const std::string& value) {
-    rendezvous.store->set(prefix + std::to_string(rank), value);
+  // By ranks of the world: ranks that mean different members still find each other, and the
+  // mistake.
+  const auto key_of = [&](int member) {
+    return prefix + std::to_string(world_ranks[static_cast<std::size_t>(member)]);
   };
-  connect.fetch = [&](int peer) {
-    return rendezvous.store->get(prefix + std::to_string(peer), connect.timeout);
-  };
+  connect.publish = [&](const std::string& value) { rendezvous.store->set(key_of(rank), value); };
+  connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
   return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
                                            Deadline::after(connect.timeout));
 }
@@ -49,7 +53,10 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       options_(options),
       rank_(index_of(rendezvous_.who.rank, world_ranks_)),
       name_hash_(XXH3_64bits(name_.data(), name_.size())),
-      backend_(connect_backend(rendezvous_, name_, rank_, world_size(), options_)) {}
+      flight_(options_.recorder, name_, name_hash_, rank_, world_size(),
+              rendezvous_.who.restart_count),
+      backend_(flight_.form(
+          [&] { return connect_backend(rendezvous_, name_, rank_, world_ranks_, options_); })) {}
 
 ProcessGroup::~ProcessGroup() {
   bool pending = false;
@@ -206,22 +213,35 @@ Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
   return Deadline::after(options.timeout.value_or(options_.timeout));
 }
 
+// `then` belongs to the operation. Requires: no other operation of the group is under way.
+void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
+                           const std::function<void()>& then) {
+  const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
+  const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
+  WaitOptions recorded = wait;
+  recorded.recorder = flight_.recorder().get();
+  flight_.run(call, ticket, fingerprint.sequence, [&] {
+    try {
+      backend_->run(call, fingerprint, recorded);
+      if (then) then();
+    } catch (const Error& error) {
+      const bool is_of_another =
+          error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted;
+      if (!is_of_another) throw;  // it names the operation
+      throw Error(error.code(), fmt::format("{}; this rank was in {} of group {}", error.what(),
+                                            fingerprint.describe(), name_));
+    }
+  });
+}
+
 void ProcessGroup::run(const Collective& call, const CallOptions& options) {
-  run_in_order(
-      [&](const WaitOptions& wait) {
-        const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
-        backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
-      },
-      options);
+  run_in_order([&](const WaitOptions& wait) { execute(call, {}, wait); }, options);
 }
 
 WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
-  return enqueue(
-      [this, call](const WaitOptions& wait) {
-        const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
-        backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
-      },
-      fmt::format("{} in group {}", name_of(call.op), name_), options);
+  return enqueue([this, call, ticket = flight_.enter(call)](
+                     const WaitOptions& wait) { execute(call, ticket, wait); },
+                 fmt::format("{} in group {}", name_of(call.op), name_), options);
 }
 
 // In the calling thread when nothing else is under way; otherwise behind what is.
@@ -296,32 +316,45 @@ PointToPointCall ProcessGroup::make_message(const char* what, std::byte* data, s
   return {peer, tag, dtype, count, data, options.keep_alive};
 }
 
+PointToPointCall ProcessGroup::make_send(ConstBuffer buffer, int peer, std::uint32_t tag,
+                                         const CallOptions& options) const {
+  return make_message("send", const_cast<std::byte*>(buffer.data), buffer.count, buffer.dtype, peer,
+                      tag, options);
+}
+
+PointToPointCall ProcessGroup::make_receive(Buffer buffer, int peer, std::uint32_t tag,
+                                            const CallOptions& options) const {
+  if (peer == kAnySource && world_size() > 1) {
+    return {kAnySource, tag, buffer.dtype, buffer.count, buffer.data, options.keep_alive};
+  }
+  return make_message("recv", buffer.data, buffer.count, buffer.dtype, peer, tag, options);
+}
+
+WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronous,
+                           const CallOptions& options) {
+  return flight_.message(op, call, asynchronous, [&] {
+    const Deadline deadline = deadline_of(options);
+    return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
+  });
+}
+
 WorkPtr ProcessGroup::send_async(ConstBuffer buffer, int peer, std::uint32_t tag,
                                  const CallOptions& options) {
-  return backend_->send(make_message("send", const_cast<std::byte*>(buffer.data), buffer.count,
-                                     buffer.dtype, peer, tag, options),
-                        deadline_of(options));
+  return post(Op::kSend, make_send(buffer, peer, tag, options), true, options);
 }
 
 WorkPtr ProcessGroup::recv_async(Buffer buffer, int peer, std::uint32_t tag,
                                  const CallOptions& options) {
-  if (peer == kAnySource && world_size() > 1) {
-    return backend_->receive(
-        {kAnySource, tag, buffer.dtype, buffer.count, buffer.data, options.keep_alive},
-        deadline_of(options));
-  }
-  return backend_->receive(
-      make_message("recv", buffer.data, buffer.count, buffer.dtype, peer, tag, options),
-      deadline_of(options));
+  return post(Op::kReceive, make_receive(buffer, peer, tag, options), true, options);
 }
 
 void ProcessGroup::send(ConstBuffer buffer, int peer, std::uint32_t tag,
                         const CallOptions& options) {
-  send_async(buffer, peer, tag, options)->wait();
+  post(Op::kSend, make_send(buffer, peer, tag, options), false, options)->wait();
 }
 
 int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
-  const auto work = recv_async(buffer, peer, tag, options);
+  const auto work = post(Op::kReceive, make_receive(buffer, peer, tag, options), false, options);
   work->wait();
   return work->source_rank();
 }
@@ -348,10 +381,9 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   SymmetricBuffer buffer;
   run_in_order(
       [&](const WaitOptions& wait) {
-        // Moves nothing, but shows who makes another call, or asks for another size.
-        const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
-        backend_->run(call, make_fingerprint(call, ++sequence_, generation, name_hash_), wait);
-        buffer = backend_->allocate_symmetric(bytes, pages, wait.deadline);
+        // Moves nothing by itself, but shows who makes another call, or asks for another size.
+        execute(call, {}, wait,
+                [&] { buffer = backend_->allocate_symmetric(bytes, pages, wait.deadline); });
       },
       options);
   return buffer;
@@ -394,12 +426,15 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
   if (index_of(rank_, ranks) < 0) return nullptr;
   std::vector<int> world_ranks;
   for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
-  return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks),
-                                        options.value_or(options_));
+  GroupOptions child = options.value_or(options_);
+  if (!child.recorder) child.recorder = options_.recorder;
+  return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), child);
 }
 
 void ProcessGroup::abort(const std::string& reason) {
-  backend_->abort(Error(ErrorCode::kAborted, fmt::format("rank {}: {}", rank_, reason)));
+  const Error cause(ErrorCode::kAborted, fmt::format("rank {}: {}", rank_, reason));
+  flight_.note_failure(cause.what());
+  backend_->abort(cause);
 }
 
 }  // namespace paceline

@@ -36,6 +36,7 @@
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/buffer.h"
+#include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"
@@ -53,6 +54,9 @@ struct CallOptions {
 struct GroupOptions {
   std::chrono::milliseconds timeout = kDefaultGroupTimeout;
   TransportKind transport = TransportKind::kAuto;
+  // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
+  // (open_flight_recorder), groups made of this one share it.
+  std::shared_ptr<FlightRecorder> recorder;
 };
 
 class ProcessGroup {
@@ -169,6 +173,13 @@ class ProcessGroup {
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
   PointToPointCall make_message(const char* what, std::byte* data, std::size_t count, Dtype dtype,
                                 int peer, std::uint32_t tag, const CallOptions& options) const;
+  PointToPointCall make_send(ConstBuffer buffer, int peer, std::uint32_t tag,
+                             const CallOptions& options) const;
+  PointToPointCall make_receive(Buffer buffer, int peer, std::uint32_t tag,
+                                const CallOptions& options) const;
+  WorkPtr post(Op op, const PointToPointCall& call, bool asynchronous, const CallOptions& options);
+  void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
+               const std::function<void()>& then = {});
   void run(const Collective& call, const CallOptions& options);
   WorkPtr submit(const Collective& call, const CallOptions& options);
   void run_in_order(std::function<void(const WaitOptions&)> operation, const CallOptions& options);
@@ -186,6 +197,7 @@ class ProcessGroup {
   const GroupOptions options_;
   const int rank_;
   const std::uint64_t name_hash_;
+  const GroupFlight flight_;
   std::unique_ptr<Backend> backend_;
   int num_children_ = 0;        // groups made by new_group and split; the same on every rank
   std::uint32_t sequence_ = 0;  // of the last collective; touched by whoever runs operations

@@ -7,6 +7,11 @@ set(SOURCES
   backends/paceline/shared_executor.cpp
   backends/paceline/slow_wait.cpp
   collective.cpp
+  flight/explain.cpp
+  flight/group_flight.cpp
+  flight/positions.cpp
+  flight/straggler.cpp
+  flight/words.cpp
   init.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp

@@ -1,5 +1,6 @@
 #include "paceline/collectives/work.h"
 
+#include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -22,7 +23,7 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 void Work::wait() {
   std::unique_lock lock(mutex_);
   completed_.wait(lock, [&] { return done_; });
-  if (error_) throw Error(error_->code(), std::string(error_->what()));
+  throw_error();
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
@@ -30,7 +31,31 @@ void Work::wait(std::chrono::milliseconds timeout) {
   if (!completed_.wait_for(lock, timeout, [&] { return done_; })) {
     fail(ErrorCode::kTimeout, "{} is not complete after {} ms", description_, timeout.count());
   }
-  if (error_) throw Error(error_->code(), std::string(error_->what()));
+  throw_error();
+}
+
+void Work::throw_error() const {
+  if (!error_) return;
+  if (recorder_) throw with_flight_records(*recorder_, *error_);
+  throw Error(error_->code(), std::string(error_->what()));
+}
+
+// Only a failure needs the recorder longer.
+void Work::record() {
+  if (!recorder_) return;
+  recorder_->finish(ticket_, error_ ? std::optional(error_->code()) : std::nullopt);
+  if (error_) {
+    recorder_->note_failure(error_->what());
+  } else {
+    recorder_.reset();
+  }
+}
+
+void Work::record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket) {
+  const std::lock_guard lock(mutex_);
+  recorder_ = std::move(recorder);
+  ticket_ = ticket;
+  if (done_) record();
 }
 
 bool Work::is_completed() const {
@@ -51,6 +76,7 @@ void Work::complete(std::exception_ptr error, int source_rank) {
     done_ = true;
     error_ = std::move(copy);
     source_rank_ = source_rank;
+    record();
   }
   completed_.notify_all();
 }

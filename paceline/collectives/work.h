@@ -14,6 +14,7 @@
 #include <string>
 
 #include "paceline/core/error.h"
+#include "paceline/telemetry/flight_recorder.h"
 
 namespace paceline {
 
@@ -34,14 +35,21 @@ class Work {
   // For executors: ends the operation; null means success. Only the first call counts. Waiters get
   // copies of the error: threads must not share an exception object.
   void complete(std::exception_ptr error, int source_rank = -1);
+  // The end is recorded, also when it has come already. At most once.
+  void record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket);
 
  private:
+  void throw_error() const;  // requires mutex_; if there is one
+  void record();             // requires mutex_, done_
+
   const std::string description_;
   mutable std::mutex mutex_;  // guards what is below
   std::condition_variable completed_;
   bool done_ = false;
   std::optional<Error> error_;
   int source_rank_ = -1;
+  std::shared_ptr<FlightRecorder> recorder_;  // owners: the groups of this rank, and this
+  FlightTicket ticket_;
 };
 
 using WorkPtr = std::shared_ptr<Work>;  // owners: the caller and the thread that runs the operation

@@ -3,6 +3,7 @@
 #include <array>
 #include <climits>
 #include <fstream>
+#include <sstream>
 
 #include <sched.h>
 #include <unistd.h>
@@ -22,23 +23,32 @@ std::string link_target(const char* path) {
   return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
 }
 
-// The 22nd field of /proc/self/stat, counted behind the command name's closing bracket: when the
-// process started.
-std::string start_time() {
-  const std::string stat = read_line("/proc/self/stat");
-  std::size_t at = stat.rfind(')');
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
-  return at == std::string::npos ? "" : stat.substr(at + 1, stat.find(' ', at + 1) - at - 1);
-}
-
 }  // namespace
 
-std::string host_token() {
-  return read_line("/proc/sys/kernel/random/boot_id") + "/" + link_target("/proc/self/ns/net");
+std::string boot_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
+
+std::string pid_namespace() { return link_target("/proc/self/ns/pid"); }
+
+// The state is the first field behind the command name's closing bracket, the start the 20th.
+std::optional<ProcessStatus> process_status(pid_t pid) {
+  const std::string stat = read_line(("/proc/" + std::to_string(pid) + "/stat").c_str());
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(stat.substr(name_end + 1));
+  ProcessStatus status;
+  fields >> status.state;
+  std::string skipped;
+  for (int field = 2; field < 20; ++field) fields >> skipped;
+  fields >> status.start_ticks;
+  return status;
 }
 
+std::string host_token() { return boot_id() + "/" + link_target("/proc/self/ns/net"); }
+
 std::string process_token() {
-  return link_target("/proc/self/ns/pid") + "/" + std::to_string(getpid()) + "/" + start_time();
+  const auto self = process_status(getpid());
+  return pid_namespace() + "/" + std::to_string(getpid()) + "/" +
+         (self ? std::to_string(self->start_ticks) : "");
 }
 
 std::string host_name() {

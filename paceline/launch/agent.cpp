@@ -20,6 +20,7 @@
 #include "paceline/launch/console.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
+#include "paceline/launch/job_flights.h"
 #include "paceline/launch/job_services.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/rank_process.h"
@@ -68,6 +69,7 @@ class Agent {
       : plan_(plan),
         channel_(std::move(channel)),
         logs_(plan.options.log_dir),
+        flights_(inherited_environment(), logs_.problem().empty() ? logs_.path() : ""),
         services_(plan.options),
         children_(make_child_signal_fd()),
         epoll_(epoll_create1(EPOLL_CLOEXEC)) {
@@ -105,6 +107,7 @@ class Agent {
   WatchedConsole stdout_{Console(STDOUT_FILENO)};
   WatchedConsole stderr_{Console(STDERR_FILENO)};
   LogDirectory logs_;
+  JobFlights flights_;
   JobServices services_;
   Fd children_;
   Fd epoll_;
@@ -154,6 +157,7 @@ std::unique_ptr<RankProcess> Agent::start_rank(int local_rank, const Environment
   spec.path = plan_.program_path;
   spec.command = options.command;
   spec.environment = worker_environment(inherited, options, local_rank, plan_.affinity, addresses);
+  flights_.add_variables(spec.environment);
   if (plan_.affinity.bind) spec.cpus = plan_.affinity.ranks[local_rank].cpus;
   spec.stdin_fd = rank == 0 ? channel_.stdin_fd.get() : null_fd;
   spec.inherited_fd = secret.get();
@@ -296,6 +300,7 @@ void Agent::watch_consoles() {
 }
 
 void Agent::stop_ranks(int signal, std::chrono::nanoseconds grace) {
+  flights_.read();  // before the ranks leave where they are
   for (const auto& rank : ranks_) {
     rank->send(signal);
     rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
@@ -348,10 +353,15 @@ void Agent::conclude() {
   concluded_ = true;
   if (culprit_) {
     say(followers_summary(followers_));
+    say(flights_.text(false));
   } else if (stop_signal_ != 0) {
     say(fmt::format("paceline: stopped by {}; all ranks have ended{}\n", signal_name(stop_signal_),
                     logs_.problem().empty() ? fmt::format(" (logs: {})", logs_.path()) : ""));
+    say(flights_.text(true));
   } else {
+    std::vector<int> own;
+    for (const auto& rank : ranks_) own.push_back(rank->rank());
+    flights_.remove(own);
     logs_.remove_if_temporary();
   }
 }

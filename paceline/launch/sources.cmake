@@ -5,6 +5,7 @@ set(SOURCES
   descendants.cpp
   descriptor_limit.cpp
   failure_report.cpp
+  job_flights.cpp
   job_services.cpp
   line_formatter.cpp
   log_directory.cpp

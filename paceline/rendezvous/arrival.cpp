@@ -77,8 +77,8 @@ std::string describe_ranks(const std::vector<int>& ranks) {
 Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
     : store_(std::move(store)), who_(who) {
   const std::string generation = fmt::format("rendezvous/{}/", who_.restart_count);
-  const auto round = store_->add(generation + fmt::format("left/{}", who_.rank), 0);
-  prefix_ = generation + fmt::format("{}/", round);
+  round_ = store_->add(generation + fmt::format("left/{}", who_.rank), 0);
+  prefix_ = generation + fmt::format("{}/", round_);
 }
 
 std::string Arrival::key(const std::string& name) const { return prefix_ + name; }

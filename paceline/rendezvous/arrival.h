@@ -33,6 +33,9 @@ class Arrival {
 
   Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who);
 
+  // Counts the meetings of this generation, from 0; the same on every rank.
+  std::int64_t round() const { return round_; }
+
   // Takes this rank's place and waits for the others; errors as rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
   // For each rank, a name of its host that differs between machines, boots and network namespaces.
@@ -58,6 +61,7 @@ class Arrival {
 
   std::shared_ptr<Store> store_;
   LaunchEnvironment who_;
+  std::int64_t round_;
   std::string prefix_;
 };
 

@@ -273,6 +273,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
   attendance->take_notice_down();
 
   Rendezvous result{who, {attendance, attendance->store.get()}, secret};
+  result.round = attendance->arrival->round();
   learn_hosts(result, hosts, attendance->address);
   log_outcome(result);
   return result;

@@ -37,6 +37,9 @@ struct Rendezvous {
   // The interface address by which other hosts reach this process; loopback when all ranks are on
   // one host.
   std::string address = "127.0.0.1";
+  // How often the ranks had met in this store before: what one meeting leaves in the store must not
+  // be taken for another's.
+  std::int64_t round = 0;
 };
 
 // Blocks until every rank has arrived. While it waits it logs which ranks are missing (after 10 s,

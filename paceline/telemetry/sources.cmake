@@ -1,3 +1,2 @@
-set(SOURCES
-  metrics_log.cpp)
-set(LIBRARIES nlohmann_json::nlohmann_json)
+set(SOURCES flight_file.cpp flight_recorder.cpp metrics_log.cpp)
+    set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -63,6 +64,7 @@ class Connector {
     self.process = process_token();
     self.host_name = host_name();
     self.cpus = allowed_cpus();
+    self.members = options_.members;
     self.unix_name = "paceline-" + random_hex(16);
     Fd local = listen_unix(self.unix_name);
     Fd tcp = listen_tcp({options_.address, 0});
@@ -79,6 +81,11 @@ class Connector {
         throw Error(error.code(), fmt::format("rank {}: rank {} of group {} did not come: {}",
                                               options_.rank, peer, options_.name, error.what()));
       }
+      check(peers_.back().members == options_.members,
+            "rank {}: group {} does not match: this rank means the ranks {} of the world, {} means "
+            "{}; all ranks must make the same groups in the same order",
+            options_.rank, options_.name, fmt::join(options_.members, ", "), describe(peer),
+            fmt::join(peers_.back().members, ", "));
     }
   }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "paceline/core/secret.h"
 #include "paceline/transport/mesh.h"
@@ -25,6 +26,7 @@ struct ConnectOptions {
   std::string name = "world";  // the group's
   int rank = 0;
   int world_size = 1;
+  std::vector<int> members;  // ranks in the world, which all must agree about; may be empty
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP
   TransportKind transport = TransportKind::kAuto;
@@ -36,8 +38,8 @@ struct ConnectOptions {
   std::function<std::string(int rank)> fetch;
 };
 
-// Error(kTimeout) names the ranks that did not come; Error(kUnsupported) when `transport` cannot
-// serve where the ranks are.
+// Error(kInvalid) when ranks mean other members, kTimeout names the ranks that did not come;
+// Error(kUnsupported) when `transport` cannot serve where the ranks are.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

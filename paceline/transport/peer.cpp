@@ -7,6 +7,22 @@ namespace {
 
 constexpr std::size_t kMaxText = 4096;
 constexpr std::uint32_t kMaxCpus = 65536;
+constexpr std::uint32_t kMaxMembers = 1 << 20;
+
+void put_numbers(ByteWriter& writer, const std::vector<int>& numbers) {
+  writer.put(static_cast<std::uint32_t>(numbers.size()));
+  for (const int number : numbers) writer.put(number);
+}
+
+std::vector<int> get_numbers(ByteReader& reader, std::uint32_t most, const char* what) {
+  const auto count = reader.get<std::uint32_t>();
+  if (count > most) {
+    throw Error(ErrorCode::kCorrupt, std::string("a peer's address lists too many ") + what);
+  }
+  std::vector<int> numbers;
+  for (std::uint32_t i = 0; i < count; ++i) numbers.push_back(reader.get<int>());
+  return numbers;
+}
 
 }  // namespace
 
@@ -16,8 +32,8 @@ std::string PeerAddress::encode() const {
     writer.put_string(*text);
   }
   writer.put(tcp.port);
-  writer.put(static_cast<std::uint32_t>(cpus.size()));
-  for (const int cpu : cpus) writer.put(cpu);
+  put_numbers(writer, cpus);
+  put_numbers(writer, members);
   return to_string(std::span<const std::byte>(writer.bytes()));
 }
 
@@ -29,10 +45,8 @@ PeerAddress PeerAddress::decode(const std::string& text) {
     *field = reader.get_string(kMaxText);
   }
   peer.tcp.port = reader.get<std::uint16_t>();
-  const auto count = reader.get<std::uint32_t>();
-  if (count > kMaxCpus)
-    throw Error(ErrorCode::kCorrupt, "a peer's address lists too many processors");
-  for (std::uint32_t i = 0; i < count; ++i) peer.cpus.push_back(reader.get<int>());
+  peer.cpus = get_numbers(reader, kMaxCpus, "processors");
+  peer.members = get_numbers(reader, kMaxMembers, "members");
   if (reader.remaining() > 0) throw Error(ErrorCode::kCorrupt, "a peer's address is too long");
   return peer;
 }

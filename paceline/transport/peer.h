@@ -17,6 +17,8 @@ struct PeerAddress {
   std::string unix_name;  // abstract Unix socket
   Endpoint tcp;           // empty host: no TCP listener
   std::vector<int> cpus;  // where this rank may run
+  // The group as this rank understands it: its members' ranks in the world, in order.
+  std::vector<int> members;
 
   std::string encode() const;
   // Error(kCorrupt) for anything encode() does not make.

@@ -41,8 +41,17 @@ struct Child {
     std::iota(ranks.begin(), ranks.end(), 0);
     auto store =
         std::make_shared<TcpStore>(Endpoint{"127.0.0.1", port}, secret, options.group_timeout);
-    ProcessGroup group({who, store, secret}, "world", ranks,
-                       {.timeout = options.group_timeout, .transport = options.transport});
+    std::shared_ptr<FlightRecorder> recorder;
+    if (!options.flight_directory.empty()) {
+      recorder =
+          std::make_shared<FlightRecorder>(FlightOptions{.directory = options.flight_directory,
+                                                         .rank = rank,
+                                                         .world_size = world_size,
+                                                         .keep = true});
+    }
+    ProcessGroup group(
+        {who, store, secret}, "world", ranks,
+        {.timeout = options.group_timeout, .transport = options.transport, .recorder = recorder});
     text = "0";
     text += body(group);
   } catch (const Error& error) {

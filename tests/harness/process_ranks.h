@@ -18,6 +18,7 @@ struct ProcessRanksOptions {
   TransportKind transport = TransportKind::kAuto;
   std::chrono::milliseconds group_timeout{20'000};
   std::chrono::milliseconds watchdog{60'000};
+  std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
   std::function<void(int rank)> before_connect;  // in each child, before its group is made
 };
 

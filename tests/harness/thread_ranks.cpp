@@ -26,8 +26,18 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
         LaunchEnvironment who;
         who.rank = who.local_rank = rank;
         who.world_size = who.local_world_size = world_size;
+        std::shared_ptr<FlightRecorder> recorder;
+        if (!options.flight_directory.empty()) {
+          recorder =
+              std::make_shared<FlightRecorder>(FlightOptions{.directory = options.flight_directory,
+                                                             .rank = rank,
+                                                             .world_size = world_size,
+                                                             .keep = true});
+        }
         ProcessGroup group({who, store, secret}, "world", ranks,
-                           {.timeout = options.group_timeout, .transport = options.transport});
+                           {.timeout = options.group_timeout,
+                            .transport = options.transport,
+                            .recorder = recorder});
         body(group);
       } catch (const Error& error) {
         results[static_cast<std::size_t>(rank)].error = error;

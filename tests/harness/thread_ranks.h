@@ -17,6 +17,7 @@ struct ThreadRanksOptions {
   TransportKind transport = TransportKind::kAuto;
   std::chrono::milliseconds group_timeout{20'000};
   std::chrono::milliseconds watchdog{60'000};
+  std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
 };
 
 using RankBody = std::function<void(ProcessGroup& group)>;

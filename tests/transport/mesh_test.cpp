@@ -132,10 +132,12 @@ TEST(PeerAddress, comes_back_as_it_was_and_refuses_every_other_length) {
   address.tcp.host = "127.0.0.1";
   address.tcp.port = 99;
   address.cpus = {0, 3};
+  address.members = {4, 2};
   const std::string text = address.encode();
   const auto again = PeerAddress::decode(text);
   EXPECT_EQ(again.encode(), text);
   EXPECT_EQ(again.cpus, address.cpus);
+  EXPECT_EQ(again.members, address.members);
   for (std::size_t length = 0; length < text.size(); ++length) {
     EXPECT_THROW(PeerAddress::decode(text.substr(0, length)), Error) << length;
   }

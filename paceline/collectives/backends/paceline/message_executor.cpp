@@ -156,7 +156,8 @@ void MessageExecutor::run_until_idle(const Operation& operation) {
                                                        missing());
                         });
     if (!exchange_.idle())
-      throw slow_wait_error(mesh_, operation.fingerprint, operation.begin, missing());
+      throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
+                            missing());
   } catch (...) {
     exchange_.clear();
     throw;

@@ -80,7 +80,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     if (wait.deadline.expired()) {
       const std::string absent = describe_absent();
       if (absent.empty()) return;  // all came just now
-      throw slow_wait_error(mesh_, operation, begin, absent);
+      throw slow_wait_error(mesh_, operation, wait, begin, absent);
     }
     if (!warned_) warned_ = warn_of_slow_wait(operation, begin, describe_absent());
   }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/core/thread.h"
 
 namespace paceline {
@@ -56,6 +57,7 @@ PointToPoint::~PointToPoint() {
     thread_.join();
   }
   const std::lock_guard lock(mutex_);
+  warn_of_unreceived();
   fail_all(Error(ErrorCode::kAborted,
                  fmt::format("rank {}: group {} was destroyed with a send or receive under way",
                              mesh_.rank(), mesh_.name())));
@@ -346,6 +348,37 @@ void PointToPoint::check_deadlines() {
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer));
     }
   }
+}
+
+// Its sender believes that it has arrived, so this is the last chance to say that it has not.
+void PointToPoint::warn_of_unreceived() const {
+  if (failure_ || mesh_.failed() || !owner_.is_this()) return;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    const auto header = next_unreceived(peer);
+    if (!header) continue;
+    Fingerprint sent;
+    std::memcpy(static_cast<void*>(&sent), &header->fingerprint, sizeof sent);
+    log::warning(fmt::format(
+        "group {} ends on rank {}, and nobody has received {} x {} that {} sent with tag {}",
+        mesh_.name(), mesh_.rank(), name_of(sent.dtype), sent.count, mesh_.describe(peer),
+        header->tag));
+  }
+}
+
+// Kept, half read, or still in the socket; the first of this peer.
+std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
+  const auto index = static_cast<std::size_t>(peer);
+  if (!unexpected_[index].empty()) return unexpected_[index].front().header;
+  const Incoming& incoming = incoming_[index];
+  if (incoming.receive) return {};
+  if (incoming.got >= kHeaderBytes) return incoming.header;
+  MessageHeader header;
+  const ssize_t got = ::recv(mesh_.socket(peer, Channel::kPointToPoint), &header, kHeaderBytes,
+                             MSG_DONTWAIT | MSG_PEEK);
+  const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
+                        header.magic == MessageHeader::kMagic;
+  return is_whole ? std::optional(header) : std::nullopt;
 }
 
 void PointToPoint::fail_all(const Error& error) {

@@ -5,7 +5,7 @@
 // that a send and a receive never wait for each other.
 //
 // A message that nobody asked for yet is kept, up to kMaxUnexpectedBytes per group; beyond that its
-// sender waits.
+// sender waits. One that nobody has asked for when the group ends in order is a warning.
 //
 // Thread safety: send() and receive() may be called from any thread.
 
@@ -18,6 +18,7 @@
 
 #include "paceline/collectives/backend.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/owner_process.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/message.h"
 
@@ -77,10 +78,13 @@ class PointToPoint {
   void require_senders() const;
   bool is_pending() const;
   void fail_all(const Error& error);
+  void warn_of_unreceived() const;
+  std::optional<MessageHeader> next_unreceived(int peer) const;
   void require_matching(int peer, const MessageHeader& header, const PointToPointCall& call) const;
   void wait_for_sockets();
 
   Mesh& mesh_;
+  const OwnerProcess owner_;
   Fd wakeup_;         // eventfd
   std::mutex mutex_;  // guards everything below
   std::vector<std::deque<Outgoing>> sends_;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -19,11 +20,12 @@ double seconds_since(Deadline::Clock::time_point begin) {
 
 }  // namespace
 
-Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation,
+Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       Deadline::Clock::time_point begin, const std::string& missing) {
   return Error(ErrorCode::kTimeout,
-               fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}", mesh.rank(),
-                           operation.describe(), mesh.name(), seconds_since(begin), missing));
+               fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}{}", mesh.rank(),
+                           operation.describe(), mesh.name(), seconds_since(begin), missing,
+                           told_by_records(wait.recorder)));
 }
 
 bool warn_of_slow_wait(const Fingerprint& operation, Deadline::Clock::time_point begin,

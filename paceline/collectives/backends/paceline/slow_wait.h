@@ -5,14 +5,15 @@
 
 #include <string>
 
-#include "paceline/collectives/collective.h"
+#include "paceline/collectives/backend.h"
 #include "paceline/core/deadline.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
 
-// Error(kTimeout) with rank, operation, sequence number, elapsed time and `missing`.
-Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation,
+// Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and what the
+// flight records tell.
+Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       Deadline::Clock::time_point begin, const std::string& missing);
 // Logs a warning when the wait has lasted 10 s; true when it did.
 bool warn_of_slow_wait(const Fingerprint& operation, Deadline::Clock::time_point begin,

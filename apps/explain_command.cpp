@@ -1,0 +1,122 @@
+// paceline explain DIR: the flight records of a job's ranks, read and put into one sentence.
+
+#include <algorithm>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "paceline/collectives/collective.h"
+#include "paceline/collectives/flight/explain.h"
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kStates[] = {"", "entered", "started", "done", "failed"};
+constexpr const char* kProcesses[] = {"unknown", "running", "stopped", "gone"};
+constexpr const char* kEnds[] = {"open", "in_order", "failed", "exception"};
+
+Json json_of(const FlightOperation& operation, const Flight& flight) {
+  Json json;
+  json["id"] = operation.id;
+  json["op"] = name_of(static_cast<Op>(operation.call.op));
+  json["sequence"] = operation.sequence;
+  for (const FlightGroup& group : flight.groups) {
+    if (group.number == operation.call.group) json["group"] = group.name;
+  }
+  json["dtype"] = name_of(operation.call.dtype);
+  json["count"] = operation.call.count;
+  json["reduce_op"] = name_of(static_cast<ReduceOp>(operation.call.reduce_op));
+  json["peer"] = operation.call.peer;
+  json["tag"] = operation.call.tag;
+  json["asynchronous"] = operation.call.asynchronous;
+  json["state"] = kStates[static_cast<int>(operation.state)];
+  if (operation.error) json["error"] = to_string(*operation.error);
+  json["thread"] = operation.thread;
+  json["entered_ns"] = operation.entered;
+  json["started_ns"] = operation.started;
+  json["ended_ns"] = operation.ended;
+  json["entered_wall_ns"] = operation.entered_wall;
+  return json;
+}
+
+Json json_of(const Flight& flight) {
+  Json json;
+  json["rank"] = flight.rank;
+  json["host"] = flight.host;
+  json["pid"] = flight.pid;
+  json["process"] = kProcesses[static_cast<int>(flight.process)];
+  json["end"] = kEnds[static_cast<int>(flight.end)];
+  json["failure"] = flight.failure;
+  json["begun"] = flight.num_begun;
+  json["dropped"] = flight.num_dropped;
+  json["torn"] = flight.num_torn;
+  json["operations"] = Json::array();
+  for (const auto& operation : flight.operations) {
+    json["operations"].push_back(json_of(operation, flight));
+  }
+  return json;
+}
+
+std::string json_text(const FlightDirectory& found, const Explanation& explanation) {
+  Json json;
+  json["verdict"] = name_of(explanation.verdict);
+  json["sentence"] = explanation.sentence;
+  json["ranks"] = explanation.ranks;
+  json["group"] = explanation.group;
+  json["sequence"] = explanation.sequence;
+  json["waited_seconds"] = explanation.waited_seconds;
+  json["problems"] = found.problems;
+  json["flights"] = Json::array();
+  for (const Flight& flight : found.flights) json["flights"].push_back(json_of(flight));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string plain_text(const FlightDirectory& found, const Explanation& explanation) {
+  std::string text = explanation.sentence + "\n\n";
+  for (const Flight& flight : found.flights) text += "  " + describe_rank(flight) + "\n";
+  for (const std::string& problem : found.problems) text += "  left out: " + problem + "\n";
+  return text;
+}
+
+}  // namespace
+
+int explain_command(const Arguments& arguments) {
+  CLI::App app(
+      "Says in one sentence what the ranks of a job did last: who did not come, who died, who "
+      "called something else. DIR has their flight records, rank-000.flight and so on.",
+      "paceline explain");
+  bool json = false;
+  std::string directory;
+  app.add_option("DIR", directory, "The directory with the records")->required();
+  app.add_flag("--json", json, "One JSON object with every record");
+  app.footer(
+      "\nWhile a job runs it says where the ranks are now. Files of several machines can be copied "
+      "into one directory.\n\n"
+      "Examples:\n  paceline explain logs\n  paceline explain --json logs | jq .verdict");
+  Arguments options_first = arguments;
+  std::stable_partition(options_first.begin(), options_first.end(),
+                        [](const std::string& argument) { return argument.starts_with("-"); });
+  const CommandLine line = split_command_line(app, options_first);
+  if (line.has("--help")) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  if (line.program.size() != 1) {
+    throw UsageError(line.program.empty() ? "which directory? see paceline explain --help"
+                                          : fmt::format("'{}' was not expected", line.program[1]));
+  }
+  const FlightDirectory found = read_flights(line.program.front());
+  const Explanation explanation = explain(found.flights);
+  fmt::print("{}",
+             line.has("--json") ? json_text(found, explanation) : plain_text(found, explanation));
+  return found.flights.empty() ? kExitEnvironment : 0;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,48 @@
+#pragma once
+
+// Where ranks stand in their groups: what explain() reasons about. Values that point into the
+// flights that they were made of.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/telemetry/flight_file.h"
+
+namespace paceline::flight {
+
+// One rank in one group.
+struct Position {
+  const Flight* flight = nullptr;
+  int group_rank = 0;
+  const FlightOperation* last = nullptr;  // the last collective that it finished, before `open`
+  const FlightOperation* open = nullptr;  // the first collective that it did not finish
+  // Its collective with this number; null when it has none, or the ring has forgotten it.
+  const FlightOperation* at(std::uint32_t sequence) const;
+  bool has_passed(std::uint32_t sequence) const {
+    return last != nullptr && last->sequence >= sequence;
+  }
+  std::uint32_t number = 0;  // the group's, on this rank
+};
+
+struct GroupPositions {
+  std::uint64_t hash = 0;
+  std::string name;
+  int world_size = 0;
+  std::vector<Position> ranks;  // those with records, by rank in the world
+  // The lowest number that some rank did not finish; 0: none.
+  std::uint32_t stands_at() const;
+};
+
+bool is_message(const FlightOperation& operation);
+// A group that was made again under its name on a rank counts as the newest one only.
+std::vector<GroupPositions> find_positions(std::span<const Flight> flights);
+
+// Seconds in which the rank waited in `operation`; empty when nobody knows when that ended.
+std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
+
+// Ended without a word: killed, crashed, or left through exit().
+bool ended_silently(const Flight& flight);
+
+}  // namespace paceline::flight

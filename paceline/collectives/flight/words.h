@@ -1,0 +1,25 @@
+#pragma once
+
+// How operations and ranks are named in an explanation.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "paceline/collectives/flight/positions.h"
+
+namespace paceline::flight {
+
+// "rank 3", "ranks 0-2, 7".
+std::string ranks_text(std::vector<int> ranks);
+// "all_reduce #42".
+std::string short_text(const FlightOperation& operation);
+// "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
+// `group` says which rank the other side of a message is; may be null.
+std::string full_text(const FlightOperation& operation, const GroupPositions* group);
+// What two ranks must agree about, so that it is equal exactly when they do.
+std::string agreed_text(const FlightOperation& operation);
+// "3.1 s", "0.002 s".
+std::string seconds_text(double seconds);
+
+}  // namespace paceline::flight

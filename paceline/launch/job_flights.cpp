@@ -1,0 +1,60 @@
+#include "paceline/launch/job_flights.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/collectives/flight/explain.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr const char* kVariable = "PACELINE_FLIGHT_DIR";
+// A rank that comes this much later than the others is nothing to report of a job that was stopped.
+constexpr double kLongWait = 1;
+
+bool is_wait(Verdict verdict) {
+  return verdict == Verdict::kNeverEntered || verdict == Verdict::kStuck ||
+         verdict == Verdict::kMessage || verdict == Verdict::kUndecided;
+}
+
+}  // namespace
+
+JobFlights::JobFlights(const Environment& inherited, const std::string& log_directory)
+    : directory_(log_directory) {
+  const auto named = inherited.find(kVariable);
+  if (named != inherited.end()) directory_ = named->second;
+}
+
+void JobFlights::add_variables(Environment& environment) const {
+  environment[kVariable] = directory_;
+  environment["PACELINE_FLIGHT_KEEP"] = "1";
+}
+
+void JobFlights::read() {
+  if (was_read_ || directory_.empty()) return;
+  was_read_ = true;
+  try {
+    const Explanation explanation = explain(read_flights(directory_).flights);
+    tells_ = explanation.verdict != Verdict::kNothing &&
+             explanation.verdict != Verdict::kFinished &&
+             explanation.verdict != Verdict::kStraggler;
+    is_wait_ = is_wait(explanation.verdict);
+    waited_seconds_ = explanation.waited_seconds;
+    sentence_ = explanation.sentence;
+  } catch (const Error&) {
+    // A program that makes no group leaves no records.
+  }
+}
+
+std::string JobFlights::text(bool waited_long) const {
+  if (!tells_ || (waited_long && is_wait_ && waited_seconds_ < kLongWait)) return "";
+  return fmt::format("paceline: {}\n  flight records: {} (paceline explain {})\n", sentence_,
+                     directory_, directory_);
+}
+
+void JobFlights::remove(const std::vector<int>& ranks) const {
+  if (directory_.empty()) return;
+  for (const int rank : ranks) unlink((directory_ + "/" + flight_file_name(rank)).c_str());
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,290 @@
+#include "paceline/telemetry/flight_recorder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/host.h"
+#include "paceline/telemetry/flight_layout.h"
+
+namespace paceline {
+namespace {
+
+using flight::File;
+using flight::Operation;
+using Word = std::atomic_ref<std::uint64_t>;
+
+constexpr std::uint64_t kEmptyGroup = 1;
+
+std::int64_t read_clock(clockid_t clock) noexcept {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+std::uint64_t monotonic() noexcept {
+  return static_cast<std::uint64_t>(read_clock(CLOCK_MONOTONIC));
+}
+
+std::uint32_t this_thread() noexcept {
+  thread_local const auto id = static_cast<std::uint32_t>(gettid());
+  return id;
+}
+
+template <std::size_t N>
+void put_text(std::array<char, N>& field, std::string_view text) {
+  const std::size_t length = std::min(text.size(), N - 1);
+  std::memcpy(field.data(), text.data(), length);
+}
+
+// Under another name until it is whole, so that no reader finds half a header.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& path) : path_(fmt::format("{}.{}.new", path, getpid())) {
+    unlink(path_.c_str());
+    fd_.reset(open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd_) throw system_error("making the flight file " + path_);
+    rlimit limit{};
+    const bool too_large = getrlimit(RLIMIT_FSIZE, &limit) == 0 && sizeof(File) > limit.rlim_cur;
+    // All its room is taken now: a disk that fills up later would be a SIGBUS.
+    const int status =
+        too_large ? EFBIG : posix_fallocate(fd_.get(), 0, static_cast<off_t>(sizeof(File)));
+    if (status != 0) {
+      unlink(path_.c_str());
+      throw system_error("taking the room of the flight file " + path_, status);
+    }
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() { unlink(path_.c_str()); }
+
+  File* map() const {
+    void* address = mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                         fd_.get(), 0);
+    if (address == MAP_FAILED) throw system_error("mapping the flight file " + path_);
+    return static_cast<File*>(address);
+  }
+  struct stat status() const {
+    struct stat status {};
+    fstat(fd_.get(), &status);
+    return status;
+  }
+  void publish_as(const std::string& path) const {
+    if (rename(path_.c_str(), path.c_str()) != 0) throw system_error("naming " + path);
+  }
+
+ private:
+  const std::string path_;
+  Fd fd_;
+};
+
+// Its parents as usual, itself for this user alone.
+void make_directory(const std::string& directory) {
+  std::error_code error;
+  const auto parent = std::filesystem::path(directory).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (!error && mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    error = {errno, std::generic_category()};
+  }
+  if (error) {
+    fail(ErrorCode::kSystem, "making the directory of flight files {}: {}", directory,
+         error.message());
+  }
+}
+
+std::string path_in(const FlightOptions& options) {
+  return options.directory + "/" + flight_file_name(options.rank);
+}
+
+// Requires: `place` is claimed. Makes it whole and lets it go.
+void seal(Operation& place) noexcept {
+  const std::uint64_t stamp = place.stamp + 1;
+  Operation whole = place;
+  whole.stamp = stamp;
+  place.check =
+      flight::check_of(std::bit_cast<std::array<std::uint64_t, flight::kNumWords>>(whole));
+  Word(place.stamp).store(stamp, std::memory_order_release);
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(const FlightOptions& options)
+    : options_(options), path_(path_in(options)) {
+  make_directory(options_.directory);
+  const NewFile file(path_);
+  const struct stat status = file.status();
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  file_ = file.map();
+  describe_process();
+  file.publish_as(path_);
+}
+
+void FlightRecorder::describe_process() {
+  auto& header = file_->header;
+  header.magic = flight::kMagic;
+  header.version = flight::kVersion;
+  header.num_operations = flight::kNumOperations;
+  header.num_groups = flight::kNumGroups;
+  header.rank = options_.rank;
+  header.world_size = options_.world_size;
+  header.generation = static_cast<std::uint32_t>(options_.generation);
+  header.pid = getpid();
+  const auto self = process_status(getpid());
+  header.process_start = self ? self->start_ticks : 0;
+  header.opened = monotonic();
+  header.opened_wall = read_clock(CLOCK_REALTIME);
+  put_text(header.boot, boot_id());
+  put_text(header.pid_namespace, pid_namespace());
+  put_text(header.host, host_name());
+  put_text(header.job, options_.job);
+  for (auto& group : file_->groups) group.stamp = kEmptyGroup;
+}
+
+FlightRecorder::~FlightRecorder() {
+  if (owner_.is_this()) {
+    auto& header = file_->header;
+    FlightEnd end = FlightEnd::kInOrder;
+    if (header.failure_length > 0) {
+      end = FlightEnd::kFailed;
+    } else if (std::uncaught_exceptions() > 0) {
+      end = FlightEnd::kException;
+    }
+    header.end = static_cast<std::uint32_t>(end);
+    if (end == FlightEnd::kInOrder && !options_.keep && is_own_file()) unlink(path_.c_str());
+  }
+  munmap(file_, sizeof(File));
+}
+
+// A newer group of this rank may have replaced it.
+bool FlightRecorder::is_own_file() const {
+  struct stat status {};
+  return lstat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
+}
+
+std::uint32_t FlightRecorder::add_group(std::string_view name, std::uint64_t hash, int rank,
+                                        int world_size, int generation) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t number = num_groups_++;
+  auto& group = file_->groups[number % flight::kNumGroups];
+  const std::uint64_t whole = std::uint64_t{number} << 1;
+  Word(group.stamp).store(whole | 1, std::memory_order_release);
+  group.hash = hash;
+  group.rank = rank;
+  group.world_size = world_size;
+  group.generation = static_cast<std::uint32_t>(generation);
+  group.name_length = static_cast<std::uint32_t>(std::min(name.size(), flight::kNameBytes));
+  std::memcpy(group.name.data(), name.data(), group.name_length);
+  Word(group.stamp).store(whole, std::memory_order_release);
+  return number;
+}
+
+// ---- operations
+
+Operation& FlightRecorder::place_of(std::uint64_t id) const noexcept {
+  return file_->operations[id % flight::kNumOperations];
+}
+
+void FlightRecorder::drop() noexcept {
+  Word(file_->header.dropped).fetch_add(1, std::memory_order_relaxed);
+}
+
+FlightTicket FlightRecorder::enter(const FlightCall& call) noexcept {
+  return begin(call, FlightState::kEntered, 0);
+}
+
+FlightTicket FlightRecorder::start(const FlightCall& call, std::uint32_t sequence) noexcept {
+  return begin(call, FlightState::kStarted, sequence);
+}
+
+FlightTicket FlightRecorder::begin(const FlightCall& call, FlightState state,
+                                   std::uint32_t sequence) noexcept {
+  const FlightTicket ticket{Word(file_->header.next).fetch_add(1, std::memory_order_relaxed) + 1};
+  Operation& place = place_of(ticket.id);
+  auto before = Word(place.stamp).load(std::memory_order_relaxed);
+  const bool is_free = (before & 1) == 0 && before >> 8 < ticket.id;
+  if (!is_free ||
+      !Word(place.stamp)
+           .compare_exchange_strong(before, ticket.id << 8 | 1, std::memory_order_acquire)) {
+    drop();
+    return {};
+  }
+  place.entered = monotonic();
+  place.entered_wall = read_clock(CLOCK_REALTIME_COARSE);
+  place.started = state == FlightState::kStarted ? place.entered : 0;
+  place.ended = 0;
+  place.count = call.count;
+  place.group_hash = call.group_hash;
+  place.group = call.group;
+  place.sequence = sequence;
+  place.peer = call.peer;
+  place.tag = call.tag;
+  place.thread = this_thread();
+  place.op = call.op;
+  place.dtype = static_cast<std::uint8_t>(call.dtype);
+  place.reduce_op = call.reduce_op;
+  place.state = static_cast<std::uint8_t>(state);
+  place.error = 0;
+  place.asynchronous = call.asynchronous ? 1 : 0;
+  place.reserved = 0;
+  seal(place);
+  return ticket;
+}
+
+// The operation's place if it still has it: a thousand others may have come since.
+Operation* FlightRecorder::claim(FlightTicket ticket) noexcept {
+  if (ticket.id == 0) return nullptr;
+  Operation& place = place_of(ticket.id);
+  auto stamp = Word(place.stamp).load(std::memory_order_relaxed);
+  const bool is_own = stamp >> 8 == ticket.id && (stamp & 1) == 0;
+  if (is_own &&
+      Word(place.stamp).compare_exchange_strong(stamp, stamp + 1, std::memory_order_acquire)) {
+    return &place;
+  }
+  drop();
+  return nullptr;
+}
+
+void FlightRecorder::start(FlightTicket ticket, std::uint32_t sequence) noexcept {
+  Operation* const place = claim(ticket);
+  if (place == nullptr) return;
+  place->started = monotonic();
+  place->sequence = sequence;
+  place->thread = this_thread();
+  place->state = static_cast<std::uint8_t>(FlightState::kStarted);
+  seal(*place);
+}
+
+void FlightRecorder::finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept {
+  Operation* const place = claim(ticket);
+  if (place == nullptr) return;
+  place->ended = monotonic();
+  place->state = static_cast<std::uint8_t>(error ? FlightState::kFailed : FlightState::kDone);
+  place->error = error ? static_cast<std::uint8_t>(1 + static_cast<int>(*error)) : 0;
+  seal(*place);
+}
+
+void FlightRecorder::note_failure(std::string_view text) noexcept {
+  const std::lock_guard lock(mutex_);
+  auto& header = file_->header;
+  if (header.failure_length > 0) return;
+  const std::size_t length = std::min(text.size(), header.failure.size());
+  std::memcpy(header.failure.data(), text.data(), length);
+  std::atomic_ref(header.failure_length)
+      .store(static_cast<std::uint32_t>(length), std::memory_order_release);
+}
+
+}  // namespace paceline
