@@ -9,8 +9,8 @@
 // Rules. All ranks of the group make the same collective calls in the same order, with the same
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
 // cause) that shows both sides. A sum has the same bits on every rank and over every transport
-// (kernels/reduce.h). After an error the group is finished: every later call throws its cause; make
-// a new one.
+// (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
+// later call throws its cause; make a new one.
 //
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
 // Asynchronous operations run in order on one thread of the group. In a group of one everything is
@@ -53,6 +53,8 @@ struct CallOptions {
 struct GroupOptions {
   std::chrono::milliseconds timeout = kDefaultGroupTimeout;
   TransportKind transport = TransportKind::kAuto;
+  // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
+  std::string backend;
 };
 
 class ProcessGroup {
@@ -73,10 +75,13 @@ class ProcessGroup {
   const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
   // The ranks that its members have in the world, in order.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  // "shm", "loopback", "tcp", or "none" for a group of one.
+  // What carries out its collectives, as parse_backend_choice() takes it: "paceline", "gloo", ...
+  std::string backend() const { return backend_->name(); }
+  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return backend_->transport(); }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
-  bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum) const;
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
+                Device device = Device::kCpu) const;
 
   // In place, or from `input` to `output` of the same count.
   void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
@@ -167,8 +172,9 @@ class ProcessGroup {
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
-  PointToPointCall make_message(const char* what, std::byte* data, std::size_t count, Dtype dtype,
-                                int peer, std::uint32_t tag, const CallOptions& options) const;
+  void require_supported(const Collective& call) const;
+  PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
+                                const CallOptions& options) const;
   void run(const Collective& call, const CallOptions& options);
   WorkPtr submit(const Collective& call, const CallOptions& options);
   void run_in_order(std::function<void(const WaitOptions&)> operation, const CallOptions& options);

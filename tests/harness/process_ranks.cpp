@@ -42,7 +42,9 @@ struct Child {
     auto store =
         std::make_shared<TcpStore>(Endpoint{"127.0.0.1", port}, secret, options.group_timeout);
     ProcessGroup group({who, store, secret}, "world", ranks,
-                       {.timeout = options.group_timeout, .transport = options.transport});
+                       {.timeout = options.group_timeout,
+                        .transport = options.transport,
+                        .backend = options.backend});
     text = "0";
     text += body(group);
   } catch (const Error& error) {

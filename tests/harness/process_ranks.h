@@ -16,6 +16,7 @@ namespace paceline::harness {
 
 struct ProcessRanksOptions {
   TransportKind transport = TransportKind::kAuto;
+  std::string backend;  // as GroupOptions takes it
   std::chrono::milliseconds group_timeout{20'000};
   std::chrono::milliseconds watchdog{60'000};
   std::function<void(int rank)> before_connect;  // in each child, before its group is made

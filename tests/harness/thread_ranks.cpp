@@ -27,7 +27,9 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
         who.rank = who.local_rank = rank;
         who.world_size = who.local_world_size = world_size;
         ProcessGroup group({who, store, secret}, "world", ranks,
-                           {.timeout = options.group_timeout, .transport = options.transport});
+                           {.timeout = options.group_timeout,
+                            .transport = options.transport,
+                            .backend = options.backend});
         body(group);
       } catch (const Error& error) {
         results[static_cast<std::size_t>(rank)].error = error;

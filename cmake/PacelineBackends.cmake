@@ -1,0 +1,64 @@
+# Which communication libraries the engine is linked to. Each is a leaf, paceline/collectives/backends/NAME: NAME_library.cpp when
+# it is built, no_NAME_library.cpp when not, with the reason that `paceline doctor` prints.
+#
+# PACELINE_WITH_<NAME>: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
+#
+# Sets PACELINE_BACKENDS (names of those built), PACELINE_BACKEND_SOURCES (relative to paceline/collectives) and
+# PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module).
+set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
+
+set(PACELINE_BACKENDS "")
+set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/mean.cpp)
+set(PACELINE_BACKEND_LIBRARIES "")
+
+# One target for the includes and definitions of all leaves.
+add_library(paceline_backend_libraries INTERFACE)
+
+# paceline_backend(NAME missing): settles one backend. `missing` is why it cannot be built; empty when it can.
+function(paceline_backend name missing)
+  string(TOUPPER ${name} upper)
+  set(with ${PACELINE_WITH_${upper}})
+  set_property(CACHE PACELINE_WITH_${upper} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT with MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "PACELINE_WITH_${upper} is AUTO, ON or OFF, not '${with}'")
+  elseif(with STREQUAL OFF)
+    set(missing "PACELINE_WITH_${upper} is OFF")
+  elseif(with STREQUAL ON AND missing)
+    message(FATAL_ERROR "PACELINE_WITH_${upper} is ON, but ${missing}")
+  endif()
+  set(folder paceline/collectives/backends/${name})
+  if(missing)
+    message(STATUS "Backend ${name}: not built: ${missing}")
+    list(APPEND PACELINE_BACKEND_SOURCES backends/${name}/no_${name}_library.cpp)
+    set_property(SOURCE ${folder}/no_${name}_library.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_${upper}=\"${missing}\"")
+  else()
+    message(STATUS "Backend ${name}: built")
+    list(APPEND PACELINE_BACKENDS ${name})
+    list(APPEND PACELINE_BACKEND_SOURCES backends/${name}/${name}_library.cpp ${ARGN})
+  endif()
+  set(PACELINE_BACKENDS ${PACELINE_BACKENDS} PARENT_SCOPE)
+  set(PACELINE_BACKEND_SOURCES ${PACELINE_BACKEND_SOURCES} PARENT_SCOPE)
+endfunction()
+
+# ---- gloo
+set(missing "")
+if(NOT PACELINE_WITH_GLOO STREQUAL OFF)
+  find_path(GLOO_INCLUDE_DIR gloo/rendezvous/context.h)
+  find_library(GLOO_LIBRARY gloo)
+  if(NOT GLOO_INCLUDE_DIR OR NOT GLOO_LIBRARY)
+    set(missing "Gloo was not found")
+  elseif(PACELINE_WITH_LIBTORCH AND PACELINE_LIBTORCH_WHEEL)
+    # Both export namespace gloo, with different layouts: the loader would mix them.
+    set(missing "the LibTorch of PyPI's wheel brings another Gloo, whose symbols would replace this one's")
+  else()
+    file(READ ${GLOO_INCLUDE_DIR}/gloo/rendezvous/context.h text)
+    if(NOT text MATCHES "connectFullMesh\\([ \n]*Store&")
+      set(missing "${GLOO_INCLUDE_DIR} has another Gloo than Debian 12's")
+    endif()
+  endif()
+endif()
+paceline_backend(gloo "${missing}" backends/gloo/gloo_store.cpp backends/gloo/run_watch.cpp)
+if(gloo IN_LIST PACELINE_BACKENDS)
+  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
+  list(APPEND PACELINE_BACKEND_LIBRARIES ${GLOO_LIBRARY})
+endif()
