@@ -6,6 +6,8 @@
 # Sets PACELINE_BACKENDS (names of those built), PACELINE_BACKEND_SOURCES (relative to paceline/collectives) and
 # PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module).
 set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
+set(PACELINE_WITH_MPI AUTO CACHE STRING "Backend mpi: AUTO, ON or OFF")
+set(PACELINE_MPI "" CACHE STRING "Which MPI where Debian has several: openmpi or mpich; empty: what mpicxx is")
 
 set(PACELINE_BACKENDS "")
 set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/mean.cpp)
@@ -61,4 +63,26 @@ paceline_backend(gloo "${missing}" backends/gloo/gloo_store.cpp backends/gloo/ru
 if(gloo IN_LIST PACELINE_BACKENDS)
   target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
   list(APPEND PACELINE_BACKEND_LIBRARIES ${GLOO_LIBRARY})
+endif()
+
+# ---- mpi
+set(missing "")
+if(NOT PACELINE_WITH_MPI STREQUAL OFF)
+  if(PACELINE_MPI)
+    find_program(MPI_CXX_COMPILER mpicxx.${PACELINE_MPI})
+    find_program(MPIEXEC_EXECUTABLE mpiexec.${PACELINE_MPI})
+  endif()
+  set(MPI_CXX_SKIP_MPICXX ON)  # the removed C++ binding, a library of its own
+  find_package(MPI COMPONENTS CXX QUIET)
+  if(NOT MPI_CXX_FOUND)
+    set(missing "no MPI was found")
+  endif()
+endif()
+paceline_backend(mpi "${missing}" backends/mpi/mpi_runtime.cpp backends/mpi/mpi_types.cpp)
+if(mpi IN_LIST PACELINE_BACKENDS)
+  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
+  target_compile_definitions(paceline_backend_libraries INTERFACE ${MPI_CXX_COMPILE_DEFINITIONS})
+  set(mpi_libraries ${MPI_CXX_LIBRARIES})
+  list(FILTER mpi_libraries EXCLUDE REGEX "mpi_?cxx")
+  list(APPEND PACELINE_BACKEND_LIBRARIES ${mpi_libraries})
 endif()

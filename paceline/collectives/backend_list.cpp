@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "paceline/collectives/backends/gloo/gloo_library.h"
+#include "paceline/collectives/backends/mpi/mpi_library.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -55,7 +56,7 @@ BackendInfo find_backend(const std::string& name, const std::string& whole) {
 
 }  // namespace
 
-std::vector<BackendInfo> list_backends() { return {paceline_info(), gloo_info()}; }
+std::vector<BackendInfo> list_backends() { return {paceline_info(), gloo_info(), mpi_info()}; }
 
 bool is_backend_available(const std::string& name) {
   const auto all = list_backends();

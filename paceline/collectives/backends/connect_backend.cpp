@@ -8,6 +8,7 @@
 #include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/backends/gloo/gloo_library.h"
 #include "paceline/collectives/backends/library_backend.h"
+#include "paceline/collectives/backends/mpi/mpi_library.h"
 #include "paceline/core/check.h"
 #include "paceline/store/prefix_store.h"
 
@@ -105,7 +106,10 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
 
 // Null where the engine serves: everything in a group of one, but for memory it cannot read.
 std::unique_ptr<Library> connect_library(const std::string& name, const LibraryContext& context) {
-  if (name == "gloo" && context.world_size() > 1) return connect_gloo(context);
+  if (context.world_size() > 1) {
+    if (name == "gloo") return connect_gloo(context);
+    if (name == "mpi") return connect_mpi(context);
+  }
   return nullptr;
 }
 
