@@ -7,10 +7,14 @@
 # PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module).
 set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
 set(PACELINE_WITH_MPI AUTO CACHE STRING "Backend mpi: AUTO, ON or OFF")
+set(PACELINE_WITH_ONECCL AUTO CACHE STRING "Backend oneccl: AUTO, ON or OFF")
+set(PACELINE_WITH_NCCL OFF CACHE STRING "Backend nccl: AUTO, ON or OFF; OFF because every program would load NCCL's 300 MB")
 set(PACELINE_MPI "" CACHE STRING "Which MPI where Debian has several: openmpi or mpich; empty: what mpicxx is")
+set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and impi-devel, or a folder laid out alike")
 
 set(PACELINE_BACKENDS "")
-set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/mean.cpp)
+set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/mean.cpp
+  backends/poll_until.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 
 # One target for the includes and definitions of all leaves.
@@ -85,4 +89,40 @@ if(mpi IN_LIST PACELINE_BACKENDS)
   set(mpi_libraries ${MPI_CXX_LIBRARIES})
   list(FILTER mpi_libraries EXCLUDE REGEX "mpi_?cxx")
   list(APPEND PACELINE_BACKEND_LIBRARIES ${mpi_libraries})
+endif()
+
+# ---- oneccl
+set(missing "")
+if(NOT PACELINE_WITH_ONECCL STREQUAL OFF)
+  if(NOT PACELINE_ONECCL)
+    set(missing "PACELINE_ONECCL does not say where it is")
+  elseif(NOT EXISTS ${PACELINE_ONECCL}/include/oneapi/ccl.hpp OR NOT EXISTS ${PACELINE_ONECCL}/lib/libccl.so.1)
+    set(missing "${PACELINE_ONECCL} has no include/oneapi/ccl.hpp and lib/libccl.so.1")
+  endif()
+endif()
+paceline_backend(oneccl "${missing}")
+if(oneccl IN_LIST PACELINE_BACKENDS)
+  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${PACELINE_ONECCL}/include)
+  target_compile_definitions(paceline_backend_libraries INTERFACE PACELINE_ONECCL_PROVIDERS="${PACELINE_ONECCL}/lib")
+  # Its libraries find each other only by the old kind of path, which reaches beyond the program.
+  list(APPEND PACELINE_BACKEND_LIBRARIES ${PACELINE_ONECCL}/lib/libccl.so.1
+    -Wl,--disable-new-dtags,-rpath,${PACELINE_ONECCL}/lib,-rpath-link,${PACELINE_ONECCL}/lib)
+endif()
+
+# ---- nccl
+set(missing "")
+if(NOT PACELINE_WITH_NCCL STREQUAL OFF)
+  find_package(CUDAToolkit QUIET)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(NOT CUDAToolkit_FOUND)
+    set(missing "no CUDA toolkit was found")
+  elseif(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
+    set(missing "NCCL was not found beside the CUDA toolkit")
+  endif()
+endif()
+paceline_backend(nccl "${missing}")
+if(nccl IN_LIST PACELINE_BACKENDS)
+  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+  list(APPEND PACELINE_BACKEND_LIBRARIES ${NCCL_LIBRARY} ${CUDAToolkit_LIBRARY_DIR}/libcudart.so)
 endif()

@@ -4,6 +4,8 @@
 
 #include "paceline/collectives/backends/gloo/gloo_library.h"
 #include "paceline/collectives/backends/mpi/mpi_library.h"
+#include "paceline/collectives/backends/nccl/nccl_library.h"
+#include "paceline/collectives/backends/oneccl/oneccl_library.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -56,7 +58,9 @@ BackendInfo find_backend(const std::string& name, const std::string& whole) {
 
 }  // namespace
 
-std::vector<BackendInfo> list_backends() { return {paceline_info(), gloo_info(), mpi_info()}; }
+std::vector<BackendInfo> list_backends() {
+  return {paceline_info(), gloo_info(), mpi_info(), oneccl_info(), nccl_info()};
+}
 
 bool is_backend_available(const std::string& name) {
   const auto all = list_backends();

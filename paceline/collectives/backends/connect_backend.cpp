@@ -9,6 +9,8 @@
 #include "paceline/collectives/backends/gloo/gloo_library.h"
 #include "paceline/collectives/backends/library_backend.h"
 #include "paceline/collectives/backends/mpi/mpi_library.h"
+#include "paceline/collectives/backends/nccl/nccl_library.h"
+#include "paceline/collectives/backends/oneccl/oneccl_library.h"
 #include "paceline/core/check.h"
 #include "paceline/store/prefix_store.h"
 
@@ -109,7 +111,9 @@ std::unique_ptr<Library> connect_library(const std::string& name, const LibraryC
   if (context.world_size() > 1) {
     if (name == "gloo") return connect_gloo(context);
     if (name == "mpi") return connect_mpi(context);
+    if (name == "oneccl") return connect_oneccl(context);
   }
+  if (name == "nccl") return connect_nccl(context);
   return nullptr;
 }
 

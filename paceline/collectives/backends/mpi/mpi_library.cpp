@@ -2,25 +2,20 @@
 
 #include <cstring>
 #include <limits>
-#include <thread>
+#include <vector>
 
 #include <xxhash.h>
 
 #include "paceline/collectives/backends/mean.h"
 #include "paceline/collectives/backends/mpi/mpi_runtime.h"
 #include "paceline/collectives/backends/mpi/mpi_types.h"
+#include "paceline/collectives/backends/poll_until.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
 namespace {
 
 using mpi::require;
-
-// How long a wait only polls, when the ranks have a processor each; then it sleeps between.
-constexpr std::chrono::microseconds kSpin{500};
-constexpr std::chrono::microseconds kNap{50};
-// How often a wait looks for dead peers and at its deadline.
-constexpr std::chrono::milliseconds kLook{2};
 
 class MpiLibrary : public Library {
  public:
@@ -52,7 +47,7 @@ class MpiLibrary : public Library {
     std::vector<std::byte> scratch;
     MPI_Request request = start(call, scratch);
     try {
-      wait(request, call, deadline);
+      poll_until([&] { return is_done(request); }, mesh_, deadline, std::string(name_of(call.op)));
     } catch (...) {
       failed_ = true;
       mpi::abandon(std::move(scratch));
@@ -148,33 +143,10 @@ class MpiLibrary : public Library {
     }
   }
 
-  void wait(MPI_Request& request, const Collective& call, Deadline deadline) {
-    const auto begin = Deadline::Clock::now();
-    auto next_look = begin + kLook;
-    for (;;) {
-      int done = 0;
-      require(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-      if (done != 0) return;
-      const auto now = Deadline::Clock::now();
-      if (now >= next_look) {
-        look(call, deadline);
-        next_look = now + kLook;
-      }
-      if (now - begin > kSpin) {
-        std::this_thread::sleep_for(kNap);
-      } else if (mesh_.oversubscribed()) {
-        std::this_thread::yield();
-      }
-    }
-  }
-
-  void look(const Collective& call, Deadline deadline) {
-    mesh_.throw_if_failed();
-    if (deadline.expired()) {
-      fail(ErrorCode::kTimeout,
-           "rank {}: {} of group {} timed out in MPI after every rank had begun it", rank_,
-           name_of(call.op), group_);
-    }
+  static bool is_done(MPI_Request& request) {
+    int done = 0;
+    require(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done != 0;
   }
 
   static MPI_Op operation(const Collective& call) {
