@@ -65,8 +65,14 @@ WorkPtr LibraryBackend::receive(const PointToPointCall& call, Deadline deadline)
   return engine_->receive(call, deadline);
 }
 
-SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Deadline deadline) {
-  return engine_->allocate_symmetric(bytes, deadline);
+SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Pages pages,
+                                                   Deadline deadline) {
+  return engine_->allocate_symmetric(bytes, pages, deadline);
+}
+
+// To a library all memory is alike.
+bool LibraryBackend::is_symmetric(ConstBuffer buffer) const {
+  return library_of(buffer.device) == nullptr && engine_->is_symmetric(buffer);
 }
 
 void LibraryBackend::abort(const Error& cause) {
