@@ -285,9 +285,10 @@ void ProcessGroup::progress(const std::stop_token& stop) {
     }
     const WorkPtr work = next->work;
     next.reset();  // what it kept alive is free before anybody hears that it is done
-    work->complete(error);
+    // At once: who has seen the work complete finds the group idle, and may destroy it.
     lock.lock();
     busy_ = false;
+    work->complete(error);
   }
 }
 
