@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <link.h>
 
+#include "paceline/collectives/backend_list.h"
 #include "paceline/core/error.h"
 #include "paceline/rendezvous/launch_environment.h"
 
@@ -57,11 +58,13 @@ Finding check_blas() {
   return {"BLAS", verdict, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
 }
 
-Finding check_backends() {
-  return {"backends", Verdict::kOk,
-          "paceline (shared memory, TCP, loopback); no other is part of this "
-          "build",
-          ""};
+std::vector<Finding> check_backends() {
+  std::vector<Finding> findings;
+  for (const BackendInfo& info : list_backends()) {
+    findings.push_back({"backend " + info.name, info.available ? Verdict::kOk : Verdict::kWarn,
+                        info.available ? info.text : "not built: " + info.text, info.advice});
+  }
+  return findings;
 }
 
 Finding check_environment() {
@@ -79,7 +82,10 @@ Finding check_environment() {
 }  // namespace
 
 std::vector<Finding> check_build() {
-  return {check_version(), check_libtorch(), check_blas(), check_backends(), check_environment()};
+  std::vector<Finding> findings = {check_version(), check_libtorch(), check_blas()};
+  for (Finding& backend : check_backends()) findings.push_back(std::move(backend));
+  findings.push_back(check_environment());
+  return findings;
 }
 
 }  // namespace paceline::apps

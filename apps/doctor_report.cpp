@@ -26,8 +26,8 @@ std::string doctor_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
     text +=
-        fmt::format("{:<4}  {:<12}  {}\n", name_of(finding.verdict), finding.name, finding.text);
-    if (!finding.advice.empty()) text += fmt::format("{:20}-> {}\n", "", finding.advice);
+        fmt::format("{:<4}  {:<16}  {}\n", name_of(finding.verdict), finding.name, finding.text);
+    if (!finding.advice.empty()) text += fmt::format("{:24}-> {}\n", "", finding.advice);
   }
   return text;
 }

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/collectives/backend_list.h"
+#include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 
 #include "apps/usage_error.h"
@@ -136,6 +138,22 @@ std::vector<bool> parse_filter(const Checker& checker, const std::string& text, 
   return wanted;
 }
 
+// As typed, or empty. Whether a program has the backend, only the program knows.
+std::string check_backend(const Checker& checker, const std::string& text) {
+  if (text.empty()) return text;
+  try {
+    const BackendChoice choice = parse_backend_choice(text);
+    if (choice.cpu == "mpi") {
+      throw UsageError(fmt::format(
+          "{}: mpi has a launcher of its own: mpirun -x PACELINE_BACKEND=mpi -np 2 PROGRAM",
+          checker.source("--backend")));
+    }
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("{}: {}", checker.source("--backend"), error.what()));
+  }
+  return text;
+}
+
 void choose_console(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
   const int count = options.num_local_ranks;
   const bool everything = texts.all_ranks || !texts.local_ranks_filter.empty();
@@ -182,6 +200,9 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   };
   value("--nproc-per-node", texts.nproc_per_node, "N|auto", "1",
         "Ranks on this machine; auto: one per physical core", "Ranks");
+  value("--backend", texts.backend, "NAME", "paceline",
+        "What carries the collectives: paceline, gloo, or by device cpu:paceline,cuda:nccl",
+        "Ranks");
   value("--threads-per-rank", texts.threads_per_rank, "T", "",
         "Computing threads of a rank [its cores]", "Ranks");
   flag("--no-bind", texts.no_bind, "Do not bind ranks to cores", "Ranks");
@@ -223,6 +244,7 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
     options.threads_per_rank = static_cast<int>(
         checker.integer("--threads-per-rank", texts.threads_per_rank, 1, kMaxThreads));
   }
+  options.backend = check_backend(checker, texts.backend);
   options.bind = !texts.no_bind;
   options.report_bindings = texts.report_bindings || isatty(STDERR_FILENO) == 1;
   options.log_dir = texts.log_dir;

@@ -17,7 +17,7 @@ namespace paceline::apps {
 // As typed, or as the PET_* variables say. Empty: not given.
 struct RunTexts {
   std::string nproc_per_node, nnodes, node_rank, master_addr, master_port, rdzv_id;
-  std::string threads_per_rank, log_dir, tee, local_ranks_filter, shutdown_timeout;
+  std::string backend, threads_per_rank, log_dir, tee, local_ranks_filter, shutdown_timeout;
   bool standalone = false, no_bind = false, report_bindings = false;
   bool all_ranks = false, dry_run = false, help = false;
 };

@@ -21,6 +21,7 @@ get_target_property(engine_modules paceline_engine INTERFACE_LINK_LIBRARIES)
 foreach(module IN LISTS engine_modules)
   set(engine_libs "-l${module} ${engine_libs}")
 endforeach()
+list(JOIN PACELINE_BACKEND_LIBRARIES " " backend_libs)
 # Relative, so that the tree can be installed or moved anywhere.
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/paceline-engine.pc.in ${CMAKE_BINARY_DIR}/paceline-engine.pc @ONLY)

@@ -11,9 +11,9 @@ void print_opening(const Options& options, const paceline::ProcessGroup& group, 
   const int world_size = group.world_size();
   fmt::print("train_cnn: {} on {} ({} training images of {}x{}x{})\n", options.model, images.name,
              images.size(), images.channels(), images.height(), images.width());
-  fmt::print("  launched by {}; {} rank{} x {} thread{}; transport {}\n",
+  fmt::print("  launched by {}; {} rank{} x {} thread{}; backend {}, transport {}\n",
              group.launch_environment().launcher, world_size, world_size == 1 ? "" : "s", threads,
-             threads == 1 ? "" : "s", group.transport());
+             threads == 1 ? "" : "s", group.backend(), group.transport());
   fmt::print("  {}\n", paceline::train::describe_libtorch());
   if (paceline::train::is_reference_blas()) {
     fmt::print(

@@ -42,6 +42,8 @@ Options parse_options(int argc, char** argv) {
   training->add_option("--seed", options.seed);
   training->add_option("--threads", options.threads, "of each rank; 0: what the launcher says")
       ->check(CLI::Range(0, 4096));
+  training->add_option("--backend", options.backend,
+                       "paceline, gloo, mpi (under mpirun), oneccl; default: PACELINE_BACKEND");
 
   auto* output = app.add_option_group("Output");
   auto* directory = output->add_option("--checkpoint-dir", options.checkpoint_dir,

@@ -21,6 +21,7 @@ struct Options {
   std::int64_t max_steps = 0;
   std::uint64_t seed = 0;
   int threads = 0;
+  std::string backend;  // empty: what the launcher says, else paceline
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 0;  // steps; 0: at each epoch's end
   bool resume = false;

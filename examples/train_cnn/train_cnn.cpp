@@ -135,7 +135,7 @@ class TrainingRun {
 
 void run(const Options& options) {
   train::keep_large_blocks();
-  const auto group = paceline::init_process_group();
+  const auto group = paceline::init_process_group({.group = {.backend = options.backend}});
   const paceline::SymmetricTensors symmetric_tensors(*group);
   const int threads = train::set_num_threads(options.threads);
   torch::manual_seed(options.seed + static_cast<std::uint64_t>(group->rank()));

@@ -39,9 +39,10 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const char* name() const = 0;
-  // How bytes travel: "shm", "loopback", "tcp", "none" for a group of one.
+  // How bytes travel: "shm", "loopback", "tcp", "mpi", ..., "none" for a group of one.
   virtual const char* transport() const = 0;
-  virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
+  // Whether it can do `op` on memory of `device`.
+  virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const = 0;
 
   // Blocks until this rank's part is done. Calls come one at a time, in the same order on every
   // rank.

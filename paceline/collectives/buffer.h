@@ -36,14 +36,18 @@ constexpr Dtype dtype_of() {
     static_assert(sizeof(U) == 0, "this type has no Dtype");
 }
 
+// Whose memory it is. The numbers are part of the wire format.
+enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
+
 struct Buffer {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
   Dtype dtype = Dtype::kUint8;
+  Device device = Device::kCpu;
 
   Buffer() = default;
-  Buffer(void* data, std::size_t count, Dtype dtype)
-      : data(static_cast<std::byte*>(data)), count(count), dtype(dtype) {}
+  Buffer(void* data, std::size_t count, Dtype dtype, Device device = Device::kCpu)
+      : data(static_cast<std::byte*>(data)), count(count), dtype(dtype), device(device) {}
   template <class T, std::size_t Extent>
     requires(!std::is_const_v<T>)
   Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
@@ -56,15 +60,16 @@ struct ConstBuffer {
   const std::byte* data = nullptr;
   std::size_t count = 0;  // elements
   Dtype dtype = Dtype::kUint8;
+  Device device = Device::kCpu;
 
   ConstBuffer() = default;
-  ConstBuffer(const void* data, std::size_t count, Dtype dtype)
-      : data(static_cast<const std::byte*>(data)), count(count), dtype(dtype) {}
+  ConstBuffer(const void* data, std::size_t count, Dtype dtype, Device device = Device::kCpu)
+      : data(static_cast<const std::byte*>(data)), count(count), dtype(dtype), device(device) {}
   template <class T, std::size_t Extent>
   ConstBuffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
   ConstBuffer(const Buffer& buffer)  // NOLINT: the conversion is the point
-      : ConstBuffer(buffer.data, buffer.count, buffer.dtype) {}
+      : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.device) {}
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };

@@ -88,6 +88,7 @@ std::string Fingerprint::describe() const {
   text += fmt::format(" ({} x {}", name_of(dtype), count);
   if (reduces(op)) text += fmt::format(", {}", name_of(reduce_op));
   if (has_root(op)) text += fmt::format(", root {}", root);
+  if (device == Device::kCuda) text += ", on cuda";
   return text + ")";
 }
 
@@ -97,6 +98,7 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   fingerprint.op = call.op;
   fingerprint.reduce_op = reduces(call.op) ? call.reduce_op : ReduceOp::kSum;
   fingerprint.dtype = call.dtype;
+  fingerprint.device = call.device;
   fingerprint.root = has_root(call.op) ? call.root : 0;
   fingerprint.count = call.count;
   fingerprint.sequence = sequence;

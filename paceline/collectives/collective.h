@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "paceline/collectives/buffer.h"
 #include "paceline/collectives/reduce_op.h"
 #include "paceline/core/dtype.h"
 
@@ -49,6 +50,7 @@ struct Collective {
   std::size_t count = 0;
   const std::byte* input = nullptr;  // null where this rank gives nothing
   std::byte* output = nullptr;       // null where this rank gets nothing; may equal input
+  Device device = Device::kCpu;      // of input and output
 };
 
 // Elements that this rank's input and output hold.
@@ -60,7 +62,7 @@ struct Fingerprint {
   Op op = Op::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
   Dtype dtype = Dtype::kUint8;
-  std::uint8_t reserved = 0;
+  Device device = Device::kCpu;
   std::int32_t root = 0;
   std::uint64_t count = 0;
   std::uint32_t sequence = 0;

@@ -15,6 +15,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     group.transport = parse_transport(transport);
   }
   if (!group.recorder) group.recorder = open_flight_recorder(meeting.who);
+  const char* backend = std::getenv("PACELINE_BACKEND");
+  if (group.backend.empty() && backend != nullptr) group.backend = backend;
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -6,7 +6,8 @@
 
 #include <xxhash.h>
 
-#include "paceline/collectives/backends/paceline/paceline_backend.h"
+#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/connect_backend.h"
 #include "paceline/core/check.h"
 #include "paceline/core/thread.h"
 
@@ -16,31 +17,6 @@ namespace {
 int index_of(int value, const std::vector<int>& values) {
   const auto found = std::find(values.begin(), values.end(), value);
   return found == values.end() ? -1 : static_cast<int>(found - values.begin());
-}
-
-std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous, const std::string& name,
-                                         int rank, const std::vector<int>& world_ranks,
-                                         const GroupOptions& options) {
-  const std::string prefix =
-      fmt::format("group/{}.{}/{}/", rendezvous.who.restart_count, rendezvous.round, name);
-  ConnectOptions connect;
-  connect.name = name;
-  connect.rank = rank;
-  connect.world_size = static_cast<int>(world_ranks.size());
-  connect.members = world_ranks;
-  connect.generation = rendezvous.who.restart_count;
-  connect.address = rendezvous.address;
-  connect.transport = options.transport;
-  connect.timeout = std::min<std::chrono::milliseconds>(options.timeout, kDefaultStoreTimeout);
-  // By ranks of the world: ranks that mean different members still find each other, and the
-  // mistake.
-  const auto key_of = [&](int member) {
-    return prefix + std::to_string(world_ranks[static_cast<std::size_t>(member)]);
-  };
-  connect.publish = [&](const std::string& value) { rendezvous.store->set(key_of(rank), value); };
-  connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
-  return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
-                                           Deadline::after(connect.timeout));
 }
 
 }  // namespace
@@ -55,8 +31,15 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       name_hash_(XXH3_64bits(name_.data(), name_.size())),
       flight_(options_.recorder, name_, name_hash_, rank_, world_size(),
               rendezvous_.who.restart_count),
-      backend_(flight_.form(
-          [&] { return connect_backend(rendezvous_, name_, rank_, world_ranks_, options_); })) {}
+      backend_(flight_.form([&] {
+        return connect_backend(rendezvous_, {.group = name_,
+                                             .rank = rank_,
+                                             .world_ranks = world_ranks_,
+                                             .choice = options_.backend,
+                                             .transport = options_.transport,
+                                             .timeout = std::min<std::chrono::milliseconds>(
+                                                 options_.timeout, kDefaultStoreTimeout)});
+      })) {}
 
 ProcessGroup::~ProcessGroup() {
   bool pending = false;
@@ -72,8 +55,8 @@ ProcessGroup::~ProcessGroup() {
   }
 }
 
-bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op) const {
-  return backend_->supports(op, dtype, reduce_op);
+bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
+  return backend_->supports(op, dtype, reduce_op, device);
 }
 
 // ---- collectives
@@ -168,7 +151,9 @@ Collective ProcessGroup::make(Op op, ConstBuffer input, Buffer output, std::size
   call.op = op;
   call.reduce_op = reduce_op;
   // The side that every rank gives.
-  call.dtype = op == Op::kGather || op == Op::kReduce ? input.dtype : output.dtype;
+  const bool by_input = op == Op::kGather || op == Op::kReduce;
+  call.dtype = by_input ? input.dtype : output.dtype;
+  call.device = by_input ? input.device : output.device;
   call.root = root;
   call.count = count;
   require_collective(call, input, output);
@@ -194,17 +179,36 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   check(needed_in == 0 || needed_out == 0 || input.dtype == output.dtype,
         "rank {}: {}: input is {}, output is {}", rank_, op, name_of(input.dtype),
         name_of(output.dtype));
+  check(needed_in == 0 || needed_out == 0 || input.device == output.device,
+        "rank {}: {}: input and output are on different devices", rank_, op);
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
         "rank {}: {}: a buffer is null", rank_, op);
-  if (reduces(call.op) && !backend_->supports(call.op, call.dtype, call.reduce_op)) {
-    fail(ErrorCode::kUnsupported, "rank {}: {}: {} is not defined for {}", rank_, op,
-         name_of(call.reduce_op), name_of(call.dtype));
-  }
+  require_supported(call);
   if (call.op == Op::kAllToAll) {
     const bool apart =
         input.data + input.bytes() <= output.data || output.data + output.bytes() <= input.data;
     check(apart || call.count == 0, "rank {}: all_to_all: input and output overlap", rank_);
   }
+}
+
+void ProcessGroup::require_supported(const Collective& call) const {
+  if (call.op == Op::kBarrier || supports(call.op, call.dtype, call.reduce_op, call.device)) return;
+  const auto op = name_of(call.op);
+  if (reduces(call.op) && !is_defined(call.reduce_op, call.dtype)) {
+    fail(ErrorCode::kUnsupported, "rank {}: {}: {} is not defined for {}", rank_, op,
+         name_of(call.reduce_op), name_of(call.dtype));
+  }
+  if (call.device == Device::kCuda && parse_backend_choice(options_.backend).cuda.empty()) {
+    fail(ErrorCode::kUnsupported,
+         "rank {}: {}: group {} has no backend for CUDA memory; form it with --backend "
+         "cpu:paceline,cuda:nccl, or copy to the host",
+         rank_, op, name_);
+  }
+  fail(ErrorCode::kUnsupported, "rank {}: {} of {}{}{} is not in backend {}; {}", rank_, op,
+       name_of(call.dtype), reduces(call.op) ? ", " : "",
+       reduces(call.op) ? name_of(call.reduce_op) : "", backend(),
+       call.device == Device::kCpu ? "backend paceline can: --backend paceline"
+                                   : "copy to the host, where backend paceline can");
 }
 
 // ---- order
@@ -298,36 +302,32 @@ void ProcessGroup::progress(const std::stop_token& stop) {
     }
     const WorkPtr work = next->work;
     next.reset();  // what it kept alive is free before anybody hears that it is done
-    work->complete(error);
+    // At once: who has seen the work complete finds the group idle, and may destroy it.
     lock.lock();
     busy_ = false;
+    work->complete(error);
   }
 }
 
 // ---- messages
 
-PointToPointCall ProcessGroup::make_message(const char* what, std::byte* data, std::size_t count,
-                                            Dtype dtype, int peer, std::uint32_t tag,
-                                            const CallOptions& options) const {
-  check(peer >= 0 && peer < world_size() && peer != rank_,
+PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer, int peer,
+                                            std::uint32_t tag, const CallOptions& options) const {
+  check((peer >= 0 && peer < world_size() && peer != rank_) || peer == kAnySource,
         "rank {}: {}: peer {} is not another rank of group {}, which has {} ranks", rank_, what,
         peer, name_, world_size());
-  check(data != nullptr || count == 0, "rank {}: {}: the buffer is null", rank_, what);
-  return {peer, tag, dtype, count, data, options.keep_alive};
-}
-
-PointToPointCall ProcessGroup::make_send(ConstBuffer buffer, int peer, std::uint32_t tag,
-                                         const CallOptions& options) const {
-  return make_message("send", const_cast<std::byte*>(buffer.data), buffer.count, buffer.dtype, peer,
-                      tag, options);
-}
-
-PointToPointCall ProcessGroup::make_receive(Buffer buffer, int peer, std::uint32_t tag,
-                                            const CallOptions& options) const {
-  if (peer == kAnySource && world_size() > 1) {
-    return {kAnySource, tag, buffer.dtype, buffer.count, buffer.data, options.keep_alive};
+  check(buffer.data != nullptr || buffer.count == 0, "rank {}: {}: the buffer is null", rank_,
+        what);
+  if (buffer.device != Device::kCpu) {
+    fail(ErrorCode::kUnsupported, "rank {}: {} of CUDA memory is in no backend; copy to the host",
+         rank_, what);
   }
-  return make_message("recv", buffer.data, buffer.count, buffer.dtype, peer, tag, options);
+  return {peer,
+          tag,
+          buffer.dtype,
+          buffer.count,
+          const_cast<std::byte*>(buffer.data),
+          options.keep_alive};
 }
 
 WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronous,
@@ -340,21 +340,26 @@ WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronou
 
 WorkPtr ProcessGroup::send_async(ConstBuffer buffer, int peer, std::uint32_t tag,
                                  const CallOptions& options) {
-  return post(Op::kSend, make_send(buffer, peer, tag, options), true, options);
+  check(peer != kAnySource, "rank {}: send: there is no any-source for a send", rank_);
+  return post(Op::kSend, make_message("send", buffer, peer, tag, options), true, options);
 }
 
 WorkPtr ProcessGroup::recv_async(Buffer buffer, int peer, std::uint32_t tag,
                                  const CallOptions& options) {
-  return post(Op::kReceive, make_receive(buffer, peer, tag, options), true, options);
+  check(world_size() > 1, "rank {}: recv: group {} has no other rank", rank_, name_);
+  return post(Op::kReceive, make_message("recv", buffer, peer, tag, options), true, options);
 }
 
 void ProcessGroup::send(ConstBuffer buffer, int peer, std::uint32_t tag,
                         const CallOptions& options) {
-  post(Op::kSend, make_send(buffer, peer, tag, options), false, options)->wait();
+  check(peer != kAnySource, "rank {}: send: there is no any-source for a send", rank_);
+  post(Op::kSend, make_message("send", buffer, peer, tag, options), false, options)->wait();
 }
 
 int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
-  const auto work = post(Op::kReceive, make_receive(buffer, peer, tag, options), false, options);
+  check(world_size() > 1, "rank {}: recv: group {} has no other rank", rank_, name_);
+  const auto work =
+      post(Op::kReceive, make_message("recv", buffer, peer, tag, options), false, options);
   work->wait();
   return work->source_rank();
 }

@@ -9,8 +9,8 @@
 // Rules. All ranks of the group make the same collective calls in the same order, with the same
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
 // cause) that shows both sides. A sum has the same bits on every rank and over every transport
-// (kernels/reduce.h). After an error the group is finished: every later call throws its cause; make
-// a new one.
+// (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
+// later call throws its cause; make a new one.
 //
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
 // Asynchronous operations run in order on one thread of the group. In a group of one everything is
@@ -57,6 +57,8 @@ struct GroupOptions {
   // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
   // (open_flight_recorder), groups made of this one share it.
   std::shared_ptr<FlightRecorder> recorder;
+  // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
+  std::string backend;
 };
 
 class ProcessGroup {
@@ -77,10 +79,13 @@ class ProcessGroup {
   const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
   // The ranks that its members have in the world, in order.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  // "shm", "loopback", "tcp", or "none" for a group of one.
+  // What carries out its collectives, as parse_backend_choice() takes it: "paceline", "gloo", ...
+  std::string backend() const { return backend_->name(); }
+  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return backend_->transport(); }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
-  bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum) const;
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
+                Device device = Device::kCpu) const;
 
   // In place, or from `input` to `output` of the same count.
   void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
@@ -171,11 +176,8 @@ class ProcessGroup {
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
-  PointToPointCall make_message(const char* what, std::byte* data, std::size_t count, Dtype dtype,
-                                int peer, std::uint32_t tag, const CallOptions& options) const;
-  PointToPointCall make_send(ConstBuffer buffer, int peer, std::uint32_t tag,
-                             const CallOptions& options) const;
-  PointToPointCall make_receive(Buffer buffer, int peer, std::uint32_t tag,
+  void require_supported(const Collective& call) const;
+  PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
                                 const CallOptions& options) const;
   WorkPtr post(Op op, const PointToPointCall& call, bool asynchronous, const CallOptions& options);
   void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,

@@ -1,5 +1,6 @@
 set(SOURCES
   algorithms/direct.cpp
+  backend_list.cpp
   backends/paceline/message_executor.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
@@ -18,8 +19,9 @@ set(SOURCES
   process_group.cpp
   symmetric_arena.cpp
   text.cpp
-  work.cpp)
-set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
+  work.cpp
+  ${PACELINE_BACKEND_SOURCES})
+set(LIBRARIES fmt::fmt PkgConfig::XXHASH $<BUILD_INTERFACE:paceline_backend_libraries> ${PACELINE_BACKEND_LIBRARIES})
 
 # One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add.
 set(reduce_flags -O3 -ffp-contract=off)

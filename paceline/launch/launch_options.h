@@ -28,6 +28,7 @@ struct LaunchOptions {
   std::uint16_t master_port = 0;  // 0: a free one (one node only)
   std::string run_id;
 
+  std::string backend;  // the ranks' PACELINE_BACKEND; empty: as it is
   std::optional<int> threads_per_rank;
   bool bind = true;
   bool report_bindings = false;

@@ -65,6 +65,7 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
   set_place(env, options, local_rank);
   set_threads(env, options, local_rank, plan);
   set_terminal(env, options, local_rank);
+  if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
   env["MASTER_ADDR"] = addresses.master_addr;
   env["MASTER_PORT"] = std::to_string(addresses.master_port);
   env["PACELINE_STORE"] = addresses.store;

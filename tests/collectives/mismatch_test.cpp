@@ -578,6 +578,16 @@ TEST_P(MatchTest, abort_reaches_the_others_with_its_reason) {
 
 INSTANTIATE_TEST_SUITE_P(Matrix, MatchTest, kSettings, setting_name);
 
+TEST(Ending, a_group_whose_work_is_complete_may_be_destroyed_at_once) {
+  for (int i = 0; i < 100; ++i) {
+    harness::run_ranks_ok(4,
+                          [](ProcessGroup& group) {
+                            for (int call = 0; call < 10; ++call) group.barrier_async()->wait();
+                          },
+                          {.transport = TransportKind::kTcp});
+  }
+}
+
 TEST(Arguments, are_checked_before_anything_is_sent) {
   run_ranks(2, [](ProcessGroup& group) {
     auto data = floats(10);

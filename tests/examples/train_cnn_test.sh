@@ -40,7 +40,7 @@ data=(--dataset mnist --data-dir "$work/idx")
 run2=("$paceline" run --nproc-per-node 2)
 
 expect alone 0 'test accuracy +(9[0-9]|100)' "$train_cnn" "${data[@]}" --epochs 3
-expect two_ranks 0 '2 ranks x 1 thread; transport shm' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
+expect two_ranks 0 '2 ranks x 1 thread; backend paceline, transport shm' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
 expect over_tcp 0 'transport tcp' env PACELINE_TRANSPORT=tcp "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
 expect net_with_sgd 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --model net --optimizer sgd --lr 0.05 --augment
 expect hand_set_variables 0 'launched by env' bash -c '

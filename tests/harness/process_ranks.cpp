@@ -49,9 +49,11 @@ struct Child {
                                                          .world_size = world_size,
                                                          .keep = true});
     }
-    ProcessGroup group(
-        {who, store, secret}, "world", ranks,
-        {.timeout = options.group_timeout, .transport = options.transport, .recorder = recorder});
+    ProcessGroup group({who, store, secret}, "world", ranks,
+                       {.timeout = options.group_timeout,
+                        .transport = options.transport,
+                        .recorder = recorder,
+                        .backend = options.backend});
     text = "0";
     text += body(group);
   } catch (const Error& error) {

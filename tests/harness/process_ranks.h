@@ -16,6 +16,7 @@ namespace paceline::harness {
 
 struct ProcessRanksOptions {
   TransportKind transport = TransportKind::kAuto;
+  std::string backend;  // as GroupOptions takes it
   std::chrono::milliseconds group_timeout{20'000};
   std::chrono::milliseconds watchdog{60'000};
   std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere

@@ -37,7 +37,8 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
         ProcessGroup group({who, store, secret}, "world", ranks,
                            {.timeout = options.group_timeout,
                             .transport = options.transport,
-                            .recorder = recorder});
+                            .recorder = recorder,
+                            .backend = options.backend});
         body(group);
       } catch (const Error& error) {
         results[static_cast<std::size_t>(rank)].error = error;

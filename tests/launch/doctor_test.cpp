@@ -15,10 +15,21 @@ TEST(Doctor, says_what_is_there) {
   const Outcome outcome = run_paceline({"doctor"});
   for (const char* name :
        {"build", "LibTorch", "BLAS", "cpu", "cores", "memory", "/dev/shm", "memfd", "open files",
-        "huge pages", "loopback", "launcher", "backends"}) {
+        "huge pages", "loopback", "launcher", "backend paceline", "backend gloo", "backend mpi",
+        "backend oneccl", "backend nccl"}) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_EQ(outcome.exit_code == 0, outcome.out.find("FAIL") == std::string::npos) << outcome.out;
+}
+
+TEST(Doctor, a_backend_is_there_or_has_a_reason_and_a_way_to_get_it) {
+  const auto report = nlohmann::json::parse(run_paceline({"doctor", "--json"}).out);
+  for (const auto& check : report["checks"]) {
+    if (!check["name"].get<std::string>().starts_with("backend ")) continue;
+    const bool absent = check["text"].get<std::string>().starts_with("not built: ");
+    EXPECT_EQ(check["verdict"], absent ? "WARN" : "OK") << check;
+    EXPECT_EQ(check["advice"] != "", absent) << check;
+  }
 }
 
 TEST(Doctor, a_contradictory_environment_fails_with_advice) {

@@ -25,6 +25,13 @@ Job job_of_two_ranks_on_each_of_three_nodes() {
   return job;
 }
 
+TEST(WorkerEnvironment, the_chosen_backend_wins_over_the_inherited_one) {
+  Job job = job_of_two_ranks_on_each_of_three_nodes();
+  EXPECT_EQ(job.environment({{"PACELINE_BACKEND", "mpi"}}).at("PACELINE_BACKEND"), "mpi");
+  job.options.backend = "gloo";
+  EXPECT_EQ(job.environment({{"PACELINE_BACKEND", "mpi"}}).at("PACELINE_BACKEND"), "gloo");
+}
+
 TEST(WorkerEnvironment, places_a_rank_in_the_world) {
   const Environment env = job_of_two_ranks_on_each_of_three_nodes().environment();
   const Environment expected = {{"RANK", "5"},

@@ -28,8 +28,8 @@ const char* PacelineBackend::transport() const {
   return shared_ ? mesh_->shared_memory()->name() : "tcp";
 }
 
-bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op) const {
-  return !reduces(op) || is_defined(reduce_op, dtype);
+bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
+  return device == Device::kCpu && (!reduces(op) || is_defined(reduce_op, dtype));
 }
 
 void PacelineBackend::run(const Collective& call, const Fingerprint& fingerprint,

@@ -23,7 +23,7 @@ class PacelineBackend : public Backend {
 
   const char* name() const override { return "paceline"; }
   const char* transport() const override;
-  bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override;
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;
   WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
@@ -31,6 +31,9 @@ class PacelineBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
   bool is_symmetric(ConstBuffer buffer) const override;
   void abort(const Error& cause) override;
+
+  // For libraries that carry out this group's collectives: who is there, and who has died.
+  Mesh& mesh() const { return *mesh_; }
 
  private:
   // Runs a collective; its error ends the group and is told to all ranks.

@@ -1,0 +1,171 @@
+#include "paceline/collectives/backends/connect_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <xxhash.h>
+
+#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/gloo/gloo_library.h"
+#include "paceline/collectives/backends/library_backend.h"
+#include "paceline/collectives/backends/mpi/mpi_library.h"
+#include "paceline/collectives/backends/nccl/nccl_library.h"
+#include "paceline/collectives/backends/oneccl/oneccl_library.h"
+#include "paceline/core/check.h"
+#include "paceline/store/prefix_store.h"
+
+namespace paceline {
+namespace {
+
+// What a rank says about its choice: its text or, when the rank cannot have it, why.
+struct Statement {
+  bool good = true;
+  std::uint8_t code = 0;
+  char text[510] = {};
+
+  static Statement accept(const std::string& choice) {
+    Statement statement;
+    statement.set_text(choice);
+    return statement;
+  }
+  static Statement refuse(const Error& error) {
+    Statement statement;
+    statement.good = false;
+    statement.code = static_cast<std::uint8_t>(error.code());
+    statement.set_text(error.what());
+    return statement;
+  }
+  void set_text(const std::string& whole) {
+    std::memcpy(text, whole.data(), std::min(whole.size(), sizeof text - 1));
+  }
+};
+static_assert(sizeof(Statement) == 512);
+
+void require_available(const BackendChoice& choice) {
+  for (const BackendInfo& info : list_backends()) {
+    const bool chosen = info.name == choice.cpu || info.name == choice.cuda;
+    if (chosen && !info.available) throw backend_missing(info);
+  }
+}
+
+std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
+                                                const BackendOptions& options,
+                                                const std::string& prefix) {
+  ConnectOptions connect;
+  connect.name = options.group;
+  connect.rank = options.rank;
+  connect.world_size = static_cast<int>(options.world_ranks.size());
+  connect.members = options.world_ranks;
+  connect.generation = rendezvous.who.restart_count;
+  connect.address = rendezvous.address;
+  connect.transport = options.transport;
+  connect.timeout = options.timeout;
+  // By ranks of the world: ranks that mean different members still find each other, and the
+  // mistake.
+  const auto key_of = [&](int member) {
+    return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
+  };
+  connect.publish = [&](const std::string& value) {
+    rendezvous.store->set(key_of(options.rank), value);
+  };
+  connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
+  return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
+                                           Deadline::after(connect.timeout));
+}
+
+// A collective of the engine before the group's first, which has number 1.
+void run_before_all(PacelineBackend& engine, const Collective& call, const Rendezvous& rendezvous,
+                    const BackendOptions& options) {
+  const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
+  const std::uint64_t group = XXH3_64bits(options.group.data(), options.group.size());
+  engine.run(call, make_fingerprint(call, 0, generation, group),
+             {.deadline = Deadline::after(options.timeout)});
+}
+
+std::vector<Statement> exchange(PacelineBackend& engine, const Statement& mine,
+                                const Rendezvous& rendezvous, const BackendOptions& options) {
+  std::vector<Statement> all(options.world_ranks.size());
+  Collective call;
+  call.op = Op::kAllGather;
+  call.count = sizeof mine;
+  call.input = reinterpret_cast<const std::byte*>(&mine);
+  call.output = reinterpret_cast<std::byte*>(all.data());
+  run_before_all(engine, call, rendezvous, options);
+  return all;
+}
+
+// The same verdict on every rank, from the same statements.
+void require_agreement(const std::vector<Statement>& all, const BackendOptions& options) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].good) continue;
+    const auto code = static_cast<ErrorCode>(all[rank].code);
+    fail(code, "rank {}: forming group {}: rank {}: {}", options.rank, options.group, rank,
+         all[rank].text);
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check(std::strcmp(all[rank].text, all[0].text) == 0,
+          "rank {}: the ranks of group {} chose different backends: rank 0 {}, rank {} {}; give "
+          "all of them the same --backend",
+          options.rank, options.group, all[0].text, rank, all[rank].text);
+  }
+}
+
+// Null where the engine serves: everything in a group of one, but for memory it cannot read.
+std::unique_ptr<Library> connect_library(const std::string& name, const LibraryContext& context) {
+  if (context.world_size() > 1) {
+    if (name == "gloo") return connect_gloo(context);
+    if (name == "mpi") return connect_mpi(context);
+    if (name == "oneccl") return connect_oneccl(context);
+  }
+  if (name == "nccl") return connect_nccl(context);
+  return nullptr;
+}
+
+LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
+                                            const Rendezvous& rendezvous,
+                                            const BackendOptions& options,
+                                            const std::string& prefix, PacelineBackend& engine) {
+  const LibraryContext context{
+      .group = options.group,
+      .rank = options.rank,
+      .world_ranks = options.world_ranks,
+      .who = rendezvous.who,
+      .address = rendezvous.address,
+      .store = std::make_shared<PrefixStore>(prefix + "library", rendezvous.store),
+      .mesh = engine.mesh(),
+      .deadline = Deadline::after(options.timeout)};
+  try {
+    return {.cpu = connect_library(choice.cpu, context),
+            .cuda = connect_library(choice.cuda, context)};
+  } catch (const Error& error) {
+    engine.abort(error);
+    engine.mesh().throw_if_failed();  // another rank's trouble may have been the first
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
+                                         const BackendOptions& options) {
+  const std::string prefix =
+      fmt::format("group/{}.{}/{}/", rendezvous.who.restart_count, rendezvous.round, options.group);
+  BackendChoice choice;
+  Statement mine;
+  try {
+    choice = parse_backend_choice(options.choice);
+    require_available(choice);
+    mine = Statement::accept(choice.text());
+  } catch (const Error& error) {
+    mine = Statement::refuse(error);
+  }
+  auto engine = connect_engine(rendezvous, options, prefix);
+  require_agreement(exchange(*engine, mine, rendezvous, options), options);
+  if (choice == BackendChoice()) return engine;
+  auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine);
+  // Gloo ends a process whose peer closes a connection that it has not accepted yet.
+  run_before_all(*engine, {}, rendezvous, options);
+  return std::make_unique<LibraryBackend>(choice.text(), std::move(engine), std::move(libraries));
+}
+
+}  // namespace paceline

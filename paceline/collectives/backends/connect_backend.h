@@ -1,0 +1,31 @@
+#pragma once
+
+// Connects the ranks of a group: Paceline's engine first, over which they then compare their choice
+// of backend, then the chosen libraries.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/collectives/backend.h"
+#include "paceline/rendezvous/rendezvous.h"
+#include "paceline/transport/connect.h"
+
+namespace paceline {
+
+struct BackendOptions {
+  std::string group;             // its name
+  int rank = 0;                  // in the group
+  std::vector<int> world_ranks;  // of its members in the job
+  std::string choice;            // as parse_backend_choice() takes it
+  TransportKind transport = TransportKind::kAuto;
+  std::chrono::milliseconds timeout{300'000};
+};
+
+// Collective. When the ranks chose differently, or one of them cannot have what it chose, every
+// rank gets Error(kInvalid) or Error(kUnsupported) that says which. Otherwise the errors of
+// connect_mesh() and of the libraries.
+std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
+                                         const BackendOptions& options);
+
+}  // namespace paceline

@@ -1,0 +1,358 @@
+#include "paceline/collectives/backends/gloo/gloo_library.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/broadcast.h>
+#include <gloo/config.h>
+#include <gloo/gather.h>
+#include <gloo/reduce.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/scatter.h>
+#include <gloo/transport/tcp/device.h>
+
+#include "paceline/collectives/backends/gloo/broken_pipe_guard.h"
+#include "paceline/collectives/backends/gloo/gloo_store.h"
+#include "paceline/collectives/backends/gloo/run_watch.h"
+#include "paceline/collectives/backends/mean.h"
+#include "paceline/collectives/kernels/reduce.h"
+#include "paceline/core/check.h"
+
+namespace paceline {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Of a receive that nobody answers; collectives use slots that begin with another byte.
+constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
+
+// Gloo takes 0 for "no limit".
+milliseconds gloo_timeout(Deadline deadline) {
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline.remaining()));
+}
+
+// Gloo has one class of exceptions for all that happens to a connection; the text tells them apart.
+ErrorCode code_of(std::string_view text) {
+  const auto says = [&](std::string_view part) { return text.find(part) != text.npos; };
+  if (says("imed out") || says("imeout")) return ErrorCode::kTimeout;
+  if (says("losed by peer") || says("reset by peer") || says("Broken pipe") ||
+      says("onnection closed") || says("onnection refused") || says("pair closure")) {
+    return ErrorCode::kPeerLost;
+  }
+  return ErrorCode::kSystem;
+}
+
+// Gloo wants a type for its size alone.
+template <class Call>
+void with_element_type(Dtype dtype, const Call& call) {
+  switch (size_of(dtype)) {
+    case 1:
+      return call(std::uint8_t());
+    case 2:
+      return call(std::uint16_t());
+    case 4:
+      return call(std::uint32_t());
+    default:
+      return call(std::uint64_t());
+  }
+}
+
+class GlooLibrary : public Library {
+ public:
+  explicit GlooLibrary(const LibraryContext& context)
+      : group_(context.group), rank_(context.rank), world_size_(context.world_size()) {
+    guarded("connecting", [&] { connect(context); });
+    watch_ = std::make_unique<RunWatch>(context.mesh, [this] { abort(); });
+  }
+  ~GlooLibrary() override {
+    watch_.reset();
+    context_->closeConnections();
+  }
+
+  const char* transport() const override { return "tcp"; }
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
+    return !reduces(op) || is_defined(reduce_op, dtype);
+  }
+
+  void run(const Collective& call, std::uint32_t sequence, Deadline deadline) override {
+    const RunWatch::Scope watched(*watch_);
+    guarded(name_of(call.op), [&] {
+      with_element_type(call.dtype, [&](auto element) {
+        using T = decltype(element);
+        carry_out<T>({call, sequence, gloo_timeout(deadline)});
+      });
+    });
+  }
+
+  // A wait that times out breaks all connections of its context, on which the others' waits end,
+  // but for those that Gloo forgets: they are of buffers of this call.
+  void abort() override {
+    const BrokenPipeGuard guard;
+    std::byte nothing{};
+    const auto buffer = context_->createUnboundBuffer(&nothing, 1);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (peer == rank_) continue;
+      try {
+        buffer->recv(peer, kAbortSlot);
+        buffer->waitRecv(milliseconds(1));
+      } catch (const std::exception&) {  // as wanted, or the connection was broken before
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    for (gloo::transport::UnboundBuffer* waiting : buffers_) {
+      waiting->abortWaitSend();
+      waiting->abortWaitRecv();
+    }
+  }
+
+ private:
+  struct Request {
+    const Collective& call;
+    std::uint32_t tag;
+    milliseconds timeout;
+  };
+
+  // The buffers of one call, for abort(); they belong to the call's options, which live longer.
+  class Buffers {
+   public:
+    explicit Buffers(GlooLibrary& library) : library_(library) {}
+    ~Buffers() {
+      const std::lock_guard lock(library_.mutex_);
+      library_.buffers_.clear();
+    }
+    Buffers(const Buffers&) = delete;
+    Buffers& operator=(const Buffers&) = delete;
+
+    // Gloo's inputs are not const, but it does not write them.
+    std::unique_ptr<gloo::transport::UnboundBuffer> add(const std::byte* data, std::size_t bytes) {
+      auto buffer = library_.context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes);
+      const std::lock_guard lock(library_.mutex_);
+      library_.buffers_.push_back(buffer.get());
+      return buffer;
+    }
+
+   private:
+    GlooLibrary& library_;
+  };
+
+  void connect(const LibraryContext& context) {
+    gloo::transport::tcp::attr attribute(context.address.c_str());
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
+    context_ = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);
+    // While it connects, Gloo waits five times as long as it is told.
+    context_->setTimeout(std::max(milliseconds(1), gloo_timeout(context.deadline) / 5));
+    GlooStore store(context);
+    context_->connectFullMesh(store, device);
+  }
+
+  template <class T>
+  void carry_out(const Request& request) {
+    switch (request.call.op) {
+      case Op::kAllReduce:
+        return all_reduce<T>(request);
+      case Op::kBroadcast:
+        return broadcast<T>(request);
+      case Op::kReduce:
+        return reduce<T>(request);
+      case Op::kAllGather:
+        return all_gather<T>(request);
+      case Op::kGather:
+        return gather<T>(request);
+      case Op::kScatter:
+        return scatter<T>(request);
+      case Op::kReduceScatter:
+        return reduce_scatter<T>(request);
+      case Op::kAllToAll:
+        return all_to_all<T>(request, request.call.output);
+      default:
+        fail(ErrorCode::kUnsupported, "rank {}: gloo has no {}", rank_, name_of(request.call.op));
+    }
+  }
+
+  template <class T>
+  void all_reduce(const Request& request) {
+    const auto& call = request.call;
+    auto options = prepare<gloo::AllreduceOptions>(request);
+    Buffers buffers(*this);
+    if (call.input != call.output) {
+      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+    }
+    options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
+    options.setReduceFunction(combine(call));
+    gloo::allreduce(options);
+    if (call.reduce_op == ReduceOp::kMean) {
+      divide(call.output, call.count, call.dtype, world_size_);
+    }
+  }
+
+  // Gloo uses every rank's output for what it has so far.
+  template <class T>
+  void reduce(const Request& request) {
+    const auto& call = request.call;
+    std::vector<std::byte> scratch;
+    std::byte* output = call.output;
+    if (rank_ != call.root) {
+      scratch.resize(call.count * sizeof(T));
+      output = scratch.data();
+    }
+    auto options = prepare<gloo::ReduceOptions>(request);
+    Buffers buffers(*this);
+    if (call.input != output) {
+      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+    }
+    options.setOutput<T>(buffers.add(output, call.count * sizeof(T)));
+    options.setRoot(call.root);
+    options.setReduceFunction(combine(call));
+    gloo::reduce(options);
+    if (rank_ == call.root && call.reduce_op == ReduceOp::kMean) {
+      divide(call.output, call.count, call.dtype, world_size_);
+    }
+  }
+
+  template <class T>
+  void broadcast(const Request& request) {
+    const auto& call = request.call;
+    auto options = prepare<gloo::BroadcastOptions>(request);
+    Buffers buffers(*this);
+    if (rank_ == call.root && call.input != call.output) {
+      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+    }
+    options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
+    options.setRoot(call.root);
+    gloo::broadcast(options);
+  }
+
+  template <class T>
+  void all_gather(const Request& request) {
+    const auto& call = request.call;
+    auto options = prepare<gloo::AllgatherOptions>(request);
+    Buffers buffers(*this);
+    if (call.input != block(call.output, call, rank_)) {
+      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+    }
+    options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
+    gloo::allgather(options);
+  }
+
+  template <class T>
+  void gather(const Request& request) {
+    const auto& call = request.call;
+    auto options = prepare<gloo::GatherOptions>(request);
+    Buffers buffers(*this);
+    options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+    if (rank_ == call.root) {
+      options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
+    }
+    options.setRoot(call.root);
+    gloo::gather(options);
+  }
+
+  template <class T>
+  void scatter(const Request& request) {
+    const auto& call = request.call;
+    auto options = prepare<gloo::ScatterOptions>(request);
+    Buffers buffers(*this);
+    if (rank_ == call.root) {
+      std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> blocks;
+      for (int rank = 0; rank < world_size_; ++rank) {
+        blocks.push_back(buffers.add(block(call.input, call, rank), call.count * sizeof(T)));
+      }
+      options.setInputs<T>(std::move(blocks));
+    }
+    options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
+    options.setRoot(call.root);
+    gloo::scatter(options);
+  }
+
+  template <class T>
+  void all_to_all(const Request& request, std::byte* output) {
+    const auto& call = request.call;
+    auto options = prepare<gloo::AlltoallOptions>(request);
+    Buffers buffers(*this);
+    options.setInput<T>(buffers.add(call.input, call.count * ranks() * sizeof(T)));
+    options.setOutput<T>(buffers.add(output, call.count * ranks() * sizeof(T)));
+    gloo::alltoall(options);
+  }
+
+  template <class T>
+  void reduce_scatter(const Request& request) {
+    const auto& call = request.call;
+    std::vector<std::byte> contributions(call.count * ranks() * sizeof(T));
+    all_to_all<T>(request, contributions.data());
+    std::vector<const std::byte*> sources;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      sources.push_back(block(contributions.data(), call, rank));
+    }
+    paceline::reduce(sources, call.output, call.count, call.dtype, call.reduce_op);
+  }
+
+  template <class Options>
+  Options prepare(const Request& request) const {
+    Options options(context_);
+    options.setTag(request.tag);
+    options.setTimeout(request.timeout);
+    return options;
+  }
+
+  // What Gloo calls for two contributions at a time; a mean is a sum until the end.
+  static std::function<void(void*, const void*, const void*, std::size_t)> combine(
+      const Collective& call) {
+    const Dtype dtype = call.dtype;
+    const ReduceOp op = call.reduce_op == ReduceOp::kMean ? ReduceOp::kSum : call.reduce_op;
+    return [dtype, op](void* to, const void* a, const void* b, std::size_t count) {
+      const std::byte* sources[] = {static_cast<const std::byte*>(a),
+                                    static_cast<const std::byte*>(b)};
+      paceline::reduce(sources, static_cast<std::byte*>(to), count, dtype, op);
+    };
+  }
+
+  template <class Byte>
+  static Byte* block(Byte* data, const Collective& call, int rank) {
+    return data + static_cast<std::size_t>(rank) * call.count * size_of(call.dtype);
+  }
+  std::size_t ranks() const { return static_cast<std::size_t>(world_size_); }
+
+  void guarded(std::string_view what, const std::function<void()>& operation) const {
+    const BrokenPipeGuard guard;
+    try {
+      operation();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail(code_of(error.what()), "rank {}: {} of group {} failed in Gloo: {}", rank_, what, group_,
+           error.what());
+    }
+  }
+
+  const std::string group_;
+  const int rank_;
+  const int world_size_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::mutex mutex_;  // guards buffers_
+  std::vector<gloo::transport::UnboundBuffer*> buffers_;
+  std::unique_ptr<RunWatch> watch_;
+};
+
+}  // namespace
+
+BackendInfo gloo_info() {
+  return {.name = "gloo",
+          .device = Device::kCpu,
+          .available = true,
+          .text = fmt::format("Gloo {}.{}.{}, TCP", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR,
+                              GLOO_VERSION_PATCH),
+          .advice = ""};
+}
+
+std::unique_ptr<Library> connect_gloo(const LibraryContext& context) {
+  return std::make_unique<GlooLibrary>(context);
+}
+
+}  // namespace paceline

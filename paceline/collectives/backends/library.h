@@ -1,0 +1,55 @@
+#pragma once
+
+// A communication library of somebody else (Gloo, MPI, oneCCL, NCCL) that moves the data of a
+// group's collectives. Everything it does not do alike, or not at all, Paceline's engine does
+// beside it (library_backend.h): ranks meet, compare their calls, notice deaths, send messages.
+//
+// A leaf is a folder with NAME_library.h, NAME_library.cpp and no_NAME_library.cpp; the build
+// compiles one of the two (cmake/PacelineBackends.cmake).
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/collectives/collective.h"
+#include "paceline/core/deadline.h"
+#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/store/store.h"
+#include "paceline/transport/mesh.h"
+
+namespace paceline {
+
+class Library {
+ public:
+  virtual ~Library() = default;
+
+  // How bytes travel: "tcp", "mpi", ...
+  virtual const char* transport() const = 0;
+  virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
+
+  // Blocks until this rank's part is done. Calls come one at a time, and only once every rank of
+  // the group has made the same one; count is at least 1. Errors: kTimeout at the deadline,
+  // kPeerLost for a broken connection, kSystem for anything else. After an error there is no other
+  // call than abort().
+  virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
+
+  // From any thread: ends a run() under way here as soon as the library lets it, and on the ranks
+  // that wait for this one.
+  virtual void abort() = 0;
+};
+
+// What a library gets to connect the ranks of a group.
+struct LibraryContext {
+  std::string group;  // its name, for messages
+  int rank = 0;
+  std::vector<int> world_ranks;  // of the group's members in the job
+  LaunchEnvironment who;
+  std::string address;           // of the interface on which the others reach this rank
+  std::shared_ptr<Store> store;  // with keys of this group alone
+  Mesh& mesh;                    // outlives the library; tells of peers that die meanwhile
+  Deadline deadline;
+
+  int world_size() const { return static_cast<int>(world_ranks.size()); }
+};
+
+}  // namespace paceline

@@ -1,0 +1,85 @@
+#include "paceline/collectives/backends/library_backend.h"
+
+#include <thread>
+
+namespace paceline {
+namespace {
+
+// How long a death may take from a library's connection to the engine's lifeline.
+constexpr std::chrono::milliseconds kNoticeTime{500};
+constexpr std::chrono::milliseconds kLookAgain{2};
+
+}  // namespace
+
+const char* LibraryBackend::transport() const {
+  return libraries_.cpu ? libraries_.cpu->transport() : engine_->transport();
+}
+
+bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
+  const Library* library = library_of(device);
+  if (library == nullptr) return engine_->supports(op, dtype, reduce_op, device);
+  return library->supports(op, dtype, reduce_op);
+}
+
+void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
+                         const WaitOptions& wait) {
+  Library* library = library_of(call.device);
+  if (library == nullptr) return engine_->run(call, fingerprint, wait);
+  // Everybody makes this call, or nobody goes on.
+  engine_->run({}, fingerprint, wait);
+  if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
+  try {
+    library->run(call, fingerprint.sequence, wait.deadline);
+    // A run that was ended by abort() may look like a success.
+    if (engine_->mesh().failed()) engine_->mesh().throw_if_failed();
+  } catch (const Error& error) {
+    fail_with(error);
+  } catch (const std::exception& error) {  // no memory
+    fail_with(Error(ErrorCode::kSystem, error.what()));
+  }
+}
+
+// A library sees only that a connection broke. Who died, or who gave up and why, the engine knows a
+// little later at most.
+void LibraryBackend::fail_with(const Error& error) {
+  const auto until = Deadline::after(kNoticeTime);
+  try {
+    while (error.code() == ErrorCode::kPeerLost && !until.expired()) {
+      engine_->mesh().throw_if_failed();
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    engine_->mesh().throw_if_failed();
+  } catch (const Error& cause) {
+    abort(cause);
+    throw;
+  }
+  abort(error);
+  throw Error(error);
+}
+
+WorkPtr LibraryBackend::send(const PointToPointCall& call, Deadline deadline) {
+  return engine_->send(call, deadline);
+}
+
+WorkPtr LibraryBackend::receive(const PointToPointCall& call, Deadline deadline) {
+  return engine_->receive(call, deadline);
+}
+
+SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Pages pages,
+                                                   Deadline deadline) {
+  return engine_->allocate_symmetric(bytes, pages, deadline);
+}
+
+// To a library all memory is alike.
+bool LibraryBackend::is_symmetric(ConstBuffer buffer) const {
+  return library_of(buffer.device) == nullptr && engine_->is_symmetric(buffer);
+}
+
+void LibraryBackend::abort(const Error& cause) {
+  engine_->abort(cause);
+  for (Library* library : {libraries_.cpu.get(), libraries_.cuda.get()}) {
+    if (library != nullptr) library->abort();
+  }
+}
+
+}  // namespace paceline

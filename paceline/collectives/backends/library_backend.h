@@ -1,0 +1,52 @@
+#pragma once
+
+// A group whose collectives are carried out by other libraries, one per kind of memory, with
+// Paceline's engine beside them.
+//
+// Before a library touches a byte the ranks meet in the engine and compare their calls, so a
+// mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
+// barrier of the engine a call (docs/backends.md). Barriers, send and recv, symmetric memory and
+// groups of one are the engine's alone. What goes wrong inside a library is an error of the group,
+// and the engine's lifelines say who died.
+
+#include <functional>
+#include <memory>
+
+#include "paceline/collectives/backends/library.h"
+#include "paceline/collectives/backends/paceline/paceline_backend.h"
+
+namespace paceline {
+
+class LibraryBackend : public Backend {
+ public:
+  struct Libraries {
+    std::unique_ptr<Library> cpu;   // null: the engine itself
+    std::unique_ptr<Library> cuda;  // null: none
+  };
+  // `name` is the choice's text. Requires: the libraries are connected.
+  LibraryBackend(std::string name, std::unique_ptr<PacelineBackend> engine, Libraries libraries)
+      : name_(std::move(name)), engine_(std::move(engine)), libraries_(std::move(libraries)) {}
+
+  const char* name() const override { return name_.c_str(); }
+  const char* transport() const override;
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
+  void run(const Collective& call, const Fingerprint& fingerprint,
+           const WaitOptions& wait) override;
+  WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
+  WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
+  bool is_symmetric(ConstBuffer buffer) const override;
+  void abort(const Error& cause) override;
+
+ private:
+  Library* library_of(Device device) const {
+    return (device == Device::kCuda ? libraries_.cuda : libraries_.cpu).get();
+  }
+  [[noreturn]] void fail_with(const Error& error);
+
+  const std::string name_;
+  const std::unique_ptr<PacelineBackend> engine_;
+  const Libraries libraries_;  // destroyed before the engine, whose mesh they look at
+};
+
+}  // namespace paceline

@@ -1,0 +1,21 @@
+#pragma once
+
+// NVIDIA's NCCL, for buffers in CUDA memory: one GPU a rank (the current device when the group
+// forms), on a stream of the group's own. Before a call it waits for the default stream, where the
+// caller's kernels run, and it returns when the result is there.
+//
+// No 16-bit integers and no bitwise reductions. Compiled and linked against the CUDA toolkit where
+// there is one; it has not been run yet (docs/backends.md). Thread safety: that of Library.
+
+#include <memory>
+
+#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/library.h"
+
+namespace paceline {
+
+BackendInfo nccl_info();
+// Collective. Error(kSystem) with CUDA's or NCCL's text.
+std::unique_ptr<Library> connect_nccl(const LibraryContext& context);
+
+}  // namespace paceline

@@ -1,0 +1,23 @@
+#pragma once
+
+// Intel's oneCCL on the CPU, over libfabric and without MPI, so any launcher will do. It has no
+// gather and no scatter. Bitwise reductions, and min and max of floating-point numbers, in which
+// NaN must win, are its all-gather or all-to-all followed by Paceline's kernel.
+//
+// One process a rank. oneCCL is set up by environment variables: the first group sets those that
+// the user has not (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER, CCL_LOCAL_RANK, CCL_LOCAL_SIZE,
+// CCL_LOG_LEVEL, FI_PROVIDER_PATH). Its own key-value server, by which its ranks find each other,
+// asks nobody for a secret. Thread safety: that of Library.
+
+#include <memory>
+
+#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/library.h"
+
+namespace paceline {
+
+BackendInfo oneccl_info();
+// Collective; has no deadline of its own. Error(kSystem) with oneCCL's text.
+std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
+
+}  // namespace paceline

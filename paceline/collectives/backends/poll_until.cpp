@@ -1,0 +1,43 @@
+#include "paceline/collectives/backends/poll_until.h"
+
+#include <thread>
+
+#include "paceline/core/check.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::chrono::microseconds kSpin{500};
+constexpr std::chrono::microseconds kNap{50};
+// How often it looks for dead peers and at the deadline.
+constexpr std::chrono::milliseconds kLook{2};
+
+void look(Mesh& mesh, Deadline deadline, const std::string& what) {
+  mesh.throw_if_failed();
+  if (deadline.expired()) {
+    fail(ErrorCode::kTimeout, "rank {}: {} of group {} timed out after every rank had begun it",
+         mesh.rank(), what, mesh.name());
+  }
+}
+
+}  // namespace
+
+void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
+                const std::string& what) {
+  const auto begin = Deadline::Clock::now();
+  auto next_look = begin + kLook;
+  while (!done()) {
+    const auto now = Deadline::Clock::now();
+    if (now >= next_look) {
+      look(mesh, deadline, what);
+      next_look = now + kLook;
+    }
+    if (now - begin > kSpin) {
+      std::this_thread::sleep_for(kNap);
+    } else if (mesh.oversubscribed()) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,59 @@
+// The conformance suite on ranks that are threads of this program: Paceline's own backend over
+// every transport, and Gloo where it is built.
+
+#include "tests/collectives/conformance.h"
+
+#include <gtest/gtest.h>
+
+#include "paceline/collectives/backend_list.h"
+
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+struct Setting {
+  std::string backend;
+  TransportKind transport;
+  int world;
+};
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all = {
+      {"paceline", TransportKind::kAuto, 1},     {"paceline", TransportKind::kLoopback, 2},
+      {"paceline", TransportKind::kLoopback, 3}, {"paceline", TransportKind::kLoopback, 4},
+      {"paceline", TransportKind::kLoopback, 5}, {"paceline", TransportKind::kLoopback, 8},
+      {"paceline", TransportKind::kShm, 2},      {"paceline", TransportKind::kShm, 3},
+      {"paceline", TransportKind::kShm, 4},      {"paceline", TransportKind::kTcp, 2},
+      {"paceline", TransportKind::kTcp, 3},      {"paceline", TransportKind::kTcp, 4},
+      {"paceline", TransportKind::kTcp, 5}};
+  if (is_backend_available("gloo")) {
+    for (const int world : {1, 2, 3, 4, 5}) all.push_back({"gloo", TransportKind::kAuto, world});
+    all.push_back({"gloo", TransportKind::kTcp, 3});
+  }
+  return all;
+}
+
+class ConformanceTest : public testing::TestWithParam<std::tuple<conformance::Check, Setting>> {};
+
+TEST_P(ConformanceTest, holds) {
+  const auto& [check, setting] = GetParam();
+  harness::run_ranks_ok(setting.world, check.run,
+                        {.transport = setting.transport, .backend = setting.backend});
+}
+
+std::string name_of(const testing::TestParamInfo<ConformanceTest::ParamType>& info) {
+  const char* transports[] = {"auto", "tcp", "shm", "loopback"};
+  const auto& [check, setting] = info.param;
+  return setting.backend + "_" + transports[static_cast<int>(setting.transport)] + "_" +
+         std::to_string(setting.world) + "_" + check.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,
+                         testing::Combine(testing::ValuesIn(conformance::checks().begin(),
+                                                            conformance::checks().end()),
+                                          testing::ValuesIn(settings())),
+                         name_of);
+
+}  // namespace
+}  // namespace paceline

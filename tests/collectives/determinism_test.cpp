@@ -1,0 +1,77 @@
+// The promises of Paceline's own backend that others do not make: the same bits everywhere.
+
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_ranks_ok;
+
+TEST(Determinism, staged_and_symmetric_memory_agree_in_every_type_and_operation) {
+  const auto body = [](ProcessGroup& group) {
+    const std::size_t count = 40'000;
+    const auto shared = group.allocate_symmetric(count * 8);
+    for (const Dtype dtype : kAllDtypes) {
+      for (int op = 0; op <= static_cast<int>(ReduceOp::kBitXor); ++op) {
+        const auto reduce_op = static_cast<ReduceOp>(op);
+        if (!is_defined(reduce_op, dtype)) continue;
+        std::mt19937 random(static_cast<unsigned>(group.rank() * 100 + op));
+        std::vector<std::byte> plain(count * size_of(dtype));
+        for (auto& byte : plain) {
+          // 0x3? as every byte: a modest positive number in every floating-point type.
+          byte = dtype == Dtype::kBool ? std::byte(random() & 1) : std::byte(0x38 | (random() & 7));
+        }
+        std::memcpy(shared.data(), plain.data(), plain.size());
+        group.all_reduce(Buffer(plain.data(), count, dtype), reduce_op);
+        group.all_reduce(Buffer(shared.data(), count, dtype), reduce_op);
+        ASSERT_EQ(std::memcmp(plain.data(), shared.data(), plain.size()), 0)
+            << name_of(dtype) << " " << name_of(reduce_op);
+      }
+    }
+  };
+  for (const auto transport :
+       {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kTcp}) {
+    for (const int world : {2, 3, 5}) run_ranks_ok(world, body, {.transport = transport});
+  }
+}
+
+// The promise of kernels/reduce.h across transports, buffers and chunkings.
+TEST(Determinism, the_same_bits_over_every_transport_and_on_every_rank) {
+  for (const int world : {2, 3, 4, 5}) {
+    for (const std::size_t count : {100, 2000, 5000, 300'001}) {
+      std::set<std::vector<float>> results;
+      std::mutex mutex;
+      for (const auto transport :
+           {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kTcp}) {
+        run_ranks_ok(world,
+                     [&](ProcessGroup& group) {
+                       std::mt19937 random(static_cast<unsigned>(group.rank()));
+                       std::vector<float> data(count);
+                       for (auto& value : data)
+                         value = std::uniform_real_distribution<float>(-1, 1)(random);
+                       const auto shared = group.allocate_symmetric(count * sizeof(float));
+                       std::memcpy(shared.data(), data.data(), count * sizeof(float));
+                       group.all_reduce(std::span(data));
+                       group.all_reduce(shared.as<float>());
+                       const auto view = shared.as<float>();
+                       const std::lock_guard lock(mutex);
+                       results.insert(data);
+                       results.insert(std::vector<float>(
+                           view.begin(), view.begin() + static_cast<std::ptrdiff_t>(count)));
+                     },
+                     {.transport = transport});
+      }
+      EXPECT_EQ(results.size(), 1u) << world << " ranks, " << count << " elements";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace paceline
