@@ -12,5 +12,6 @@ using Arguments = std::vector<std::string>;
 
 int run_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
+int topo_command(const Arguments& arguments);
 
 }  // namespace paceline::apps

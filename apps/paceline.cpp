@@ -26,6 +26,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"run", run_command, "start a program as several ranks that train together"},
+    {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
 };
 

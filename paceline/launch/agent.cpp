@@ -23,6 +23,7 @@
 #include "paceline/launch/job_services.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/rank_process.h"
+#include "paceline/launch/running_jobs.h"
 
 namespace paceline::launch {
 namespace {
@@ -78,6 +79,7 @@ class Agent {
 
  private:
   void start_ranks();
+  void mark_job();
   std::unique_ptr<RankProcess> start_rank(int local_rank, const Environment& inherited,
                                           int null_fd);
   std::array<Console*, 2> console_of(int local_rank);
@@ -106,6 +108,7 @@ class Agent {
   WatchedConsole stderr_{Console(STDERR_FILENO)};
   LogDirectory logs_;
   JobServices services_;
+  Fd mark_;  // for the other jobs of this machine
   Fd children_;
   Fd epoll_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
@@ -127,6 +130,7 @@ int Agent::run() {
   watch(children_.get(), Source::kChildren);
   start_ranks();
   services_.start_store();
+  mark_job();
   warn_about_logs();
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
@@ -143,6 +147,12 @@ void Agent::start_ranks() {
   channel_.stdin_fd.reset();
 }
 
+void Agent::mark_job() {
+  int num_threads = 0;
+  for (const RankPlacement& rank : plan_.placement.ranks) num_threads += rank.num_threads;
+  mark_ = mark_running_job(plan_.options.num_local_ranks, num_threads);
+}
+
 std::unique_ptr<RankProcess> Agent::start_rank(int local_rank, const Environment& inherited,
                                                int null_fd) {
   const LaunchOptions& options = plan_.options;
@@ -153,8 +163,11 @@ std::unique_ptr<RankProcess> Agent::start_rank(int local_rank, const Environment
   ProcessSpec spec;
   spec.path = plan_.program_path;
   spec.command = options.command;
-  spec.environment = worker_environment(inherited, options, local_rank, plan_.affinity, addresses);
-  if (plan_.affinity.bind) spec.cpus = plan_.affinity.ranks[local_rank].cpus;
+  spec.environment = worker_environment(inherited, options, local_rank, plan_.placement, addresses);
+  if (plan_.placement.bound) {
+    spec.cpus = plan_.placement.ranks[local_rank].cpus;
+    spec.numa_nodes = plan_.placement.ranks[local_rank].numa_nodes;
+  }
   spec.stdin_fd = rank == 0 ? channel_.stdin_fd.get() : null_fd;
   spec.inherited_fd = secret.get();
   const std::string prefix = options.prefix_lines ? fmt::format("[{}] ", rank) : "";

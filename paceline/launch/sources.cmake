@@ -1,18 +1,25 @@
 set(SOURCES
-  affinity_plan.cpp
   agent.cpp
   console.cpp
+  core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
   failure_report.cpp
   job_services.cpp
   line_formatter.cpp
   log_directory.cpp
+  machine_map.cpp
+  machine_svg.cpp
+  machine_text.cpp
+  memory_binding.cpp
+  placement.cpp
+  placement_warnings.cpp
   process.cpp
   program.cpp
   rank_output.cpp
   rank_process.cpp
   reserved_port.cpp
+  running_jobs.cpp
   spawn.cpp
   spawn_group.cpp
   stdin_relay.cpp

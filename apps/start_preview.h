@@ -1,0 +1,20 @@
+#pragma once
+
+// What `paceline run` would do, for --dry-run and --print-config. They start nothing.
+
+#include <string>
+
+#include "paceline/launch/agent.h"
+
+#include "apps/run_options.h"
+
+namespace paceline::apps {
+
+// Every process with its cores, its memory, the variables it gets and its command.
+std::string dry_run_text(const launch::LaunchPlan& plan);
+
+// Every option: value in effect, and the flag, the variable or the default it comes from.
+std::string config_text(const launch::LaunchPlan& plan, const RunTexts& texts,
+                        const CommandLine& line);
+
+}  // namespace paceline::apps
