@@ -11,6 +11,7 @@
 #include "paceline/launch/program.h"
 
 #include "apps/commands.h"
+#include "apps/message.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
@@ -70,13 +71,13 @@ int run(const Arguments& arguments) {
   try {
     return dispatch(arguments);
   } catch (const UsageError& error) {
-    fmt::print(stderr, "{}: {}\n", who, error.what());
+    say(fmt::format("{}: {}", who, error.what()));
     return kExitUsage;
   } catch (const launch::ProgramError& error) {
-    fmt::print(stderr, "{}: {}\n", who, error.what());
+    say(fmt::format("{}: {}", who, error.what()));
     return error.exit_code();
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: {}\n", who, error.what());
+    say(fmt::format("{}: {}", who, error.what()));
     return error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
   }
 }

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
@@ -11,6 +10,7 @@
 #include "paceline/launch/worker_environment.h"
 
 #include "apps/commands.h"
+#include "apps/message.h"
 #include "apps/run_options.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
@@ -43,9 +43,8 @@ void report(const launch::LaunchPlan& plan, const Topology& topology) {
   const auto& options = plan.options;
   if (options.report_bindings) {
     for (int i = 0; i < options.num_local_ranks; ++i) {
-      fmt::print(stderr, "paceline: {}\n",
-                 launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
-                                            plan.placement.bound));
+      say("paceline: " + launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
+                                                    plan.placement.bound));
     }
   }
   const auto inherited = launch::inherited_environment();
@@ -54,7 +53,7 @@ void report(const launch::LaunchPlan& plan, const Topology& topology) {
                                                     options.threads_per_rank.has_value(),
                                                     launch::find_running_jobs()});
   for (const launch::Warning& warning : warnings) {
-    fmt::print(stderr, "paceline: warning: {}\n", launch::to_text(warning));
+    say("paceline: warning: " + launch::to_text(warning));
   }
 }
 

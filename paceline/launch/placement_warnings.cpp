@@ -20,6 +20,8 @@ constexpr std::array kBlasVariables = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 constexpr std::array kPinningVariables = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
                                           "KMP_AFFINITY"};
 
+constexpr int kMostPids = 3;
+
 std::optional<int> number_in(const Environment& env, const std::string& name) {
   const auto entry = env.find(name);
   if (entry == env.end()) return {};
@@ -166,23 +168,30 @@ class Judge {
 
   void look_at_other_jobs() {
     const std::vector<int> mine = my_cpus();
-    const int my_threads = total_threads(facts_.placement);
+    std::set<int> all(mine.begin(), mine.end()), shared;
+    std::string pids;
+    int threads = total_threads(facts_.placement), count = 0;
     for (const RunningJob& job : facts_.other_jobs) {
-      std::vector<int> shared, either;
+      std::vector<int> both;
       std::set_intersection(mine.begin(), mine.end(), job.cpus.begin(), job.cpus.end(),
-                            std::back_inserter(shared));
-      std::set_union(mine.begin(), mine.end(), job.cpus.begin(), job.cpus.end(),
-                     std::back_inserter(either));
-      const int wanted = my_threads + job.num_threads;
-      const int cores = num_cores_among(either);
-      if (shared.empty() || wanted <= cores) continue;
-      add({fmt::format("another paceline job (pid {}, {} rank{}) computes on cpus {} as well",
-                       job.launcher, job.num_ranks, job.num_ranks == 1 ? "" : "s",
-                       format_cpu_list(shared)),
-           fmt::format("{} threads want {} core{}: each runs about {} of the time", wanted, cores,
-                       cores == 1 ? "" : "s", percent(static_cast<double>(cores) / wanted)),
-           "give each job cores of its own (taskset -c, --bind map:...), or wait for it"});
+                            std::back_inserter(both));
+      if (both.empty()) continue;
+      shared.insert(both.begin(), both.end());
+      all.insert(job.cpus.begin(), job.cpus.end());
+      threads += job.num_threads;
+      if (++count <= kMostPids) pids += fmt::format("{}{}", count == 1 ? "" : ", ", job.launcher);
     }
+    const int cores = num_cores_among({all.begin(), all.end()});
+    if (count == 0 || threads <= cores) return;
+    if (count > kMostPids) pids += ", ...";
+    add({fmt::format(
+             "{} (pid{} {}) compute{} on cpus {} as well",
+             count == 1 ? "another paceline job" : fmt::format("{} other paceline jobs", count),
+             count == 1 ? "" : "s", pids, count == 1 ? "s" : "",
+             format_cpu_list({shared.begin(), shared.end()})),
+         fmt::format("{} threads want {} core{}: each runs about {} of the time", threads, cores,
+                     cores == 1 ? "" : "s", percent(static_cast<double>(cores) / threads)),
+         "give each job cores of its own (taskset -c, --bind map:...), or wait"});
   }
 
   std::vector<int> my_cpus() const {

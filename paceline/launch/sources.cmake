@@ -18,11 +18,13 @@ set(SOURCES
   program.cpp
   rank_output.cpp
   rank_process.cpp
+  rank_watch.cpp
   reserved_port.cpp
   running_jobs.cpp
   spawn.cpp
   spawn_group.cpp
   stdin_relay.cpp
   supervisor.cpp
+  thread_census.cpp
   worker_environment.cpp)
 set(LIBRARIES fmt::fmt)

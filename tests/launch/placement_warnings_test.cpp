@@ -116,9 +116,15 @@ TEST(PlacementWarnings, a_map_that_gives_a_cpu_twice_is_named) {
 TEST(PlacementWarnings, another_job_counts_when_there_are_too_few_cores_for_both) {
   Job job;
   job.others = {{.launcher = 77, .num_ranks = 2, .num_threads = 4, .cpus = {0, 1, 2, 3}}};
+  EXPECT_THAT(
+      job.warnings(),
+      ElementsAre(AllOf(HasSubstr("another paceline job (pid 77) computes"), HasSubstr("cpus 0-3"),
+                        HasSubstr("8 threads want 4 cores"), HasSubstr("50%"))));
+  job.others.push_back({.launcher = 78, .num_ranks = 1, .num_threads = 8, .cpus = {3}});
   EXPECT_THAT(job.warnings(),
-              ElementsAre(AllOf(HasSubstr("pid 77, 2 ranks"), HasSubstr("cpus 0-3"),
-                                HasSubstr("8 threads want 4 cores"), HasSubstr("50%"))));
+              ElementsAre(AllOf(HasSubstr("2 other paceline jobs (pids 77, 78) compute on"),
+                                HasSubstr("16 threads want 4 cores"))));
+  job.others.pop_back();
   job.others[0].num_threads = 1;
   job.threads_option = 1;
   EXPECT_THAT(job.warnings(), IsEmpty());  // 3 threads on 4 cores

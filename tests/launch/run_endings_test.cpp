@@ -69,9 +69,14 @@ TEST(RunEndings, a_rank_that_succeeds_early_does_not_end_the_job) {
 }
 
 TEST(RunEndings, a_rank_that_ignores_sigterm_is_killed_after_the_grace_time) {
-  const Outcome outcome =
-      run_paceline(ranks("2", "[ $RANK = 1 ] && exit 4; trap '' TERM; while :; do sleep 0.05; done",
-                         {"--shutdown-timeout", "0.2"}));
+  const FreshDirectory directory;
+  const std::string ready = directory.file("ready");
+  const Outcome outcome = run_paceline(ranks("2",
+                                             "if [ $RANK = 1 ]; then while [ ! -e " + ready +
+                                                 " ]; do sleep 0.01; done; exit 4; fi; "
+                                                 "trap '' TERM; touch " +
+                                                 ready + "; while :; do sleep 0.05; done",
+                                             {"--shutdown-timeout", "0.2"}));
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (killed by SIGKILL)"));
 }
