@@ -67,7 +67,8 @@ TEST(Placement, is_sound_on_every_kind_of_machine) {
   for (const char* machine :
        {"core:1 pu:1", "core:2 pu:1", "core:4 pu:2", "package:2 core:6 pu:2",
         "package:1 l3:2 core:4 pu:2", "package:2 numa:4 l3:2 core:4 pu:1", kTwoSockets,
-        "package:1 l3:1 l2:6 core:4 pu:1", "package:2 l3:1 numa:2 core:5 pu:2"}) {
+        "package:1 l3:1 l2:6 core:4 pu:1", "package:2 numa:4 l3:4 core:4 pu:2",
+        "package:2 l3:1 numa:2 core:5 pu:2"}) {
     const Topology topology = load_topology(machine);
     for (int ranks = 1; ranks <= topology.num_cores(); ++ranks) {
       SCOPED_TRACE(std::string(machine) + ", ranks " + std::to_string(ranks));
