@@ -27,6 +27,8 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"run", run_command, "start a program as several ranks that train together"},
+    {"advise", advise_command,
+     "try your program with several ranks and threads, recommend the best"},
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
 };

@@ -17,7 +17,6 @@ namespace {
 
 using launch::LaunchOptions;
 
-// As a shell would take it; only for reading.
 std::string quoted(const std::string& word) {
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 ||
@@ -27,12 +26,6 @@ std::string quoted(const std::string& word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
-}
-
-std::string command_text(const std::vector<std::string>& command) {
-  std::string text;
-  for (const std::string& word : command) text += " " + quoted(word);
-  return text;
 }
 
 struct ConfigLine {
@@ -112,6 +105,12 @@ class Config {
 
 }  // namespace
 
+std::string command_text(const std::vector<std::string>& command) {
+  std::string text;
+  for (const std::string& word : command) text += (text.empty() ? "" : " ") + quoted(word);
+  return text;
+}
+
 std::string dry_run_text(const launch::LaunchPlan& plan) {
   const LaunchOptions& options = plan.options;
   std::string text = fmt::format("{} rank{} on machine {} of {}, world size {}\n",
@@ -133,7 +132,7 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
           name == "PACELINE_STORE" || name == "PACELINE_SECRET_FD" || name == "MASTER_PORT";
       text += fmt::format("  {}={}\n", name, at_start ? "(known at the start)" : quoted(value));
     }
-    text += fmt::format(" {}\n", command_text(options.command));
+    text += fmt::format("  {}\n", command_text(options.command));
   }
   return text;
 }
@@ -147,9 +146,9 @@ std::string config_text(const launch::LaunchPlan& plan, const RunTexts& texts,
   for (const ConfigLine& one : lines) {
     text += fmt::format("{:<22}{:<{}}  {}\n", one.flag, one.value, widest, one.source);
   }
-  return text + fmt::format("{:<22}{}\n", "program",
-                            plan.program_path + command_text({plan.options.command.begin() + 1,
-                                                              plan.options.command.end()}));
+  std::vector<std::string> program = plan.options.command;
+  program.front() = plan.program_path;
+  return text + fmt::format("{:<22}{}\n", "program", command_text(program));
 }
 
 }  // namespace paceline::apps

@@ -1,4 +1,5 @@
 set(SOURCES
+  advice.cpp
   agent.cpp
   console.cpp
   core_division.cpp

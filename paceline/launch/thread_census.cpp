@@ -24,19 +24,6 @@ std::vector<pid_t> threads_of(pid_t pid) {
   return threads;
 }
 
-// The process first, then its children and theirs.
-std::vector<pid_t> family_of(pid_t pid) {
-  std::vector<pid_t> family = {pid};
-  for (std::size_t i = 0; i < family.size(); ++i) {
-    const pid_t member = family[i];
-    for (const pid_t thread : threads_of(member)) {
-      std::ifstream file(fmt::format("/proc/{}/task/{}/children", member, thread));
-      for (pid_t child = 0; file >> child;) family.push_back(child);
-    }
-  }
-  return family;
-}
-
 long ticks_of(pid_t pid, pid_t thread) {
   std::ifstream file(fmt::format("/proc/{}/task/{}/stat", pid, thread));
   std::string line;
@@ -54,6 +41,30 @@ long ticks_of(pid_t pid, pid_t thread) {
 }
 
 }  // namespace
+
+std::vector<pid_t> family_of(pid_t pid) {
+  std::vector<pid_t> family = {pid};
+  for (std::size_t i = 0; i < family.size(); ++i) {
+    const pid_t member = family[i];
+    for (const pid_t thread : threads_of(member)) {
+      std::ifstream file(fmt::format("/proc/{}/task/{}/children", member, thread));
+      for (pid_t child = 0; file >> child;) family.push_back(child);
+    }
+  }
+  return family;
+}
+
+std::uint64_t memory_of(const std::vector<pid_t>& processes) {
+  std::uint64_t kilobytes = 0;
+  for (const pid_t pid : processes) {
+    std::ifstream file(fmt::format("/proc/{}/smaps_rollup", pid));
+    for (std::string word; file >> word;) {
+      std::uint64_t value = 0;
+      if (word == "Pss:" && file >> value) kilobytes += value;
+    }
+  }
+  return kilobytes * 1024;
+}
 
 ThreadTimes thread_times(pid_t pid) {
   ThreadTimes times;

@@ -3,13 +3,21 @@
 // What a running rank really computes with, seen from outside: which of its threads are busy, and
 // which BLAS it has loaded. A number of threads in a variable is a wish; some libraries ignore it.
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sys/types.h>
 
 namespace paceline::launch {
+
+// The process first, then its children and theirs.
+std::vector<pid_t> family_of(pid_t pid);
+
+// Memory of all these processes, pages that several of them share counted once.
+std::uint64_t memory_of(const std::vector<pid_t>& processes);
 
 // Cpu time of each thread of a process and its descendants, in clock ticks, by thread id. Empty
 // when the process is gone.

@@ -1,3 +1,4 @@
 set(SOURCES
-  metrics_log.cpp)
-set(LIBRARIES nlohmann_json::nlohmann_json)
+  metrics_log.cpp
+  step_log.cpp)
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)
