@@ -13,7 +13,7 @@ namespace paceline::apps {
 namespace {
 
 // torchrun's, known but not available.
-constexpr std::array<std::string_view, 17> kTorchrunOnly = {"--rdzv-backend",
+constexpr std::array<std::string_view, 16> kTorchrunOnly = {"--rdzv-backend",
                                                             "--rdzv-endpoint",
                                                             "--rdzv-conf",
                                                             "--max-restarts",
@@ -27,7 +27,6 @@ constexpr std::array<std::string_view, 17> kTorchrunOnly = {"--rdzv-backend",
                                                             "--monitor-interval",
                                                             "--start-method",
                                                             "--local-addr",
-                                                            "--numa-binding",
                                                             "--signals-to-handle",
                                                             "--logs-specs"};
 
@@ -120,6 +119,17 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
   }
   line.program.assign(argument, arguments.end());
   return line;
+}
+
+bool take_options(CLI::App& app, const CommandLine& line) {
+  try {
+    app.parse(std::vector<std::string>(line.options.rbegin(), line.options.rend()));
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
 }
 
 }  // namespace paceline::apps

@@ -8,6 +8,7 @@
 
 #include "paceline/collectives/backend_list.h"
 #include "paceline/core/error.h"
+#include "paceline/launch/thread_census.h"
 #include "paceline/rendezvous/launch_environment.h"
 
 #include "apps/doctor_checks.h"
@@ -51,10 +52,7 @@ Finding check_blas() {
   if (dlsym(blas.get(), "openblas_get_config") != nullptr) {
     return {"BLAS", Verdict::kOk, "OpenBLAS: " + path, ""};
   }
-  const bool other = path.find("mkl") != std::string::npos ||
-                     path.find("blis") != std::string::npos ||
-                     path.find("atlas") != std::string::npos;
-  if (other) return {"BLAS", Verdict::kOk, path, ""};
+  if (!launch::is_reference_blas(path)) return {"BLAS", Verdict::kOk, path, ""};
   return {"BLAS", verdict, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
 }
 

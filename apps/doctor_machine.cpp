@@ -12,10 +12,13 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "paceline/core/cpu_list.h"
 #include "paceline/core/error.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/socket.h"
 #include "paceline/core/topology.h"
+#include "paceline/launch/placement_warnings.h"
+#include "paceline/launch/running_jobs.h"
 
 #include "apps/doctor_checks.h"
 
@@ -69,9 +72,10 @@ Finding check_cores() {
   Finding finding{"cores", Verdict::kOk, "", ""};
   finding.text = fmt::format("{} physical cores, {} of {} cpus given to this process",
                              topology.num_cores(), topology.num_cpus(), online);
-  if (topology.cpu_quota) {
-    finding.text += fmt::format("; the cgroup grants {:.1f} cpus of time", *topology.cpu_quota);
-    if (*topology.cpu_quota < topology.num_cores()) {
+  if (topology.quota) {
+    finding.text += fmt::format("; {} grants {:.3g} cpus of time", topology.quota->source,
+                                topology.quota->cpus);
+    if (topology.quota->cpus < topology.num_cores()) {
       finding.verdict = Verdict::kWarn;
       finding.advice =
           "more busy threads than the cgroup grants are throttled; raise its cpu limit "
@@ -79,6 +83,49 @@ Finding check_cores() {
     }
   }
   return finding;
+}
+
+Finding check_thread_variables() {
+  Finding finding{"threads", Verdict::kOk, "no variable overrides them", ""};
+  const auto inherited = launch::inherited_environment();
+  const auto threads = launch::inherited_threads(inherited);
+  if (threads) finding.text = fmt::format("OMP_NUM_THREADS={} holds for every rank", *threads);
+  const auto warnings = launch::variable_warnings(inherited);
+  if (!warnings.empty()) {
+    finding.text = warnings.front().what + ": " + warnings.front().price;
+    finding.advice = warnings.front().cure;
+  } else if (threads) {
+    finding.advice = "unset it, unless it is meant: paceline run counts the cores of each rank";
+  }
+  if (!finding.advice.empty()) finding.verdict = Verdict::kWarn;
+  return finding;
+}
+
+Finding check_running_jobs() {
+  const auto jobs = launch::find_running_jobs();
+  if (jobs.empty()) return {"running jobs", Verdict::kOk, "no other paceline job here", ""};
+  std::string text;
+  for (const launch::RunningJob& job : jobs) {
+    text += fmt::format("{}pid {}: {} rank{} on cpus {}", text.empty() ? "" : "; ", job.launcher,
+                        job.num_ranks, job.num_ranks == 1 ? "" : "s", format_cpu_list(job.cpus));
+  }
+  return {"running jobs", Verdict::kWarn, text,
+          "a job on the same cores gets what they leave; give each its own: taskset -c LIST "
+          "paceline run ..."};
+}
+
+// Where there is more than one node, memory of another one is slower.
+Finding check_memory_policy() {
+  const auto nodes = discover_topology().numa_nodes;
+  if (nodes.size() < 2) return {"NUMA", Verdict::kOk, "one node", ""};
+  int mode = 0;
+  if (syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0) {
+    return {"NUMA", Verdict::kOk, fmt::format("{} nodes, memory can be bound", nodes.size()), ""};
+  }
+  return {"NUMA", Verdict::kWarn,
+          fmt::format("{} nodes, but memory policies: {}", nodes.size(), std::strerror(errno)),
+          "ranks use their own node's memory until it is full; to prefer it after that, allow the "
+          "calls: docker run --cap-add SYS_NICE"};
 }
 
 Finding check_memory() {
@@ -178,9 +225,11 @@ Finding check_loopback() {
 }  // namespace
 
 std::vector<Finding> check_machine() {
-  return {check_cpu(),        check_cores(),   check_memory(),     check_shm(),
-          check_memfd(),      check_pidfd(),   check_open_files(), check_locked_memory(),
-          check_huge_pages(), check_loopback()};
+  return {check_cpu(),          check_cores(),         check_thread_variables(),
+          check_running_jobs(), check_memory_policy(), check_memory(),
+          check_shm(),          check_memfd(),         check_pidfd(),
+          check_open_files(),   check_locked_memory(), check_huge_pages(),
+          check_loopback()};
 }
 
 }  // namespace paceline::apps

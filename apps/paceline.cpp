@@ -11,6 +11,7 @@
 #include "paceline/launch/program.h"
 
 #include "apps/commands.h"
+#include "apps/message.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
@@ -26,6 +27,9 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"run", run_command, "start a program as several ranks that train together"},
+    {"advise", advise_command,
+     "try your program with several ranks and threads, recommend the best"},
+    {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
     {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
 };
@@ -70,13 +74,13 @@ int run(const Arguments& arguments) {
   try {
     return dispatch(arguments);
   } catch (const UsageError& error) {
-    fmt::print(stderr, "{}: {}\n", who, error.what());
+    say(fmt::format("{}: {}", who, error.what()));
     return kExitUsage;
   } catch (const launch::ProgramError& error) {
-    fmt::print(stderr, "{}: {}\n", who, error.what());
+    say(fmt::format("{}: {}", who, error.what()));
     return error.exit_code();
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: {}\n", who, error.what());
+    say(fmt::format("{}: {}", who, error.what()));
     return error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
   }
 }

@@ -12,6 +12,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 
+#include "apps/binding_option.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -25,13 +26,6 @@ constexpr long kMaxNodes = 65536;
 constexpr long kMaxThreads = 4096;
 constexpr double kMaxShutdownSeconds = 86400;
 constexpr long kDefaultMasterPort = 29500;
-
-// "PET_NPROC_PER_NODE" of "--nproc-per-node".
-std::string variable_of(const std::string& flag) {
-  std::string name = "PET_" + flag.substr(2);
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return name;
-}
 
 class Checker {
  public:
@@ -70,13 +64,13 @@ class Checker {
 int local_ranks(const Checker& checker, const std::string& text, const Topology& topology) {
   const std::string flag = "--nproc-per-node";
   if (text.empty()) return 1;
-  if (text == "auto" || text == "cpu") return topology.num_usable_cores();
+  if (text == "auto" || text == "cpu" || text == "cores") return launch::automatic_ranks(topology);
   if (text == "gpu" || text == "xpu") {
     throw UsageError(
         fmt::format("{}: '{}': this version computes on cpus only; use auto or a number",
                     checker.source(flag), text));
   }
-  return static_cast<int>(checker.integer(flag, text, 1, kMaxLocalRanks, ", auto or cpu"));
+  return static_cast<int>(checker.integer(flag, text, 1, kMaxLocalRanks, ", auto, cores or cpu"));
 }
 
 void check_nodes(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
@@ -185,51 +179,115 @@ std::chrono::nanoseconds parse_seconds(const Checker& checker, const std::string
       std::chrono::duration<double>(seconds));
 }
 
+launch::Binding choose_binding(const Checker& checker, const RunTexts& texts) {
+  if (!texts.bind.empty() && !texts.numa_binding.empty()) {
+    throw UsageError(fmt::format("{} and {} exclude each other", checker.source("--bind"),
+                                 checker.source("--numa-binding")));
+  }
+  if (!texts.numa_binding.empty()) {
+    const auto binding = parse_numa_binding(texts.numa_binding);
+    if (binding) return *binding;
+    checker.refuse("--numa-binding", texts.numa_binding, "node, socket, exclusive or core-complex");
+  }
+  if (texts.bind.empty()) return {};
+  const auto binding = parse_binding(texts.bind);
+  if (!binding) checker.refuse("--bind", texts.bind, kBindValues);
+  return *binding;
+}
+
 }  // namespace
 
-void declare_run_options(CLI::App& app, RunTexts& texts) {
-  auto value = [&](const std::string& names, std::string& target, const char* type,
-                   const char* shown_default, const char* text, const char* group) {
+std::string variable_of(const std::string& flag) {
+  std::string name = "PET_" + flag.substr(2);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+namespace {
+
+// Adds options of one group to the help.
+class Group {
+ public:
+  Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
+
+  void value(const std::string& names, std::string& target, const char* type,
+             const char* shown_default, const char* text) {
     const std::string flag = names.substr(names.find("--"));
-    auto* option = app.add_option(names, target, text)->envname(variable_of(flag));
-    option->type_name(type)->group(group);
+    auto* option = app_.add_option(names, target, text)->envname(variable_of(flag));
+    option->type_name(type)->group(name_);
     if (*shown_default != '\0') option->default_str(shown_default);
-  };
-  auto flag = [&](const std::string& name, bool& target, const char* text, const char* group) {
-    app.add_flag(name, target, text)->envname(variable_of(name))->group(group);
-  };
-  value("--nproc-per-node", texts.nproc_per_node, "N|auto", "1",
-        "Ranks on this machine; auto: one per physical core", "Ranks");
-  value("--backend", texts.backend, "NAME", "paceline",
-        "What carries the collectives: paceline, gloo, or by device cpu:paceline,cuda:nccl",
-        "Ranks");
-  value("--threads-per-rank", texts.threads_per_rank, "T", "",
-        "Computing threads of a rank [its cores]", "Ranks");
-  flag("--no-bind", texts.no_bind, "Do not bind ranks to cores", "Ranks");
-  flag("--report-bindings", texts.report_bindings, "Say which cores each rank got", "Ranks");
+  }
 
-  flag("--standalone", texts.standalone, "One machine, free ports (what happens anyway)",
-       "Machines");
-  value("--nnodes", texts.nnodes, "N", "1", "Machines of the job", "Machines");
-  value("--node-rank", texts.node_rank, "R", "0", "Which of them this one is", "Machines");
-  value("--master-addr", texts.master_addr, "A", "127.0.0.1", "Address of machine 0", "Machines");
-  value("--master-port", texts.master_port, "P", "",
-        "Its port [one machine: a free one; several: 29500]", "Machines");
-  value("--rdzv-id", texts.rdzv_id, "ID", "", "Name of the job [random]", "Machines");
+  void flag(const std::string& name, bool& target, const char* text) {
+    app_.add_flag(name, target, text)->envname(variable_of(name))->group(name_);
+  }
 
-  value("--log-dir", texts.log_dir, "DIR", "",
-        "Keep each rank's output in DIR/rank-000.log ... [temporary, kept after a failure]",
-        "Output");
-  flag("--all-ranks", texts.all_ranks, "Show every rank, lines as \"[3] ...\" [rank 0 alone]",
-       "Output");
-  value("-t,--tee", texts.tee, "0-3", "",
-        "Show 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,2:1", "Output");
-  value("--local-ranks-filter", texts.local_ranks_filter, "LIST", "",
-        "Show only these local ranks: 0,2", "Output");
+ private:
+  CLI::App& app_;
+  const char* name_;
+};
 
-  value("--shutdown-timeout", texts.shutdown_timeout, "S", "10",
-        "Seconds from SIGTERM to SIGKILL (after a failure at most 5)", "Stopping");
-  flag("--dry-run", texts.dry_run, "Say what would be started, start nothing", "Help");
+}  // namespace
+
+void declare_rank_options(CLI::App& app, RunTexts& texts) {
+  Group ranks(app, "Ranks");
+  ranks.value("--nproc-per-node", texts.nproc_per_node, "N|auto", "1",
+              "Ranks on this machine; auto: one per physical core");
+  ranks.value("--backend", texts.backend, "NAME", "paceline",
+              "What carries the collectives: paceline, gloo, or by device cpu:paceline,cuda:nccl");
+  ranks.value("--threads-per-rank", texts.threads_per_rank, "T", "",
+              "Computing threads of a rank [its cores]");
+  ranks.value("--bind", texts.bind, "TO", "core",
+              "core: cores of its own for each rank; cache, numa, socket: a whole one, shared if "
+              "need be; none; or sets: 'map:0-3;4-7'");
+  ranks.value("--numa-binding", texts.numa_binding, "TO", "",
+              "torchrun's words for it: node, socket, exclusive, core-complex");
+}
+
+void declare_run_options(CLI::App& app, RunTexts& texts) {
+  declare_rank_options(app, texts);
+  Group(app, "Ranks")
+      .flag("--report-bindings", texts.report_bindings, "Say which cores each rank got");
+
+  Group machines(app, "Machines");
+  machines.flag("--standalone", texts.standalone, "One machine, free ports (what happens anyway)");
+  machines.value("--nnodes", texts.nnodes, "N", "1", "Machines of the job");
+  machines.value("--node-rank", texts.node_rank, "R", "0", "Which of them this one is");
+  machines.value("--master-addr", texts.master_addr, "A", "127.0.0.1", "Address of machine 0");
+  machines.value("--master-port", texts.master_port, "P", "",
+                 "Its port [one machine: a free one; several: 29500]");
+  machines.value("--rdzv-id", texts.rdzv_id, "ID", "", "Name of the job [random]");
+
+  Group output(app, "Output");
+  output.value("--log-dir", texts.log_dir, "DIR", "",
+               "Keep each rank's output in DIR/rank-000.log ... [temporary, kept after a failure]");
+  output.flag("--all-ranks", texts.all_ranks,
+              "Show every rank, lines as \"[3] ...\" [rank 0 alone]");
+  output.value("-t,--tee", texts.tee, "0-3", "",
+               "Show 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,2:1");
+  output.value("--local-ranks-filter", texts.local_ranks_filter, "LIST", "",
+               "Show only these local ranks: 0,2");
+
+  Group(app, "Stopping")
+      .value("--shutdown-timeout", texts.shutdown_timeout, "S", "10",
+             "Seconds from SIGTERM to SIGKILL (after a failure at most 5)");
+  Group help(app, "Help");
+  help.flag("--dry-run", texts.dry_run, "Say what would be started, start nothing");
+  help.flag("--print-config", texts.print_config,
+            "Say each option's value and where it comes from, start nothing");
+}
+
+launch::PlacementRequest check_rank_options(const RunTexts& texts, const CommandLine& line,
+                                            const Topology& topology) {
+  const Checker checker(line);
+  launch::PlacementRequest request;
+  request.num_local_ranks = local_ranks(checker, texts.nproc_per_node, topology);
+  if (!texts.threads_per_rank.empty()) {
+    request.threads_per_rank = static_cast<int>(
+        checker.integer("--threads-per-rank", texts.threads_per_rank, 1, kMaxThreads));
+  }
+  request.binding = choose_binding(checker, texts);
+  return request;
 }
 
 LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
@@ -237,15 +295,13 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   const Checker checker(line);
   LaunchOptions options;
   options.command = line.program;
-  options.num_local_ranks = local_ranks(checker, texts.nproc_per_node, topology);
+  const launch::PlacementRequest ranks = check_rank_options(texts, line, topology);
+  options.num_local_ranks = ranks.num_local_ranks;
+  options.threads_per_rank = ranks.threads_per_rank;
+  options.binding = ranks.binding;
   check_nodes(checker, texts, options);
   check_address(checker, texts, options);
-  if (!texts.threads_per_rank.empty()) {
-    options.threads_per_rank = static_cast<int>(
-        checker.integer("--threads-per-rank", texts.threads_per_rank, 1, kMaxThreads));
-  }
   options.backend = check_backend(checker, texts.backend);
-  options.bind = !texts.no_bind;
   options.report_bindings = texts.report_bindings || isatty(STDERR_FILENO) == 1;
   options.log_dir = texts.log_dir;
   choose_console(checker, texts, options);

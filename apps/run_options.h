@@ -17,15 +17,24 @@ namespace paceline::apps {
 // As typed, or as the PET_* variables say. Empty: not given.
 struct RunTexts {
   std::string nproc_per_node, nnodes, node_rank, master_addr, master_port, rdzv_id;
-  std::string backend, threads_per_rank, log_dir, tee, local_ranks_filter, shutdown_timeout;
-  bool standalone = false, no_bind = false, report_bindings = false;
-  bool all_ranks = false, dry_run = false, help = false;
+  std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, local_ranks_filter,
+      shutdown_timeout;
+  bool standalone = false, report_bindings = false;
+  bool all_ranks = false, dry_run = false, print_config = false;
 };
 
 void declare_run_options(CLI::App& app, RunTexts& texts);
 
+// Those of them that say how many ranks run on this machine and where; for other commands.
+void declare_rank_options(CLI::App& app, RunTexts& texts);
+launch::PlacementRequest check_rank_options(const RunTexts& texts, const CommandLine& line,
+                                            const Topology& topology);
+
 // Throws UsageError: flag or variable, value and range named. `topology` answers "auto".
 launch::LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
                                         const Topology& topology);
+
+// "PET_NPROC_PER_NODE" of "--nproc-per-node".
+std::string variable_of(const std::string& flag);
 
 }  // namespace paceline::apps

@@ -1,4 +1,6 @@
 set(SOURCES
+  cpu_list.cpp
+  cpu_quota.cpp
   error.cpp
   futex.cpp
   handshake.cpp

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 
-#include <fmt/format.h>
 #include <hwloc.h>
 
-#include "paceline/core/error.h"
+#include "paceline/core/check.h"
 
 namespace paceline {
 namespace {
@@ -18,6 +18,11 @@ struct DestroyTopology {
   void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
 };
 using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;
+
+// An Atom core of a hybrid x86 processor has half the vector units of the others, which is what
+// training uses; clock rates alone would make it look too fast.
+constexpr double kAtomShare = 0.5;
 
 // hwloc loads its plugins (OpenCL, GL, ...) in init, which costs more than everything else here;
 // none of them knows cores.
@@ -31,68 +36,151 @@ hwloc_topology_t init_without_plugins() {
   return status == 0 ? topology : nullptr;
 }
 
-HwlocTopology load_cores() {
+HwlocTopology prepare() {
   HwlocTopology topology(init_without_plugins());
   if (!topology) throw Error(ErrorCode::kSystem, "hwloc could not be initialised");
   hwloc_topology_set_all_types_filter(topology.get(), HWLOC_TYPE_FILTER_KEEP_NONE);
-  hwloc_topology_set_type_filter(topology.get(), HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
-  if (hwloc_topology_load(topology.get()) != 0) {
-    throw Error(ErrorCode::kSystem, "hwloc could not read the machine's topology");
+  for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE,
+                          HWLOC_OBJ_L4CACHE}) {
+    hwloc_topology_set_type_filter(topology.get(), type, HWLOC_TYPE_FILTER_KEEP_ALL);
   }
+  hwloc_topology_set_type_filter(topology.get(), HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
+  // To tell the cores that exist from those that were given.
+  hwloc_topology_set_flags(topology.get(), HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   return topology;
 }
 
-std::vector<int> members(hwloc_const_bitmap_t set, hwloc_const_bitmap_t allowed) {
+std::vector<int> members(hwloc_const_bitmap_t set) {
   std::vector<int> cpus;
   for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu)) {
-    if (hwloc_bitmap_isset(allowed, static_cast<unsigned>(cpu))) cpus.push_back(cpu);
+    cpus.push_back(cpu);
   }
   return cpus;
 }
 
-std::vector<Core> cores_within(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
-  std::vector<Core> cores;
-  auto add = [&](hwloc_obj_t object) {
-    Core core{members(object->cpuset, allowed), hwloc_bitmap_first(object->nodeset)};
-    core.numa_node = std::max(core.numa_node, 0);
-    if (!core.cpus.empty()) cores.push_back(std::move(core));
-  };
-  for (hwloc_obj_t o = nullptr;
-       (o = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, o)) != nullptr;) {
-    add(o);
+// The clock rate or capacity of a kind of cores, to be compared with the other kinds' only.
+double raw_speed(const hwloc_info_s* infos, unsigned count) {
+  double megahertz = 0, capacity = 0;
+  bool atom = false;
+  for (unsigned i = 0; i < count; ++i) {
+    const std::string_view name = infos[i].name;
+    if (name == "LinuxCapacity") capacity = std::atof(infos[i].value);
+    if (name == "FrequencyMaxMHz") megahertz = std::atof(infos[i].value);
+    if (name == "CoreType") atom = std::string_view(infos[i].value) == "IntelAtom";
   }
-  if (!cores.empty()) return cores;
-  // Some virtual machines and containers show no cores: every hardware thread then counts as one.
-  for (hwloc_obj_t o = nullptr;
-       (o = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PU, o)) != nullptr;) {
-    add(o);
-  }
-  return cores;
+  return capacity > 0 ? capacity : megahertz * (atom ? kAtomShare : 1);
 }
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
+class Reader {
+ public:
+  explicit Reader(hwloc_topology_t machine) : machine_(machine) {}
 
-std::optional<double> quota_of(const std::string& quota_text, const std::string& period_text) {
-  const double quota = std::atof(quota_text.c_str());
-  const double period = std::atof(period_text.c_str());
-  if (quota <= 0 || period <= 0) return {};
-  return quota / period;
-}
-
-std::optional<double> quota_of_folder(const std::string& folder, bool unified) {
-  if (!unified) {
-    return quota_of(first_line(folder + "/cpu.cfs_quota_us"),
-                    first_line(folder + "/cpu.cfs_period_us"));
+  // Every core of the machine, those that were not given included.
+  Topology read() {
+    Topology topology;
+    read_cores(HWLOC_OBJ_CORE, topology);
+    // Some virtual machines and containers show no cores: every hardware thread then counts as one.
+    if (topology.cores.empty()) read_cores(HWLOC_OBJ_PU, topology);
+    for (hwloc_obj_t node = nullptr; (node = next(HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+      topology.numa_nodes.push_back(
+          {static_cast<int>(node->os_index), node->attr->numanode.local_memory});
+    }
+    topology.caches = std::move(caches_);
+    set_speeds(topology.cores);
+    return topology;
   }
-  std::istringstream line(first_line(folder + "/cpu.max"));
-  std::string quota, period;
-  line >> quota >> period;
-  return quota == "max" ? std::nullopt : quota_of(quota, period);
+
+ private:
+  hwloc_obj_t next(hwloc_obj_type_t type, hwloc_obj_t previous) const {
+    return hwloc_get_next_obj_by_type(machine_, type, previous);
+  }
+
+  void read_cores(hwloc_obj_type_t type, Topology& topology) {
+    for (hwloc_obj_t o = nullptr; (o = next(type, o)) != nullptr;) {
+      Core core{members(o->cpuset), std::max(hwloc_bitmap_first(o->nodeset), 0)};
+      if (core.cpus.empty()) continue;
+      place(o, core);
+      core.number = static_cast<int>(topology.cores.size());
+      topology.cores.push_back(std::move(core));
+    }
+  }
+
+  // The innermost shared object is the cluster, the outermost cache the cache.
+  void place(hwloc_obj_t object, Core& core) {
+    hwloc_obj_t cluster = nullptr, cache = nullptr, socket = nullptr;
+    for (hwloc_obj_t o = object->parent; o != nullptr; o = o->parent) {
+      const bool is_cache = hwloc_obj_type_is_dcache(o->type) != 0;
+      const bool is_shared = hwloc_bitmap_weight(o->cpuset) > hwloc_bitmap_weight(object->cpuset);
+      if (cluster == nullptr && is_shared && (is_cache || o->type == HWLOC_OBJ_GROUP)) cluster = o;
+      if (is_cache) cache = o;
+      if (o->type == HWLOC_OBJ_PACKAGE) socket = o;
+    }
+    core.socket = number_of(sockets_, socket);
+    core.cluster = number_of(clusters_, cluster);
+    core.cache = number_of(cache_numbers_, cache);
+    if (cache != nullptr && core.cache == static_cast<int>(caches_.size())) {
+      caches_.push_back({static_cast<int>(cache->attr->cache.depth), cache->attr->cache.size});
+    }
+  }
+
+  using Numbers = std::map<hwloc_obj_t, int>;
+  static int number_of(Numbers& numbers, hwloc_obj_t object) {
+    return numbers.emplace(object, static_cast<int>(numbers.size())).first->second;
+  }
+
+  void set_speeds(std::vector<Core>& cores) const {
+    std::vector<double> speeds;
+    for (const Core& core : cores) speeds.push_back(speed_of(core));
+    const double fastest = *std::max_element(speeds.begin(), speeds.end());
+    const double slowest = *std::min_element(speeds.begin(), speeds.end());
+    if (slowest <= 0) return;  // not all are known
+    for (std::size_t i = 0; i < cores.size(); ++i) cores[i].speed = speeds[i] / fastest;
+  }
+
+  double speed_of(const Core& core) const {
+    const Bitmap set(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+    hwloc_bitmap_only(set.get(), static_cast<unsigned>(core.cpus.front()));
+    const int kind = hwloc_cpukinds_get_by_cpuset(machine_, set.get(), 0);
+    unsigned count = 0;
+    hwloc_info_s* infos = nullptr;
+    if (kind < 0 || hwloc_cpukinds_get_info(machine_, static_cast<unsigned>(kind), nullptr, nullptr,
+                                            &count, &infos, 0) != 0) {
+      return 0;
+    }
+    return raw_speed(infos, count);
+  }
+
+  const hwloc_topology_t machine_;
+  Numbers sockets_, clusters_, cache_numbers_;
+  std::vector<Cache> caches_;
+};
+
+// What is left of `core` when only `given` counts, or only the rest.
+std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
+  std::vector<int> cpus;
+  for (const int cpu : core.cpus) {
+    if (std::binary_search(given.begin(), given.end(), cpu) == wanted) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::vector<int> given_cpus(hwloc_topology_t machine) {
+  const Bitmap given(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  const auto allowed = hwloc_topology_get_allowed_cpuset(machine);
+  if (hwloc_get_cpubind(machine, given.get(), HWLOC_CPUBIND_PROCESS) != 0) {
+    hwloc_bitmap_copy(given.get(), allowed);
+  }
+  hwloc_bitmap_and(given.get(), given.get(), allowed);
+  return members(given.get());
+}
+
+std::optional<CpuQuota> quota_of_this_process() {
+  std::ostringstream membership;
+  membership << std::ifstream("/proc/self/cgroup").rdbuf();
+  const auto cgroup = cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
+  const auto slurm = slurm_cpu_quota([](const char* name) { return std::getenv(name); });
+  if (!cgroup || !slurm) return cgroup ? cgroup : slurm;
+  return cgroup->cpus <= slurm->cpus ? cgroup : slurm;
 }
 
 }  // namespace
@@ -103,62 +191,53 @@ int Topology::num_cpus() const {
   return count;
 }
 
+std::vector<int> Topology::cpus() const {
+  std::vector<int> all;
+  for (const Core& core : cores) all.insert(all.end(), core.cpus.begin(), core.cpus.end());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 int Topology::num_usable_cores() const {
-  if (!cpu_quota) return num_cores();
-  return std::max(1, std::min(num_cores(), static_cast<int>(*cpu_quota)));
+  if (!quota) return num_cores();
+  return std::max(1, std::min(num_cores(), static_cast<int>(quota->cpus)));
 }
 
 Topology discover_topology() {
-  const HwlocTopology machine = load_cores();
-  std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> allowed(hwloc_bitmap_alloc(),
-                                                                    hwloc_bitmap_free);
-  if (hwloc_get_cpubind(machine.get(), allowed.get(), HWLOC_CPUBIND_PROCESS) != 0) {
-    hwloc_bitmap_copy(allowed.get(), hwloc_topology_get_allowed_cpuset(machine.get()));
+  const HwlocTopology machine = prepare();
+  if (hwloc_topology_load(machine.get()) != 0) {
+    throw Error(ErrorCode::kSystem, "hwloc could not read the machine's topology");
   }
-  Topology topology;
-  topology.cores = cores_within(machine.get(), allowed.get());
-  if (topology.cores.empty()) throw Error(ErrorCode::kSystem, "hwloc sees no usable cpu");
-  std::ostringstream membership;
-  membership << std::ifstream("/proc/self/cgroup").rdbuf();
-  topology.cpu_quota = cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
+  Topology topology = restrict_topology(Reader(machine.get()).read(), given_cpus(machine.get()));
+  const auto quota = quota_of_this_process();
+  if (quota && quota->cpus < topology.num_cpus()) topology.quota = quota;
   return topology;
 }
 
-std::optional<double> cgroup_cpu_quota(const std::string& root, const std::string& membership) {
-  std::optional<double> smallest;
-  auto look_at = [&](const std::string& folder, bool unified) {
-    const auto quota = quota_of_folder(folder, unified);
-    if (quota && (!smallest || *quota < *smallest)) smallest = quota;
-  };
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    // hierarchy:controllers:path; the unified hierarchy has no controllers.
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const bool unified = controllers == ",,";
-    if (!unified && controllers.find(",cpu,") == std::string::npos) continue;
-    const std::string mount = unified ? root : fmt::format("{}/cpu", root);
-    for (std::string_view path = std::string_view(line).substr(second + 1);
-         path.starts_with('/') && path.size() > 1; path = path.substr(0, path.rfind('/'))) {
-      look_at(fmt::format("{}{}", mount, path), unified);
-    }
-    look_at(mount, unified);
-  }
-  return smallest;
+Topology load_topology(const std::string& description) {
+  const HwlocTopology machine = prepare();
+  const bool is_file = description.ends_with(".xml");
+  const int status = is_file ? hwloc_topology_set_xml(machine.get(), description.c_str())
+                             : hwloc_topology_set_synthetic(machine.get(), description.c_str());
+  check(status == 0 && hwloc_topology_load(machine.get()) == 0,
+        "topology: '{}' is neither an lstopo file (FILE.xml) nor a description like "
+        "\"package:2 numa:1 l3:2 core:4 pu:2\"",
+        description);
+  return Reader(machine.get()).read();
 }
 
-std::string format_cpu_list(const std::vector<int>& cpus) {
-  std::string text;
-  for (std::size_t i = 0; i < cpus.size();) {
-    std::size_t end = i;
-    while (end + 1 < cpus.size() && cpus[end + 1] == cpus[end] + 1) ++end;
-    if (!text.empty()) text += ',';
-    text += end == i ? fmt::to_string(cpus[i]) : fmt::format("{}-{}", cpus[i], cpus[end]);
-    i = end + 1;
+Topology restrict_topology(const Topology& topology, const std::vector<int>& cpus) {
+  Topology narrowed = topology;
+  narrowed.cores.clear();
+  for (const Core& core : topology.cores) {
+    Core given = core, other = core;
+    given.cpus = part_of(core, cpus, true);
+    other.cpus = part_of(core, cpus, false);
+    if (!given.cpus.empty()) narrowed.cores.push_back(std::move(given));
+    if (!other.cpus.empty()) narrowed.other_cores.push_back(std::move(other));
   }
-  return text;
+  check(!narrowed.cores.empty(), "topology: none of the chosen cpus was given to this process");
+  return narrowed;
 }
 
 }  // namespace paceline

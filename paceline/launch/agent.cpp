@@ -24,6 +24,8 @@
 #include "paceline/launch/job_services.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/rank_process.h"
+#include "paceline/launch/rank_watch.h"
+#include "paceline/launch/running_jobs.h"
 
 namespace paceline::launch {
 namespace {
@@ -38,7 +40,15 @@ constexpr int kShownLines = 20;
 constexpr int kEventsAtOnce = 256;
 
 // What an epoll event is about, packed into its 64 bits.
-enum class Source : std::uint32_t { kControl, kChildren, kRank, kStdout, kStderr, kConsole };
+enum class Source : std::uint32_t {
+  kControl,
+  kChildren,
+  kRank,
+  kStdout,
+  kStderr,
+  kConsole,
+  kWatch
+};
 std::uint64_t tag(Source source, std::size_t index = 0) {
   return static_cast<std::uint64_t>(source) << 32 | index;
 }
@@ -80,6 +90,9 @@ class Agent {
 
  private:
   void start_ranks();
+  void mark_job();
+  void watch_first_rank();
+  void on_watch();
   std::unique_ptr<RankProcess> start_rank(int local_rank, const Environment& inherited,
                                           int null_fd);
   std::array<Console*, 2> console_of(int local_rank);
@@ -109,6 +122,8 @@ class Agent {
   LogDirectory logs_;
   JobFlights flights_;
   JobServices services_;
+  std::optional<RankWatch> watch_;
+  Fd mark_;  // for the other jobs of this machine
   Fd children_;
   Fd epoll_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
@@ -130,6 +145,8 @@ int Agent::run() {
   watch(children_.get(), Source::kChildren);
   start_ranks();
   services_.start_store();
+  mark_job();
+  watch_first_rank();
   warn_about_logs();
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
@@ -146,6 +163,27 @@ void Agent::start_ranks() {
   channel_.stdin_fd.reset();
 }
 
+void Agent::mark_job() {
+  int num_threads = 0;
+  for (const RankPlacement& rank : plan_.placement.ranks) num_threads += rank.num_threads;
+  mark_ = mark_running_job(plan_.options.num_local_ranks, num_threads);
+}
+
+// One rank stands for all: they run the same program.
+void Agent::watch_first_rank() {
+  const RankProcess& first = *ranks_.front();
+  watch_.emplace(first.rank(), first.process().pid, plan_.placement.ranks.front());
+  watch(watch_->timer(), Source::kWatch);
+}
+
+void Agent::on_watch() {
+  if (!watch_) return;
+  if (!ranks_.front()->running()) return watch_.reset();
+  for (const Warning& warning : watch_->look()) {
+    say(fmt::format("paceline: warning: {}\n", to_text(warning)));
+  }
+}
+
 std::unique_ptr<RankProcess> Agent::start_rank(int local_rank, const Environment& inherited,
                                                int null_fd) {
   const LaunchOptions& options = plan_.options;
@@ -156,9 +194,12 @@ std::unique_ptr<RankProcess> Agent::start_rank(int local_rank, const Environment
   ProcessSpec spec;
   spec.path = plan_.program_path;
   spec.command = options.command;
-  spec.environment = worker_environment(inherited, options, local_rank, plan_.affinity, addresses);
+  spec.environment = worker_environment(inherited, options, local_rank, plan_.placement, addresses);
   flights_.add_variables(spec.environment);
-  if (plan_.affinity.bind) spec.cpus = plan_.affinity.ranks[local_rank].cpus;
+  if (plan_.placement.bound) {
+    spec.cpus = plan_.placement.ranks[local_rank].cpus;
+    spec.numa_nodes = plan_.placement.ranks[local_rank].numa_nodes;
+  }
   spec.stdin_fd = rank == 0 ? channel_.stdin_fd.get() : null_fd;
   spec.inherited_fd = secret.get();
   const std::string prefix = options.prefix_lines ? fmt::format("[{}] ", rank) : "";
@@ -214,6 +255,8 @@ void Agent::handle(const epoll_event& event) {
       return on_output(index, 0);
     case Source::kStderr:
       return on_output(index, 1);
+    case Source::kWatch:
+      return on_watch();
     case Source::kConsole:
       stdout_.console.flush();
       stderr_.console.flush();

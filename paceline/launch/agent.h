@@ -10,8 +10,8 @@
 
 #include <string>
 
-#include "paceline/launch/affinity_plan.h"
 #include "paceline/launch/launch_options.h"
+#include "paceline/launch/placement.h"
 #include "paceline/launch/supervisor.h"
 
 namespace paceline::launch {
@@ -19,7 +19,7 @@ namespace paceline::launch {
 struct LaunchPlan {
   LaunchOptions options;
   std::string program_path;  // options.command[0], found
-  AffinityPlan affinity;
+  Placement placement;
 };
 
 // The exit code of the job: 0, the culprit's (128 + N for a signal), or 128 + N when signal N ended

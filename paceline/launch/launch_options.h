@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "paceline/launch/placement.h"
+
 namespace paceline::launch {
 
 // Which streams of one local rank appear on the console.
@@ -30,7 +32,7 @@ struct LaunchOptions {
 
   std::string backend;  // the ranks' PACELINE_BACKEND; empty: as it is
   std::optional<int> threads_per_rank;
-  bool bind = true;
+  Binding binding;
   bool report_bindings = false;
 
   std::string log_dir;                  // empty: a temporary one, removed after success

@@ -13,6 +13,7 @@
 
 #include "paceline/core/error.h"
 #include "paceline/launch/descriptor_limit.h"
+#include "paceline/launch/memory_binding.h"
 
 namespace paceline::launch {
 namespace {
@@ -61,6 +62,7 @@ void bind_to(const std::vector<int>& cpus) {
   dup2(spec.stderr_fd, STDERR_FILENO);
   if (spec.inherited_fd >= 0) fcntl(spec.inherited_fd, F_SETFD, 0);
   bind_to(spec.cpus);
+  prefer_memory_of(spec.numa_nodes);
   restore_signals();
   restore_descriptor_limit();
   execve(spec.path.c_str(), argv, envp);

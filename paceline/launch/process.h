@@ -21,7 +21,8 @@ struct ProcessSpec {
   std::string path;                  // what to execute
   std::vector<std::string> command;  // argv
   Environment environment;
-  std::vector<int> cpus;  // empty: not bound
+  std::vector<int> cpus;        // empty: not bound
+  std::vector<int> numa_nodes;  // empty: memory from anywhere
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
   int inherited_fd = -1;  // kept open across exec, under the same number
 };

@@ -1,7 +1,8 @@
 set(SOURCES
-  affinity_plan.cpp
+  advice.cpp
   agent.cpp
   console.cpp
+  core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
   failure_report.cpp
@@ -9,14 +10,23 @@ set(SOURCES
   job_services.cpp
   line_formatter.cpp
   log_directory.cpp
+  machine_map.cpp
+  machine_svg.cpp
+  machine_text.cpp
+  memory_binding.cpp
+  placement.cpp
+  placement_warnings.cpp
   process.cpp
   program.cpp
   rank_output.cpp
   rank_process.cpp
+  rank_watch.cpp
   reserved_port.cpp
+  running_jobs.cpp
   spawn.cpp
   spawn_group.cpp
   stdin_relay.cpp
   supervisor.cpp
+  thread_census.cpp
   worker_environment.cpp)
 set(LIBRARIES fmt::fmt)

@@ -17,9 +17,9 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/deadline.h"
-#include "paceline/launch/affinity_plan.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/job_services.h"
+#include "paceline/launch/placement.h"
 #include "paceline/launch/process.h"
 #include "paceline/launch/rank_output.h"
 #include "paceline/launch/worker_environment.h"
@@ -76,7 +76,7 @@ class SpawnedJob {
 
  private:
   void start(int rank, const std::function<void(int)>& body, const JobServices& services,
-             const AffinityPlan& plan);
+             const Placement& plan);
   void wait();
   void collect(SpawnedRank& rank, int number);
   void signal_all(int signal);
@@ -94,8 +94,9 @@ class SpawnedJob {
 
 void SpawnedJob::run(const std::function<void(int)>& body) {
   JobServices services(job_);
-  const AffinityPlan plan =
-      plan_affinity(discover_topology(), {.num_local_ranks = job_.num_local_ranks, .bind = false});
+  const Placement plan =
+      plan_placement(discover_topology(),
+                     {.num_local_ranks = job_.num_local_ranks, .binding = {.to = BindTo::kNone}});
   std::fflush(nullptr);  // or every rank would print what is buffered here once more
   for (int rank = 0; rank < job_.num_local_ranks; ++rank) start(rank, body, services, plan);
   services.start_store();
@@ -104,7 +105,7 @@ void SpawnedJob::run(const std::function<void(int)>& body) {
 }
 
 void SpawnedJob::start(int rank, const std::function<void(int)>& body, const JobServices& services,
-                       const AffinityPlan& plan) {
+                       const Placement& plan) {
   Pipe message = make_output_pipe();
   const Fd secret = services.make_secret_fd();
   JobAddresses addresses = services.addresses();

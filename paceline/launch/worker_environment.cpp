@@ -34,17 +34,21 @@ void set_terminal(Environment& env, const LaunchOptions& options, int local_rank
 }
 
 void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
-                 const AffinityPlan& plan) {
-  const std::string threads = std::to_string(plan.ranks[local_rank].num_threads);
+                 const Placement& placement) {
+  const std::string threads = std::to_string(placement.ranks[local_rank].num_threads);
   if (options.threads_per_rank) {
     env["OMP_NUM_THREADS"] = threads;
     env["OPENBLAS_NUM_THREADS"] = threads;
+    // These two follow OMP_NUM_THREADS as long as they are not set.
+    for (const char* name : {"MKL_NUM_THREADS", "BLIS_NUM_THREADS"}) {
+      if (env.contains(name)) env[name] = threads;
+    }
   }
   env.try_emplace("OMP_NUM_THREADS", threads);
   // A user who chose the number of OpenMP threads means OpenBLAS as well.
   env.try_emplace("OPENBLAS_NUM_THREADS", env["OMP_NUM_THREADS"]);
   // Threads that spin while they wait would steal the cpu from the ranks they wait for.
-  if (plan.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
+  if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
 }
 
 }  // namespace
@@ -59,11 +63,11 @@ Environment inherited_environment() {
 }
 
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
-                               int local_rank, const AffinityPlan& plan,
+                               int local_rank, const Placement& placement,
                                const JobAddresses& addresses) {
   Environment env = inherited;
   set_place(env, options, local_rank);
-  set_threads(env, options, local_rank, plan);
+  set_threads(env, options, local_rank, placement);
   set_terminal(env, options, local_rank);
   if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
   env["MASTER_ADDR"] = addresses.master_addr;

@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "paceline/launch/affinity_plan.h"
 #include "paceline/launch/launch_options.h"
+#include "paceline/launch/placement.h"
 
 namespace paceline::launch {
 
@@ -25,7 +25,7 @@ struct JobAddresses {
 
 // The user's OMP_NUM_THREADS and OPENBLAS_NUM_THREADS stand when they are set in `inherited`.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
-                               int local_rank, const AffinityPlan& plan,
+                               int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
 
 // The variables that `worker` adds to or changes in `inherited`, for --dry-run.

@@ -1,2 +1,6 @@
-set(SOURCES flight_file.cpp flight_recorder.cpp metrics_log.cpp)
-    set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)
+set(SOURCES
+  flight_file.cpp
+  flight_recorder.cpp
+  metrics_log.cpp
+  step_log.cpp)
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/telemetry/step_log.h"
+
 namespace paceline::train {
 namespace {
 
@@ -26,6 +28,33 @@ void step(optim::Optimizer& optimizer, PhaseTimes& times) {
   add_phase(times, Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
 }
 
+std::int64_t bytes_of(const std::vector<at::Tensor>& parameters) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& parameter : parameters) {
+    bytes += static_cast<std::int64_t>(parameter.nbytes());
+  }
+  return bytes;
+}
+
+// One line of the step log, from the beginning of a step to its end.
+class LoggedStep {
+ public:
+  LoggedStep(StepLog& log, const PhaseTimes& times)
+      : log_(log), times_(times), waited_(times.seconds(Phase::kCommunication)) {}
+
+  void end(std::int64_t samples) {
+    const auto now = PhaseTimes::Clock::now();
+    log_.step(samples, std::chrono::duration<double>(now - begin_).count(),
+              times_.seconds(Phase::kCommunication) - waited_);
+  }
+
+ private:
+  StepLog& log_;
+  const PhaseTimes& times_;
+  const double waited_;
+  const PhaseTimes::Clock::time_point begin_ = PhaseTimes::Clock::now();
+};
+
 std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& times) {
   const auto timed = times.measure(Phase::kData);
   return loader.next();
@@ -37,9 +66,12 @@ void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader
               const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
               PhaseTimes& times, const LoopHooks& hooks) {
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
+  StepLog log;
+  log.model(bytes_of(optimizer.parameters()));
   while (state.epoch < options.epochs && !finished()) {
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
+      LoggedStep logged(log, times);
       const auto batch = next_batch(loader, times);
       if (!batch) break;
       at::Tensor value;
@@ -49,6 +81,7 @@ void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader
       }
       backward(value, reducer, times);
       step(optimizer, times);
+      logged.end(batch->data.size(0));
       ++state.step;
       state.consumed = loader.consumed();
       if (hooks.after_step) hooks.after_step({state, value.item<double>(), batch->data.size(0)});

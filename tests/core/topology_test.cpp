@@ -1,66 +1,117 @@
 #include "paceline/core/topology.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <set>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+
+#include "paceline/core/error.h"
 
 namespace paceline {
 namespace {
 
-class CgroupTree : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "paceline-cgroup-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
+using testing::ElementsAre;
+
+std::string stored(const std::string& name) { return PACELINE_TOPOLOGIES "/" + name; }
+
+template <class Part>
+std::size_t count_parts(const Topology& topology, Part part) {
+  std::set<int> seen;
+  for (const Core& core : topology.cores) seen.insert(part(core));
+  return seen.size();
+}
+
+TEST(Topology, reads_sockets_nodes_caches_and_siblings) {
+  const Topology machine =
+      load_topology("package:2 numa:2 l3:2(size=32MB) core:4 pu:2(indexes=2*32:32*1)");
+  ASSERT_EQ(machine.num_cores(), 32);
+  EXPECT_EQ(machine.num_cpus(), 64);
+  EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.socket; }), 2U);
+  EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.numa_node; }), 4U);
+  EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.cache; }), 8U);
+  EXPECT_EQ(machine.numa_nodes.size(), 4U);
+  ASSERT_EQ(machine.caches.size(), 8U);
+  EXPECT_EQ(machine.caches[0].level, 3);
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(machine.cores[i].number, i);
+    EXPECT_THAT(machine.cores[i].cpus, ElementsAre(i, i + 32));
+    EXPECT_EQ(machine.cores[i].socket, i / 16);
+    EXPECT_EQ(machine.cores[i].numa_node, i / 8);
+    EXPECT_EQ(machine.cores[i].cache, i / 4);
+    EXPECT_EQ(machine.cores[i].speed, 1);
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
+}
 
-  void put(const std::string& path, const std::string& text) {
-    const auto file = std::filesystem::path(root_) / path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text << "\n";
+TEST(Topology, clusters_are_the_smallest_groups_that_share_something) {
+  const Topology arm = load_topology("package:1 l3:1 l2:4 core:4 pu:1");
+  EXPECT_EQ(count_parts(arm, [](const Core& core) { return core.cache; }), 1U);
+  EXPECT_EQ(count_parts(arm, [](const Core& core) { return core.cluster; }), 4U);
+  const Topology groups = load_topology("package:1 numa:1 group:6 core:4 pu:1");
+  EXPECT_EQ(count_parts(groups, [](const Core& core) { return core.cluster; }), 6U);
+  const Topology private_l2 = load_topology("package:1 l3:2 l2:4 core:1 pu:2");
+  EXPECT_EQ(count_parts(private_l2, [](const Core& core) { return core.cluster; }), 2U);
+}
+
+TEST(Topology, without_an_l3_the_l2_is_the_cache) {
+  const Topology machine = load_topology("package:1 l2:2 core:2 pu:1");
+  EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.cache; }), 2U);
+  EXPECT_EQ(machine.caches[0].level, 2);
+}
+
+TEST(Topology, hybrid_cores_have_speeds) {
+  const Topology machine = load_topology(stored("hybrid_8_fast_8_slow.xml"));
+  ASSERT_EQ(machine.num_cores(), 16);
+  EXPECT_THAT(machine.cores[0].cpus, ElementsAre(0, 1));
+  EXPECT_EQ(machine.cores[0].speed, 1);
+  EXPECT_THAT(machine.cores[8].cpus, ElementsAre(16));
+  EXPECT_NEAR(machine.cores[8].speed, 0.5 * 3900 / 5000, 1e-9);
+}
+
+TEST(Topology, a_recorded_virtual_machine) {
+  const Topology machine = load_topology(stored("recorded_epyc_vm_2_cores.xml"));
+  ASSERT_EQ(machine.num_cores(), 2);
+  EXPECT_EQ(machine.caches, (std::vector<Cache>{{3, 32 << 20}}));
+  EXPECT_EQ(machine.cores[1].cache, 0);
+  EXPECT_EQ(machine.cores[1].speed, 1);
+  EXPECT_EQ(machine.numa_nodes[0].bytes, 13113716736U);
+}
+
+TEST(Topology, what_hwloc_does_not_understand_is_refused) {
+  const std::string folder = testing::TempDir();
+  std::ofstream(folder + "/broken.xml") << "<topology";
+  for (const std::string& text :
+       {std::string("nonsense"), std::string(""), std::string("core:-1"),
+        std::string("/nonexistent/machine.xml"), folder + "/broken.xml"}) {
+    try {
+      load_topology(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+      EXPECT_THAT(error.what(), testing::HasSubstr("'" + text + "'"));
+    }
   }
-
-  std::string root_;
-};
-
-TEST_F(CgroupTree, the_smallest_limit_on_the_way_up_counts) {
-  put("a/cpu.max", "250000 100000");
-  put("a/b/cpu.max", "max 100000");
-  put("cpu.max", "800000 100000");
-  EXPECT_EQ(cgroup_cpu_quota(root_, "0::/a/b\n"), 2.5);
-  EXPECT_EQ(cgroup_cpu_quota(root_, "0::/\n"), 8.0);
 }
 
-TEST_F(CgroupTree, the_first_version_is_read_too) {
-  put("cpu/job/cpu.cfs_quota_us", "150000");
-  put("cpu/job/cpu.cfs_period_us", "100000");
-  put("cpu/cpu.cfs_quota_us", "-1");
-  put("cpu/cpu.cfs_period_us", "100000");
-  EXPECT_EQ(cgroup_cpu_quota(root_, "4:memory:/job\n2:cpu,cpuacct:/job\n"), 1.5);
-  EXPECT_EQ(cgroup_cpu_quota(root_, "2:cpu,cpuacct:/\n"), std::nullopt);
-}
-
-TEST_F(CgroupTree, nothing_readable_means_no_limit) {
-  EXPECT_EQ(cgroup_cpu_quota(root_, ""), std::nullopt);
-  EXPECT_EQ(cgroup_cpu_quota(root_, "garbage\n0::no-slash\n2:cpu\n"), std::nullopt);
-}
-
-TEST(Topology, cpu_lists_are_written_as_the_kernel_does) {
-  EXPECT_EQ(format_cpu_list({}), "");
-  EXPECT_EQ(format_cpu_list({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+TEST(Topology, restricting_splits_cores_and_forgets_nothing) {
+  const Topology machine = load_topology("core:4 pu:2");
+  const Topology narrowed = restrict_topology(machine, {1, 2, 3, 6, 99});
+  ASSERT_EQ(narrowed.num_cores(), 3);
+  EXPECT_THAT(narrowed.cpus(), ElementsAre(1, 2, 3, 6));
+  EXPECT_THAT(narrowed.cores[0].cpus, ElementsAre(1));
+  EXPECT_EQ(narrowed.other_cores.size(), 3U);
+  EXPECT_EQ(narrowed.other_cores[0].number, 0);
+  EXPECT_THROW(restrict_topology(machine, {64}), Error);
+  EXPECT_THROW(restrict_topology(machine, {}), Error);
 }
 
 TEST(Topology, usable_cores_respect_the_quota_and_are_never_none) {
-  Topology topology{{{{0}, 0}, {{1}, 0}, {{2}, 0}, {{3}, 0}}, {}};
+  Topology topology = load_topology("core:4 pu:1");
   EXPECT_EQ(topology.num_usable_cores(), 4);
-  topology.cpu_quota = 2.9;
+  topology.quota = CpuQuota{2.9, "the cgroup"};
   EXPECT_EQ(topology.num_usable_cores(), 2);
-  topology.cpu_quota = 0.2;
+  topology.quota->cpus = 0.2;
   EXPECT_EQ(topology.num_usable_cores(), 1);
 }
 
@@ -78,6 +129,7 @@ TEST(Topology, shows_exactly_the_cpus_of_the_affinity_mask) {
   sched_setaffinity(0, sizeof before, &before);
   ASSERT_EQ(narrowed.num_cores(), 1);
   EXPECT_EQ(narrowed.cores[0].cpus, std::vector<int>{first});
+  EXPECT_EQ(narrowed.other_cores.empty(), CPU_COUNT(&before) == 1);
 }
 
 }  // namespace

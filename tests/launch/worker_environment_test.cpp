@@ -7,7 +7,7 @@ namespace {
 
 struct Job {
   LaunchOptions options;
-  AffinityPlan plan;
+  Placement plan;
   JobAddresses addresses{"127.0.0.1:4000", "127.0.0.1", 4001, 9};
 
   Environment environment(const Environment& inherited = {}, int local_rank = 1) const {

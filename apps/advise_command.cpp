@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/sysinfo.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/placement.h"
+#include "paceline/launch/program.h"
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/message.h"
+#include "apps/start_preview.h"
+#include "apps/trial.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+constexpr int kNothingMeasured = 1;
+constexpr const char* kBatchPlaceholder = "{batch}";
+constexpr long kMaxSeconds = 3600;
+
+constexpr const char* kHelp = R"(
+PROGRAM must tell its steps: paceline's training loop does, own loops by paceline::StepLog, programs
+in other languages by a line of JSON a step (docs/placement.md).
+
+Examples:
+  paceline advise -- ./train
+  paceline advise --global-batch 64 -- ./train --batch-size {batch})";
+
+struct AdviseTexts {
+  std::string seconds, patience, global_batch;
+};
+
+// A folder of its own, gone with this value.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "paceline-advise-XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr) throw system_error("making a folder " + path_);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+long whole_number(const char* flag, const std::string& text, long max) {
+  long value = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || stop != text.data() + text.size() || value < 1 || value > max) {
+    throw UsageError(fmt::format("{}: '{}' is not a whole number from 1 to {}", flag, text, max));
+  }
+  return value;
+}
+
+std::vector<std::string> with_batch(std::vector<std::string> command,
+                                    std::optional<std::int64_t> batch) {
+  for (std::string& word : command) {
+    for (std::size_t at; batch && (at = word.find(kBatchPlaceholder)) != std::string::npos;) {
+      word.replace(at, std::string_view(kBatchPlaceholder).size(), std::to_string(*batch));
+    }
+  }
+  return command;
+}
+
+bool mentions_batch(const std::vector<std::string>& command) {
+  return std::any_of(command.begin(), command.end(), [](const std::string& word) {
+    return word.find(kBatchPlaceholder) != std::string::npos;
+  });
+}
+
+Fd block_ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) throw system_error("signalfd()");
+  return fd;
+}
+
+std::uint64_t machine_memory() {
+  struct sysinfo info {};
+  sysinfo(&info);
+  return static_cast<std::uint64_t>(info.totalram) * info.mem_unit;
+}
+
+class Adviser {
+ public:
+  Adviser(const AdviseTexts& texts, std::vector<std::string> program)
+      : program_(std::move(program)), topology_(discover_topology()) {
+    if (program_.empty())
+      throw UsageError("no program given: paceline advise [options] -- PROGRAM");
+    const char* path = std::getenv("PATH");
+    launch::find_program(program_.front(), path != nullptr ? path : "");
+    if (!texts.seconds.empty()) {
+      duration_ = std::chrono::seconds(whole_number("--seconds", texts.seconds, kMaxSeconds));
+    }
+    if (!texts.patience.empty()) {
+      patience_ = std::chrono::seconds(whole_number("--patience", texts.patience, kMaxSeconds));
+    }
+    if (!texts.global_batch.empty()) {
+      global_batch_ = whole_number("--global-batch", texts.global_batch, 1L << 40);
+    }
+    if (global_batch_.has_value() != mentions_batch(program_)) {
+      throw UsageError(
+          "--global-batch N and {batch} in the program's arguments belong together: each rank's "
+          "batch, N / ranks, is put there");
+    }
+  }
+
+  int run() {
+    const auto combinations = launch::sensible_combinations(topology_, global_batch_);
+    say(fmt::format("paceline advise: {} combinations, about {} s each", combinations.size(),
+                    std::chrono::duration_cast<std::chrono::seconds>(duration_).count() + 3));
+    const Fd signals = block_ending_signals();
+    for (const launch::Combination& combination : combinations) {
+      trials_.push_back(try_one(combination, signals));
+    }
+    const launch::Advice advice = launch::conclude(trials_, machine_memory());
+    fmt::print("{}", launch::trial_table(trials_, advice));
+    if (!advice.best) {
+      say("paceline advise: nothing could be measured, so there is no advice");
+      return kNothingMeasured;
+    }
+    fmt::print("\nadvice: {}\n", advice.answer);
+    for (const std::string& reason : advice.reasons) fmt::print("because: {}\n", reason);
+    fmt::print("command: {}\n", recommended_command(*advice.best));
+    return 0;
+  }
+
+ private:
+  std::optional<std::int64_t> batch_of(const launch::Combination& combination) const {
+    if (!global_batch_) return {};
+    return *global_batch_ / combination.num_ranks;
+  }
+
+  launch::Trial try_one(const launch::Combination& combination, const Fd& signals) const {
+    const TemporaryFolder folder;
+    return run_trial({.command = with_batch(program_, batch_of(combination)),
+                      .combination = combination,
+                      .duration = duration_,
+                      .patience = patience_,
+                      .folder = folder.path()},
+                     signals);
+  }
+
+  std::string recommended_command(const launch::Combination& best) const {
+    std::vector<std::string> command = {"paceline", "run", "--nproc-per-node",
+                                        std::to_string(best.num_ranks)};
+    const auto natural = launch::plan_placement(topology_, {.num_local_ranks = best.num_ranks});
+    if (natural.ranks.front().num_threads != best.num_threads) {
+      command.insert(command.end(), {"--threads-per-rank", std::to_string(best.num_threads)});
+    }
+    const auto program = with_batch(program_, batch_of(best));
+    command.insert(command.end(), program.begin(), program.end());
+    return command_text(command);
+  }
+
+  const std::vector<std::string> program_;
+  const Topology topology_;
+  std::chrono::nanoseconds duration_ = std::chrono::seconds(5);
+  std::chrono::nanoseconds patience_ = std::chrono::seconds(60);
+  std::optional<std::int64_t> global_batch_;
+  std::vector<launch::Trial> trials_;
+};
+
+struct AdviseFormatter : CLI::Formatter {
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: paceline advise [options] -- PROGRAM [arguments]\n";
+  }
+};
+
+}  // namespace
+
+int advise_command(const Arguments& arguments) {
+  CLI::App app(
+      "Runs PROGRAM for a few seconds with each sensible number of ranks and threads on this "
+      "machine, and recommends the best.",
+      "paceline advise");
+  app.footer(kHelp);
+  app.formatter(std::make_shared<AdviseFormatter>());
+  AdviseTexts texts;
+  app.add_option("--seconds", texts.seconds, "Of steps to measure with each, after warming up")
+      ->type_name("S")
+      ->default_str("5");
+  app.add_option("--patience", texts.patience, "Seconds to wait for a step before giving one up")
+      ->type_name("S")
+      ->default_str("60");
+  app.add_option("--global-batch", texts.global_batch,
+                 "Samples of all ranks in a step: {batch} in the arguments becomes N / ranks")
+      ->type_name("N");
+  const CommandLine line = split_command_line(app, arguments);
+  if (!take_options(app, line)) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  try {
+    return Adviser(texts, line.program).run();
+  } catch (const Interrupted& interrupted) {
+    return 128 + interrupted.signal;
+  }
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+namespace paceline::apps {
+
+// A line to stderr. A stderr that is closed or full is no reason to fail: fmt::print would throw.
+inline void say(const std::string& line) { std::fputs((line + "\n").c_str(), stderr); }
+
+}  // namespace paceline::apps

@@ -1,0 +1,24 @@
+#pragma once
+
+// What `paceline run` would do, for --dry-run and --print-config. They start nothing.
+
+#include <string>
+#include <vector>
+
+#include "paceline/launch/agent.h"
+
+#include "apps/run_options.h"
+
+namespace paceline::apps {
+
+// As a shell would take it; only for reading.
+std::string command_text(const std::vector<std::string>& command);
+
+// Every process with its cores, its memory, the variables it gets and its command.
+std::string dry_run_text(const launch::LaunchPlan& plan);
+
+// Every option: value in effect, and the flag, the variable or the default it comes from.
+std::string config_text(const launch::LaunchPlan& plan, const RunTexts& texts,
+                        const CommandLine& line);
+
+}  // namespace paceline::apps

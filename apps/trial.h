@@ -1,0 +1,31 @@
+#pragma once
+
+// Runs the user's program for a few seconds with one combination of ranks and threads, as
+// `paceline run` would, and reads its step log (step_log.h).
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "paceline/core/fd.h"
+#include "paceline/launch/advice.h"
+
+namespace paceline::apps {
+
+struct TrialOptions {
+  std::vector<std::string> command;
+  launch::Combination combination;
+  std::chrono::nanoseconds duration = std::chrono::seconds(5);   // of steps, after warming up
+  std::chrono::nanoseconds patience = std::chrono::seconds(60);  // for the next step
+  std::string folder;  // for logs; exists, and is removed by the caller
+};
+
+// `signals` is a signalfd of blocked signals; when one arrives the trial is stopped and Interrupted
+// is thrown. What goes wrong with the program is in the trial's `problem`. Error(kSystem) when it
+// cannot be started at all.
+struct Interrupted {
+  int signal;
+};
+launch::Trial run_trial(const TrialOptions& options, const Fd& signals);
+
+}  // namespace paceline::apps

@@ -1,0 +1,77 @@
+#include "paceline/core/cpu_quota.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace paceline {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::optional<double> quota_of(const std::string& quota_text, const std::string& period_text) {
+  const double quota = std::atof(quota_text.c_str());
+  const double period = std::atof(period_text.c_str());
+  if (quota <= 0 || period <= 0) return {};
+  return quota / period;
+}
+
+std::optional<double> quota_of_folder(const std::string& folder, bool unified) {
+  if (!unified) {
+    return quota_of(first_line(folder + "/cpu.cfs_quota_us"),
+                    first_line(folder + "/cpu.cfs_period_us"));
+  }
+  std::istringstream line(first_line(folder + "/cpu.max"));
+  std::string quota, period;
+  line >> quota >> period;
+  return quota == "max" ? std::nullopt : quota_of(quota, period);
+}
+
+}  // namespace
+
+std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::string& membership) {
+  std::optional<double> smallest;
+  auto look_at = [&](const std::string& folder, bool unified) {
+    const auto quota = quota_of_folder(folder, unified);
+    if (quota && (!smallest || *quota < *smallest)) smallest = quota;
+  };
+  std::istringstream lines(membership);
+  for (std::string line; std::getline(lines, line);) {
+    // hierarchy:controllers:path; the unified hierarchy has no controllers.
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(",cpu,") == std::string::npos) continue;
+    const std::string mount = unified ? root : fmt::format("{}/cpu", root);
+    for (std::string_view path = std::string_view(line).substr(second + 1);
+         path.starts_with('/') && path.size() > 1; path = path.substr(0, path.rfind('/'))) {
+      look_at(fmt::format("{}{}", mount, path), unified);
+    }
+    look_at(mount, unified);
+  }
+  return smallest ? std::optional(CpuQuota{*smallest, "the cgroup"}) : std::nullopt;
+}
+
+std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable) {
+  const bool in_step = variable("SLURM_STEP_ID") != nullptr;
+  for (const char* name : {"SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"}) {
+    const char* text = variable(name);
+    // Outside a step, one process stands for all tasks of the node.
+    if (text == nullptr || (!in_step && std::string_view(name) == "SLURM_CPUS_PER_TASK")) continue;
+    const int cpus = std::atoi(text);
+    if (cpus > 0) return CpuQuota{static_cast<double>(cpus), name};
+  }
+  return {};
+}
+
+}  // namespace paceline
