@@ -9,7 +9,7 @@
 #include "paceline/collectives/flight/explain.h"
 
 #include "tests/harness/thread_ranks.h"
-#include "tests/store/fresh_directory.h"
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline {
 namespace {

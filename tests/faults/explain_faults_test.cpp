@@ -8,7 +8,7 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
-#include "tests/store/fresh_directory.h"
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline {
 namespace {

@@ -12,7 +12,7 @@
 #include "paceline/store/memory_store.h"
 
 #include "tests/harness/watchdog.h"
-#include "tests/store/fresh_directory.h"
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline {
 namespace {

@@ -21,7 +21,7 @@
 #include "paceline/telemetry/flight_file.h"
 #include "paceline/telemetry/flight_layout.h"
 
-#include "tests/store/fresh_directory.h"
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline {
 namespace {
