@@ -8,8 +8,8 @@
 
 #include "paceline/collectives/flight/explain.h"
 
-#include "tests/harness/thread_ranks.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
@@ -109,7 +109,7 @@ TEST_P(FlightTest, the_time_outs_error_says_who_never_entered_and_where_the_reco
         std::vector<float> data(1000);
         if (group.rank() == 2) {
           // Stays without calling until the others have given up.
-          EXPECT_THROW(group.recv(std::span<float>(), 0), Error);
+          EXPECT_THROW(group.recv(std::span<float>(), 0, 0, {.timeout = 60s}), Error);
           return;
         }
         group.all_reduce(std::span(data));

@@ -6,9 +6,9 @@
 
 #include "paceline/collectives/flight/explain.h"
 
+#include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
-#include "tests/harness/fresh_directory.h"
 
 namespace paceline {
 namespace {

@@ -11,8 +11,8 @@
 #include "paceline/collectives/init.h"
 #include "paceline/store/memory_store.h"
 
-#include "tests/harness/watchdog.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/watchdog.h"
 
 namespace paceline {
 namespace {
