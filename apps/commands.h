@@ -11,6 +11,7 @@ namespace paceline::apps {
 using Arguments = std::vector<std::string>;
 
 int run_command(const Arguments& arguments);
+int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
 
 }  // namespace paceline::apps

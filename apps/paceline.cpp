@@ -26,6 +26,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"run", run_command, "start a program as several ranks that train together"},
+    {"bench", bench_command, "measure collectives, alone or beside other libraries"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
 };
 
@@ -36,7 +37,8 @@ void print_help() {
   fmt::print(
       "\nOptions:\n  -h,--help  this text; paceline COMMAND --help for a command\n"
       "  --version  version, compiler, features\n\n"
-      "Examples:\n  paceline doctor\n  paceline run --nproc-per-node 2 ./train --epochs 3\n");
+      "Examples:\n  paceline doctor\n  paceline bench all_reduce\n  paceline run --nproc-per-node "
+      "2 ./train --epochs 3\n");
 }
 
 int dispatch(const Arguments& arguments) {
