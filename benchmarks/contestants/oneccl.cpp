@@ -33,7 +33,7 @@ void set_variables(const WorkerPlace& place) {
   set("CCL_LOCAL_SIZE", std::to_string(place.world_size));
   set("CCL_LOG_LEVEL", "error");
   set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
-  set("FI_PROVIDER", "shm");
+  set("CCL_ATL_SHM", "1");
   if (!place.cpus.empty()) set("CCL_WORKER_AFFINITY", worker_affinity(place));
 }
 

@@ -182,13 +182,15 @@ std::vector<TurnResult> RankSet::take_turn(const Turn& turn, Deadline deadline) 
   } catch (const Error& error) {
     fail_with(error);
   }
+  idle_seconds_ += results.front().idle_seconds;
+  for (const TurnResult& result : results) idle_cpu_seconds_ += result.idle_cpu_seconds;
   return results;
 }
 
 void RankSet::fail_with(const Error& error) {
   const std::string said = output();
   stop();
-  fail(error.code(), "{}: {}{}{}", entry_.title, error.what(), said.empty() ? "" : "\n", said);
+  fail(error.code(), "{}{}{}", error.what(), said.empty() ? "" : "\n", said);
 }
 
 std::string RankSet::output() const {

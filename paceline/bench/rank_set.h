@@ -53,6 +53,9 @@ class RankSet {
   // The ranks' results, by rank. Error when one fails or does not answer in time; then the set is
   // finished.
   std::vector<TurnResult> take_turn(const Turn& turn, Deadline deadline);
+  // So far, between its turns: of the clock, and processor time of all ranks.
+  double idle_seconds() const { return idle_seconds_; }
+  double idle_cpu_seconds() const { return idle_cpu_seconds_; }
 
  private:
   void start_rank(int rank);
@@ -80,6 +83,7 @@ class RankSet {
   std::vector<launch::Process> processes_;
   std::vector<std::unique_ptr<Conversation>> ranks_;
   Ready ready_;
+  double idle_seconds_ = 0, idle_cpu_seconds_ = 0;
 };
 
 }  // namespace paceline::bench

@@ -21,7 +21,8 @@ std::string time_text(double microseconds) {
 }
 
 std::string bandwidth_text(const Row& row, double bandwidth) {
-  return row.bytes == 0 ? "-" : fmt::format("{:.2f}", bandwidth);
+  if (row.bytes == 0) return "-";
+  return bandwidth < 0.1 ? fmt::format("{:.4f}", bandwidth) : fmt::format("{:.2f}", bandwidth);
 }
 
 }  // namespace

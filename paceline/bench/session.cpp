@@ -9,6 +9,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "paceline/bench/size_list.h"
 #include "paceline/core/check.h"
 #include "paceline/core/topology.h"
 
@@ -90,7 +91,7 @@ void Session::locate_and_start() {
   for (const std::string& name : names) {
     const CatalogEntry* entry = find_entry(name);
     check(entry != nullptr, "no contestant is called {}", name);
-    const Located located = locate(*entry, program_folder(), path != nullptr ? path : "");
+    const Located located = locate(*entry, options_.programs, path != nullptr ? path : "");
     if (!located.missing.empty()) {
       if (name == "paceline") fail(ErrorCode::kSystem, "{}", located.missing);
       report_.missing.push_back(located.missing);
@@ -110,7 +111,7 @@ void Session::meet_all() {
       report_.participants.push_back({set->name(), set->title(), set->library().version});
     } catch (const Error& error) {
       if (set->name() == "paceline") throw;
-      report_.missing.push_back(fmt::format("{} did not start", error.what()));
+      report_.missing.push_back(fmt::format("{} did not start: {}", set->title(), error.what()));
       set.reset();
     }
   }
@@ -209,29 +210,29 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
     }
     for (const TurnResult& result : results) {
       if (!result.difference.empty()) {
-        fail(ErrorCode::kCorrupt, "{}: {} of {} is wrong: {}", title, paceline::name_of(turn.op),
+        fail(ErrorCode::kCorrupt, "the result of {} of {} is wrong: {}", paceline::name_of(turn.op),
              paceline::name_of(turn.dtype), result.difference);
       }
-      note_restlessness(title, result);
     }
+    note_restlessness(*entrant.set);
     if (counts) entrant.row.rounds.push_back(figures(slowest(results)));
   } catch (const Error& error) {
     if (entrant.set->name() == "paceline") throw;
     entrant.takes_part = false;
     entrant.set = nullptr;
-    report_.notes.push_back(fmt::format("{}; it was left out from then on", error.what()));
+    report_.notes.push_back(fmt::format("{} is left out from {} of {} on: {}", title,
+                                        paceline::name_of(turn.op), format_size(entrant.row.bytes),
+                                        error.what()));
   }
 }
 
-void Session::note_restlessness(const std::string& title, const TurnResult& result) {
-  if (result.idle_seconds < kShortWait ||
-      result.idle_cpu_seconds < kRestless * result.idle_seconds) {
+void Session::note_restlessness(const RankSet& set) {
+  if (set.idle_seconds() < kShortWait || set.idle_cpu_seconds() < kRestless * set.idle_seconds())
     return;
-  }
   note_once(fmt::format(
       "{} computes while others are on turn, which slows them down: its times and theirs are "
       "worth less",
-      title));
+      set.title()));
 }
 
 void Session::note_once(const std::string& note) {

@@ -34,9 +34,10 @@ struct SessionOptions {
   bool fresh = true;
   bool check = false;
   int rounds = 5;
-  int calls = 200;                 // of a contestant in a round, at most
-  std::vector<std::string> peers;  // names of the catalog, beside paceline
-  launch::Environment variables;   // for the ranks, in addition
+  int calls = 200;                          // of a contestant in a round, at most
+  std::vector<std::string> peers;           // names of the catalog, beside paceline
+  std::string programs = program_folder();  // where the contestants' programs are
+  launch::Environment variables;            // for the ranks, in addition
   std::chrono::seconds turn_limit{120};
   bool bind = true;
 };
@@ -73,7 +74,7 @@ class Session {
   std::vector<Row> measure(Op op, std::size_t bytes, const SessionEvents& events);
   void take_turn(Entrant& entrant, const Turn& turn, bool counts);
   std::vector<Row> finished_rows() const;
-  void note_restlessness(const std::string& title, const TurnResult& result);
+  void note_restlessness(const RankSet& set);
   void note_once(const std::string& note);
 
   const SessionOptions options_;
