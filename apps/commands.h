@@ -12,6 +12,7 @@ using Arguments = std::vector<std::string>;
 
 int advise_command(const Arguments& arguments);
 int run_command(const Arguments& arguments);
+int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
 int topo_command(const Arguments& arguments);

@@ -30,6 +30,7 @@ constexpr Command kCommands[] = {
     {"advise", advise_command,
      "try your program with several ranks and threads, recommend the best"},
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
+    {"bench", bench_command, "measure collectives, alone or beside other libraries"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
     {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
 };
@@ -41,7 +42,8 @@ void print_help() {
   fmt::print(
       "\nOptions:\n  -h,--help  this text; paceline COMMAND --help for a command\n"
       "  --version  version, compiler, features\n\n"
-      "Examples:\n  paceline doctor\n  paceline run --nproc-per-node 2 ./train --epochs 3\n");
+      "Examples:\n  paceline doctor\n  paceline bench all_reduce\n  paceline run --nproc-per-node "
+      "2 ./train --epochs 3\n");
 }
 
 int dispatch(const Arguments& arguments) {

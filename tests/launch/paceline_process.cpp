@@ -23,8 +23,9 @@ constexpr auto kLineDeadline = 20s;
 
 }  // namespace
 
-PacelineProcess::PacelineProcess(std::vector<std::string> arguments, Variables variables) {
-  arguments.insert(arguments.begin(), PACELINE_COMMAND);
+PacelineProcess::PacelineProcess(std::vector<std::string> arguments, Variables variables,
+                                 std::string command) {
+  arguments.insert(arguments.begin(), std::move(command));
   variables.emplace("TMPDIR", temporary_.path());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

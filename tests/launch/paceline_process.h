@@ -28,7 +28,9 @@ class PacelineProcess {
  public:
   using Variables = std::map<std::string, std::string>;
 
-  explicit PacelineProcess(std::vector<std::string> arguments, Variables variables = {});
+  // `command` is the program; the one of this build unless another is named.
+  explicit PacelineProcess(std::vector<std::string> arguments, Variables variables = {},
+                           std::string command = PACELINE_COMMAND);
   PacelineProcess(const PacelineProcess&) = delete;
   PacelineProcess& operator=(const PacelineProcess&) = delete;
   ~PacelineProcess();

@@ -1,0 +1,151 @@
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "paceline/bench/size_list.h"
+#include "paceline/core/check.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/topology.h"
+
+#include "apps/bench_options.h"
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+constexpr const char* kExamples = R"(
+Times are those of the slowest rank; bandwidths are algorithm and bus bandwidth as in nccl-tests, in
+10^9 bytes a second.
+
+Examples:
+  paceline bench all_reduce
+  paceline bench all_reduce --np 2 --sizes 4K,64K,1M --dtype float32 --json FILE
+  paceline bench all_reduce --memory symmetric,ordinary --peer all --html curves.html
+  paceline bench all --sizes 64K --check)";
+
+struct BenchFormatter : CLI::Formatter {
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: paceline bench OPERATION[,...] [options]\n\n"
+           "Operations: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
+           "gather, scatter,\n            barrier; or all\n";
+  }
+};
+
+// Operations may stand before, between and behind the options.
+BenchTexts parse(const Arguments& arguments, CLI::App& app) {
+  BenchTexts texts;
+  declare_bench_options(app, texts);
+  std::vector<std::string> options, rest = arguments;
+  while (!rest.empty()) {
+    if (!rest.front().starts_with("-")) {
+      texts.ops.push_back(rest.front());
+      rest.erase(rest.begin());
+      continue;
+    }
+    CommandLine line = split_command_line(app, rest);
+    for (const std::string& option : line.options) {
+      const std::string name = option.substr(0, option.find('='));
+      if (CommandLine{options, {}}.has(name)) {
+        throw UsageError(fmt::format("{} is given twice", name));
+      }
+      options.push_back(option);
+    }
+    rest = line.program;
+  }
+  try {
+    app.parse(std::vector<std::string>(options.rbegin(), options.rend()));
+  } catch (const CLI::CallForHelp&) {
+    texts.help = true;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  return texts;
+}
+
+// Before minutes are spent on measuring.
+void require_writable(const std::string& flag, const std::string& path) {
+  if (path.empty()) return;
+  const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  const int error = errno;
+  if (!file) throw UsageError(fmt::format("{}: '{}': {}", flag, path, std::strerror(error)));
+}
+
+void require_memory(const bench::SessionOptions& options) {
+  const std::size_t needed = bench::bytes_needed(options), available = bench::bytes_available();
+  if (needed > available) {
+    fail(ErrorCode::kSystem,
+         "{} ranks with buffers of {} need {} of memory, but {} are free; choose smaller --sizes",
+         options.num_ranks, bench::format_size(options.sizes.back()), bench::format_size(needed),
+         bench::format_size(available));
+  }
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  if (!file.flush()) throw system_error(fmt::format("writing {}", path));
+}
+
+void print_participants(const bench::Report& report) {
+  const bench::Machine& machine = report.machine;
+  fmt::print("{}, {} cores, {:.0f} GiB, {}\n", machine.cpu, machine.cores, machine.memory_gib,
+             machine.kernel);
+  for (const bench::Participant& participant : report.participants)
+    fmt::print("{}: {}\n", participant.name, participant.version);
+  for (const std::string& missing : report.missing)
+    fmt::print(stderr, "paceline bench: missing: {}\n", missing);
+  fmt::print("\n");
+}
+
+const bench::Report& measure(bench::Session& session) {
+  bench::SessionEvents events;
+  std::optional<Op> shown;
+  events.on_rows = [&](const std::vector<bench::Row>& rows) {
+    if (rows.empty()) return;
+    if (shown != rows.front().op) {
+      fmt::print("{}{}", shown ? "\n" : "", bench::table_heading(rows.front()));
+      shown = rows.front().op;
+    }
+    fmt::print("{}", bench::table_rows(rows));
+    std::fflush(stdout);
+  };
+  return session.run(events);
+}
+
+}  // namespace
+
+int bench_command(const Arguments& arguments) {
+  CLI::App app("Measures collectives on this machine, alone or side by side with other libraries.",
+               "paceline bench");
+  app.footer(kExamples);
+  auto formatter = std::make_shared<BenchFormatter>();
+  formatter->column_width(34);
+  app.formatter(formatter);
+  app.get_help_ptr()->group("Help");
+  const BenchTexts texts = parse(arguments, app);
+  if (texts.help) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  const BenchOptions options = check_bench_options(texts, discover_topology().num_usable_cores());
+  require_writable("--json", options.json);
+  require_writable("--csv", options.csv);
+  require_writable("--html", options.html);
+  require_memory(options.session);
+  bench::Session session(options.session);
+  print_participants(session.report());
+  const bench::Report& report = measure(session);
+  for (const std::string& note : report.notes) fmt::print(stderr, "paceline bench: {}\n", note);
+  write_file(options.json, bench::to_json(report));
+  write_file(options.csv, bench::to_csv(report));
+  write_file(options.html, bench::to_html(report));
+  return 0;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,226 @@
+#include "apps/bench_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "paceline/bench/catalog.h"
+#include "paceline/bench/pattern.h"
+#include "paceline/bench/size_list.h"
+
+#include "apps/suggestion.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+using bench::MemoryKind;
+using bench::Placement;
+
+constexpr const char* kUsualSizes = "4K:64M";
+constexpr long kMaxRounds = 1000;
+constexpr long kMaxCalls = 10000;
+constexpr long kMaxSeconds = 86400;
+
+[[noreturn]] void refuse(const std::string& flag, const std::string& text,
+                         const std::string& allowed) {
+  throw UsageError(fmt::format("{}: '{}' is not {}", flag, text, allowed));
+}
+
+long whole_number(const std::string& flag, const std::string& text, long fallback, long min,
+                  long max) {
+  if (text.empty()) return fallback;
+  long value = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || stop != text.data() + text.size() || value < min || value > max) {
+    refuse(flag, text, fmt::format("a whole number from {} to {}", min, max));
+  }
+  return value;
+}
+
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
+  if (text.ends_with(',')) items.emplace_back();
+  return items;
+}
+
+std::vector<std::string> op_names() {
+  std::vector<std::string> names;
+  for (const Op op : bench::measurable_ops()) names.emplace_back(name_of(op));
+  return names;
+}
+
+template <class T>
+void add_once(std::vector<T>& list, const T& value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+}
+
+std::vector<Op> ops_of(const std::vector<std::string>& texts) {
+  std::vector<Op> ops;
+  for (const std::string& text : texts) {
+    for (const std::string& name : items_of(text)) {
+      if (name == "all") {
+        for (const Op op : bench::measurable_ops()) add_once(ops, op);
+        continue;
+      }
+      const auto op = bench::op_named(name);
+      if (!op) {
+        const std::string meant = nearest(name, op_names());
+        refuse("operation", name,
+               fmt::format("one of {}, all{}", fmt::join(op_names(), ", "),
+                           meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+      }
+      add_once(ops, *op);
+    }
+  }
+  if (ops.empty()) {
+    throw UsageError(
+        fmt::format("no operation given: paceline bench OPERATION [options]; one of "
+                    "{}, all",
+                    fmt::join(op_names(), ", ")));
+  }
+  return ops;
+}
+
+std::vector<std::size_t> sizes_of(const std::string& text) {
+  try {
+    return bench::parse_sizes(text.empty() ? kUsualSizes : text);
+  } catch (const bench::SizeError& error) {
+    throw UsageError(fmt::format("--sizes: {}", error.what()));
+  }
+}
+
+Dtype dtype_of_text(const std::string& text) {
+  if (text.empty()) return Dtype::kFloat32;
+  const auto dtype = bench::dtype_named(text);
+  if (dtype) return *dtype;
+  std::vector<std::string> names;
+  for (const Dtype known : kAllDtypes) names.emplace_back(name_of(known));
+  refuse("--dtype", text, fmt::format("one of {}", fmt::join(names, ", ")));
+}
+
+std::optional<Placement> placement_of(const std::string& text, const std::vector<Op>& ops) {
+  if (text.empty()) return {};
+  if (text != "in" && text != "out") refuse("--placement", text, "in or out");
+  const Placement placement = text == "in" ? Placement::kInPlace : Placement::kOutOfPlace;
+  for (const Op op : ops) {
+    if (op == Op::kBarrier || bench::has_form(op, placement)) continue;
+    throw UsageError(fmt::format("--placement: '{}': {} works {} only", text, name_of(op),
+                                 placement == Placement::kInPlace ? "out of place" : "in place"));
+  }
+  return placement;
+}
+
+std::vector<MemoryKind> memory_of(const std::string& text) {
+  if (text.empty()) return {MemoryKind::kSymmetric};
+  std::vector<MemoryKind> kinds;
+  for (const std::string& item : items_of(text)) {
+    if (item != "symmetric" && item != "ordinary") {
+      refuse("--memory", item, "symmetric, ordinary or both with a comma");
+    }
+    add_once(kinds, item == "symmetric" ? MemoryKind::kSymmetric : MemoryKind::kOrdinary);
+  }
+  return kinds;
+}
+
+// With any peer come the yardsticks.
+std::vector<std::string> peers_of(const std::string& text) {
+  if (text.empty()) return {};
+  std::vector<std::string> peers;
+  for (const std::string& item : items_of(text)) {
+    if (item == "all") {
+      for (const std::string& name : bench::peer_names()) add_once(peers, name);
+      continue;
+    }
+    if (item == "paceline" || bench::find_entry(item) == nullptr) {
+      refuse("--peer", item,
+             fmt::format("one of {}, all, memcpy, limit", fmt::join(bench::peer_names(), ", ")));
+    }
+    add_once(peers, item);
+  }
+  add_once<std::string>(peers, "limit");
+  add_once<std::string>(peers, "memcpy");
+  return peers;
+}
+
+bool is_fresh(const std::string& text) {
+  if (text != "" && text != "fresh" && text != "warm") refuse("--buffers", text, "fresh or warm");
+  return text != "warm";
+}
+
+launch::Environment variables_of(const std::string& transport) {
+  if (transport.empty()) return {};
+  if (transport != "auto" && transport != "shm" && transport != "tcp") {
+    refuse("--transport", transport, "auto, shm or tcp");
+  }
+  return {{"PACELINE_TRANSPORT", transport}};
+}
+
+}  // namespace
+
+void declare_bench_options(CLI::App& app, BenchTexts& texts) {
+  auto value = [&](const std::string& name, std::string& target, const char* type,
+                   const char* shown_default, const char* text, const char* group) {
+    auto* option = app.add_option(name, target, text)->type_name(type)->group(group);
+    if (*shown_default != '\0') option->default_str(shown_default);
+  };
+  value("--np", texts.np, "N", "", "Ranks [one per core, at least 2]", "What");
+  value("--sizes", texts.sizes, "LIST", kUsualSizes,
+        "Bytes: 8,64K,1M,1G; ranges 8:1G (times 4), 8:1G:2 (times 2)", "What");
+  value("--dtype", texts.dtype, "TYPE", "float32", "Type of the elements", "What");
+  value("--placement", texts.placement, "in|out", "",
+        "One buffer or two [in place where that is usual]", "What");
+  value("--memory", texts.memory, "LIST", "symmetric",
+        "Where Paceline's buffers lie: symmetric,ordinary", "What");
+  value("--buffers", texts.buffers, "fresh|warm", "fresh", "Written before every call, or not",
+        "What");
+  value("--transport", texts.transport, "auto|shm|tcp", "auto", "Paceline's", "What");
+
+  value("--peer", texts.peer, "LIST", "",
+        "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",
+        "Against whom");
+
+  value("--rounds", texts.rounds, "N", "5", "Rounds; in each everybody has one turn", "How");
+  value("--calls", texts.calls, "N", "200", "Calls in a turn, at most", "How");
+  app.add_flag("--check", texts.check, "Check results")->group("How");
+  app.add_flag("--no-bind", texts.no_bind, "Do not bind ranks to cores")->group("How");
+  value("--timeout", texts.timeout, "S", "120", "Seconds after which a turn has failed", "How");
+
+  value("--json", texts.json, "FILE", "", "Everything, for programs", "Output");
+  value("--csv", texts.csv, "FILE", "", "The rows", "Output");
+  value("--html", texts.html, "FILE", "", "A page with curves", "Output");
+}
+
+BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
+  BenchOptions options;
+  bench::SessionOptions& session = options.session;
+  session.ops = ops_of(texts.ops);
+  session.num_ranks = static_cast<int>(whole_number(
+      "--np", texts.np, std::clamp(num_cores, 2, bench::kMaxRanks), 1, bench::kMaxRanks));
+  session.sizes = sizes_of(texts.sizes);
+  session.dtype = dtype_of_text(texts.dtype);
+  session.placement = placement_of(texts.placement, session.ops);
+  session.memory = memory_of(texts.memory);
+  session.fresh = is_fresh(texts.buffers);
+  session.check = texts.check;
+  session.rounds =
+      static_cast<int>(whole_number("--rounds", texts.rounds, session.rounds, 1, kMaxRounds));
+  session.calls =
+      static_cast<int>(whole_number("--calls", texts.calls, session.calls, 1, kMaxCalls));
+  session.turn_limit =
+      std::chrono::seconds(whole_number("--timeout", texts.timeout, 120, 1, kMaxSeconds));
+  session.peers = peers_of(texts.peer);
+  session.variables = variables_of(texts.transport);
+  session.bind = !texts.no_bind;
+  options.json = texts.json;
+  options.csv = texts.csv;
+  options.html = texts.html;
+  return options;
+}
+
+}  // namespace paceline::apps

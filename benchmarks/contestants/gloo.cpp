@@ -1,0 +1,211 @@
+// Gloo over TCP on the loopback interface, called as PyTorch calls it: the algorithm that Gloo
+// picks, buffers made for each call.
+
+#include <chrono>
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/config.h>
+#include <gloo/gather.h>
+#include <gloo/math.h>
+#include <gloo/reduce.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/scatter.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/types.h>
+
+#include "paceline/bench/worker.h"
+#include "paceline/core/check.h"
+#include "paceline/rendezvous/rendezvous.h"
+
+namespace paceline::bench {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(2);
+
+// Gloo meets in the job's store.
+class MeetingStore : public gloo::rendezvous::Store {
+ public:
+  explicit MeetingStore(paceline::Store& store) : store_(store) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set("gloo/" + key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get("gloo/" + key);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, kTimeout); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    for (const std::string& key : keys) store_.get("gloo/" + key, timeout);
+  }
+
+ private:
+  paceline::Store& store_;
+};
+
+// Calls with a value of the type; of float16 and the like only the size counts but for sums.
+template <class Call>
+void with_type(Dtype dtype, const Call& call) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return call(float());
+    case Dtype::kFloat64:
+      return call(double());
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+      return call(gloo::float16());
+    case Dtype::kInt8:
+      return call(std::int8_t());
+    case Dtype::kInt16:
+      return call(std::int16_t());
+    case Dtype::kInt32:
+      return call(std::int32_t());
+    case Dtype::kInt64:
+      return call(std::int64_t());
+    case Dtype::kUint8:
+    case Dtype::kBool:
+      return call(std::uint8_t());
+  }
+}
+
+// gloo::sum also has a form with two pointers.
+using SumFunction = void (*)(void*, const void*, const void*, std::size_t);
+
+class Gloo : public Contestant {
+ public:
+  explicit Gloo(const WorkerPlace& place) : rank_(place.rank), world_size_(place.world_size) {
+    const Rendezvous met = rendezvous();
+    MeetingStore store(*met.store);
+    gloo::transport::tcp::attr attribute("127.0.0.1");
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);
+    context->setTimeout(kTimeout);
+    context->connectFullMesh(store, device);
+    context_ = std::move(context);
+  }
+  ~Gloo() override { context_->closeConnections(); }
+  Gloo(const Gloo&) = delete;
+  Gloo& operator=(const Gloo&) = delete;
+
+  std::string version() const override {
+    return fmt::format("Gloo {}.{}.{}, tcp", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR,
+                       GLOO_VERSION_PATCH);
+  }
+
+  std::string lacks(Op op, Dtype dtype, Placement) const override {
+    if (op == Op::kReduceScatter) return "has no reduce_scatter among the operations PyTorch calls";
+    if (!reduces(op) || (dtype != Dtype::kBfloat16 && dtype != Dtype::kBool)) return "";
+    return fmt::format("has no sum of {}", paceline::name_of(dtype));
+  }
+
+  void run(const Collective& call) override {
+    if (call.op == Op::kBarrier) {
+      auto options = options_for<gloo::BarrierOptions>();
+      gloo::barrier(options);
+      return;
+    }
+    with_type(call.dtype, [&](auto element) { run_typed<decltype(element)>(call); });
+  }
+
+ private:
+  template <class T>
+  void run_typed(const Collective& call) {
+    // Gloo does not write its inputs.
+    T* const input = reinterpret_cast<T*>(const_cast<std::byte*>(call.input));
+    T* const output = reinterpret_cast<T*>(call.output);
+    const std::size_t count = call.count, whole = count * static_cast<std::size_t>(world_size_);
+    switch (call.op) {
+      case Op::kAllReduce:
+        return all_reduce(input, output, count);
+      case Op::kReduce:
+        return reduce(input, output, count, call.root);
+      case Op::kBroadcast: {
+        auto options = options_for<gloo::BroadcastOptions>();
+        options.setOutput(output, count);
+        options.setRoot(call.root);
+        return gloo::broadcast(options);
+      }
+      case Op::kAllGather: {
+        auto options = options_for<gloo::AllgatherOptions>();
+        const bool in_place = input == output + static_cast<std::size_t>(rank_) * count;
+        if (!in_place) options.setInput(input, count);
+        options.setOutput(output, whole);
+        return gloo::allgather(options);
+      }
+      case Op::kGather: {
+        auto options = options_for<gloo::GatherOptions>();
+        options.setInput(input, count);
+        if (rank_ == call.root) options.setOutput(output, whole);
+        options.setRoot(call.root);
+        return gloo::gather(options);
+      }
+      case Op::kScatter: {
+        auto options = options_for<gloo::ScatterOptions>();
+        if (rank_ == call.root) options.setInputs(blocks_of(input, count), count);
+        options.setOutput(output, count);
+        options.setRoot(call.root);
+        return gloo::scatter(options);
+      }
+      case Op::kAllToAll: {
+        auto options = options_for<gloo::AlltoallOptions>();
+        options.setInput(input, whole);
+        options.setOutput(output, whole);
+        return gloo::alltoall(options);
+      }
+      default:
+        fail(ErrorCode::kUnsupported, "Gloo has no {}", paceline::name_of(call.op));
+    }
+  }
+
+  template <class T>
+  void all_reduce(T* input, T* output, std::size_t count) {
+    auto options = options_for<gloo::AllreduceOptions>();
+    if (input != output) options.setInput(input, count);
+    options.setOutput(output, count);
+    options.setReduceFunction(static_cast<SumFunction>(&gloo::sum<T>));
+    gloo::allreduce(options);
+  }
+
+  // Ranks other than the root need an output for what they have so far; in place it is their input.
+  template <class T>
+  void reduce(T* input, T* output, std::size_t count, int root) {
+    auto options = options_for<gloo::ReduceOptions>();
+    if (output != nullptr && input != output) options.setInput(input, count);
+    options.setOutput(output != nullptr ? output : input, count);
+    options.setReduceFunction(static_cast<SumFunction>(&gloo::sum<T>));
+    options.setRoot(root);
+    gloo::reduce(options);
+  }
+
+  template <class T>
+  std::vector<T*> blocks_of(T* input, std::size_t count) const {
+    std::vector<T*> blocks;
+    for (int rank = 0; rank < world_size_; ++rank)
+      blocks.push_back(input + static_cast<std::size_t>(rank) * count);
+    return blocks;
+  }
+
+  template <class Options>
+  Options options_for() {
+    Options options(context_);
+    options.setTag(++tag_);
+    return options;
+  }
+
+  const int rank_, world_size_;
+  std::shared_ptr<gloo::Context> context_;
+  std::uint32_t tag_ = 0;
+};
+
+}  // namespace
+}  // namespace paceline::bench
+
+int main(int argc, char** argv) {
+  return paceline::bench::run_worker(argc, argv, [](const paceline::bench::WorkerPlace& place) {
+    return std::make_unique<paceline::bench::Gloo>(place);
+  });
+}

@@ -1,0 +1,135 @@
+// An MPI library, called as its users call it. Built once for Open MPI and once for MPICH.
+
+#include <algorithm>
+#include <climits>
+
+#include <mpi.h>
+
+#include "paceline/bench/worker.h"
+#include "paceline/core/check.h"
+
+namespace paceline::bench {
+namespace {
+
+void require(int result, const char* what) {
+  if (result == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(result, text, &length);
+  fail(ErrorCode::kAborted, "{}: {}", what, std::string(text, static_cast<std::size_t>(length)));
+}
+
+// MPI_DATATYPE_NULL where MPI has none.
+MPI_Datatype type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return MPI_FLOAT;
+    case Dtype::kFloat64:
+      return MPI_DOUBLE;
+    case Dtype::kInt8:
+      return MPI_INT8_T;
+    case Dtype::kInt16:
+      return MPI_INT16_T;
+    case Dtype::kInt32:
+      return MPI_INT32_T;
+    case Dtype::kInt64:
+      return MPI_INT64_T;
+    case Dtype::kUint8:
+      return MPI_UINT8_T;
+    case Dtype::kBool:
+      return MPI_CXX_BOOL;
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+      return MPI_DATATYPE_NULL;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+// The sum of bool is "or".
+MPI_Op sum_of(Dtype dtype) { return dtype == Dtype::kBool ? MPI_LOR : MPI_SUM; }
+
+int count_of(std::size_t count) {
+  check(count <= INT_MAX, "{} elements are more than an int can count", count);
+  return static_cast<int>(count);
+}
+
+class Mpi : public Contestant {
+ public:
+  explicit Mpi(const WorkerPlace& place) : rank_(place.rank) {
+    require(MPI_Init(nullptr, nullptr), "MPI_Init");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    int rank = 0, size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    check(rank == place.rank && size == place.world_size,
+          "MPI says rank {} of {}, its launcher said {} of {}", rank, size, place.rank,
+          place.world_size);
+  }
+  ~Mpi() override { MPI_Finalize(); }
+  Mpi(const Mpi&) = delete;
+  Mpi& operator=(const Mpi&) = delete;
+
+  std::string version() const override {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    std::string version(text, static_cast<std::size_t>(length));
+    version.resize(std::min(version.find_first_of(",\n"), version.size()));
+    for (char& c : version) c = c == '\t' ? ' ' : c;
+    return version;
+  }
+
+  std::string lacks(Op op, Dtype dtype, Placement) const override {
+    if (op == Op::kBarrier || type_of(dtype) != MPI_DATATYPE_NULL) return "";
+    return fmt::format("has no {}", paceline::name_of(dtype));
+  }
+
+  void run(const Collective& call) override { require(start(call), "MPI"); }
+
+ private:
+  int start(const Collective& call) const {
+    const MPI_Datatype type = type_of(call.dtype);
+    const MPI_Op sum = sum_of(call.dtype);
+    const int count = count_of(call.count);
+    const MPI_Comm world = MPI_COMM_WORLD;
+    const void* const input = call.input;
+    void* const output = call.output;
+    switch (call.op) {
+      case Op::kAllReduce:
+        return MPI_Allreduce(input == output ? MPI_IN_PLACE : input, output, count, type, sum,
+                             world);
+      case Op::kBroadcast:
+        return MPI_Bcast(output, count, type, call.root, world);
+      case Op::kReduce:
+        return MPI_Reduce(input == output ? MPI_IN_PLACE : input, output, count, type, sum,
+                          call.root, world);
+      case Op::kAllGather: {
+        const bool in_place = call.input == call.output + static_cast<std::size_t>(rank_) *
+                                                              call.count * size_of(call.dtype);
+        return MPI_Allgather(in_place ? MPI_IN_PLACE : input, count, type, output, count, type,
+                             world);
+      }
+      case Op::kGather:
+        return MPI_Gather(input, count, type, output, count, type, call.root, world);
+      case Op::kScatter:
+        return MPI_Scatter(input, count, type, output, count, type, call.root, world);
+      case Op::kReduceScatter:
+        return MPI_Reduce_scatter_block(input, output, count, type, sum, world);
+      case Op::kAllToAll:
+        return MPI_Alltoall(input, count, type, output, count, type, world);
+      default:
+        return MPI_Barrier(world);
+    }
+  }
+
+  const int rank_;
+};
+
+}  // namespace
+}  // namespace paceline::bench
+
+int main(int argc, char** argv) {
+  return paceline::bench::run_worker(argc, argv, [](const paceline::bench::WorkerPlace& place) {
+    return std::make_unique<paceline::bench::Mpi>(place);
+  });
+}

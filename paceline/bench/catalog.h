@@ -1,0 +1,46 @@
+#pragma once
+
+// The contestants that are known by name: which program is one rank of them, how its ranks are
+// started, and where it comes from when it is missing. The programs are built from
+// benchmarks/contestants, each when its library is there, and lie in ../libexec/paceline as seen
+// from the command.
+
+#include <string>
+#include <vector>
+
+namespace paceline::bench {
+
+enum class Starter {
+  kPaceline,  // as `paceline run` starts ranks
+  kMpirun,    // Open MPI's
+  kMpiexec,   // MPICH's
+};
+
+struct CatalogEntry {
+  std::string name;   // "openmpi"
+  std::string title;  // "Open MPI"
+  Starter starter = Starter::kPaceline;
+  std::vector<std::string> launchers;  // programs that start its ranks; the first found is taken
+  std::string how_to_get;              // what to install, and that it takes a new build
+};
+
+// "paceline", "memcpy", "limit", then the peers.
+const std::vector<CatalogEntry>& catalog();
+// Null when there is none of that name.
+const CatalogEntry* find_entry(const std::string& name);
+// "gloo", "openmpi", "mpich", "oneccl".
+std::vector<std::string> peer_names();
+
+// Where its rank's program and launcher are on this machine, or why it cannot take part.
+struct Located {
+  std::string program;
+  std::string launcher;  // empty for Starter::kPaceline
+  std::string missing;   // not empty: it cannot take part; the reason and what to do
+};
+// `folder` holds the programs, `path` is the value of PATH.
+Located locate(const CatalogEntry& entry, const std::string& folder, const std::string& path);
+
+// ../libexec/paceline beside the folder of the running program.
+std::string program_folder();
+
+}  // namespace paceline::bench

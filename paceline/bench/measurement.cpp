@@ -1,0 +1,134 @@
+#include "paceline/bench/measurement.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace paceline::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr int kUntimedCalls = 2;
+// Larger buffers are given back after the turn, so that not every contestant holds them at once.
+constexpr std::size_t kKeptBytes = 64 << 20;
+constexpr auto kLineUpLimit = 120s;
+// What an output holds before a call whose result is checked.
+constexpr int kStale = 0x5a;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+void Measurement::require_buffers(MemoryKind kind, std::size_t input_bytes,
+                                  std::size_t output_bytes) {
+  if (buffers_.kind == kind && buffers_.input_bytes == input_bytes &&
+      buffers_.output_bytes == output_bytes) {
+    return;
+  }
+  buffers_ = {};
+  buffers_ = {kind, input_bytes, output_bytes, {}, {}};
+  if (input_bytes > 0) buffers_.input = contestant_.allocate(kind, input_bytes);
+  if (output_bytes > 0) buffers_.output = contestant_.allocate(kind, output_bytes);
+}
+
+// Every rank allocates the same, also where a root's buffer is not used.
+Collective Measurement::prepare(const Turn& turn) {
+  Collective call;
+  call.op = turn.op;
+  call.dtype = turn.dtype;
+  call.count = turn.count;
+  const std::size_t whole = bytes_of(turn.op, turn.dtype, world_size_, turn.count);
+  const std::size_t block = turn.count * size_of(turn.dtype);
+  const bool gives_blocks =
+      turn.op == Op::kScatter || turn.op == Op::kReduceScatter || turn.op == Op::kAllToAll;
+  const bool gets_blocks =
+      turn.op == Op::kAllGather || turn.op == Op::kGather || turn.op == Op::kAllToAll;
+  const bool in_place = turn.placement == Placement::kInPlace;
+  require_buffers(turn.memory,
+                  in_place       ? 0
+                  : gives_blocks ? whole
+                                 : block,
+                  gets_blocks ? whole : block);
+  std::byte* const output = buffers_.output.data;
+  const bool own_block = turn.op == Op::kAllGather;
+  std::byte* const input = !in_place
+                               ? buffers_.input.data
+                               : output + (own_block ? static_cast<std::size_t>(rank_) * block : 0);
+  if (input_count(call, rank_, world_size_) > 0) call.input = input;
+  if (output_count(call, rank_, world_size_) > 0) call.output = output;
+  return call;
+}
+
+void Measurement::write(const Turn& turn, const Collective& call, const Pattern& pattern) {
+  const std::size_t element = size_of(turn.dtype);
+  if (call.input != nullptr) {
+    const std::size_t bytes = input_count(call, rank_, world_size_) * element;
+    pattern.write({const_cast<std::byte*>(call.input), bytes}, rank_, num_calls_);
+  } else if (call.output != nullptr && turn.placement == Placement::kInPlace) {
+    pattern.write({call.output, output_count(call, rank_, world_size_) * element}, rank_,
+                  num_calls_);
+  }
+}
+
+// What is wrong with this rank's result, when the turn asks for it.
+std::string Measurement::checked_call(const Turn& turn, const Collective& call,
+                                      const Pattern& pattern) {
+  if (call.output != nullptr && turn.check) {
+    std::memset(call.output, kStale, buffers_.output_bytes);
+  }
+  ++num_calls_;
+  write(turn, call, pattern);
+  start_line_.line_up(Deadline::after(kLineUpLimit));
+  contestant_.run(call);
+  if (!turn.check) return "";
+  const auto difference = pattern.compare(call, rank_, num_calls_);
+  if (!difference) return "";
+  return fmt::format("rank {}: element {} of the result is {}, not {}", rank_, difference->index,
+                     difference->found, difference->expected);
+}
+
+std::vector<double> Measurement::timed_calls(const Turn& turn, const Collective& call,
+                                             const Pattern& pattern) {
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<std::size_t>(turn.max_calls));
+  const auto begin_of_turn = Clock::now();
+  for (int i = 0; i < turn.max_calls; ++i) {
+    const Deadline deadline = Deadline::after(kLineUpLimit);
+    const bool wants_more = i < turn.min_calls || seconds_since(begin_of_turn) < turn.seconds;
+    if (turn.fresh) {
+      start_line_.line_up(deadline);
+      ++num_calls_;
+      write(turn, call, pattern);
+    }
+    if (!start_line_.line_up_and_ask(wants_more, deadline)) break;
+    const auto begin = Clock::now();
+    contestant_.run(call);
+    seconds.push_back(seconds_since(begin));
+  }
+  return seconds;
+}
+
+TurnResult Measurement::run(const Turn& turn) {
+  TurnResult result;
+  result.lacks = contestant_.lacks(turn.op, turn.dtype, turn.placement);
+  if (!result.lacks.empty()) return result;
+  const Pattern pattern(turn.dtype, world_size_);
+  const Collective call = prepare(turn);
+  const auto untimed_call = [&] {
+    const std::string difference = checked_call(turn, call, pattern);
+    if (result.difference.empty()) result.difference = difference;
+  };
+  for (int i = 0; i < kUntimedCalls; ++i) untimed_call();
+  result.seconds = timed_calls(turn, call, pattern);
+  if (turn.check) untimed_call();
+  if (buffers_.input_bytes + buffers_.output_bytes > kKeptBytes) buffers_ = {};
+  return result;
+}
+
+}  // namespace paceline::bench

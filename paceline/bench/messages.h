@@ -1,0 +1,89 @@
+#pragma once
+
+// What the coordinator and the ranks of a contestant say to each other, as JSON behind a length, on
+// a Unix socket. The order is fixed:
+//
+//   rank          Hello                who I am; nothing of the library has been touched yet
+//   coordinator   Setup                where to run
+//   rank          Ready                the library is up; or Failure
+//   coordinator   Turn                 measure this; all other contestants sleep meanwhile
+//   rank          TurnResult           or Failure, after which the rank ends
+//   ... more turns, then the coordinator closes the socket and the rank ends.
+//
+// A rank that is not on turn waits in poll(), without any processor time.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/bench/operation.h"
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+
+namespace paceline::bench {
+
+struct Hello {
+  int rank = 0, world_size = 0;
+};
+
+struct Setup {
+  std::vector<int> cpus;   // empty: not bound
+  bool own_core = false;   // no other rank computes on them
+  std::string start_line;  // path of its memory
+};
+
+struct Ready {
+  std::string version;
+  bool has_symmetric_memory = false;
+  bool gives_results = true;
+};
+
+struct Turn {
+  Op op = Op::kBarrier;
+  Dtype dtype = Dtype::kFloat32;
+  Placement placement = Placement::kInPlace;
+  MemoryKind memory = MemoryKind::kOrdinary;
+  std::size_t count = 0;  // Collective::count
+  bool fresh = true;      // every rank writes its buffers before every call
+  bool check = false;
+  int min_calls = 1, max_calls = 1;
+  double seconds = 0;  // after which no further call begins, but for min_calls
+  bool operator==(const Turn&) const = default;
+};
+
+struct TurnResult {
+  std::string lacks;            // the library cannot do it; nothing was measured
+  std::vector<double> seconds;  // of each call, on this rank
+  std::string difference;       // with Turn::check: the first wrong element; empty when right
+  double idle_seconds = 0;      // since the last turn
+  double idle_cpu_seconds = 0;  // processor time of this process in it
+};
+
+// One end of the socket. What is received wrongly, too long or not at all is an Error: kCorrupt,
+// kPeerLost, kTimeout; a Failure of the other end is one of its code and text.
+class Conversation {
+ public:
+  explicit Conversation(Fd socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+
+  void send(const Hello& message, Deadline deadline);
+  void send(const Setup& message, Deadline deadline);
+  void send(const Ready& message, Deadline deadline);
+  void send(const Turn& message, Deadline deadline);
+  void send(const TurnResult& message, Deadline deadline);
+  void send_failure(const std::string& text, Deadline deadline);
+
+  Hello receive_hello(Deadline deadline);
+  Setup receive_setup(Deadline deadline);
+  Ready receive_ready(Deadline deadline);
+  Turn receive_turn(Deadline deadline);
+  TurnResult receive_result(Deadline deadline);
+
+ private:
+  void send_text(const std::string& text, Deadline deadline);
+  std::string receive_text(Deadline deadline);
+  Fd socket_;
+};
+
+}  // namespace paceline::bench

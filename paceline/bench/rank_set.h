@@ -1,0 +1,89 @@
+#pragma once
+
+// The ranks of one contestant, each a process of its own that lives through the whole session and
+// sleeps while others are on turn. They are started as `paceline run` starts ranks, or by their
+// MPI's launcher.
+//
+//   RankSet set(entry, located, 2, plan);
+//   set.start();         for all sets, before
+//   set.open_store();    for any set: it starts a thread, and then nothing should be forked
+//   set.meet(deadline);
+//   auto results = set.take_turn(turn, deadline);
+//
+// What the ranks write to stdout and stderr is kept and becomes part of the message when they fail.
+// Its ranks end with this object, and with the thread that made it.
+//
+// Thread safety: none; the main thread, because of the promise that the ranks die with it.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/bench/catalog.h"
+#include "paceline/bench/messages.h"
+#include "paceline/bench/private_socket.h"
+#include "paceline/core/error.h"
+#include "paceline/launch/affinity_plan.h"
+#include "paceline/launch/job_services.h"
+#include "paceline/launch/process.h"
+
+namespace paceline::bench {
+
+class RankSet {
+ public:
+  // `variables` are set for the ranks in addition. Error(kSystem).
+  RankSet(const CatalogEntry& entry, Located located, int num_ranks,
+          const launch::AffinityPlan& plan, launch::Environment variables);
+  ~RankSet();
+  RankSet(const RankSet&) = delete;
+  RankSet& operator=(const RankSet&) = delete;
+
+  const std::string& name() const { return entry_.name; }
+  const std::string& title() const { return entry_.title; }
+
+  void start();
+  void open_store() { services_.start_store(); }
+  // Waits until the library is up on every rank. Error, with what the ranks wrote, when it does not
+  // come up.
+  void meet(Deadline deadline);
+  // After meet(): what the ranks say of their library.
+  const Ready& library() const { return ready_; }
+
+  // The ranks' results, by rank. Error when one fails or does not answer in time; then the set is
+  // finished.
+  std::vector<TurnResult> take_turn(const Turn& turn, Deadline deadline);
+  // So far, between its turns: of the clock, and processor time of all ranks.
+  double idle_seconds() const { return idle_seconds_; }
+  double idle_cpu_seconds() const { return idle_cpu_seconds_; }
+
+ private:
+  void start_rank(int rank);
+  void start_launcher();
+  void start_process(launch::ProcessSpec spec);
+  void accept_ranks(Deadline deadline);
+  using Answer = std::function<void(int rank, Conversation& conversation)>;
+  void answer_each(Deadline deadline, const Answer& receive);
+  bool any_ended() const;
+  void stop();
+  [[noreturn]] void fail_with(const Error& error);
+  std::string output() const;
+
+  const CatalogEntry& entry_;
+  const Located located_;
+  const int num_ranks_;
+  const launch::AffinityPlan& plan_;
+  const launch::Environment variables_;
+  launch::LaunchOptions options_;
+  launch::JobServices services_;
+  PrivateListener listener_;
+  Fd start_line_;
+  Fd output_;  // of all ranks
+  Fd null_;
+  std::vector<launch::Process> processes_;
+  std::vector<std::unique_ptr<Conversation>> ranks_;
+  Ready ready_;
+  double idle_seconds_ = 0, idle_cpu_seconds_ = 0;
+};
+
+}  // namespace paceline::bench

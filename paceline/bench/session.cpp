@@ -1,0 +1,264 @@
+#include "paceline/bench/session.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <limits>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "paceline/bench/size_list.h"
+#include "paceline/core/check.h"
+#include "paceline/core/topology.h"
+
+namespace paceline::bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kMeetingLimit = 60s;
+// A turn ends after so long, or after so many bytes, but not before kMinCalls.
+constexpr double kSecondsPerTurn = 0.25;
+constexpr std::size_t kBytesPerTurn = 64 << 20;
+constexpr int kMinCalls = 5;
+// A contestant whose ranks compute so much while others are on turn, as a part of a core, is worth
+// a note; shorter waits tell nothing.
+constexpr double kRestless = 0.05;
+constexpr double kShortWait = 0.2;
+
+launch::AffinityPlan plan_for(const SessionOptions& options) {
+  return launch::plan_affinity(
+      discover_topology(),
+      {.num_local_ranks = options.num_ranks, .threads_per_rank = 1, .bind = options.bind});
+}
+
+int calls_for(const SessionOptions& options, std::size_t bytes) {
+  const auto most = static_cast<std::size_t>(options.calls);
+  const std::size_t wanted = bytes == 0 ? most : kBytesPerTurn / bytes;
+  return static_cast<int>(
+      std::clamp<std::size_t>(wanted, std::min<std::size_t>(kMinCalls, most), most));
+}
+
+// Microseconds of each call on the slowest rank.
+std::vector<double> slowest(const std::vector<TurnResult>& results) {
+  std::vector<double> calls(results.front().seconds.size());
+  for (const TurnResult& result : results) {
+    if (result.seconds.size() != calls.size()) {
+      fail(ErrorCode::kCorrupt, "the ranks timed {} and {} calls", calls.size(),
+           result.seconds.size());
+    }
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      calls[i] = std::max(calls[i], result.seconds[i] * 1e6);
+  }
+  return calls;
+}
+
+Round figures(const std::vector<double>& calls) {
+  const Spread spread = spread_of(calls);
+  return {spread.median, percentile(calls, 95),         percentile(calls, 99), spread.min,
+          spread.max,    static_cast<int>(calls.size())};
+}
+
+}  // namespace
+
+struct Session::Entrant {
+  RankSet* set = nullptr;  // null: out of the session
+  MemoryKind memory = MemoryKind::kOrdinary;
+  Row row;                 // of the operation and size under way
+  bool takes_part = true;  // in it
+};
+
+Session::Session(SessionOptions options) : options_(std::move(options)), plan_(plan_for(options_)) {
+  report_.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  report_.machine = this_machine();
+  if (plan_.oversubscribed) {
+    report_.notes.push_back(
+        fmt::format("{} ranks share {} cores", options_.num_ranks, report_.machine.cores));
+  }
+  locate_and_start();
+  meet_all();
+  add_entrants();
+}
+
+Session::~Session() = default;
+
+void Session::locate_and_start() {
+  const char* path = std::getenv("PATH");
+  std::vector<std::string> names = {"paceline"};
+  names.insert(names.end(), options_.peers.begin(), options_.peers.end());
+  for (const std::string& name : names) {
+    const CatalogEntry* entry = find_entry(name);
+    check(entry != nullptr, "no contestant is called {}", name);
+    const Located located = locate(*entry, options_.programs, path != nullptr ? path : "");
+    if (!located.missing.empty()) {
+      if (name == "paceline") fail(ErrorCode::kSystem, "{}", located.missing);
+      report_.missing.push_back(located.missing);
+      continue;
+    }
+    sets_.push_back(
+        std::make_unique<RankSet>(*entry, located, options_.num_ranks, plan_, options_.variables));
+  }
+  for (const auto& set : sets_) set->start();
+  for (const auto& set : sets_) set->open_store();
+}
+
+void Session::meet_all() {
+  for (auto& set : sets_) {
+    try {
+      set->meet(Deadline::after(kMeetingLimit));
+      report_.participants.push_back({set->name(), set->title(), set->library().version});
+    } catch (const Error& error) {
+      if (set->name() == "paceline") throw;
+      report_.missing.push_back(fmt::format("{} did not start: {}", set->title(), error.what()));
+      set.reset();
+    }
+  }
+  std::erase(sets_, nullptr);
+}
+
+void Session::add_entrants() {
+  for (const auto& set : sets_) {
+    const auto kinds =
+        set->library().has_symmetric_memory ? options_.memory : std::vector{MemoryKind::kOrdinary};
+    for (const MemoryKind kind : kinds) {
+      Entrant entrant;
+      entrant.set = set.get();
+      entrant.memory = kind;
+      entrants_.push_back(std::move(entrant));
+    }
+  }
+}
+
+const Report& Session::run(const SessionEvents& events) {
+  for (const Op op : options_.ops) {
+    const auto sizes = op == Op::kBarrier ? std::vector<std::size_t>{0} : options_.sizes;
+    for (const std::size_t bytes : sizes) {
+      const auto rows = measure(op, bytes, events);
+      report_.rows.insert(report_.rows.end(), rows.begin(), rows.end());
+      if (events.on_rows) events.on_rows(rows);
+    }
+  }
+  return report_;
+}
+
+Turn Session::turn_for(Op op, std::size_t bytes) const {
+  Turn turn;
+  turn.op = op;
+  turn.dtype = options_.dtype;
+  turn.placement = options_.placement.value_or(usual_placement(op));
+  turn.count = count_for(op, options_.dtype, options_.num_ranks, bytes);
+  turn.fresh = options_.fresh;
+  turn.seconds = kSecondsPerTurn;
+  turn.max_calls = calls_for(options_, bytes);
+  turn.min_calls = std::min(kMinCalls, turn.max_calls);
+  return turn;
+}
+
+Row Session::row_for(const Entrant& entrant, const Turn& turn) const {
+  return {.peer = entrant.set->name(),
+          .op = turn.op,
+          .dtype = turn.dtype,
+          .placement = turn.placement,
+          .memory = entrant.memory,
+          .fresh = turn.fresh,
+          .checked = options_.check && entrant.set->library().gives_results,
+          .ranks = options_.num_ranks,
+          .bytes = bytes_of(turn.op, turn.dtype, options_.num_ranks, turn.count)};
+}
+
+std::vector<Row> Session::measure(Op op, std::size_t bytes, const SessionEvents& events) {
+  Turn turn = turn_for(op, bytes);
+  for (Entrant& entrant : entrants_) {
+    entrant.takes_part = entrant.set != nullptr;
+    if (entrant.takes_part) entrant.row = row_for(entrant, turn);
+  }
+  for (int round = 0; round <= options_.rounds; ++round) {
+    for (Entrant& entrant : entrants_) {
+      if (!entrant.takes_part) continue;
+      if (events.on_turn) events.on_turn(entrant.row.label(), op, entrant.row.bytes, round);
+      turn.memory = entrant.memory;
+      turn.check = entrant.row.checked;
+      take_turn(entrant, turn, round > 0);
+    }
+  }
+  return finished_rows();
+}
+
+std::vector<Row> Session::finished_rows() const {
+  std::vector<Row> rows;
+  for (const Entrant& entrant : entrants_) {
+    if (entrant.takes_part) rows.push_back(entrant.row);
+  }
+  for (Row& row : rows) {
+    if (rows.front().peer != "paceline") break;
+    for (std::size_t i = 0; i < row.rounds.size(); ++i)
+      row.ratios.push_back(row.rounds[i].median / rows.front().rounds[i].median);
+  }
+  return rows;
+}
+
+void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
+  const std::string& title = entrant.set->title();
+  try {
+    const auto results = entrant.set->take_turn(turn, Deadline::after(options_.turn_limit));
+    entrant.takes_part = results.front().lacks.empty();
+    if (!entrant.takes_part) {
+      note_once(fmt::format("{} {}", title, results.front().lacks));
+      return;
+    }
+    for (const TurnResult& result : results) {
+      if (!result.difference.empty()) {
+        fail(ErrorCode::kCorrupt, "the result of {} of {} is wrong: {}", paceline::name_of(turn.op),
+             paceline::name_of(turn.dtype), result.difference);
+      }
+    }
+    note_restlessness(*entrant.set);
+    if (counts) entrant.row.rounds.push_back(figures(slowest(results)));
+  } catch (const Error& error) {
+    if (entrant.set->name() == "paceline") throw;
+    entrant.takes_part = false;
+    entrant.set = nullptr;
+    report_.notes.push_back(fmt::format("{} is left out from {} of {} on: {}", title,
+                                        paceline::name_of(turn.op), format_size(entrant.row.bytes),
+                                        error.what()));
+  }
+}
+
+void Session::note_restlessness(const RankSet& set) {
+  if (set.idle_seconds() < kShortWait || set.idle_cpu_seconds() < kRestless * set.idle_seconds())
+    return;
+  note_once(fmt::format(
+      "{} computes while others are on turn, which slows them down: its times and theirs are "
+      "worth less",
+      set.title()));
+}
+
+void Session::note_once(const std::string& note) {
+  auto& notes = report_.notes;
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
+std::size_t bytes_needed(const SessionOptions& options) {
+  std::size_t most = 0;
+  for (const Op op : options.ops) {
+    const bool in_place = options.placement.value_or(usual_placement(op)) == Placement::kInPlace;
+    most = std::max<std::size_t>(most, op == Op::kBarrier ? 0 : in_place ? 1 : 2);
+  }
+  const std::size_t largest = options.sizes.empty() ? 0 : options.sizes.back();
+  return most * largest * static_cast<std::size_t>(options.num_ranks);
+}
+
+std::size_t bytes_available() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    if (word != "MemAvailable:") continue;
+    std::size_t kib = 0;
+    file >> kib;
+    return kib << 10;
+  }
+  return std::numeric_limits<std::size_t>::max();  // unknown: let the kernel say
+}
+
+}  // namespace paceline::bench

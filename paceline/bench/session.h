@@ -1,0 +1,92 @@
+#pragma once
+
+// A whole measurement: starts the ranks of every contestant, lets the contestants take turns, and
+// collects the figures.
+//
+// Order: for each operation, for each size, round by round, every contestant once. So what else the
+// machine does hits all of them alike, and ratios are taken within a round. Only the contestant on
+// turn computes; the others sleep, and the session notes when one did not. The first round of each
+// size warms up and is not counted.
+//
+// A contestant that fails is left out from then on, and the report says why; when it is Paceline
+// itself, the session ends with its Error.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/bench/operation.h"
+#include "paceline/bench/rank_set.h"
+#include "paceline/bench/report.h"
+
+namespace paceline::bench {
+
+struct SessionOptions {
+  std::vector<Op> ops;
+  int num_ranks = 2;
+  std::vector<std::size_t> sizes;
+  Dtype dtype = Dtype::kFloat32;
+  std::optional<Placement> placement;  // the operation's usual one when not given
+  std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // of Paceline; others use ordinary
+  bool fresh = true;
+  bool check = false;
+  int rounds = 5;
+  int calls = 200;                          // of a contestant in a round, at most
+  std::vector<std::string> peers;           // names of the catalog, beside paceline
+  std::string programs = program_folder();  // where the contestants' programs are
+  launch::Environment variables;            // for the ranks, in addition
+  std::chrono::seconds turn_limit{120};
+  bool bind = true;
+};
+
+struct SessionEvents {
+  // Before each turn; round 0 warms up.
+  std::function<void(const std::string& label, Op op, std::size_t bytes, int round)> on_turn;
+  // When all rounds of an operation and size are done.
+  std::function<void(const std::vector<Row>& rows)> on_rows;
+};
+
+class Session {
+ public:
+  // Starts everybody and waits until the libraries are up. Requires: the main thread, and no others
+  // yet. Error when Paceline's own ranks do not come up; other contestants become Report::missing.
+  explicit Session(SessionOptions options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Who takes part, so far.
+  const Report& report() const { return report_; }
+  // Measures all there is to measure.
+  const Report& run(const SessionEvents& events = {});
+
+ private:
+  struct Entrant;  // a contestant with one kind of memory
+
+  void locate_and_start();
+  void meet_all();
+  void add_entrants();
+  Turn turn_for(Op op, std::size_t bytes) const;
+  Row row_for(const Entrant& entrant, const Turn& turn) const;
+  std::vector<Row> measure(Op op, std::size_t bytes, const SessionEvents& events);
+  void take_turn(Entrant& entrant, const Turn& turn, bool counts);
+  std::vector<Row> finished_rows() const;
+  void note_restlessness(const RankSet& set);
+  void note_once(const std::string& note);
+
+  const SessionOptions options_;
+  const launch::AffinityPlan plan_;
+  Report report_;
+  std::vector<std::unique_ptr<RankSet>> sets_;
+  std::vector<Entrant> entrants_;
+};
+
+// Bytes that all ranks together hold at the largest point, and that the machine has free: for a
+// refusal before anything starts.
+std::size_t bytes_needed(const SessionOptions& options);
+std::size_t bytes_available();
+
+}  // namespace paceline::bench

@@ -1,0 +1,143 @@
+// `paceline bench` as people type it.
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::bench {
+namespace {
+
+using launch::Outcome;
+using launch::run_paceline;
+using testing::HasSubstr;
+
+std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+Outcome bench(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "bench");
+  return run_paceline(std::move(arguments));
+}
+
+TEST(BenchCommandTest, measures_and_writes_its_files) {
+  const FreshDirectory directory;
+  const Outcome outcome =
+      bench({"all_reduce", "--np", "2", "--sizes", "4K,64K", "--dtype", "float32", "--check",
+             "--rounds", "2", "--calls", "5", "--json", directory.file("j"), "--csv",
+             directory.file("c"), "--html", directory.file("h")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("all_reduce, float32, in place, freshly written, 2 ranks"));
+  EXPECT_THAT(outcome.out, HasSubstr("64 KB  paceline, symmetric"));
+  const auto json = nlohmann::json::parse(content(directory.file("j")));
+  ASSERT_EQ(json["rows"].size(), 2u);
+  for (const auto& row : json["rows"]) {
+    EXPECT_EQ(row["peer"], "paceline");
+    EXPECT_EQ(row["operation"], "all_reduce");
+    EXPECT_EQ(row["ranks"], 2);
+    EXPECT_EQ(row["rounds"], 2);
+    EXPECT_EQ(row["checked"], true);
+    EXPECT_GT(row["median"].get<double>(), 0);
+    EXPECT_GE(row["p95"].get<double>(), row["median"].get<double>());
+    EXPECT_GT(row["algbw"].get<double>(), 0);
+    EXPECT_DOUBLE_EQ(row["busbw"].get<double>(), row["algbw"].get<double>());  // 2 ranks
+  }
+  EXPECT_EQ(json["rows"][1]["bytes"], 65536);
+  EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce,float32,in,symmetric"));
+  EXPECT_THAT(content(directory.file("h")), HasSubstr("</html>"));
+}
+
+TEST(BenchCommandTest, operations_may_stand_anywhere) {
+  const Outcome outcome = bench({"barrier", "--np", "2", "broadcast", "--sizes", "8", "--rounds",
+                                 "1", "--calls", "2", "all_gather,broadcast"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto barrier = outcome.out.find("barrier, 2 ranks");
+  const auto broadcast = outcome.out.find("broadcast, float32");
+  const auto all_gather = outcome.out.find("all_gather, float32, out of place");
+  EXPECT_LT(barrier, broadcast);
+  EXPECT_LT(broadcast, all_gather);
+  EXPECT_NE(all_gather, std::string::npos);
+}
+
+TEST(BenchCommandTest, the_yardsticks_come_with_a_peer) {
+  const Outcome outcome = bench({"all_reduce", "--np", "2", "--sizes", "64K", "--check", "--rounds",
+                                 "1", "--calls", "3", "--peer", "limit"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("limit  "));
+  EXPECT_THAT(outcome.out, HasSubstr("memcpy  "));
+  EXPECT_EQ(outcome.err, "");
+}
+
+// A command beside which only Paceline's own program lies.
+TEST(BenchCommandTest, a_missing_peer_is_named_with_its_package) {
+  const FreshDirectory directory;
+  namespace fs = std::filesystem;
+  fs::create_directories(directory.file("bin"));
+  fs::create_directories(directory.file("libexec/paceline"));
+  fs::copy_file(PACELINE_COMMAND, directory.file("bin/paceline"));
+  fs::create_symlink(PACELINE_CONTESTANT, directory.file("libexec/paceline/bench-paceline"));
+  launch::PacelineProcess process({"bench", "all_reduce", "--np", "2", "--sizes", "8", "--rounds",
+                                   "1", "--calls", "2", "--peer", "mpich,gloo"},
+                                  {}, directory.file("bin/paceline"));
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("missing: MPICH"));
+  EXPECT_THAT(outcome.err, HasSubstr("apt-get install mpich libmpich-dev"));
+  EXPECT_THAT(outcome.err, HasSubstr("apt-get install libgloo-dev"));
+  EXPECT_THAT(outcome.out, HasSubstr("paceline, symmetric"));
+}
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  std::string message;
+};
+class BenchRefuses : public testing::TestWithParam<Refusal> {};
+
+TEST_P(BenchRefuses, with_exit_code_2) {
+  const Outcome outcome = bench(GetParam().arguments);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(GetParam().message));
+  EXPECT_EQ(outcome.out, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Arguments, BenchRefuses,
+    testing::Values(
+        Refusal{{}, "no operation given"},
+        Refusal{{"all_redcue"}, "operation: 'all_redcue' is not one of all_reduce"},
+        Refusal{{"all_redcue"}, "did you mean all_reduce?"},
+        Refusal{{"all_reduce,"}, "operation: '' is not one of"},
+        Refusal{{"all_reduce", "--np", "0"}, "--np: '0' is not a whole number from 1 to 256"},
+        Refusal{{"all_reduce", "--np", "257"}, "--np: '257'"},
+        Refusal{{"all_reduce", "--np", "two"}, "--np: 'two'"},
+        Refusal{{"all_reduce", "--np", "2", "--np", "3"}, "--np is given twice"},
+        Refusal{{"all_reduce", "--np", "2", "barrier", "--np", "3"}, "--np is given twice"},
+        Refusal{{"all_reduce", "--sizes", "4X"}, "--sizes: '4X' is not a size from 1 to 1G"},
+        Refusal{{"all_reduce", "--sizes", "2G"}, "--sizes: '2G' is not a size from 1 to 1G"},
+        Refusal{{"all_reduce", "--sizes", ""}, "--sizes: the value '' is empty"},
+        Refusal{{"all_reduce", "--dtype", "float"}, "--dtype: 'float' is not one of float32,"},
+        Refusal{{"all_reduce", "--placement", "up"}, "--placement: 'up' is not in or out"},
+        Refusal{{"all_to_all", "--placement", "in"}, "all_to_all works out of place only"},
+        Refusal{{"broadcast", "--placement", "out"}, "broadcast works in place only"},
+        Refusal{{"all_reduce", "--memory", "gpu"}, "--memory: 'gpu' is not symmetric"},
+        Refusal{{"all_reduce", "--buffers", "hot"}, "--buffers: 'hot' is not fresh or warm"},
+        Refusal{{"all_reduce", "--rounds", "0"}, "--rounds: '0' is not a whole number from 1"},
+        Refusal{{"all_reduce", "--calls", "1e3"}, "--calls: '1e3'"},
+        Refusal{{"all_reduce", "--timeout", "0"}, "--timeout: '0' is not a whole number from 1"},
+        Refusal{{"all_reduce", "--peer", "mpi"}, "--peer: 'mpi' is not one of gloo, openmpi"},
+        Refusal{{"all_reduce", "--peer", "paceline"}, "--peer: 'paceline' is not one of"},
+        Refusal{{"all_reduce", "--transport", "rdma"}, "--transport: 'rdma' is not auto, shm"},
+        Refusal{{"all_reduce", "--json", "/no/such/folder/f"}, "--json: '/no/such/folder/f': No"},
+        Refusal{{"all_reduce", "--size", "4K"}, "did you mean --sizes?"},
+        Refusal{{"all_reduce", "--json"}, "--json needs a value"}));
+
+}  // namespace
+}  // namespace paceline::bench
