@@ -52,7 +52,7 @@ std::string path_of(const Fd& fd) { return fmt::format("/proc/{}/fd/{}", getpid(
 }  // namespace
 
 RankSet::RankSet(const CatalogEntry& entry, Located located, int num_ranks,
-                 const launch::AffinityPlan& plan, launch::Environment variables)
+                 const launch::Placement& plan, launch::Environment variables)
     : entry_(entry),
       located_(std::move(located)),
       num_ranks_(num_ranks),
@@ -112,7 +112,7 @@ void RankSet::meet(Deadline deadline) {
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const auto& cpus = plan_.ranks[static_cast<std::size_t>(rank)].cpus;
       ranks_[rank]->send(
-          {plan_.bind ? cpus : std::vector<int>(), !plan_.oversubscribed, path_of(start_line_)},
+          {plan_.bound ? cpus : std::vector<int>(), !plan_.oversubscribed, path_of(start_line_)},
           deadline);
     }
     answer_each(deadline, [&](int, Conversation& rank) { ready_ = rank.receive_ready(deadline); });

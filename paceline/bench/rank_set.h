@@ -24,8 +24,8 @@
 #include "paceline/bench/messages.h"
 #include "paceline/bench/private_socket.h"
 #include "paceline/core/error.h"
-#include "paceline/launch/affinity_plan.h"
 #include "paceline/launch/job_services.h"
+#include "paceline/launch/placement.h"
 #include "paceline/launch/process.h"
 
 namespace paceline::bench {
@@ -33,8 +33,8 @@ namespace paceline::bench {
 class RankSet {
  public:
   // `variables` are set for the ranks in addition. Error(kSystem).
-  RankSet(const CatalogEntry& entry, Located located, int num_ranks,
-          const launch::AffinityPlan& plan, launch::Environment variables);
+  RankSet(const CatalogEntry& entry, Located located, int num_ranks, const launch::Placement& plan,
+          launch::Environment variables);
   ~RankSet();
   RankSet(const RankSet&) = delete;
   RankSet& operator=(const RankSet&) = delete;
@@ -72,7 +72,7 @@ class RankSet {
   const CatalogEntry& entry_;
   const Located located_;
   const int num_ranks_;
-  const launch::AffinityPlan& plan_;
+  const launch::Placement& plan_;
   const launch::Environment variables_;
   launch::LaunchOptions options_;
   launch::JobServices services_;

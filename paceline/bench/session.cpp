@@ -28,10 +28,11 @@ constexpr int kMinCalls = 5;
 constexpr double kRestless = 0.05;
 constexpr double kShortWait = 0.2;
 
-launch::AffinityPlan plan_for(const SessionOptions& options) {
-  return launch::plan_affinity(
+launch::Placement plan_for(const SessionOptions& options) {
+  const auto to = options.bind ? launch::BindTo::kCore : launch::BindTo::kNone;
+  return launch::plan_placement(
       discover_topology(),
-      {.num_local_ranks = options.num_ranks, .threads_per_rank = 1, .bind = options.bind});
+      {.num_local_ranks = options.num_ranks, .threads_per_rank = 1, .binding = {.to = to}});
 }
 
 int calls_for(const SessionOptions& options, std::size_t bytes) {

@@ -78,7 +78,7 @@ class Session {
   void note_once(const std::string& note);
 
   const SessionOptions options_;
-  const launch::AffinityPlan plan_;
+  const launch::Placement plan_;
   Report report_;
   std::vector<std::unique_ptr<RankSet>> sets_;
   std::vector<Entrant> entrants_;
