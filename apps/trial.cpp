@@ -70,7 +70,7 @@ class StepReader {
         {static_cast<std::int64_t>(number("samples")), number("seconds"), number("communication")});
   }
 
-  const std::string path_;
+  std::string path_;
   std::streamoff position_ = 0;
   std::vector<Step> steps_;
   std::int64_t parameter_bytes_ = 0;
@@ -234,20 +234,27 @@ class TrialRun {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
-  // The same steps of every rank: they go together.
+  // The same steps of every rank. They go together, but some were stopped a step earlier.
   void evaluate() {
+    const int num_ranks = options_.combination.num_ranks;
+    std::vector<StepReader> ranks;
+    std::size_t end = first_rank_.steps().size();
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      ranks.emplace_back(step_file(rank)).read();
+      end = std::min(end, ranks.back().steps().size());
+    }
     const std::size_t begin = num_warm_up(first_rank_.steps());
-    const std::size_t end = first_rank_.steps().size();
+    if (end < begin + kFewestSteps) {
+      trial_.problem = fmt::format("a rank told {} steps only, too few to measure", end);
+      return;
+    }
     trial_.num_steps = static_cast<std::int64_t>(end - begin);
     trial_.parameter_bytes = first_rank_.parameter_bytes();
-    for (std::size_t i = begin; i < end; ++i) trial_.seconds += first_rank_.steps()[i].seconds;
-    const int ranks = options_.combination.num_ranks;
-    for (int rank = 0; rank < ranks; ++rank) {
-      StepReader reader(step_file(rank));
-      reader.read();
-      for (std::size_t i = begin; i < std::min(end, reader.steps().size()); ++i) {
-        trial_.samples += reader.steps()[i].samples;
-        trial_.communication_seconds += reader.steps()[i].communication / ranks;
+    for (std::size_t i = begin; i < end; ++i) {
+      trial_.seconds += first_rank_.steps()[i].seconds;
+      for (const StepReader& rank : ranks) {
+        trial_.samples += rank.steps()[i].samples;
+        trial_.communication_seconds += rank.steps()[i].communication / num_ranks;
       }
     }
   }

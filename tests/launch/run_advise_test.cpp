@@ -66,6 +66,15 @@ TEST(Advise, a_program_that_fails_or_tells_nothing_is_said) {
   EXPECT_THAT(run_paceline(short_one).out, HasSubstr("ended after 0 steps"));
 }
 
+TEST(Advise, a_rank_that_tells_no_steps_is_said) {
+  if (discover_topology().num_cores() < 2) GTEST_SKIP() << "one core";
+  auto arguments = advise({});
+  arguments.emplace_back("[ $RANK = 0 ] || exec sleep 60; " + std::string(kPretend));
+  arguments.insert(arguments.end(), {"pretend", "64"});
+  const Outcome outcome = run_paceline(arguments);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("a rank told 0 steps only"), HasSubstr("stay on one")));
+}
+
 TEST(Advise, damaged_lines_are_not_counted) {
   auto arguments = advise({});
   arguments.emplace_back(
