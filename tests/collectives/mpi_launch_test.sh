@@ -23,10 +23,9 @@ expect() {
 expect under_paceline_run 1 "rank [01]: backend mpi needs MPI's own launcher.*mpirun -np 2 PROGRAM" \
   "$paceline" run --nproc-per-node 2 --all-ranks "$rank" mpi 2
 expect asked_of_paceline_run 2 'mpi has a launcher of its own' "$paceline" run --backend mpi --nproc-per-node 2 "$rank" mpi 2
-# MPI ends the whole job; nobody hangs.
+# MPI ends the whole job; nobody hangs. exec: ranks of MPICH find each other by their parent.
 # shellcheck disable=SC2016
 expect killed_rank fail '' "$mpiexec" -n 3 bash -c '
-  "$@" mpi 3 --gtest_repeat=1000 --gtest_brief=1 & pid=$!
-  if [ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" = 1 ]; then sleep 1; kill -9 $pid; fi
-  wait $pid' _ "$rank"
+  if [ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" = 1 ]; then (sleep 1; kill -9 $$) & fi
+  exec "$@" mpi 3 --gtest_repeat=1000 --gtest_brief=1' _ "$rank"
 exit "$((failures > 0))"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# train_cnn_test.sh PACELINE TRAIN_CNN: the main job as a user meets it, good and bad input.
+# train_cnn_test.sh PACELINE TRAIN_CNN MPIEXEC: the main job as a user meets it, good and bad input.
 set -uo pipefail
 paceline=$1
 train_cnn=$2
+mpiexec=$3  # of the MPI in this build; empty without one
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
@@ -47,6 +48,21 @@ expect hand_set_variables 0 'launched by env' bash -c '
   export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) WORLD_SIZE=2
   RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "$@" & RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$@"; code=$?; wait; exit $code' \
   _ "$train_cnn" "${data[@]}" --max-steps 3
+
+# Every backend of this build that works on host memory trains to the same accuracy. (Sums of two have the same bits everywhere.)
+accuracy=$("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 | grep -o 'test accuracy.*')
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+for backend in gloo mpi oneccl; do
+  if ! "$paceline" doctor | grep -qE "^OK +backend $backend "; then
+    echo "not tested: backend $backend is not part of this build"
+    continue
+  fi
+  launch=("${run2[@]}")
+  [ "$backend" = mpi ] && launch=("$mpiexec" -n 2 env OMP_NUM_THREADS=1)
+  expect "backend_$backend" 0 "backend $backend, .*" "${launch[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
+  expect "accuracy_$backend" 0 "^${accuracy//[()]/.}\$" bash -c '"$@" | grep -o "test accuracy.*"' _ \
+    "${launch[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
+done
 
 # Interrupted and resumed, against not interrupted: the same final loss, digit for digit.
 expect straight 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --metrics "$work/straight.jsonl"

@@ -29,6 +29,7 @@ class MpiLibrary : public Library {
   }
   // A communicator with an operation under way must stay.
   ~MpiLibrary() override {
+    if (has_lost_a_peer()) mpi::abandon({});
     if (!failed_ && mpi::is_running()) MPI_Comm_free(&communicator_);
   }
 
@@ -73,6 +74,16 @@ class MpiLibrary : public Library {
     MPI_Group_free(&members);
     MPI_Group_free(&world);
     require(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  bool has_lost_a_peer() const {
+    if (!mesh_.failed()) return false;
+    try {
+      mesh_.throw_if_failed();
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kPeerLost;
+    }
+    return false;
   }
 
   // Begins the call. `scratch` gets memory that must live until its end.

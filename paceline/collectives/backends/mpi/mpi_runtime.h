@@ -28,8 +28,8 @@ void require(int code, const char* what);
 // True between start() and the end.
 bool is_running();
 
-// An operation cannot be completed: MPI is not ended in order any more, since that could wait for
-// ever, and `memory`, which MPI may still use, is kept.
+// A peer is lost, or an operation cannot be completed: MPI is not ended in order any more, since
+// that could wait for ever, and `memory`, which MPI may still use, is kept.
 void abandon(std::vector<std::byte> memory);
 
 }  // namespace paceline::mpi
