@@ -1,9 +1,9 @@
-// What the machine's memory allows: every rank copies the operation's largest buffer, which it has
-// just written, into another one of its own, all ranks at the same time. A yardstick without a
-// result.
+// What the machine's memory allows: every rank copies as many bytes as the operation's largest
+// buffer has from what it has just written to another buffer of its own, all ranks at the same
+// time. Where a rank writes only a block, it copies that block as often as it takes. A yardstick
+// without a result.
 
 #include <cstring>
-#include <utility>
 
 #include "paceline/bench/worker.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 class Memcpy : public Contestant {
  public:
-  explicit Memcpy(int world_size) : world_size_(world_size) {}
+  explicit Memcpy(const WorkerPlace& place) : rank_(place.rank), world_size_(place.world_size) {}
 
   std::string version() const override { return "the C library's, in every rank at once"; }
   std::string lacks(Op op, Dtype, Placement) const override {
@@ -20,29 +20,25 @@ class Memcpy : public Contestant {
   }
   bool gives_results() const override { return false; }
 
-  // One or two buffers an operation; the copy starts from the larger one.
-  Memory allocate(MemoryKind, std::size_t bytes) override {
-    Block block{ordinary_memory(bytes), bytes};
-    target_ = {};
-    before_ = std::exchange(last_, block);
-    return block.memory;
-  }
-
   void run(const Collective& call) override {
-    const std::size_t bytes = bytes_of(call.op, call.dtype, world_size_, call.count);
-    const Block& source = last_.bytes == bytes ? last_ : before_;
-    if (target_.data == nullptr) target_ = ordinary_memory(bytes);
-    std::memcpy(target_.data, source.memory.data, bytes);
+    const std::size_t whole = bytes_of(call.op, call.dtype, world_size_, call.count);
+    const bool gives = call.input != nullptr;
+    const std::size_t elements =
+        gives ? input_count(call, rank_, world_size_) : output_count(call, rank_, world_size_);
+    const std::size_t block = elements * size_of(call.dtype);
+    const std::byte* const source = gives ? call.input : call.output;
+    if (capacity_ < whole) {
+      target_ = ordinary_memory(whole);
+      capacity_ = whole;
+    }
+    for (std::size_t done = 0; done < whole; done += block)
+      std::memcpy(target_.data + done, source, block);
   }
 
  private:
-  struct Block {
-    Memory memory;
-    std::size_t bytes = 0;
-  };
-  const int world_size_;
-  Block last_, before_;
+  const int rank_, world_size_;
   Memory target_;
+  std::size_t capacity_ = 0;
 };
 
 }  // namespace
@@ -50,6 +46,6 @@ class Memcpy : public Contestant {
 
 int main(int argc, char** argv) {
   return paceline::bench::run_worker(argc, argv, [](const paceline::bench::WorkerPlace& place) {
-    return std::make_unique<paceline::bench::Memcpy>(place.world_size);
+    return std::make_unique<paceline::bench::Memcpy>(place);
   });
 }

@@ -21,7 +21,7 @@ class Paceline : public Contestant {
   bool has_symmetric_memory() const override { return true; }
   Memory allocate(MemoryKind kind, std::size_t bytes) override {
     if (kind == MemoryKind::kOrdinary) return ordinary_memory(bytes);
-    const SymmetricBuffer buffer = group_->allocate_symmetric(bytes);
+    const SymmetricBuffer buffer = group_->reserve_symmetric(bytes);
     return {buffer.data(), buffer.owner()};
   }
 

@@ -22,6 +22,9 @@ struct CatalogEntry {
   Starter starter = Starter::kPaceline;
   std::vector<std::string> launchers;  // programs that start its ranks; the first found is taken
   std::string how_to_get;              // what to install, and that it takes a new build
+  // A rank is bound to cores of its own. False for a library whose threads need more than their
+  // rank's core: together the ranks still have the same cores as everybody else's.
+  bool bound = true;
 };
 
 // "paceline", "memcpy", "limit", then the peers.

@@ -13,7 +13,8 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int kUntimedCalls = 2;
-// Larger buffers are given back after the turn, so that not every contestant holds them at once.
+// Buffers have at least so much room, whose pages come when they are touched. Larger ones are given
+// back after the turn, so that not every contestant holds them at once.
 constexpr std::size_t kKeptBytes = 64 << 20;
 constexpr auto kLineUpLimit = 120s;
 // What an output holds before a call whose result is checked.
@@ -25,16 +26,23 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-void Measurement::require_buffers(MemoryKind kind, std::size_t input_bytes,
-                                  std::size_t output_bytes) {
-  if (buffers_.kind == kind && buffers_.input_bytes == input_bytes &&
-      buffers_.output_bytes == output_bytes) {
-    return;
+// Collective.
+std::byte* Measurement::require(Buffer& buffer, MemoryKind kind, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (buffer.capacity < bytes) {
+    buffer = {};
+    const std::size_t capacity = std::max(bytes, kKeptBytes);
+    buffer = {contestant_.allocate(kind, capacity), capacity};
   }
-  buffers_ = {};
-  buffers_ = {kind, input_bytes, output_bytes, {}, {}};
-  if (input_bytes > 0) buffers_.input = contestant_.allocate(kind, input_bytes);
-  if (output_bytes > 0) buffers_.output = contestant_.allocate(kind, output_bytes);
+  return buffer.memory.data;
+}
+
+void Measurement::give_back_large_buffers() {
+  for (Buffers& buffers : buffers_) {
+    for (Buffer* buffer : {&buffers.input, &buffers.output}) {
+      if (buffer->capacity > kKeptBytes) *buffer = {};
+    }
+  }
 }
 
 // Every rank allocates the same, also where a root's buffer is not used.
@@ -50,16 +58,14 @@ Collective Measurement::prepare(const Turn& turn) {
   const bool gets_blocks =
       turn.op == Op::kAllGather || turn.op == Op::kGather || turn.op == Op::kAllToAll;
   const bool in_place = turn.placement == Placement::kInPlace;
-  require_buffers(turn.memory,
-                  in_place       ? 0
-                  : gives_blocks ? whole
-                                 : block,
-                  gets_blocks ? whole : block);
-  std::byte* const output = buffers_.output.data;
-  const bool own_block = turn.op == Op::kAllGather;
-  std::byte* const input = !in_place
-                               ? buffers_.input.data
-                               : output + (own_block ? static_cast<std::size_t>(rank_) * block : 0);
+  Buffers& buffers = buffers_[static_cast<std::size_t>(turn.memory)];
+  std::byte* const output = require(buffers.output, turn.memory, gets_blocks ? whole : block);
+  std::byte* input = output;
+  if (!in_place) {
+    input = require(buffers.input, turn.memory, gives_blocks ? whole : block);
+  } else if (turn.op == Op::kAllGather) {
+    input += static_cast<std::size_t>(rank_) * block;
+  }
   if (input_count(call, rank_, world_size_) > 0) call.input = input;
   if (output_count(call, rank_, world_size_) > 0) call.output = output;
   return call;
@@ -80,7 +86,7 @@ void Measurement::write(const Turn& turn, const Collective& call, const Pattern&
 std::string Measurement::checked_call(const Turn& turn, const Collective& call,
                                       const Pattern& pattern) {
   if (call.output != nullptr && turn.check) {
-    std::memset(call.output, kStale, buffers_.output_bytes);
+    std::memset(call.output, kStale, output_count(call, rank_, world_size_) * size_of(call.dtype));
   }
   ++num_calls_;
   write(turn, call, pattern);
@@ -127,7 +133,7 @@ TurnResult Measurement::run(const Turn& turn) {
   for (int i = 0; i < kUntimedCalls; ++i) untimed_call();
   result.seconds = timed_calls(turn, call, pattern);
   if (turn.check) untimed_call();
-  if (buffers_.input_bytes + buffers_.output_bytes > kKeptBytes) buffers_ = {};
+  give_back_large_buffers();
   return result;
 }
 

@@ -9,6 +9,7 @@
 //
 // Thread safety: none.
 
+#include <array>
 #include <cstdint>
 
 #include "paceline/bench/contestant.h"
@@ -28,14 +29,18 @@ class Measurement {
   TurnResult run(const Turn& turn);
 
  private:
+  // Kept from turn to turn, because libraries remember memory that they have seen.
+  struct Buffer {
+    Memory memory;
+    std::size_t capacity = 0;
+  };
   struct Buffers {
-    MemoryKind kind = MemoryKind::kOrdinary;
-    std::size_t input_bytes = 0, output_bytes = 0;
-    Memory input, output;
+    Buffer input, output;
   };
 
   Collective prepare(const Turn& turn);
-  void require_buffers(MemoryKind kind, std::size_t input_bytes, std::size_t output_bytes);
+  std::byte* require(Buffer& buffer, MemoryKind kind, std::size_t bytes);
+  void give_back_large_buffers();
   void write(const Turn& turn, const Collective& call, const Pattern& pattern);
   std::string checked_call(const Turn& turn, const Collective& call, const Pattern& pattern);
   std::vector<double> timed_calls(const Turn& turn, const Collective& call, const Pattern& pattern);
@@ -43,8 +48,8 @@ class Measurement {
   Contestant& contestant_;
   StartLine& start_line_;
   const int rank_, world_size_;
-  Buffers buffers_;
-  std::uint64_t num_calls_ = 0;  // the same on every rank
+  std::array<Buffers, 2> buffers_;  // by MemoryKind
+  std::uint64_t num_calls_ = 0;     // the same on every rank
 };
 
 }  // namespace paceline::bench

@@ -109,10 +109,11 @@ void RankSet::start_process(launch::ProcessSpec spec) {
 void RankSet::meet(Deadline deadline) {
   try {
     accept_ranks(deadline);
+    const bool bound = plan_.bound && entry_.bound;
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const auto& cpus = plan_.ranks[static_cast<std::size_t>(rank)].cpus;
       ranks_[rank]->send(
-          {plan_.bound ? cpus : std::vector<int>(), !plan_.oversubscribed, path_of(start_line_)},
+          {bound ? cpus : std::vector<int>(), bound && !plan_.oversubscribed, path_of(start_line_)},
           deadline);
     }
     answer_each(deadline, [&](int, Conversation& rank) { ready_ = rank.receive_ready(deadline); });

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include "paceline/core/check.h"
@@ -13,8 +14,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLongestSpin = 20ms;
-constexpr int kPausesBetweenLooks = 64;
+constexpr auto kSpin = 10us;
+constexpr auto kSpinWithYield = 20ms;
+constexpr int kPausesBetweenLooks = 16;
 constexpr auto kSleepSlice = 100ms;
 
 }  // namespace
@@ -61,13 +63,15 @@ void StartLine::wait_for(int rank, Deadline deadline) {
     return static_cast<std::int32_t>(seen - arrivals_) >= 0;
   };
   if (has_come()) return;
-  const Deadline spin_until = Deadline::after(own_core_ ? kLongestSpin : 0ms);
-  do {
+  const auto begin = Deadline::Clock::now();
+  for (auto waited = 0ns; own_core_ && waited < kSpinWithYield;
+       waited = Deadline::Clock::now() - begin) {
     for (int i = 0; i < kPausesBetweenLooks; ++i) {
       if (has_come()) return;
       spin_pause();
     }
-  } while (!spin_until.expired());
+    if (waited > kSpin) sched_yield();
+  }
   while (!has_come()) {
     if (deadline.expired()) {
       fail(ErrorCode::kTimeout, "rank {}: rank {} did not come to the start line", rank_, rank);

@@ -4,8 +4,9 @@
 // writes its buffer. The same for every contestant, because their own barriers would let the ranks
 // go at different moments. One page of memory that the coordinator made and the ranks map.
 //
-// Ranks with a core of their own spin for as long as a large buffer takes to be written; ranks that
-// share cores sleep at once.
+// Ranks with a core of their own spin for as long as a large buffer takes to be written, after some
+// microseconds with yielding: a library's own threads may still have to finish the last call on
+// that core, for another rank. Ranks that share cores sleep at once.
 //
 // Thread safety: one object a rank.
 
