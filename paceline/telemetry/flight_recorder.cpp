@@ -1,8 +1,8 @@
 #include "paceline/telemetry/flight_recorder.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -109,13 +109,15 @@ std::string path_in(const FlightOptions& options) {
   return options.directory + "/" + flight_file_name(options.rank);
 }
 
-// Requires: `place` is claimed. Makes it whole and lets it go.
+// Requires: `place` is claimed. Makes it whole and lets it go. Others may look at its stamp
+// meanwhile, so that is only touched as an atomic.
 void seal(Operation& place) noexcept {
-  const std::uint64_t stamp = place.stamp + 1;
-  Operation whole = place;
-  whole.stamp = stamp;
-  place.check =
-      flight::check_of(std::bit_cast<std::array<std::uint64_t, flight::kNumWords>>(whole));
+  const std::uint64_t stamp = Word(place.stamp).load(std::memory_order_relaxed) + 1;
+  std::array<std::uint64_t, flight::kNumWords> words;
+  words[0] = stamp;
+  std::memcpy(&words[1], reinterpret_cast<const std::byte*>(&place) + sizeof stamp,
+              sizeof place - sizeof stamp);
+  place.check = flight::check_of(words);
   Word(place.stamp).store(stamp, std::memory_order_release);
 }
 

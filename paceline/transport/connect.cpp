@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/host.h"
@@ -102,10 +101,8 @@ class Connector {
       for (int channel = 0; channel < kNumChannels; ++channel) {
         Fd socket = connect_to(peer);
         authenticate_as_client(socket, secret_, context_, deadline_);
-        ByteWriter hello;
-        hello.put(static_cast<std::int32_t>(options_.rank));
-        hello.put(static_cast<std::int32_t>(channel));
-        send_all(socket, hello.bytes(), deadline_);
+        const std::array<std::int32_t, 2> hello = {options_.rank, channel};
+        send_all(socket, std::as_bytes(std::span(hello)), deadline_);
         sockets_[index(peer)].channels[channel] = std::move(socket);
       }
     } catch (const Error& error) {
