@@ -49,9 +49,13 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void add_for_both(f
 class Limit : public Contestant {
  public:
   explicit Limit(const WorkerPlace& place) : rank_(place.rank), world_size_(place.world_size) {
-    map_parts();
+    if (world_size_ == 2) map_parts();
   }
-  ~Limit() override { munmap(memory_, 2 * kPartBytes); }
+  ~Limit() override {
+    if (memory_ != nullptr) munmap(memory_, 2 * kPartBytes);
+  }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
 
   std::string version() const override { return "shared memory by hand"; }
 
@@ -92,7 +96,7 @@ class Limit : public Contestant {
         mmap(nullptr, 2 * kPartBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (memory == MAP_FAILED) throw system_error("mapping shared memory");
     memory_ = static_cast<std::byte*>(memory);
-    if (rank_ == 0 && world_size_ > 1) met.store->wait({"limit/opened"});
+    if (rank_ == 0) met.store->wait({"limit/opened"});
   }
 
   Head& head(int rank) const { return *reinterpret_cast<Head*>(memory_ + rank * kPartBytes); }

@@ -76,6 +76,18 @@ TEST(BenchCommandTest, the_yardsticks_come_with_a_peer) {
   EXPECT_EQ(outcome.err, "");
 }
 
+TEST(BenchCommandTest, the_limit_comes_only_where_it_has_a_part) {
+  const Outcome outcome = bench({"all_reduce", "--np", "3", "--sizes", "4K", "--rounds", "1",
+                                 "--calls", "2", "--peer", "memcpy"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("limit")));
+  EXPECT_EQ(outcome.err, "");
+  const Outcome asked = bench({"all_reduce", "--np", "3", "--sizes", "4K", "--rounds", "1",
+                               "--calls", "2", "--peer", "limit"});
+  ASSERT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(asked.err, HasSubstr("between 2 ranks only"));
+}
+
 // A command beside which only Paceline's own program lies.
 TEST(BenchCommandTest, a_missing_peer_is_named_with_its_package) {
   const FreshDirectory directory;

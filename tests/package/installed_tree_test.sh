@@ -17,4 +17,5 @@ PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name paceline-engine.pc)")
 c++ "$consumer/with_engine.cpp" -o "$work/by_pkg_config" $(pkg-config --cflags --libs paceline-engine)
 [ "$("$work/by_pkg_config")" = "sum 42" ]
 "$work/prefix/bin/paceline" --version
+"$work/prefix/bin/paceline" bench all_reduce --np 2 --sizes 4K --rounds 1 --calls 2 --check >>"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
 echo "the installed package builds and runs a program by CMake and by pkg-config"
