@@ -34,16 +34,48 @@ struct Head {
 };
 static_assert(sizeof(Head) <= kHeadBytes);
 
-__attribute__((target_clones("avx512f", "avx2", "default"))) void add_to(float* __restrict sum,
-                                                                         const float* __restrict x,
-                                                                         std::size_t count) {
+// The loops, compiled once per instruction set.
+struct Kernels {
+  void (*add_to)(float* sum, const float* x, std::size_t count);
+  void (*add_for_both)(float* a, float* b, std::size_t count);
+};
+
+[[gnu::always_inline]] inline void add_to_here(float* __restrict sum, const float* __restrict x,
+                                               std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) sum[i] += x[i];
 }
 
-__attribute__((target_clones("avx512f", "avx2", "default"))) void add_for_both(float* __restrict a,
-                                                                               float* __restrict b,
-                                                                               std::size_t count) {
+[[gnu::always_inline]] inline void add_for_both_here(float* __restrict a, float* __restrict b,
+                                                     std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) a[i] = b[i] = a[i] + b[i];
+}
+
+void add_to(float* sum, const float* x, std::size_t count) { add_to_here(sum, x, count); }
+void add_for_both(float* a, float* b, std::size_t count) { add_for_both_here(a, b, count); }
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] void add_to_avx2(float* sum, const float* x, std::size_t count) {
+  add_to_here(sum, x, count);
+}
+[[gnu::target("avx2")]] void add_for_both_avx2(float* a, float* b, std::size_t count) {
+  add_for_both_here(a, b, count);
+}
+[[gnu::target("avx512f,prefer-vector-width=512")]] void add_to_avx512(float* sum, const float* x,
+                                                                      std::size_t count) {
+  add_to_here(sum, x, count);
+}
+[[gnu::target("avx512f,prefer-vector-width=512")]] void add_for_both_avx512(float* a, float* b,
+                                                                            std::size_t count) {
+  add_for_both_here(a, b, count);
+}
+#endif
+
+Kernels choose_kernels() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return {add_to_avx512, add_for_both_avx512};
+  if (__builtin_cpu_supports("avx2")) return {add_to_avx2, add_for_both_avx2};
+#endif
+  return {add_to, add_for_both};
 }
 
 class Limit : public Contestant {
@@ -114,20 +146,23 @@ class Limit : public Contestant {
     const std::size_t turn = steps_ % 2;
     std::memcpy(head(rank_).copies[turn], own, bytes);
     step();
-    add_to(reinterpret_cast<float*>(own),
-           reinterpret_cast<const float*>(head(1 - rank_).copies[turn]), bytes / sizeof(float));
+    kernels_.add_to(reinterpret_cast<float*>(own),
+                    reinterpret_cast<const float*>(head(1 - rank_).copies[turn]),
+                    bytes / sizeof(float));
   }
 
   void reduce_halves(std::size_t count) {
     step();
     const std::size_t half = count / 2 / 16 * 16;  // whole cache lines
     const std::size_t begin = rank_ == 0 ? 0 : half;
-    add_for_both(reinterpret_cast<float*>(buffer(0)) + begin,
-                 reinterpret_cast<float*>(buffer(1)) + begin, rank_ == 0 ? half : count - half);
+    kernels_.add_for_both(reinterpret_cast<float*>(buffer(0)) + begin,
+                          reinterpret_cast<float*>(buffer(1)) + begin,
+                          rank_ == 0 ? half : count - half);
     step();
   }
 
   const int rank_, world_size_;
+  const Kernels kernels_ = choose_kernels();
   std::byte* memory_ = nullptr;
   std::uint32_t steps_ = 0;
 };
