@@ -26,7 +26,7 @@ constexpr int kMinCalls = 5;
 // A contestant whose ranks compute so much while others are on turn, as a part of a core, is worth
 // a note; shorter waits tell nothing.
 constexpr double kRestless = 0.05;
-constexpr double kShortWait = 0.2;
+constexpr double kShortWait = 0.1;
 
 launch::Placement plan_for(const SessionOptions& options) {
   const auto to = options.bind ? launch::BindTo::kCore : launch::BindTo::kNone;
@@ -171,8 +171,12 @@ Row Session::row_for(const Entrant& entrant, const Turn& turn) const {
 
 std::vector<Row> Session::measure(Op op, std::size_t bytes, const SessionEvents& events) {
   Turn turn = turn_for(op, bytes);
+  const RankSet* before = nullptr;
   for (Entrant& entrant : entrants_) {
-    entrant.takes_part = entrant.set != nullptr;
+    // A barrier has no memory, so one turn a contestant is enough.
+    const bool again = op == Op::kBarrier && entrant.set == before;
+    before = entrant.set;
+    entrant.takes_part = entrant.set != nullptr && !again;
     if (entrant.takes_part) entrant.row = row_for(entrant, turn);
   }
   for (int round = 0; round <= options_.rounds; ++round) {
