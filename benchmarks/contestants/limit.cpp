@@ -22,8 +22,8 @@
 namespace paceline::bench {
 namespace {
 
-// Where one step was measured to be as fast as two.
-constexpr std::size_t kSmallBytes = 8 << 10;
+// Up to here one step was faster than two when it was measured.
+constexpr std::size_t kSmallBytes = 1 << 10;
 // Each rank's part of the shared file: a page of flags and small copies, then its buffer.
 constexpr std::size_t kHeadBytes = 64 << 10;
 constexpr std::size_t kPartBytes = kHeadBytes + (std::size_t(1) << 30);
