@@ -214,7 +214,8 @@ Cores worthwhile_cores(const Cores& cores, int num_ranks) {
         std::min_element(kind.begin(), kind.end(), [](const Core& a, const Core& b) {
           return a.speed < b.speed;
         })->speed;
-    const double pace = static_cast<double>(so_far.size() / num_ranks) * slowest;
+    const std::size_t cores_each = so_far.size() / static_cast<std::size_t>(num_ranks);
+    const double pace = static_cast<double>(cores_each) * slowest;
     if (pace > best_pace) {
       best_pace = pace;
       best = so_far;
