@@ -1,6 +1,12 @@
 set(SOURCES
+  algorithm.cpp
+  algorithms/bruck.cpp
+  algorithms/chain.cpp
   algorithms/direct.cpp
   backend_list.cpp
+  algorithms/recursive.cpp
+  algorithms/ring.cpp
+  algorithms/tree.cpp
   backends/paceline/message_executor.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
@@ -17,6 +23,8 @@ set(SOURCES
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
   process_group.cpp
+  schedule.cpp
+  simulator.cpp
   symmetric_arena.cpp
   text.cpp
   work.cpp

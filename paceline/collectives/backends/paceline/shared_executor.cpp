@@ -47,6 +47,15 @@ bool same(const ScheduleSpec& a, const ScheduleSpec& b) {
          a.input_stride == b.input_stride && a.output_stride == b.output_stride;
 }
 
+// Where this rank's own contribution to a reduce begins in its input.
+std::size_t own_offset(const Schedule& schedule, const Step& reduce) {
+  for (std::size_t i = 0; i < reduce.num_operands; ++i) {
+    const Place& place = schedule.operands[reduce.first_operand + i].place;
+    if (place.space == Space::kInput) return place.offset;
+  }
+  return 0;
+}
+
 // Whether a rank said that it has memory in the region: then it has not freed it.
 bool holds(const Announcement& said, std::int64_t region) {
   return region < 0 || said.input.region == region || said.output.region == region;
@@ -210,14 +219,14 @@ void SharedExecutor::run_zero_copy(const Operation& operation) {
     } else if (step.kind == Step::Kind::kCopy) {
       copy_bytes(call.output + step.to.offset * operation.element,
                  call.input + step.from.offset * operation.element, bytes);
-    } else if (step.kind == Step::Kind::kReceive && step.round == 0) {
+    } else if (step.kind == Step::Kind::kReceive && step.from.space == Space::kInput) {
       const std::byte* source = peer_input(step.peer, step.from.offset);
-      if (step.to.space == Space::kSlot) {
-        contributions_[step.to.offset] = source;
+      if (step.to.space == Space::kScratch) {
+        contributions_[static_cast<std::size_t>(step.peer)] = source;
       } else {
         copy_bytes(call.output + step.to.offset * operation.element, source, bytes);
       }
-    }  // a send of input is the peer's receive; round 1 was delivered by the reduce
+    }  // a send of input is the peer's receive; results were delivered by the reduce
   }
   barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
 }
@@ -232,11 +241,12 @@ void SharedExecutor::reduce_and_deliver(const Operation& operation, const Schedu
   targets.clear();
   if (step.to.space == Space::kOutput) targets.push_back(call.output + step.to.offset * element);
   for (const Step& send : schedule.steps) {
-    if (send.kind != Step::Kind::kSend || send.round == 0) continue;
+    if (send.kind != Step::Kind::kSend || send.from.space == Space::kInput) continue;
     targets.push_back(symmetric(send.peer, announced_[static_cast<std::size_t>(send.peer)].output) +
                       send.to.offset * element);
   }
-  contributions_[static_cast<std::size_t>(mesh_.rank())] = call.input + step.from.offset * element;
+  const auto self = static_cast<std::size_t>(mesh_.rank());
+  contributions_[self] = call.input + own_offset(schedule, step) * element;
   auto& sources = block_sources_;
   const std::size_t block = kDeliverBytes / element;
   for (std::size_t begin = 0; begin < step.count; begin += block) {
@@ -293,10 +303,10 @@ void SharedExecutor::run_piece(const Operation& operation, const Schedule& sched
   const std::size_t element = operation.element;
   std::byte* const own = staging(mesh_.rank());
   std::byte* const output = call.output == nullptr ? nullptr : call.output + begin * element;
-  bool in_round_one = false;
-  const auto begin_round_one = [&] {
-    if (in_round_one || !hands_around) return;
-    in_round_one = true;
+  bool results_are_there = false;
+  const auto wait_for_results = [&] {
+    if (results_are_there || !hands_around) return;
+    results_are_there = true;
     barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
   };
   for (const Step& step : schedule.steps) {
@@ -304,27 +314,28 @@ void SharedExecutor::run_piece(const Operation& operation, const Schedule& sched
     if (step.kind == Step::Kind::kCopy) {
       copy_bytes(output + step.to.offset * element, own + step.from.offset * element, bytes);
     } else if (step.kind == Step::Kind::kReduce) {
-      contributions_[static_cast<std::size_t>(mesh_.rank())] = own + step.from.offset * element;
-      std::byte* result =
-          hands_around ? own + step.from.offset * element : output + step.to.offset * element;
+      std::byte* const mine = own + own_offset(schedule, step) * element;
+      contributions_[static_cast<std::size_t>(mesh_.rank())] = mine;
+      std::byte* result = hands_around ? mine : output + step.to.offset * element;
       reduce(contributions_, result, step.count, call.dtype, call.reduce_op);
       if (hands_around && step.to.space == Space::kOutput) {
         copy_bytes(output + step.to.offset * element, result, bytes);
       }
     } else if (step.kind == Step::Kind::kReceive) {
-      if (step.round == 1) begin_round_one();
+      const bool is_result = step.from.space != Space::kInput;
+      if (is_result) wait_for_results();
       // A result lies in its maker's staging area where the input of that chunk was: at the offset
       // it has in the output.
-      const std::size_t offset = step.round == 1 ? step.to.offset : step.from.offset;
+      const std::size_t offset = is_result ? step.to.offset : step.from.offset;
       const std::byte* source = staging(step.peer) + offset * element;
-      if (step.to.space == Space::kSlot) {
-        contributions_[step.to.offset] = source;
+      if (step.to.space == Space::kScratch) {
+        contributions_[static_cast<std::size_t>(step.peer)] = source;
       } else {
         copy_bytes(output + step.to.offset * element, source, bytes);
       }
     }
   }
-  begin_round_one();  // also for ranks that fetch nothing
+  wait_for_results();  // also for ranks that fetch nothing
 }
 
 const Schedule& SharedExecutor::schedule_for(const ScheduleSpec& spec, bool one_shot) {
