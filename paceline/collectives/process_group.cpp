@@ -184,10 +184,10 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
         "rank {}: {}: a buffer is null", rank_, op);
   require_supported(call);
-  if (call.op == Op::kAllToAll) {
+  if (call.op == Op::kAllToAll || call.op == Op::kAllToAllV) {
     const bool apart =
         input.data + input.bytes() <= output.data || output.data + output.bytes() <= input.data;
-    check(apart || call.count == 0, "rank {}: all_to_all: input and output overlap", rank_);
+    check(apart || call.count == 0, "rank {}: {}: input and output overlap", rank_, op);
   }
 }
 

@@ -23,6 +23,8 @@ set(SOURCES
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
   process_group.cpp
+  process_group_coalesced.cpp
+  process_group_counts.cpp
   schedule.cpp
   simulator.cpp
   symmetric_arena.cpp

@@ -25,7 +25,8 @@ constexpr std::size_t kDeliverBytes = 16 << 10;
 constexpr std::size_t kMaxSchedules = 256;
 
 bool gives_blocks(Op op) {
-  return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll;
+  return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll ||
+         op == Op::kReduceScatterV || op == Op::kAllToAllV;
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -96,7 +97,7 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
     return;
   }
   enter(operation);
-  if (all_symmetric(operation)) {
+  if (!has_counts(call.op) && all_symmetric(operation)) {
     run_zero_copy(operation);
   } else {
     run_staged(operation, true);
@@ -266,6 +267,10 @@ void SharedExecutor::run_staged(const Operation& operation, bool entered) {
   const std::size_t most = piece_count(call);
   const bool one_shot =
       call.op == Op::kAllReduce && call.count * operation.element <= kOneShotBytes;
+  if (has_counts(call.op)) {
+    run_staged_blocks(operation, entered);
+    return;
+  }
   std::size_t begin = 0;
   do {
     const std::size_t count = std::min(most, call.count - begin);
@@ -283,6 +288,39 @@ void SharedExecutor::run_staged(const Operation& operation, bool entered) {
     run_piece(operation, schedule_for(spec, one_shot), begin, hands_around);
     begin += count;
   } while (begin < call.count);
+}
+
+// As run_staged(), with blocks of unequal counts: each has room for the longest piece.
+void SharedExecutor::run_staged_blocks(const Operation& operation, bool entered) {
+  const auto& call = operation.call;
+  const int rank = mesh_.rank();
+  const int world = mesh_.world_size();
+  const std::size_t most = piece_count(call);
+  const std::size_t length = *std::max_element(call.counts.begin(), call.counts.end());
+  const BlockTable blocks = BlockTable::of(call, world);
+  ScheduleSpec spec{call.op, rank, world};
+  std::size_t begin = 0;
+  do {
+    ++staging_turn_;
+    const BlockTable piece = blocks.piece(call.op, begin, most, false);
+    const BlockTable packed = blocks.piece(call.op, begin, most, true);
+    const int receivers = gives_blocks(call.op) ? world : 1;
+    for (int to = 0; to < receivers; ++to) {
+      spec.blocks = &piece;
+      const Block source = spec.given(rank, to);
+      spec.blocks = &packed;
+      copy_bytes(staging(rank) + spec.given(rank, to).offset * operation.element,
+                 call.input + source.offset * operation.element, source.count * operation.element);
+    }
+    if (entered) {
+      barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+    } else {
+      enter(operation);
+      entered = true;
+    }
+    run_piece(operation, build_direct(spec), 0, false);
+    begin += most;
+  } while (begin < length);
 }
 
 // The staging area holds a piece of each input block, one after the other.

@@ -48,6 +48,7 @@ class SharedExecutor {
   void require_inside(const Operation& operation) const;
   void run_zero_copy(const Operation& operation);
   void run_staged(const Operation& operation, bool entered);
+  void run_staged_blocks(const Operation& operation, bool entered);
   void copy_in(const Operation& operation, std::size_t begin, std::size_t count);
   void run_piece(const Operation& operation, const Schedule& schedule, std::size_t begin,
                  bool hands_around);
