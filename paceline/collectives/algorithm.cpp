@@ -5,6 +5,7 @@
 #include "paceline/collectives/algorithms/bruck.h"
 #include "paceline/collectives/algorithms/chain.h"
 #include "paceline/collectives/algorithms/direct.h"
+#include "paceline/collectives/algorithms/hierarchy.h"
 #include "paceline/collectives/algorithms/recursive.h"
 #include "paceline/collectives/algorithms/ring.h"
 #include "paceline/collectives/algorithms/schedule_builder.h"
@@ -32,7 +33,7 @@ Schedule build_plain(Algorithm algorithm, const ScheduleSpec& spec) {
     case Algorithm::kChain:
       return build_chain(spec);
     case Algorithm::kHierarchy:
-      return {};
+      return build_hierarchy(spec);
   }
   return {};
 }
@@ -116,7 +117,8 @@ bool serves(Algorithm algorithm, Op op) {
     case Algorithm::kChain:
       return op == Op::kBroadcast;
     case Algorithm::kHierarchy:
-      return false;
+      return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce ||
+             op == Op::kAllGather || op == Op::kReduceScatter;
   }
   return false;
 }

@@ -3,6 +3,7 @@ set(SOURCES
   algorithms/bruck.cpp
   algorithms/chain.cpp
   algorithms/direct.cpp
+  algorithms/hierarchy.cpp
   backend_list.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
