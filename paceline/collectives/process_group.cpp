@@ -37,6 +37,10 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .world_ranks = world_ranks_,
                                              .choice = options_.backend,
                                              .transport = options_.transport,
+                                             .host = options_.host,
+                                             .algorithm = options_.algorithm,
+                                             .allows_any_order = options_.allows_any_order,
+                                             .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  options_.timeout, kDefaultStoreTimeout)});
       })) {}

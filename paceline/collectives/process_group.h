@@ -60,6 +60,17 @@ struct GroupOptions {
   std::shared_ptr<FlightRecorder> recorder;
   // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
   std::string backend;
+  // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
+  // over TCP, as if on another host. For trying out many hosts on one.
+  std::string host;
+  // The algorithm of all messages that it serves (all ranks the same); the planner's choice when
+  // empty.
+  std::optional<Algorithm> algorithm;
+  // Also algorithms whose sums have other bits than the promised ones, where that is faster.
+  bool allows_any_order = false;
+  // What the planner goes by, on rank 0: these, else the calibration (calibration.h), else
+  // defaults.
+  std::optional<CostModel> costs;
 };
 
 class ProcessGroup {
@@ -85,6 +96,11 @@ class ProcessGroup {
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return backend_->transport(); }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
+  const Hosts& hosts() const { return backend_->hosts(); }
+  // Which algorithm a call would take, and why: lines for people.
+  std::string explain(Op op, Dtype dtype, std::size_t count) const {
+    return backend_->explain({op, dtype, count});
+  }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
 

@@ -50,8 +50,8 @@ struct Step {
     kReduce,  // `operands` into `to`: a partial result if that is the space, the final one
               // otherwise
     kCopy,
-    // All ranks of this host, once what each has begun has ended: what they wrote before is visible
-    // after.
+    // All ranks of this host, once every send and receive of elements that they began has ended:
+    // what they wrote before is visible after.
     kMeet,
   };
   Kind kind = Kind::kCopy;

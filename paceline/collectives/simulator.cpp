@@ -38,12 +38,13 @@ struct Rank {
   bool is_busy = false;   // a resume is under way
   bool meets = false;
   std::size_t outstanding = 0;
+  std::size_t sends_of_others = 0;                // from the memory of other ranks
   std::unordered_map<int, std::size_t> expected;  // receives under way, by peer
   Scoreboard scoreboard;
 };
 
 struct Event {
-  enum class Kind : std::uint8_t { kResume, kStart, kLeave, kArrive };
+  enum class Kind : std::uint8_t { kResume, kStart, kReach, kCome, kLeave, kArrive };
   double time;
   std::uint64_t order;  // of equal times: first made, first served
   Kind kind;
@@ -121,15 +122,27 @@ class Simulation {
       case Event::Kind::kStart:
         start(event.subject, event.time);
         return;
+      case Event::Kind::kReach:
+        reach(event.subject, event.time);
+        return;
+      case Event::Kind::kCome:
+        come(event.subject, event.time);
+        return;
       case Event::Kind::kLeave:
-        messages_[event.subject].has_left = true;
-        --at(messages_[event.subject].from).outstanding;
+        leave(messages_[event.subject]);
         wake(messages_[event.subject].from, event.time);
         return;
       case Event::Kind::kArrive:
         arrive(event.subject, event.time);
         return;
     }
+  }
+
+  void leave(Message& message) {
+    message.has_left = true;
+    Rank& sender = at(message.from);
+    --sender.outstanding;
+    if (message.send->owner >= 0) --sender.sends_of_others;
   }
 
   void wake(int number, double time) {
@@ -184,7 +197,7 @@ class Simulation {
         }
         return rank.scoreboard.may_write(own(step.to));
       case Kind::kMeet:
-        return rank.outstanding == 0;
+        return rank.scoreboard.empty() && rank.sends_of_others == 0;
     }
     return true;
   }
@@ -219,6 +232,8 @@ class Simulation {
     ++rank.outstanding;
     if (step.owner < 0) {
       rank.scoreboard.begin(2 * id, bytes_of(number, step.from, step.count), false);
+    } else {
+      ++rank.sends_of_others;
     }
     rank.clock += link(number, step.peer).message_s;
     if (observer_ != nullptr) observer_->on_send(id, number);
@@ -266,37 +281,45 @@ class Simulation {
           message.send->count, message.to, message.receive->count);
   }
 
+  double length_of(const Message& message) const {
+    const std::size_t payload = message.send->count * element(message.send->from.space);
+    return static_cast<double>(sizeof(MessageHeader) + payload);
+  }
+
+  // On its way: out of the sending host's interface, or through the sender's socket.
   void start(std::uint64_t id, double time) {
     Message& message = messages_[id];
     if (message.has_started) return;
     message.has_started = true;
-    const auto bytes = static_cast<double>(sizeof(MessageHeader) +
-                                           message.send->count * element(message.send->from.space));
-    const LinkCost& cost = link(message.from, message.to);
-    const double length = bytes / cost.bytes_per_s;
-    double leaves = 0;
-    if (&cost == &costs_.network) {
-      double& egress = egress_free_[host_of(message.from)];
-      double& ingress = ingress_free_[host_of(message.to)];
-      const double begin = std::max(time, egress);
-      leaves = egress = begin + length;
-      message.arrival = ingress = std::max(begin + cost.latency_s, ingress) + length;
-      result_.network_bytes += static_cast<std::uint64_t>(bytes);
-    } else {
-      double& free = at(message.from).link_free;
-      leaves = free = std::max(time, free) + length;
-      message.arrival = leaves + cost.latency_s;
-    }
-    double& hears = at(message.to).hears_free;
-    hears = std::max(message.arrival, hears) + cost.message_s;
-    message.arrival = hears;
     ++result_.num_messages;
-    if (options_.is_unbuffered) {
-      push(message.arrival, Event::Kind::kArrive, id);
+    const LinkCost& cost = link(message.from, message.to);
+    const bool is_inside = &cost == &costs_.sockets;
+    double& free = is_inside ? at(message.from).link_free : egress_free_[host_of(message.from)];
+    const double begin = std::max(time, free);
+    free = begin + length_of(message) / cost.bytes_per_s;
+    if (is_inside) {
+      push(free + cost.latency_s, Event::Kind::kCome, id);
     } else {
-      push(leaves, Event::Kind::kLeave, id);
-      if (message.receive != nullptr) push(message.arrival, Event::Kind::kArrive, id);
+      result_.network_bytes += static_cast<std::uint64_t>(length_of(message));
+      push(begin + cost.latency_s, Event::Kind::kReach, id);
     }
+    if (!options_.is_unbuffered) push(free, Event::Kind::kLeave, id);
+  }
+
+  // Its first byte is at the receiving host's interface.
+  void reach(std::uint64_t id, double time) {
+    double& free = ingress_free_[host_of(messages_[id].to)];
+    free = std::max(time, free) + length_of(messages_[id]) / costs_.network.bytes_per_s;
+    push(free, Event::Kind::kCome, id);
+  }
+
+  // It is there, and costs its receiver time.
+  void come(std::uint64_t id, double time) {
+    Message& message = messages_[id];
+    double& free = at(message.to).hears_free;
+    free = std::max(time, free) + link(message.from, message.to).message_s;
+    message.arrival = free;
+    if (message.receive != nullptr) push(free, Event::Kind::kArrive, id);
   }
 
   void arrive(std::uint64_t id, double time) {
@@ -313,8 +336,7 @@ class Simulation {
     const int from = message.from;
     const int to = message.to;
     if (options_.is_unbuffered) {
-      message.has_left = true;
-      --at(from).outstanding;
+      leave(message);
       wake(from, time);
     }
     wake(to, time);

@@ -15,11 +15,12 @@ using namespace std::chrono_literals;
 
 // A piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Up to here one round of more bytes is faster than two rounds.
-constexpr std::size_t kOneShotBytes = 4 << 10;
+constexpr std::size_t kMaxPlans = 256;
 // A reduce looks after the sockets between blocks of this size.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
+// The sequence number of all calls before a group's first.
+constexpr std::uint32_t kWhileForming = 0;
 
 MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_bytes) {
   MessageHeader header;
@@ -51,7 +52,8 @@ struct MessageExecutor::Operation {
   std::size_t element;  // bytes
   std::size_t partial;  // bytes
   Deadline::Clock::time_point begin;
-  std::size_t first = 0;  // element of the piece under way
+  std::size_t first = 0;   // element of the piece under way
+  bool is_shared = false;  // scratch lies where the ranks of the host read it
   bool has_warned = false;
   bool has_said_present = false;
 };
@@ -68,13 +70,9 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
                       partial_size_of(call.dtype),
                       Deadline::Clock::now()};
   const int world = mesh_.world_size();
-  const bool one_shot =
-      call.op == Op::kAllReduce && call.count * operation.element <= kOneShotBytes;
-  const Algorithm algorithm = one_shot ? Algorithm::kOneShot : Algorithm::kDirect;
-  const bool is_cut = reduces(call.op) && !needs_whole_call(algorithm, call.op);
-  const std::size_t most =
-      is_cut ? std::max<std::size_t>(1, kPieceBytes / operation.element / blocks_of(call.op, world))
-             : std::max<std::size_t>(1, call.count);
+  const Candidate plan = plan_for(call);
+  const std::size_t most = piece_count(call, plan.algorithm);
+  operation.is_shared = plan.algorithm == Algorithm::kHierarchy && share_ != nullptr;
   const auto blocks = has_counts(call.op) ? BlockTable::of(call, world) : BlockTable();
   const std::size_t length = call.op == Op::kReduceScatterV
                                  ? *std::max_element(call.counts.begin(), call.counts.end())
@@ -87,8 +85,11 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
       const BlockTable piece =
           has_counts(call.op) ? blocks.piece(call.op, begin, most, false) : BlockTable();
       spec.blocks = &piece;
+      spec.chunk = plan.chunk;
+      if (planner_ != nullptr) spec.hosts = &planner_->hosts();
       operation.first = has_counts(call.op) ? 0 : begin;
-      run_piece(operation, build(algorithm, spec));
+      if (operation.is_shared) share_->begin_piece();
+      run_piece(operation, build(plan.algorithm, spec));
       begin += count;
     } while (begin < length);
     finish(operation);
@@ -100,13 +101,64 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
   }
 }
 
+void MessageExecutor::use(const Planner& planner, HostShare* share) {
+  planner_ = &planner;
+  share_ = share;
+}
+
+Candidate MessageExecutor::plan_for(const Collective& call) {
+  if (planner_ == nullptr) return {};
+  const std::tuple key(call.op, call.dtype, call.count);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  return plans_[key] = planner_->choose({call.op, call.dtype, call.count});
+}
+
+// What is carried out at a time, of each block. Only what needs scratch is cut.
+std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algorithm) {
+  if (algorithm == Algorithm::kHierarchy) return hierarchy_count(call);
+  const std::size_t whole = std::max<std::size_t>(1, call.count);
+  if (!reduces(call.op) || needs_whole_call(algorithm, call.op)) return whole;
+  const std::size_t blocks = blocks_of(call.op, mesh_.world_size());
+  return std::max<std::size_t>(1, kPieceBytes / size_of(call.dtype) / blocks);
+}
+
+// The most for which every rank's scratch fits into the host's share; alike on all ranks.
+std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
+  auto& count = hierarchy_counts_[{call.op, call.dtype, call.root}];
+  if (count > 0) return count;
+  const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
+  ScheduleSpec spec{call.op, 0, mesh_.world_size(), call.root};
+  spec.hosts = &planner_->hosts();
+  const auto fits = [&] {
+    for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
+      if (build(Algorithm::kHierarchy, spec).scratch_count > room) return false;
+    }
+    return true;
+  };
+  for (spec.count = room; spec.count > 1; spec.count = spec.count * 7 / 8) {
+    spec.input_stride = spec.output_stride = spec.count;
+    if (fits()) break;
+  }
+  return count = std::max<std::size_t>(1, spec.count);
+}
+
 void MessageExecutor::run_piece(Operation& operation, const Schedule& schedule) {
   make_room(operation, schedule);
   for (const Step& step : schedule.steps) carry_out(operation, schedule, step);
 }
 
 void MessageExecutor::make_room(Operation& operation, const Schedule& schedule) {
-  const std::size_t scratch = schedule.scratch_count * operation.element;
+  std::size_t scratch = schedule.scratch_count * operation.element;
+  if (operation.is_shared) {
+    if (scratch > HostShare::kAreaBytes) {
+      fail(ErrorCode::kSystem,
+           "rank {}: {} needs {} bytes of shared scratch, of which there are {}", mesh_.rank(),
+           operation.fingerprint.describe(), scratch, HostShare::kAreaBytes);
+    }
+    scratch = 0;
+  }
   const std::size_t partials = schedule.partial_count * operation.partial;
   if (scratch_.size() >= scratch && partials_.size() >= partials) return;
   finish(operation);  // what is on its way must not move
@@ -132,11 +184,12 @@ void MessageExecutor::carry_out(Operation& operation, const Schedule& schedule, 
       reduce(operation, schedule, step);
       return;
     case Step::Kind::kMeet:
+      meet(operation);
       return;
   }
 }
 
-std::byte* MessageExecutor::address(const Operation& operation, const Place& place, int) {
+std::byte* MessageExecutor::address(const Operation& operation, const Place& place, int owner) {
   const auto& call = operation.call;
   switch (place.space) {
     case Space::kInput:
@@ -145,6 +198,9 @@ std::byte* MessageExecutor::address(const Operation& operation, const Place& pla
     case Space::kOutput:
       return call.output + (operation.first + place.offset) * operation.element;
     case Space::kScratch:
+      if (operation.is_shared) {
+        return share_->area(owner < 0 ? mesh_.rank() : owner) + place.offset * operation.element;
+      }
       return scratch_.data() + place.offset * operation.element;
     case Space::kPartial:
       return partials_.data() + place.offset * operation.partial;
@@ -153,9 +209,9 @@ std::byte* MessageExecutor::address(const Operation& operation, const Place& pla
 }
 
 Scoreboard::Bytes MessageExecutor::bytes_of(const Operation& operation, const Place& place,
-                                            std::size_t count) {
+                                            std::size_t count, int owner) {
   const std::size_t size = place.space == Space::kPartial ? operation.partial : operation.element;
-  const auto begin = reinterpret_cast<std::uintptr_t>(address(operation, place));
+  const auto begin = reinterpret_cast<std::uintptr_t>(address(operation, place, owner));
   return {begin, begin + count * size};
 }
 
@@ -164,7 +220,7 @@ void MessageExecutor::send(Operation& operation, const Step& step) {
     exchange_.post_send(step.peer, make_header(operation.fingerprint, 0), {});
     return;
   }
-  const auto bytes = bytes_of(operation, step.from, step.count);
+  const auto bytes = bytes_of(operation, step.from, step.count, step.owner);
   wait_until(operation, [&] { return scoreboard_.may_read(bytes); });
   const std::size_t size = bytes.end - bytes.begin;
   const auto number = exchange_.post_send(step.peer, make_header(operation.fingerprint, size),
@@ -187,12 +243,22 @@ void MessageExecutor::receive(Operation& operation, const Step& step) {
 }
 
 void MessageExecutor::copy(Operation& operation, const Step& step) {
-  const auto from = bytes_of(operation, step.from, step.count);
+  const auto from = bytes_of(operation, step.from, step.count, step.owner);
   const auto to = bytes_of(operation, step.to, step.count);
   if (from.begin == to.begin) return;
   wait_until(operation, [&] { return scoreboard_.may_read(from) && scoreboard_.may_write(to); });
   std::memcpy(reinterpret_cast<void*>(to.begin), reinterpret_cast<const void*>(from.begin),
               to.end - to.begin);
+}
+
+void MessageExecutor::meet(Operation& operation) {
+  exchange_.pump(header_check(operation));
+  wait_until(operation, [&] { return scoreboard_.empty(); });
+  if (share_ == nullptr) return;
+  share_->meet(operation.fingerprint, operation.wait, [&] {
+    say_present(operation);
+    exchange_.pump(header_check(operation));
+  });
 }
 
 // Block by block, so that it can begin before everything has come and sends go on meanwhile.
@@ -207,7 +273,8 @@ void MessageExecutor::reduce(Operation& operation, const Schedule& schedule, con
     wait_until(operation, [&] {
       return scoreboard_.may_write(to) &&
              std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
-               return scoreboard_.may_read(bytes_of(operation, at(operand.place), count));
+               return scoreboard_.may_read(
+                   bytes_of(operation, at(operand.place), count, operand.owner));
              });
     });
     sources_.clear();
@@ -260,10 +327,9 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
     const Fingerprint theirs = fingerprint_of(header);
     auto& seen = last_seen_[static_cast<std::size_t>(peer)];
     if (theirs.group == mine.group) seen = std::max(seen, theirs.sequence);
-    if (theirs == mine ||
-        (!expected && theirs.group == mine.group && theirs.sequence != mine.sequence)) {
-      return;
-    }
+    if (theirs == mine) return;
+    const bool is_of_another = theirs.sequence != mine.sequence || mine.sequence == kWhileForming;
+    if (!expected && theirs.group == mine.group && is_of_another) return;
     require_same(mine, theirs, mesh_.rank(), mesh_.describe(peer), mesh_.name());
   };
 }

@@ -7,6 +7,9 @@
 // needs what is still on its way waits for just that (schedule.h). A reduce begins with the bytes
 // that are there.
 //
+// Where ranks of one host share memory, the scratch of a hierarchy lies there: ranks of the host
+// read each other's, and meet in between.
+//
 // Every message carries the fingerprint, and headers are read as they come, also those that the
 // schedule does not expect: ranks that mean different things may have chosen different algorithms.
 // A rank that has waited for a while tells all others that it is there (a presence), so that a
@@ -14,11 +17,15 @@
 //
 // Thread safety: none; calls come one at a time.
 
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "paceline/collectives/algorithm.h"
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/host_share.h"
 #include "paceline/collectives/kernels/reduce.h"
+#include "paceline/collectives/planner.h"
 #include "paceline/collectives/schedule.h"
 #include "paceline/collectives/scoreboard.h"
 #include "paceline/transport/exchange.h"
@@ -30,6 +37,9 @@ class MessageExecutor {
  public:
   // Requires: `mesh` outlives this object.
   explicit MessageExecutor(Mesh& mesh);
+  // What chooses the algorithms from now on; before, all are direct. `share` is null where this
+  // rank has none. Requires: the same on all ranks; both outlive this object.
+  void use(const Planner& planner, HostShare* share);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
 
@@ -41,16 +51,21 @@ class MessageExecutor {
     bool is_send;
   };
 
+  Candidate plan_for(const Collective& call);
+  std::size_t piece_count(const Collective& call, Algorithm algorithm);
+  std::size_t hierarchy_count(const Collective& call);
   void run_piece(Operation& operation, const Schedule& schedule);
   void carry_out(Operation& operation, const Schedule& schedule, const Step& step);
   void send(Operation& operation, const Step& step);
   void receive(Operation& operation, const Step& step);
   void copy(Operation& operation, const Step& step);
+  void meet(Operation& operation);
   void reduce(Operation& operation, const Schedule& schedule, const Step& step);
   void make_room(Operation& operation, const Schedule& schedule);
 
   std::byte* address(const Operation& operation, const Place& place, int owner = -1);
-  Scoreboard::Bytes bytes_of(const Operation& operation, const Place& place, std::size_t count);
+  Scoreboard::Bytes bytes_of(const Operation& operation, const Place& place, std::size_t count,
+                             int owner = -1);
 
   template <class Ready>
   void wait_until(Operation& operation, Ready ready);
@@ -60,6 +75,10 @@ class MessageExecutor {
   std::string missing(const Operation& operation) const;
 
   Mesh& mesh_;
+  const Planner* planner_ = nullptr;
+  HostShare* share_ = nullptr;
+  std::map<std::tuple<Op, Dtype, std::size_t>, Candidate> plans_;
+  std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;  // by root
   Exchange exchange_;
   std::vector<Transfer> transfers_;  // of the collective under way
   Scoreboard scoreboard_;            // their numbers

@@ -115,6 +115,24 @@ std::size_t SharedExecutor::piece_count(const Collective& call) const {
   return std::max<std::size_t>(1, most);
 }
 
+std::string SharedExecutor::explain(const PlanRequest& request) const {
+  const std::size_t bytes = request.count * size_of(request.dtype);
+  Collective call;
+  call.op = request.op;
+  call.dtype = request.dtype;
+  call.count = request.count;
+  std::string how = fmt::format(
+      "read and written in place when all buffers lie in symmetric memory, otherwise by way of a "
+      "staging area of {} KB",
+      kStagingBytes >> 10);
+  if (is_small(call))
+    how = fmt::format("by way of the staging area, up to {} KB", kSmallBytes >> 10);
+  const bool one_shot = request.op == Op::kAllReduce && bytes <= kOneShotBytes;
+  return fmt::format("{} of {} x {} ({} B) among {} ranks in shared memory: {}; {}\n",
+                     name_of(request.op), request.count, name_of(request.dtype), bytes,
+                     mesh_.world_size(), one_shot ? "one_shot" : "direct", how);
+}
+
 SharedPlace SharedExecutor::find(const void* data, std::size_t bytes) const {
   if (data == nullptr) return {-2, 0};
   const auto* begin = static_cast<const std::byte*>(data);

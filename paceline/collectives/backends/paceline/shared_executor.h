@@ -14,10 +14,12 @@
 // Thread safety: none; calls come one at a time.
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "paceline/collectives/backends/paceline/phase_barrier.h"
+#include "paceline/collectives/planner.h"
 #include "paceline/collectives/schedule.h"
 #include "paceline/transport/mesh.h"
 
@@ -30,6 +32,7 @@ class SharedExecutor {
   SharedExecutor(Mesh& mesh, Deadline deadline);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
+  std::string explain(const PlanRequest& request) const;
   // Collective.
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
   // Whether this rank's memory lies in what allocate() gave.
