@@ -4,9 +4,11 @@
 // front of it has checked the arguments, numbered the call and serialised it.
 
 #include <memory>
+#include <string>
 
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/collective.h"
+#include "paceline/collectives/planner.h"
 #include "paceline/collectives/symmetric_buffer.h"
 #include "paceline/collectives/work.h"
 #include "paceline/core/deadline.h"
@@ -41,6 +43,10 @@ class Backend {
   virtual const char* name() const = 0;
   // How bytes travel: "shm", "loopback", "tcp", "mpi", ..., "none" for a group of one.
   virtual const char* transport() const = 0;
+  // Which ranks are on which host.
+  virtual const Hosts& hosts() const = 0;
+  // How it would carry out this call, and why so: lines for people.
+  virtual std::string explain(const PlanRequest& request) const = 0;
   // Whether it can do `op` on memory of `device`.
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const = 0;
 

@@ -1,8 +1,35 @@
 #include "paceline/collectives/collective.h"
 
+#include <algorithm>
+#include <numeric>
+
+#include <xxhash.h>
+
 #include "paceline/core/check.h"
 
 namespace paceline {
+namespace {
+
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+// What one rank gives or gets in an operation with unequal counts.
+std::size_t row_sum(const Collective& call, int rank, int world_size) {
+  const auto world = static_cast<std::size_t>(world_size);
+  return sum(call.counts.subspan(static_cast<std::size_t>(rank) * world, world));
+}
+
+std::size_t column_sum(const Collective& call, int rank, int world_size) {
+  const auto world = static_cast<std::size_t>(world_size);
+  std::size_t total = 0;
+  for (std::size_t from = 0; from < world; ++from) {
+    total += call.counts[from * world + static_cast<std::size_t>(rank)];
+  }
+  return total;
+}
+
+}  // namespace
 
 std::string_view name_of(Op op) {
   switch (op) {
@@ -30,16 +57,27 @@ std::string_view name_of(Op op) {
       return "recv";
     case Op::kAllocate:
       return "allocate_symmetric";
+    case Op::kAllGatherV:
+      return "all_gather_v";
+    case Op::kReduceScatterV:
+      return "reduce_scatter_v";
+    case Op::kAllToAllV:
+      return "all_to_all_v";
   }
   return "an unknown operation";
 }
 
 bool reduces(Op op) {
-  return op == Op::kAllReduce || op == Op::kReduce || op == Op::kReduceScatter;
+  return op == Op::kAllReduce || op == Op::kReduce || op == Op::kReduceScatter ||
+         op == Op::kReduceScatterV;
 }
 
 bool has_root(Op op) {
   return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter;
+}
+
+bool has_counts(Op op) {
+  return op == Op::kAllGatherV || op == Op::kReduceScatterV || op == Op::kAllToAllV;
 }
 
 std::size_t input_count(const Collective& call, int rank, int world_size) {
@@ -57,6 +95,12 @@ std::size_t input_count(const Collective& call, int rank, int world_size) {
     case Op::kReduceScatter:
     case Op::kAllToAll:
       return call.count * world;
+    case Op::kAllGatherV:
+      return call.counts[static_cast<std::size_t>(rank)];
+    case Op::kReduceScatterV:
+      return call.count;
+    case Op::kAllToAllV:
+      return row_sum(call, rank, world_size);
     default:
       return 0;
   }
@@ -77,9 +121,20 @@ std::size_t output_count(const Collective& call, int rank, int world_size) {
     case Op::kAllGather:
     case Op::kAllToAll:
       return call.count * world;
+    case Op::kAllGatherV:
+      return call.count;
+    case Op::kReduceScatterV:
+      return call.counts[static_cast<std::size_t>(rank)];
+    case Op::kAllToAllV:
+      return column_sum(call, rank, world_size);
     default:
       return 0;
   }
+}
+
+std::uint32_t layout_of(std::span<const std::size_t> counts) {
+  const auto hash = static_cast<std::uint32_t>(XXH3_64bits(counts.data(), counts.size_bytes()));
+  return std::max(hash, 1u);
 }
 
 std::string Fingerprint::describe() const {
@@ -89,6 +144,7 @@ std::string Fingerprint::describe() const {
   if (reduces(op)) text += fmt::format(", {}", name_of(reduce_op));
   if (has_root(op)) text += fmt::format(", root {}", root);
   if (device == Device::kCuda) text += ", on cuda";
+  if (layout != 0) text += fmt::format(", counts {:08x}", layout);
   return text + ")";
 }
 
@@ -102,24 +158,25 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   fingerprint.root = has_root(call.op) ? call.root : 0;
   fingerprint.count = call.count;
   fingerprint.sequence = sequence;
-  fingerprint.generation = generation;
-  fingerprint.group = group;
+  fingerprint.layout = call.layout;
+  // Generations of one group never meet in one store key; the hash catches what does anyway.
+  fingerprint.group = group ^ (generation * 0x9e3779b97f4a7c15u);
   return fingerprint;
 }
 
 void require_same(const Fingerprint& mine, const Fingerprint& theirs, int rank,
                   const std::string& peer_name, const std::string& group_name) {
   if (mine == theirs) return;
-  if (mine.group != theirs.group || mine.generation != theirs.generation) {
+  if (mine.group != theirs.group) {
     fail(ErrorCode::kInvalid,
          "rank {}: {} sent a message of another group or generation to group {}", rank, peer_name,
          group_name);
   }
   fail(ErrorCode::kInvalid,
        "rank {}: collectives do not match in group {}: this rank called {}, {} called {}; every "
-       "rank "
-       "must make the same calls in the same order",
-       rank, group_name, mine.describe(), peer_name, theirs.describe());
+       "rank must make the same calls in the same order{}",
+       rank, group_name, mine.describe(), peer_name, theirs.describe(),
+       mine.layout == theirs.layout ? "" : ", with the same list of counts");
 }
 
 }  // namespace paceline

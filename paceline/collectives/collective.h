@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ enum class Op : std::uint8_t {
   kSend = 9,
   kReceive = 10,
   kAllocate = 11,  // of symmetric memory; count is in bytes
+  kAllGatherV = 12,
+  kReduceScatterV = 13,
+  kAllToAllV = 14,
 };
 
 std::string_view name_of(Op op);
@@ -35,13 +39,19 @@ std::string_view name_of(Op op);
 bool reduces(Op op);
 // True for operations with a root.
 bool has_root(Op op);
+// True for operations whose ranks give or get unequal counts.
+bool has_counts(Op op);
 
 // `count` is in elements and the same on every rank:
-//   all_reduce, broadcast, reduce      the whole buffer
-//   all_gather, gather                 one rank's contribution; the gathering side holds world_size
-//   times as many scatter, reduce_scatter            one rank's result; the giving side holds
-//   world_size times as many all_to_all                         one block; both sides hold
-//   world_size blocks
+//   all_reduce, broadcast, reduce   the whole buffer
+//   all_gather, gather              one rank's contribution; the gathering side holds world_size
+//                                   times as many
+//   scatter, reduce_scatter         one rank's result; the giving side holds world_size times as
+//                                   many
+//   all_to_all                      one block; both sides hold world_size blocks
+//   all_gather_v, reduce_scatter_v  the sum of `counts`: what each rank gives, or gets
+//   all_to_all_v                    the sum of `counts`: world_size rows, what row's rank gives
+//                                   each rank
 struct Collective {
   Op op = Op::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -51,11 +61,16 @@ struct Collective {
   const std::byte* input = nullptr;  // null where this rank gives nothing
   std::byte* output = nullptr;       // null where this rank gets nothing; may equal input
   Device device = Device::kCpu;      // of input and output
+  std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
+  std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
 };
 
 // Elements that this rank's input and output hold.
 std::size_t input_count(const Collective& call, int rank, int world_size);
 std::size_t output_count(const Collective& call, int rank, int world_size);
+
+// A hash of counts, never 0: the `layout` of operations with unequal counts and of coalesced ones.
+std::uint32_t layout_of(std::span<const std::size_t> counts);
 
 // A value of 32 bytes. Sequence numbers count a group's collectives from 1.
 struct Fingerprint {
@@ -66,8 +81,8 @@ struct Fingerprint {
   std::int32_t root = 0;
   std::uint64_t count = 0;
   std::uint32_t sequence = 0;
-  std::uint32_t generation = 0;
-  std::uint64_t group = 0;  // a hash of the group's name
+  std::uint32_t layout = 0;  // Collective::layout
+  std::uint64_t group = 0;   // a hash of the group's name and generation
 
   bool operator==(const Fingerprint&) const = default;
   // "all_reduce #42 (float32 x 1000, sum)".

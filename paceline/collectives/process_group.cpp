@@ -37,6 +37,10 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .world_ranks = world_ranks_,
                                              .choice = options_.backend,
                                              .transport = options_.transport,
+                                             .host = options_.host,
+                                             .algorithm = options_.algorithm,
+                                             .allows_any_order = options_.allows_any_order,
+                                             .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  options_.timeout, kDefaultStoreTimeout)});
       })) {}
@@ -184,10 +188,10 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
         "rank {}: {}: a buffer is null", rank_, op);
   require_supported(call);
-  if (call.op == Op::kAllToAll) {
+  if (call.op == Op::kAllToAll || call.op == Op::kAllToAllV) {
     const bool apart =
         input.data + input.bytes() <= output.data || output.data + output.bytes() <= input.data;
-    check(apart || call.count == 0, "rank {}: all_to_all: input and output overlap", rank_);
+    check(apart || call.count == 0, "rank {}: {}: input and output overlap", rank_, op);
   }
 }
 

@@ -30,6 +30,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,6 +60,17 @@ struct GroupOptions {
   std::shared_ptr<FlightRecorder> recorder;
   // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
   std::string backend;
+  // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
+  // over TCP, as if on another host. For trying out many hosts on one.
+  std::string host;
+  // The algorithm of all messages that it serves (all ranks the same); the planner's choice when
+  // empty.
+  std::optional<Algorithm> algorithm;
+  // Also algorithms whose sums have other bits than the promised ones, where that is faster.
+  bool allows_any_order = false;
+  // What the planner goes by, on rank 0: these, else the calibration (calibration.h), else
+  // defaults.
+  std::optional<CostModel> costs;
 };
 
 class ProcessGroup {
@@ -84,6 +96,11 @@ class ProcessGroup {
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return backend_->transport(); }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
+  const Hosts& hosts() const { return backend_->hosts(); }
+  // Which algorithm a call would take, and why: lines for people.
+  std::string explain(Op op, Dtype dtype, std::size_t count) const {
+    return backend_->explain({op, dtype, count});
+  }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
 
@@ -129,6 +146,53 @@ class ProcessGroup {
   void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {});
   WorkPtr all_to_all_async(ConstBuffer input, Buffer output, const CallOptions& options = {});
 
+  // As all_gather, all_reduce's scattered half and all_to_all, with a count for each rank
+  // (process_group_counts.cpp). Rank r gives counts[r] elements, which follow those of the ranks
+  // before it.
+  void all_gather_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                    const CallOptions& options = {});
+  WorkPtr all_gather_v_async(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                             const CallOptions& options = {});
+  // Rank r gets the reduction of everybody's elements of block r, which holds counts[r].
+  void reduce_scatter_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  WorkPtr reduce_scatter_v_async(ConstBuffer input, Buffer output,
+                                 std::span<const std::size_t> counts, ReduceOp op = ReduceOp::kSum,
+                                 const CallOptions& options = {});
+  // Rank r gets the send_counts[r] elements of block r of `input`; receive_counts[r] come from it,
+  // and must be what it sends: otherwise Error(kInvalid) on every rank, before any element moves.
+  // The ranks tell each other their counts first, which costs the time of a small all_gather.
+  void all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                    std::span<const std::size_t> receive_counts, const CallOptions& options = {});
+  WorkPtr all_to_all_v_async(ConstBuffer input, std::span<const std::size_t> send_counts,
+                             Buffer output, std::span<const std::size_t> receive_counts,
+                             const CallOptions& options = {});
+
+  // One operation on many buffers of one type, as if they lay one after the other: for many small
+  // ones the price of one (process_group_coalesced.cpp). They are copied, a few megabytes at a
+  // time. All ranks pass lists of the same counts.
+  void all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {});
+  WorkPtr all_reduce_coalesced_async(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
+                                     const CallOptions& options = {});
+  void broadcast_coalesced(std::span<const Buffer> buffers, int root,
+                           const CallOptions& options = {});
+  WorkPtr broadcast_coalesced_async(std::span<const Buffer> buffers, int root,
+                                    const CallOptions& options = {});
+  // outputs[i].count == inputs[i].count * world_size, as all_gather has it; likewise below.
+  void all_gather_coalesced(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                            const CallOptions& options = {});
+  WorkPtr all_gather_coalesced_async(std::span<const ConstBuffer> inputs,
+                                     std::span<const Buffer> outputs,
+                                     const CallOptions& options = {});
+  void reduce_scatter_coalesced(std::span<const ConstBuffer> inputs,
+                                std::span<const Buffer> outputs, ReduceOp op = ReduceOp::kSum,
+                                const CallOptions& options = {});
+  WorkPtr reduce_scatter_coalesced_async(std::span<const ConstBuffer> inputs,
+                                         std::span<const Buffer> outputs,
+                                         ReduceOp op = ReduceOp::kSum,
+                                         const CallOptions& options = {});
+
   void barrier(const CallOptions& options = {});
   WorkPtr barrier_async(const CallOptions& options = {});
   // A barrier with a limit of its own, for finding out who is missing: its Error(kTimeout) names
@@ -173,9 +237,22 @@ class ProcessGroup {
     std::shared_ptr<void> keep_alive;
   };
 
+  using Operation = std::function<void(const WaitOptions&)>;
+  struct Counted;    // a call with unequal counts
+  struct Coalesced;  // a call on many buffers
+
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
+  Operation counted(Op op, ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                    ReduceOp reduce_op);
+  Operation exchanged(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                      std::span<const std::size_t> receive_counts);
+  std::vector<std::size_t> agree_on_counts(std::span<const std::size_t> mine,
+                                           const WaitOptions& wait);
+  Operation coalesced(Op op, std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                      int root, ReduceOp reduce_op);
+  void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_supported(const Collective& call) const;
   PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
                                 const CallOptions& options) const;
@@ -201,8 +278,9 @@ class ProcessGroup {
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
   std::unique_ptr<Backend> backend_;
-  int num_children_ = 0;        // groups made by new_group and split; the same on every rank
-  std::uint32_t sequence_ = 0;  // of the last collective; touched by whoever runs operations
+  int num_children_ = 0;         // groups made by new_group and split; the same on every rank
+  std::uint32_t sequence_ = 0;   // of the last collective; touched by whoever runs operations
+  std::vector<std::byte> flat_;  // of coalesced calls; likewise
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

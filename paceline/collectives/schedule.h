@@ -2,30 +2,40 @@
 
 // An algorithm as data: what one rank does in a collective, as a list of steps over element ranges.
 // Pure functions build schedules (algorithms/), executors run them over messages or over shared
-// memory, and tests run all ranks' schedules without a network.
+// memory, the simulator runs them in virtual time, and tests run all ranks' schedules without a
+// network.
 //
-// Words. *Input* and *output* are the caller's buffers; a *slot* is room for one received range
-// that only feeds a reduce. A *chunk* is the part of a buffer that one rank reduces. *Round 0*
-// moves input, round 1 moves what a reduce made.
+// Words. *Input* and *output* are the caller's buffers. *Scratch* holds elements that are neither:
+// received contributions, results that others fetch. A *partial* is a sum over a subtree of ranks,
+// in the accumulator's type (kernels/reduce.h). A *chunk* is the part of a buffer that one rank
+// reduces.
+//
+// Steps are carried out in order, but a send or receive is only begun: it lasts while later steps
+// go on. A step that would read what is still being received, or overwrite what is still being
+// received or sent, waits first (scoreboard.h); nothing else does. Ranks of one host may read each
+// other's scratch and partials (`owner`), after a kMeet that follows their writing.
 //
 // Rules that every schedule keeps (tests/collectives/schedule_test.cpp checks them for world sizes
 // 1 to 17):
 //   - every send has exactly one matching receive, in the same order per pair of ranks, with the
-//   same places and count;
-//   - a reduce combines the contributions of all ranks in rank order, by the one fixed tree of
-//   kernels/reduce.h;
-//   - no step reads a range of output before the step that fills it.
+//     same space (a partial stays one) and count;
+//   - it ends even when a send lasts until its receive has been begun;
+//   - a reduce combines whole subtrees in rank order, so that the sum has the promised bits; only
+//     the ring's does not;
+//   - no rank ends before it has heard of every other rank's beginning, directly or through others,
+//     and every rank begins with a message to the next: so nobody can miss that ranks disagree.
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "paceline/collectives/collective.h"
 
 namespace paceline {
 
-enum class Space : std::uint8_t { kInput, kOutput, kSlot };
+enum class Space : std::uint8_t { kInput, kOutput, kScratch, kPartial };
 
-// A range's beginning: an element offset in input or output, or the number of a slot.
+// A range's beginning, in elements; kPartial in accumulators.
 struct Place {
   Space space = Space::kInput;
   std::size_t offset = 0;
@@ -33,25 +43,79 @@ struct Place {
 };
 
 struct Step {
-  enum class Kind : std::uint8_t { kSend, kReceive, kReduce, kCopy };
+  enum class Kind : std::uint8_t {
+    kSend,
+    kReceive,
+    kAwait,   // everything that was to be received from `peer` so far
+    kReduce,  // `operands` into `to`: a partial result if that is the space, the final one
+              // otherwise
+    kCopy,
+    // All ranks of this host, once every send and receive of elements that they began has ended:
+    // what they wrote before is visible after.
+    kMeet,
+  };
   Kind kind = Kind::kCopy;
-  int peer = -1;  // send, receive
-  int round = 0;
-  Place from;  // send: here; receive: at the peer; reduce: this rank's own contribution; copy: here
-  Place to;    // send: at the peer; receive, reduce, copy: here
+  int peer = -1;   // send, receive, await
+  int owner = -1;  // send, copy: the rank of this host in whose memory `from` is; -1: this one
+  Place from;      // send, copy: here; receive: at the sender
+  Place to;        // receive, reduce, copy: here; send: at the receiver
+  std::size_t count = 0;
+  std::size_t first_operand = 0;  // reduce
+  std::size_t num_operands = 0;
+};
+
+// What a reduce reads; as ReduceSource.
+struct Operand {
+  Place place;
+  int owner = -1;  // as in Step
+  std::size_t num_ranks = 1;
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<Operand> operands;
+  std::size_t scratch_count = 0;  // elements
+  std::size_t partial_count = 0;  // accumulators
+};
+
+struct Block {
+  std::size_t offset = 0;
   std::size_t count = 0;
 };
 
-// A reduce reads slot q as the contribution of rank q, for every q but its own rank, and its own
-// from `from`.
-struct Schedule {
-  std::vector<Step> steps;
-  std::size_t slot_count = 0;  // the largest count that a slot must hold; 0: no slots
+// Where the blocks of an operation with unequal counts lie. all_gather_v and reduce_scatter_v have
+// one a rank, all_to_all_v one for each pair, `from` first.
+struct BlockTable {
+  std::vector<Block> given;   // in the input of who gives
+  std::vector<Block> placed;  // in the output of who gets
+
+  static BlockTable of(const Collective& call, int world_size);
+  // The elements [begin, begin + most) of every block. `packed`: the giver's pieces lie one after
+  // the other, each in room for `most`.
+  BlockTable piece(Op op, std::size_t begin, std::size_t most, bool packed) const;
+};
+
+// Which ranks are on which host. All ranks see the same.
+struct Hosts {
+  std::vector<int> host_of;               // of each rank; numbered from 0 as ranks name them first
+  std::vector<std::vector<int>> members;  // ranks of each host, ascending
+
+  // `host_of` with any numbers.
+  static Hosts from(const std::vector<int>& host_of);
+  // `num_hosts` with `ranks` each, one after the other.
+  static Hosts blocks(int num_hosts, int ranks);
+  std::size_t size() const { return members.size(); }
+  int world_size() const { return static_cast<int>(host_of.size()); }
+  const std::vector<int>& neighbours(int rank) const {
+    return members[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
+  }
+  // The position of `rank` among the ranks of its host.
+  std::size_t local_index(int rank) const;
 };
 
 // What a schedule is built for. Blocks of gather-like and scatter-like operations begin every
 // `input_stride` or `output_stride` elements, so that one schedule can serve a piece of a larger
-// call.
+// call; those of unequal counts are given in full.
 struct ScheduleSpec {
   Op op = Op::kBarrier;
   int rank = 0;
@@ -60,6 +124,14 @@ struct ScheduleSpec {
   std::size_t count = 0;  // as in Collective
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
+  const BlockTable* blocks = nullptr;  // for operations with unequal counts
+  std::size_t chunk = 0;               // elements; of the algorithms that cut
+  const Hosts* hosts = nullptr;        // for the hierarchy
+
+  // What `from` gives `to`: where it is in the input of `from`, and where it goes in the output of
+  // `to`. For operations on blocks; rooted ones have `from` or `to` as root.
+  Block given(int from, int to) const;
+  Block placed(int from, int to) const;
 };
 
 }  // namespace paceline

@@ -1,12 +1,21 @@
 set(SOURCES
+  algorithm.cpp
+  algorithms/bruck.cpp
+  algorithms/chain.cpp
   algorithms/direct.cpp
+  algorithms/hierarchy.cpp
   backend_list.cpp
+  algorithms/recursive.cpp
+  algorithms/ring.cpp
+  algorithms/tree.cpp
+  backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
   backends/paceline/slow_wait.cpp
+  calibration.cpp
   collective.cpp
   flight/explain.cpp
   flight/group_flight.cpp
@@ -16,12 +25,20 @@ set(SOURCES
   init.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
+  planner.cpp
   process_group.cpp
+  process_group_coalesced.cpp
+  process_group_counts.cpp
+  schedule.cpp
+  simulator.cpp
   symmetric_arena.cpp
   text.cpp
   work.cpp
   ${PACELINE_BACKEND_SOURCES})
-set(LIBRARIES fmt::fmt PkgConfig::XXHASH $<BUILD_INTERFACE:paceline_backend_libraries> ${PACELINE_BACKEND_LIBRARIES})
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH $<BUILD_INTERFACE:paceline_backend_libraries> ${PACELINE_BACKEND_LIBRARIES})
+
+# All ranks must come to the same numbers, whatever their processors can fuse.
+set_source_files_properties(paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add.
 set(reduce_flags -O3 -ffp-contract=off)

@@ -60,6 +60,7 @@ class Connector {
   void listen_and_publish() {
     PeerAddress self;
     self.host = host_token();
+    if (!options_.host.empty()) self.host += "/" + options_.host;
     self.process = process_token();
     self.host_name = host_name();
     self.cpus = allowed_cpus();
@@ -208,14 +209,13 @@ class Connector {
     return names;
   }
 
-  // All ranks look at the same addresses, so all come to the same choice.
+  // All ranks of a host look at the same addresses, so all come to the same choice.
   void share_memory(Mesh& mesh) const {
-    bool one_process = true;
-    bool one_host = true;
-    for (int peer = 0; peer < mesh.world_size(); ++peer) {
-      one_process &= mesh.peer(peer).process == mesh.peer(0).process;
-      one_host &= mesh.peer(peer).host == mesh.peer(0).host;
-    }
+    const auto& local = mesh.neighbours();
+    const bool one_host = local.size() == static_cast<std::size_t>(mesh.world_size());
+    const bool one_process = std::all_of(local.begin(), local.end(), [&](int peer) {
+      return mesh.peer(peer).process == mesh.peer(mesh.rank()).process;
+    });
     const auto kind = options_.transport;
     check(kind != TransportKind::kShm || one_host,
           "transport shm was asked for, but the ranks of group {} are on several hosts",
@@ -224,7 +224,7 @@ class Connector {
           "transport loopback was asked for, but the ranks of group {} are not threads of one "
           "process",
           options_.name);
-    if (mesh.world_size() == 1 || kind == TransportKind::kTcp || !one_host) return;
+    if (local.size() == 1 || kind == TransportKind::kTcp) return;
     if (one_process && kind != TransportKind::kShm) {
       mesh.set_shared_memory(std::make_unique<LoopbackMemory>(mesh));
     } else {

@@ -3,7 +3,7 @@
 // Builds the mesh of a group: every rank publishes its address in the store, connects to the lower
 // ranks and accepts the higher ones. Ranks of one host meet over Unix sockets and share memory;
 // others over TCP. Locality is what the kernel says (boot id, network namespace, process), never
-// what a launcher's variables say.
+// what a launcher's variables say; only an option can part ranks of one host.
 
 #include <chrono>
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace paceline {
 
-// kAuto: loopback for threads of one process, shared memory on one host, TCP otherwise.
+// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts.
 enum class TransportKind { kAuto, kTcp, kShm, kLoopback };
 
 // "auto", "tcp", "shm", "loopback"; Error(kInvalid) names the value otherwise.
@@ -29,6 +29,7 @@ struct ConnectOptions {
   std::vector<int> members;  // ranks in the world, which all must agree about; may be empty
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP
+  std::string host;  // counts this rank to a part of its host; all of it when empty
   TransportKind transport = TransportKind::kAuto;
   std::chrono::milliseconds timeout{300'000};
 

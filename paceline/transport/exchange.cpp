@@ -1,5 +1,6 @@
 #include "paceline/transport/exchange.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -27,13 +28,37 @@ std::string broken_by(int error) {
 
 Exchange::Exchange(Mesh& mesh) : mesh_(mesh), lanes_(static_cast<std::size_t>(mesh.world_size())) {}
 
-void Exchange::post_send(int peer, const MessageHeader& header,
-                         std::span<const std::byte> payload) {
-  lanes_[static_cast<std::size_t>(peer)].sends.push_back({header, payload});
+std::uint64_t Exchange::post_send(int peer, const MessageHeader& header,
+                                  std::span<const std::byte> payload) {
+  auto& lane = lanes_[static_cast<std::size_t>(peer)];
+  lane.sends.push_back({header, payload});
+  return lane.num_posted++;
 }
 
-void Exchange::post_receive(int peer, std::span<std::byte> into) {
-  lanes_[static_cast<std::size_t>(peer)].receives.push_back({{}, into});
+void Exchange::post_presence(int peer, MessageHeader header) {
+  header.tag = MessageHeader::kPresenceTag;
+  header.payload_bytes = 0;
+  lanes_[static_cast<std::size_t>(peer)].sends.push_back({header, {}});
+}
+
+std::uint64_t Exchange::post_receive(int peer, std::span<std::byte> into) {
+  auto& lane = lanes_[static_cast<std::size_t>(peer)];
+  lane.receives.push_back(into);
+  return lane.num_received + lane.receives.size() - 1;
+}
+
+std::size_t Exchange::sent_bytes(int peer, std::uint64_t number) const {
+  const auto& lane = lanes_[static_cast<std::size_t>(peer)];
+  if (number < lane.num_sent) return kAll;
+  const bool is_first = number == lane.num_sent && !lane.sends.empty();
+  const std::size_t sent = is_first ? lane.sends.front().sent : 0;
+  return sent > kHeaderBytes ? sent - kHeaderBytes : 0;
+}
+
+std::size_t Exchange::received_bytes(int peer, std::uint64_t number) const {
+  const auto& lane = lanes_[static_cast<std::size_t>(peer)];
+  if (number < lane.num_received) return kAll;
+  return number == lane.num_received ? lane.payload_got : 0;
 }
 
 bool Exchange::received_all(int peer) const {
@@ -49,10 +74,9 @@ std::vector<int> Exchange::waiting_for() const {
 }
 
 bool Exchange::idle() const {
-  for (const auto& lane : lanes_) {
-    if (!lane.sends.empty() || !lane.receives.empty()) return false;
-  }
-  return true;
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.receives.empty() && lane.num_sent == lane.num_posted;
+  });
 }
 
 void Exchange::clear() {
@@ -62,16 +86,17 @@ void Exchange::clear() {
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
                          Deadline deadline, const std::function<void()>& on_slow) {
   constexpr auto kSlice = 10ms;
+  for (auto& lane : lanes_) lane.is_quiet = false;
   while (!done() && !deadline.expired()) {
-    if (pump_all(check)) continue;
+    if (pump(check)) continue;
     wait_for_sockets(kSlice);
-    if (pump_all(check)) continue;
+    if (pump(check)) continue;
     mesh_.throw_if_failed();  // who left in order ends its data socket, behind its last message
     on_slow();
   }
 }
 
-bool Exchange::pump_all(const CheckHeader& check) {
+bool Exchange::pump(const CheckHeader& check) {
   bool moved = false;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
@@ -82,7 +107,8 @@ bool Exchange::pump_all(const CheckHeader& check) {
 }
 
 bool Exchange::pump_sends(int peer) {
-  auto& sends = lanes_[static_cast<std::size_t>(peer)].sends;
+  auto& lane = lanes_[static_cast<std::size_t>(peer)];
+  auto& sends = lane.sends;
   bool moved = false;
   while (!sends.empty()) {
     auto& message = sends.front();
@@ -95,54 +121,108 @@ bool Exchange::pump_sends(int peer) {
     moved = true;
     message.sent += static_cast<std::size_t>(sent);
     if (message.sent < kHeaderBytes + message.payload.size()) return moved;
+    if (message.header.tag != MessageHeader::kPresenceTag) ++lane.num_sent;
     sends.pop_front();
   }
   return moved;
 }
 
 bool Exchange::pump_receives(int peer, const CheckHeader& check) {
-  auto& receives = lanes_[static_cast<std::size_t>(peer)].receives;
+  auto& lane = lanes_[static_cast<std::size_t>(peer)];
   bool moved = false;
-  while (!receives.empty()) {
-    auto& message = receives.front();
-    const bool in_header = message.got < kHeaderBytes;
-    auto* target = in_header ? reinterpret_cast<std::byte*>(&message.header) + message.got
-                             : message.into.data() + (message.got - kHeaderBytes);
-    const std::size_t wanted =
-        in_header ? kHeaderBytes - message.got : message.into.size() - (message.got - kHeaderBytes);
-    const ssize_t got =
-        wanted == 0 ? 0 : ::recv(mesh_.socket(peer, Channel::kData), target, wanted, MSG_DONTWAIT);
-    if (wanted > 0 && got <= 0) {
-      if (got < 0 && would_block(errno)) return moved;
-      mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
+  for (;;) {
+    if (lane.header_got < kHeaderBytes) {
+      if (lane.receives.empty() && lane.header_got == 0 && !begins_a_message(peer, lane)) break;
+      const std::size_t before = lane.header_got;
+      const bool is_whole = read_header(peer, lane, check);
+      moved |= lane.header_got != before;
+      if (!is_whole) break;
+      if (lane.header_got == 0) continue;  // it was a presence
     }
-    moved = true;
-    message.got += static_cast<std::size_t>(got);
-    if (in_header && message.got == kHeaderBytes) {
-      if (message.header.magic != MessageHeader::kMagic) {
-        fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
-             mesh_.describe(peer));
-      }
-      check(peer, message.header);
-      if (message.header.payload_bytes != message.into.size()) {
-        fail(ErrorCode::kInvalid, "rank {}: {} sent {} bytes where {} were expected", mesh_.rank(),
-             mesh_.describe(peer), message.header.payload_bytes, message.into.size());
-      }
+    if (lane.receives.empty()) {
+      if (!lane.was_shown) check(peer, lane.header, false);
+      lane.was_shown = true;
+      break;
     }
-    if (message.got == kHeaderBytes + message.into.size()) receives.pop_front();
+    if (!lane.is_accepted) accept(peer, lane, check);
+    const std::size_t before = lane.payload_got;
+    const bool is_whole = read_payload(peer, lane);
+    moved |= is_whole || lane.payload_got != before;
+    if (!is_whole) break;
   }
   return moved;
+}
+
+// Who is expected to say nothing may have left, or may already pass memory around.
+bool Exchange::begins_a_message(int peer, Lane& lane) const {
+  if (lane.is_quiet) return false;
+  std::uint32_t magic = 0;
+  const ssize_t got =
+      ::recv(mesh_.socket(peer, Channel::kData), &magic, sizeof magic, MSG_DONTWAIT | MSG_PEEK);
+  if (got == static_cast<ssize_t>(sizeof magic) && magic == MessageHeader::kMagic) return true;
+  lane.is_quiet = got >= 0 || !would_block(errno);
+  return false;
+}
+
+// True when all of it has come.
+bool Exchange::read(int peer, std::byte* to, std::size_t wanted, std::size_t& got) const {
+  if (got == wanted) return true;
+  const ssize_t now =
+      ::recv(mesh_.socket(peer, Channel::kData), to + got, wanted - got, MSG_DONTWAIT);
+  if (now <= 0) {
+    if (now < 0 && would_block(errno)) return false;
+    mesh_.throw_lost(peer, broken_by(now == 0 ? 0 : errno));
+  }
+  got += static_cast<std::size_t>(now);
+  return got == wanted;
+}
+
+bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
+  if (!read(peer, reinterpret_cast<std::byte*>(&lane.header), kHeaderBytes, lane.header_got)) {
+    return false;
+  }
+  if (lane.header.magic != MessageHeader::kMagic) {
+    fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
+         mesh_.describe(peer));
+  }
+  if (lane.header.tag == MessageHeader::kPresenceTag) {
+    lane.header_got = 0;
+    check(peer, lane.header, false);
+  }
+  return true;
+}
+
+void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
+  check(peer, lane.header, true);
+  const std::size_t expected = lane.receives.front().size();
+  if (lane.header.payload_bytes != expected) {
+    fail(ErrorCode::kInvalid, "rank {}: {} sent {} bytes where {} were expected", mesh_.rank(),
+         mesh_.describe(peer), lane.header.payload_bytes, expected);
+  }
+  lane.is_accepted = true;
+}
+
+bool Exchange::read_payload(int peer, Lane& lane) {
+  const auto into = lane.receives.front();
+  if (!read(peer, into.data(), into.size(), lane.payload_got)) return false;
+  lane.receives.pop_front();
+  ++lane.num_received;
+  lane.header_got = lane.payload_got = 0;
+  lane.was_shown = lane.is_accepted = false;
+  return true;
 }
 
 void Exchange::wait_for_sockets(std::chrono::milliseconds limit) {
   std::vector<pollfd> entries;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
     const auto& lane = lanes_[static_cast<std::size_t>(peer)];
+    const bool may_come = lane.header_got < kHeaderBytes && !lane.is_quiet;
     short events = 0;
     if (!lane.sends.empty()) events |= POLLOUT;
-    if (!lane.receives.empty()) events |= POLLIN;
+    if (!lane.receives.empty() || may_come) events |= POLLIN;
     if (events != 0) entries.push_back({mesh_.socket(peer, Channel::kData), events, 0});
-    if (peer != mesh_.rank()) entries.push_back({mesh_.socket(peer, Channel::kControl), POLLIN, 0});
+    entries.push_back({mesh_.socket(peer, Channel::kControl), POLLIN, 0});
   }
   ::poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
 }

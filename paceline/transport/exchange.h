@@ -4,11 +4,15 @@
 // threads: the caller posts sends and receives, then runs the poll loop until what it needs has
 // arrived. Per peer, messages keep their order.
 //
+// Headers are read as they come, also from peers of whom nothing is expected: a rank that means
+// something else is noticed by whomever it sends to.
+//
 // Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
 // it.
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "paceline/core/deadline.h"
@@ -19,25 +23,38 @@ namespace paceline {
 
 class Exchange {
  public:
-  // Called once a header has arrived, before its payload is read; throws to refuse it.
-  using CheckHeader = std::function<void(int peer, const MessageHeader& header)>;
+  // Called once for each header that has arrived, before its payload is read, and with `expected`
+  // false as long as no receive was posted for it; throws to refuse it.
+  using CheckHeader = std::function<void(int peer, const MessageHeader& header, bool expected)>;
+  // Bytes of a payload that have moved; kAll when nothing of the message is left.
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
   explicit Exchange(Mesh& mesh);
 
-  // Requires: `payload` stays valid until run_until_idle() returned.
-  void post_send(int peer, const MessageHeader& header, std::span<const std::byte> payload);
-  // Requires: `into` stays valid likewise; its size is what the header must announce.
-  void post_receive(int peer, std::span<std::byte> into);
+  // Both give the number of the message among those to, or from, this peer. Requires: the memory
+  // stays valid until sent_bytes(), or received_bytes(), is kAll. The size of `into` is what the
+  // header must announce.
+  std::uint64_t post_send(int peer, const MessageHeader& header,
+                          std::span<const std::byte> payload);
+  std::uint64_t post_receive(int peer, std::span<std::byte> into);
+  // A bare header of presence: it is no message of the sequence above, is not waited for, and is
+  // shown to the peer's check alone, whenever that comes.
+  void post_presence(int peer, MessageHeader header);
 
+  std::size_t sent_bytes(int peer, std::uint64_t number) const;
+  std::size_t received_bytes(int peer, std::uint64_t number) const;
   // True when all receives posted so far from `peer` have completed.
   bool received_all(int peer) const;
   // The peers from which something is still expected.
   std::vector<int> waiting_for() const;
 
-  // Runs until `done` says so. `check` judges headers. `on_slow` is called about every 10 ms while
-  // nothing moves; it may throw.
+  // Moves what can move without waiting; whether anything did.
+  bool pump(const CheckHeader& check);
+  // Runs until `done` says so. `on_slow` is called about every 10 ms while nothing moves; it may
+  // throw.
   void run_until(const std::function<bool()>& done, const CheckHeader& check, Deadline deadline,
                  const std::function<void()>& on_slow);
+  // No send or receive is under way.
   bool idle() const;
   // Forgets everything that was posted; after an error.
   void clear();
@@ -48,19 +65,27 @@ class Exchange {
     std::span<const std::byte> payload;
     std::size_t sent = 0;  // of header and payload together
   };
-  struct Incoming {
-    MessageHeader header;
-    std::span<std::byte> into;
-    std::size_t got = 0;  // of header and payload together
-  };
   struct Lane {
     std::deque<Outgoing> sends;
-    std::deque<Incoming> receives;
+    std::uint64_t num_posted = 0;  // presences apart
+    std::uint64_t num_sent = 0;    // of these
+    std::deque<std::span<std::byte>> receives;
+    std::uint64_t num_received = 0;
+    MessageHeader header;         // of the message that is arriving
+    std::size_t header_got = 0;   // bytes
+    std::size_t payload_got = 0;  // bytes
+    bool was_shown = false;       // to the check, as unexpected
+    bool is_accepted = false;     // by the check, as expected
+    bool is_quiet = false;        // nothing but a receive will find anything there
   };
 
   bool pump_sends(int peer);
   bool pump_receives(int peer, const CheckHeader& check);
-  bool pump_all(const CheckHeader& check);
+  bool read_header(int peer, Lane& lane, const CheckHeader& check);
+  void accept(int peer, Lane& lane, const CheckHeader& check);
+  bool read_payload(int peer, Lane& lane);
+  bool begins_a_message(int peer, Lane& lane) const;
+  bool read(int peer, std::byte* to, std::size_t wanted, std::size_t& got) const;
   void wait_for_sockets(std::chrono::milliseconds limit);
 
   Mesh& mesh_;

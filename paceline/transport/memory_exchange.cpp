@@ -102,12 +102,12 @@ void wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t bytes, 
 void exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
                          const std::function<MemoryHandle(int peer)>& make,
                          const std::function<void(int peer, MemoryHandle handle)>& take) {
-  for (int peer = 0; peer < mesh.world_size(); ++peer) {
+  for (const int peer : mesh.neighbours()) {
     if (peer == mesh.rank()) continue;
     const auto handle = make(peer);
     send_offer(mesh, peer, {.bytes = bytes, .value = handle.value}, handle.fd);
   }
-  for (int peer = 0; peer < mesh.world_size(); ++peer) {
+  for (const int peer : mesh.neighbours()) {
     if (peer == mesh.rank()) continue;
     Offer offer;
     Fd fd;
@@ -130,13 +130,13 @@ void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int er
         const Fd unwanted(verdict.fd);
         errors[static_cast<std::size_t>(peer)] = static_cast<int>(verdict.value);
       });
-  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+  for (const int rank : mesh.neighbours()) {
     const int cause = errors[static_cast<std::size_t>(rank)];
     if (cause == 0) continue;
     fail(ErrorCode::kSystem,
          "rank {}: {} could not get its part of {} bytes of memory shared by {} ranks: {}; free "
          "memory or choose --transport tcp",
-         mesh.rank(), mesh.describe(rank), bytes, mesh.world_size(),
+         mesh.rank(), mesh.describe(rank), bytes, mesh.neighbours().size(),
          std::generic_category().message(cause));
   }
 }

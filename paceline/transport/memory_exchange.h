@@ -1,8 +1,9 @@
 #pragma once
 
-// Every rank gives every other rank one handle to a block of memory, over the data sockets, which
-// ranks that share memory need for nothing else; then all tell each other whether they could use
-// what they got, so that either all have the memory or none. Used by both leaves that share memory.
+// Every rank gives every other rank of its host one handle to a block of memory, over the data
+// sockets, which ranks that share memory need for nothing else; then all tell each other whether
+// they could use what they got, so that either all have the memory or none. Used by both leaves
+// that share memory.
 
 #include <cstddef>
 #include <cstdint>

@@ -19,22 +19,25 @@ Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers,
       rank_(rank),
       peers_(std::move(peers)),
       sockets_(std::move(sockets)),
+      neighbours_(find_neighbours()),
       oversubscribed_(count_oversubscription()) {}
 
 Mesh::~Mesh() {
   if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
 }
 
-bool Mesh::count_oversubscription() const {
-  const auto& host = peers_[static_cast<std::size_t>(rank_)].host;
-  std::set<int> cpus;
-  std::size_t ranks = 0;
-  for (const auto& peer : peers_) {
-    if (peer.host != host) continue;
-    ++ranks;
-    cpus.insert(peer.cpus.begin(), peer.cpus.end());
+std::vector<int> Mesh::find_neighbours() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (peer(rank).host == peer(rank_).host) ranks.push_back(rank);
   }
-  return ranks > cpus.size();
+  return ranks;
+}
+
+bool Mesh::count_oversubscription() const {
+  std::set<int> cpus;
+  for (const int rank : neighbours_) cpus.insert(peer(rank).cpus.begin(), peer(rank).cpus.end());
+  return neighbours_.size() > cpus.size();
 }
 
 std::string Mesh::describe(int rank) const {

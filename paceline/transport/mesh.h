@@ -2,8 +2,8 @@
 
 // The connections of one rank to all other ranks of a group: per peer a *control* socket (lifeline
 // and abort notices), a *data* socket (collectives between ranks that share no memory; descriptors
-// of memory where they do) and a *point-to-point* socket (send, recv). When all ranks are on one
-// host, the mesh also offers shared memory.
+// of memory where they do) and a *point-to-point* socket (send, recv). Ranks of one host, its
+// *neighbours*, also share memory.
 //
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as end-of-file on
 // its control socket, in shared memory too. Whoever waits calls throw_if_failed() between its waits
@@ -57,7 +57,9 @@ class Mesh {
     return sockets_[static_cast<std::size_t>(peer)].channels[static_cast<int>(channel)].get();
   }
 
-  // Null when the ranks cannot map each other's memory.
+  // The ranks of this host, this one among them, ascending.
+  const std::vector<int>& neighbours() const { return neighbours_; }
+  // Among the neighbours; null when they cannot map each other's memory.
   SharedMemory* shared_memory() const { return shared_memory_.get(); }
   void set_shared_memory(std::unique_ptr<SharedMemory> memory) {
     shared_memory_ = std::move(memory);
@@ -90,12 +92,14 @@ class Mesh {
   void fail_and_tell(Error cause);  // requires mutex_
   bool has_left(int peer) const;    // requires mutex_
   Error lost(int peer, const std::string& how) const;
+  std::vector<int> find_neighbours() const;
   bool count_oversubscription() const;
 
   const std::string name_;
   const int rank_;
   const std::vector<PeerAddress> peers_;
   const std::vector<PeerSockets> sockets_;
+  const std::vector<int> neighbours_;
   const bool oversubscribed_;
   const OwnerProcess owner_;
   std::unique_ptr<SharedMemory> shared_memory_;

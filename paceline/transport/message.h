@@ -16,9 +16,11 @@ using FingerprintWords = std::uint64_t[4];
 
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5001;  // "\x01PLM": version 1
+  // On a data socket: "I am in this operation", said to all by a rank that has waited for a while.
+  static constexpr std::uint32_t kPresenceTag = 1;
 
   std::uint32_t magic = kMagic;
-  std::uint32_t tag = 0;  // point-to-point only
+  std::uint32_t tag = 0;  // of point-to-point; on a data socket 0 or kPresenceTag
   std::uint64_t payload_bytes = 0;
   FingerprintWords fingerprint{};
 };

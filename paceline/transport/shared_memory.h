@@ -1,6 +1,6 @@
 #pragma once
 
-// Memory that every rank of a group reads and writes in place. The leaves shm/ (processes of one
+// Memory that the ranks of a host read and write in place. The leaves shm/ (processes of one
 // host) and loopback/ (threads of one process) implement it.
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace paceline {
 
-// One block per rank, all of the same size, zeroed, page-aligned. A resource: the memory is
-// unmapped when the last owner lets go. Owners are the group and the user's SymmetricBuffer or
-// tensors.
+// One block for each rank of this host, all of the same size, zeroed, page-aligned. A resource: the
+// memory is unmapped when the last owner lets go. Owners are the group and the user's
+// SymmetricBuffer or tensors.
 class SharedBlocks {
  public:
   virtual ~SharedBlocks() = default;
   std::size_t bytes() const { return bytes_; }
-  // Where this process sees the block of `rank`.
+  // Where this process sees the block of `rank`; null for a rank of another host.
   std::byte* of(int rank) const { return bases_[static_cast<std::size_t>(rank)]; }
 
  protected:
@@ -32,9 +32,9 @@ class SharedMemory {
   virtual ~SharedMemory() = default;
   // "shm" or "loopback".
   virtual const char* name() const = 0;
-  // Collective: every rank calls it, in the same order, with the same arguments. Error(kSystem)
-  // with the needed size, on every rank, when one of them cannot get the memory; never a signal
-  // later.
+  // Collective: every rank of the host calls it, in the same order, with the same arguments.
+  // Error(kSystem) with the needed size, on every one of them, when one of them cannot get the
+  // memory; never a signal later.
   virtual std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
                                                  Deadline deadline) = 0;
 };

@@ -331,7 +331,9 @@ class ForeignTest : public testing::TestWithParam<Setting> {
         auto fingerprint = make_fingerprint(call, 1, 0, 77);
         if (rank == world - 1) change(fingerprint);
         try {
-          PacelineBackend backend(connect_mesh(connect, secret), Deadline::after(kNever));
+          EngineOptions options;
+          options.group = 77;
+          PacelineBackend backend(connect_mesh(connect, secret), options, Deadline::after(kNever));
           backend.run(call, fingerprint, {.deadline = Deadline::after(kNever)});
         } catch (const Error& error) {
           errors[static_cast<std::size_t>(rank)] = error;
@@ -353,7 +355,7 @@ TEST_P(ForeignTest, group_is_a_typed_error_on_every_rank) {
 }
 
 TEST_P(ForeignTest, generation_is_a_typed_error_on_every_rank) {
-  run([](Fingerprint& fingerprint) { fingerprint.generation = 1; });
+  run([](Fingerprint& fingerprint) { fingerprint.group = make_fingerprint({}, 1, 1, 77).group; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, ForeignTest, kSettings, setting_name);

@@ -204,7 +204,10 @@ TEST(Reduce, the_chosen_instruction_set_gives_the_portable_bits) {
       if (!is_defined(op, dtype)) continue;
       std::vector<std::byte> chosen(3001 * 8), plain(3001 * 8);
       reduce(sources, chosen.data(), 3001, dtype, op);
-      portable::reduce({sources.data(), sources.size(), plain.data(), 3001, dtype, op});
+      std::vector<ReduceSource> list;
+      for (const auto* source : sources) list.push_back({source});
+      portable::reduce({list.data(), list.size(), plain.data(), 3001, dtype, op,
+                        ReduceResult::kFinal, list.size()});
       // Which of two NaNs an addition passes on is the processor's choice, so NaN payloads are not
       // compared.
       if (!is_floating_point(dtype)) {

@@ -34,11 +34,12 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
                                                              .world_size = world_size,
                                                              .keep = true});
         }
-        ProcessGroup group({who, store, secret}, "world", ranks,
-                           {.timeout = options.group_timeout,
-                            .transport = options.transport,
-                            .recorder = recorder,
-                            .backend = options.backend});
+        GroupOptions group_options{.timeout = options.group_timeout,
+                                   .transport = options.transport,
+                                   .recorder = recorder,
+                                   .backend = options.backend};
+        if (options.adjust) options.adjust(rank, group_options);
+        ProcessGroup group({who, store, secret}, "world", ranks, group_options);
         body(group);
       } catch (const Error& error) {
         results[static_cast<std::size_t>(rank)].error = error;

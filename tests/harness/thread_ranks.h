@@ -19,6 +19,7 @@ struct ThreadRanksOptions {
   std::chrono::milliseconds group_timeout{20'000};
   std::chrono::milliseconds watchdog{60'000};
   std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
+  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
 };
 
 using RankBody = std::function<void(ProcessGroup& group)>;

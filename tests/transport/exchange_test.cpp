@@ -15,7 +15,7 @@ using harness::make_raw_mesh;
 using harness::RawMesh;
 using namespace std::chrono_literals;
 
-constexpr auto kNothing = [](int, const MessageHeader&) {};
+constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
 
 MessageHeader header_of(std::uint64_t bytes) {
   MessageHeader header;

@@ -1,7 +1,6 @@
 #include "paceline/collectives/algorithms/direct.h"
 
-#include <algorithm>
-#include <utility>
+#include "paceline/collectives/algorithms/schedule_builder.h"
 
 namespace paceline {
 namespace {
@@ -9,139 +8,106 @@ namespace {
 // 64 bytes of the narrowest type.
 constexpr std::size_t kChunkAlignment = 64;
 
-class Builder {
- public:
-  explicit Builder(const ScheduleSpec& spec) : spec_(spec) {}
-
-  // Calls body(peer) for every other rank, beginning with the next one, so that not all ranks talk
-  // to rank 0 at once.
-  template <class Body>
-  void for_each_peer(Body body) {
-    for (int i = 1; i < spec_.world_size; ++i) body((spec_.rank + i) % spec_.world_size);
+// Everybody's contribution in rank order: this rank's own from `own`, the others' from scratch,
+// where rank q's begins at q times `count`.
+std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, std::size_t count) {
+  std::vector<Operand> operands;
+  for (int rank = 0; rank < spec.world_size; ++rank) {
+    const Place received = scratch(static_cast<std::size_t>(rank) * count);
+    operands.push_back({rank == spec.rank ? own : received});
   }
-
-  void send(int peer, int round, Place from, Place to, std::size_t count) {
-    add({Step::Kind::kSend, peer, round, from, to, count});
-  }
-  void receive(int peer, int round, Place from, Place to, std::size_t count) {
-    add({Step::Kind::kReceive, peer, round, from, to, count});
-    if (to.space == Space::kSlot) schedule_.slot_count = std::max(schedule_.slot_count, count);
-  }
-  void reduce(Place own, Place to, std::size_t count) {
-    add({Step::Kind::kReduce, -1, 0, own, to, count});
-    if (to.space == Space::kSlot) schedule_.slot_count = std::max(schedule_.slot_count, count);
-  }
-  void copy(Place from, Place to, std::size_t count) {
-    add({Step::Kind::kCopy, -1, 0, from, to, count});
-  }
-
-  Schedule take() { return std::move(schedule_); }
-
- private:
-  void add(const Step& step) {
-    if (step.count > 0) schedule_.steps.push_back(step);
-  }
-
-  const ScheduleSpec& spec_;
-  Schedule schedule_;
-};
-
-Place input(std::size_t offset) { return {Space::kInput, offset}; }
-Place output(std::size_t offset) { return {Space::kOutput, offset}; }
-Place slot(int rank) { return {Space::kSlot, static_cast<std::size_t>(rank)}; }
-std::size_t block(int rank, std::size_t stride) { return static_cast<std::size_t>(rank) * stride; }
+  return operands;
+}
 
 // Everybody's contribution to chunk p of input goes to rank p, which reduces it into `to`.
-void build_chunk_reduction(Builder& builder, const ScheduleSpec& spec, Place to) {
+void build_chunk_reduction(ScheduleBuilder& builder, const ScheduleSpec& spec, Place to) {
   const Chunk mine = chunk_of(spec.count, spec.rank, spec.world_size);
   builder.for_each_peer([&](int peer) {
     const Chunk theirs = chunk_of(spec.count, peer, spec.world_size);
-    builder.send(peer, 0, input(theirs.begin), slot(spec.rank), theirs.count());
+    const std::size_t slot = static_cast<std::size_t>(spec.rank) * theirs.count();
+    builder.send(peer, input(theirs.begin), scratch(slot), theirs.count());
   });
-  builder.for_each_peer(
-      [&](int peer) { builder.receive(peer, 0, input(mine.begin), slot(peer), mine.count()); });
-  builder.reduce(input(mine.begin), to, mine.count());
+  builder.for_each_peer([&](int peer) {
+    const std::size_t slot = static_cast<std::size_t>(peer) * mine.count();
+    builder.receive(peer, input(mine.begin), scratch(slot), mine.count());
+  });
+  builder.reduce(contributions(spec, input(mine.begin), mine.count()), to, mine.count());
 }
 
-void build_all_reduce(Builder& builder, const ScheduleSpec& spec) {
+void build_all_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const Chunk mine = chunk_of(spec.count, spec.rank, spec.world_size);
   build_chunk_reduction(builder, spec, output(mine.begin));
-  builder.for_each_peer([&](int peer) {
-    builder.send(peer, 1, output(mine.begin), output(mine.begin), mine.count());
-  });
+  builder.for_each_peer(
+      [&](int peer) { builder.send(peer, output(mine.begin), output(mine.begin), mine.count()); });
   builder.for_each_peer([&](int peer) {
     const Chunk theirs = chunk_of(spec.count, peer, spec.world_size);
-    builder.receive(peer, 1, output(theirs.begin), output(theirs.begin), theirs.count());
+    builder.receive(peer, output(theirs.begin), output(theirs.begin), theirs.count());
   });
 }
 
-void build_reduce(Builder& builder, const ScheduleSpec& spec) {
+// A result waits in the scratch that is nobody's contribution: this rank's own.
+void build_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
+  const auto result_of = [&](int rank) {
+    const Chunk chunk = chunk_of(spec.count, rank, spec.world_size);
+    return scratch(static_cast<std::size_t>(rank) * chunk.count());
+  };
   const Chunk mine = chunk_of(spec.count, spec.rank, spec.world_size);
   if (spec.rank != spec.root) {
-    build_chunk_reduction(builder, spec, slot(spec.rank));
-    builder.send(spec.root, 1, slot(spec.rank), output(mine.begin), mine.count());
+    build_chunk_reduction(builder, spec, result_of(spec.rank));
+    builder.send(spec.root, result_of(spec.rank), output(mine.begin), mine.count());
     return;
   }
   build_chunk_reduction(builder, spec, output(mine.begin));
   builder.for_each_peer([&](int peer) {
     const Chunk theirs = chunk_of(spec.count, peer, spec.world_size);
-    builder.receive(peer, 1, slot(peer), output(theirs.begin), theirs.count());
+    builder.receive(peer, result_of(peer), output(theirs.begin), theirs.count());
   });
 }
 
-void build_reduce_scatter(Builder& builder, const ScheduleSpec& spec) {
+void build_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   builder.for_each_peer([&](int peer) {
-    builder.send(peer, 0, input(block(peer, spec.input_stride)), slot(spec.rank), spec.count);
+    const Block block = spec.given(spec.rank, peer);
+    const std::size_t slot = static_cast<std::size_t>(spec.rank) * block.count;
+    builder.send(peer, input(block.offset), scratch(slot), block.count);
   });
-  const Place own = input(block(spec.rank, spec.input_stride));
-  builder.for_each_peer([&](int peer) { builder.receive(peer, 0, own, slot(peer), spec.count); });
-  builder.reduce(own, output(0), spec.count);
+  const Block own = spec.given(spec.rank, spec.rank);
+  builder.for_each_peer([&](int peer) {
+    const std::size_t slot = static_cast<std::size_t>(peer) * own.count;
+    builder.receive(peer, input(own.offset), scratch(slot), own.count);
+  });
+  builder.reduce(contributions(spec, input(own.offset), own.count),
+                 output(spec.placed(spec.rank, spec.rank).offset), own.count);
 }
 
-void build_broadcast(Builder& builder, const ScheduleSpec& spec) {
+void build_broadcast(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   if (spec.rank != spec.root) {
-    builder.receive(spec.root, 0, input(0), output(0), spec.count);
+    builder.receive(spec.root, input(0), output(0), spec.count);
     return;
   }
   builder.copy(input(0), output(0), spec.count);
-  builder.for_each_peer([&](int peer) { builder.send(peer, 0, input(0), output(0), spec.count); });
+  builder.for_each_peer([&](int peer) { builder.send(peer, input(0), output(0), spec.count); });
 }
 
-// all_gather, and gather at its root only.
-void build_gather(Builder& builder, const ScheduleSpec& spec) {
-  const bool everybody = spec.op == Op::kAllGather;
-  const Place mine = output(block(spec.rank, spec.output_stride));
+// Gathers, scatters and all_to_all: block (from, to) goes from `from` to `to`, where `gives` says
+// so.
+template <class Gives>
+void build_blocks(ScheduleBuilder& builder, const ScheduleSpec& spec, Gives gives) {
+  const auto place = [&](int from, int to) {
+    return std::pair(input(spec.given(from, to).offset), output(spec.placed(from, to).offset));
+  };
   builder.for_each_peer([&](int peer) {
-    if (everybody || peer == spec.root) builder.send(peer, 0, input(0), mine, spec.count);
+    if (!gives(spec.rank, peer)) return;
+    const auto [from, to] = place(spec.rank, peer);
+    builder.send(peer, from, to, spec.given(spec.rank, peer).count);
   });
-  if (!everybody && spec.rank != spec.root) return;
-  builder.copy(input(0), mine, spec.count);
-  builder.for_each_peer([&](int peer) {
-    builder.receive(peer, 0, input(0), output(block(peer, spec.output_stride)), spec.count);
-  });
-}
-
-void build_scatter(Builder& builder, const ScheduleSpec& spec) {
-  const Place mine = input(block(spec.rank, spec.input_stride));
-  if (spec.rank != spec.root) {
-    builder.receive(spec.root, 0, mine, output(0), spec.count);
-    return;
+  if (gives(spec.rank, spec.rank)) {
+    const auto [from, to] = place(spec.rank, spec.rank);
+    builder.copy(from, to, spec.given(spec.rank, spec.rank).count);
   }
   builder.for_each_peer([&](int peer) {
-    builder.send(peer, 0, input(block(peer, spec.input_stride)), output(0), spec.count);
-  });
-  builder.copy(mine, output(0), spec.count);
-}
-
-void build_all_to_all(Builder& builder, const ScheduleSpec& spec) {
-  const Place mine = output(block(spec.rank, spec.output_stride));
-  builder.for_each_peer([&](int peer) {
-    builder.send(peer, 0, input(block(peer, spec.input_stride)), mine, spec.count);
-  });
-  builder.copy(input(block(spec.rank, spec.input_stride)), mine, spec.count);
-  builder.for_each_peer([&](int peer) {
-    builder.receive(peer, 0, input(block(spec.rank, spec.input_stride)),
-                    output(block(peer, spec.output_stride)), spec.count);
+    if (!gives(peer, spec.rank)) return;
+    const auto [from, to] = place(peer, spec.rank);
+    builder.receive(peer, from, to, spec.given(peer, spec.rank).count);
   });
 }
 
@@ -156,7 +122,7 @@ Chunk chunk_of(std::size_t count, int rank, int world_size) {
 }
 
 Schedule build_direct(const ScheduleSpec& spec) {
-  Builder builder(spec);
+  ScheduleBuilder builder(spec);
   switch (spec.op) {
     case Op::kAllReduce:
       build_all_reduce(builder, spec);
@@ -165,20 +131,23 @@ Schedule build_direct(const ScheduleSpec& spec) {
       build_reduce(builder, spec);
       break;
     case Op::kReduceScatter:
+    case Op::kReduceScatterV:
       build_reduce_scatter(builder, spec);
       break;
     case Op::kBroadcast:
       build_broadcast(builder, spec);
       break;
-    case Op::kAllGather:
     case Op::kGather:
-      build_gather(builder, spec);
+      build_blocks(builder, spec, [&](int, int to) { return to == spec.root; });
       break;
     case Op::kScatter:
-      build_scatter(builder, spec);
+      build_blocks(builder, spec, [&](int from, int) { return from == spec.root; });
       break;
+    case Op::kAllGather:
+    case Op::kAllGatherV:
     case Op::kAllToAll:
-      build_all_to_all(builder, spec);
+    case Op::kAllToAllV:
+      build_blocks(builder, spec, [](int, int) { return true; });
       break;
     case Op::kBarrier:
     case Op::kSend:
@@ -190,12 +159,12 @@ Schedule build_direct(const ScheduleSpec& spec) {
 }
 
 Schedule build_one_shot_all_reduce(const ScheduleSpec& spec) {
-  Builder builder(spec);
+  ScheduleBuilder builder(spec);
+  const auto slot = [&](int rank) { return scratch(static_cast<std::size_t>(rank) * spec.count); };
   builder.for_each_peer(
-      [&](int peer) { builder.send(peer, 0, input(0), slot(spec.rank), spec.count); });
-  builder.for_each_peer(
-      [&](int peer) { builder.receive(peer, 0, input(0), slot(peer), spec.count); });
-  builder.reduce(input(0), output(0), spec.count);
+      [&](int peer) { builder.send(peer, input(0), slot(spec.rank), spec.count); });
+  builder.for_each_peer([&](int peer) { builder.receive(peer, input(0), slot(peer), spec.count); });
+  builder.reduce(contributions(spec, input(0), spec.count), output(0), spec.count);
   return builder.take();
 }
 

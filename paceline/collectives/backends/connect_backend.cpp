@@ -11,7 +11,9 @@
 #include "paceline/collectives/backends/mpi/mpi_library.h"
 #include "paceline/collectives/backends/nccl/nccl_library.h"
 #include "paceline/collectives/backends/oneccl/oneccl_library.h"
+#include "paceline/collectives/calibration.h"
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/store/prefix_store.h"
 
 namespace paceline {
@@ -48,6 +50,26 @@ void require_available(const BackendChoice& choice) {
   }
 }
 
+std::uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(), name.size()); }
+
+EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions& options) {
+  EngineOptions engine;
+  engine.algorithm = options.algorithm;
+  engine.allows_any_order = options.allows_any_order;
+  engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
+  engine.group = hash_of(options.group);
+  if (options.costs) {
+    engine.costs = *options.costs;
+  } else if (options.rank == 0) {
+    try {
+      engine.costs = load_calibration(calibration_path()).value_or(CostModel());
+    } catch (const Error& error) {
+      log::warning(std::string(error.what()) + "; choosing algorithms by the defaults");
+    }
+  }
+  return engine;
+}
+
 std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
                                                 const BackendOptions& options,
                                                 const std::string& prefix) {
@@ -59,6 +81,7 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.generation = rendezvous.who.restart_count;
   connect.address = rendezvous.address;
   connect.transport = options.transport;
+  connect.host = options.host;
   connect.timeout = options.timeout;
   // By ranks of the world: ranks that mean different members still find each other, and the
   // mistake.
@@ -70,15 +93,15 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   };
   connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
   return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
+                                           engine_options(rendezvous, options),
                                            Deadline::after(connect.timeout));
 }
 
-// A collective of the engine before the group's first, which has number 1.
+// A collective of the engine before the group's first, which has number 1; all of these have 0.
 void run_before_all(PacelineBackend& engine, const Collective& call, const Rendezvous& rendezvous,
                     const BackendOptions& options) {
   const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
-  const std::uint64_t group = XXH3_64bits(options.group.data(), options.group.size());
-  engine.run(call, make_fingerprint(call, 0, generation, group),
+  engine.run(call, make_fingerprint(call, 0, generation, hash_of(options.group)),
              {.deadline = Deadline::after(options.timeout)});
 }
 

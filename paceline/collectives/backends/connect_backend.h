@@ -4,6 +4,7 @@
 // of backend, then the chosen libraries.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct BackendOptions {
   std::vector<int> world_ranks;  // of its members in the job
   std::string choice;            // as parse_backend_choice() takes it
   TransportKind transport = TransportKind::kAuto;
+  // As in GroupOptions.
+  std::string host;
+  std::optional<Algorithm> algorithm;
+  bool allows_any_order = false;
+  std::optional<CostModel> costs;
   std::chrono::milliseconds timeout{300'000};
 };
 

@@ -15,16 +15,23 @@ const char* LibraryBackend::transport() const {
   return libraries_.cpu ? libraries_.cpu->transport() : engine_->transport();
 }
 
+std::string LibraryBackend::explain(const PlanRequest& request) const {
+  if (!libraries_.cpu) return engine_->explain(request);
+  return std::string(name_of(request.op)) + ": backend " + name_ + " chooses for itself\n";
+}
+
 bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
   const Library* library = library_of(device);
   if (library == nullptr) return engine_->supports(op, dtype, reduce_op, device);
+  if (has_counts(op))
+    return device == Device::kCpu && engine_->supports(op, dtype, reduce_op, device);
   return library->supports(op, dtype, reduce_op);
 }
 
 void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
   Library* library = library_of(call.device);
-  if (library == nullptr) return engine_->run(call, fingerprint, wait);
+  if (library == nullptr || has_counts(call.op)) return engine_->run(call, fingerprint, wait);
   // Everybody makes this call, or nobody goes on.
   engine_->run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;

@@ -5,9 +5,9 @@
 //
 // Before a library touches a byte the ranks meet in the engine and compare their calls, so a
 // mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
-// barrier of the engine a call (docs/backends.md). Barriers, send and recv, symmetric memory and
-// groups of one are the engine's alone. What goes wrong inside a library is an error of the group,
-// and the engine's lifelines say who died.
+// barrier of the engine a call (docs/backends.md). Barriers, send and recv, symmetric memory,
+// operations with unequal counts and groups of one are the engine's alone. What goes wrong inside a
+// library is an error of the group, and the engine's lifelines say who died.
 
 #include <functional>
 #include <memory>
@@ -29,6 +29,8 @@ class LibraryBackend : public Backend {
 
   const char* name() const override { return name_.c_str(); }
   const char* transport() const override;
+  const Hosts& hosts() const override { return engine_->hosts(); }
+  std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;

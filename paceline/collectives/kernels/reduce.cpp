@@ -1,5 +1,8 @@
 #include "paceline/collectives/kernels/reduce.h"
 
+#include <array>
+#include <vector>
+
 #include "paceline/collectives/kernels/reduce_variant.h"
 
 namespace paceline {
@@ -30,7 +33,18 @@ const Variant& variant() {
 
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op) {
-  variant().reduce({sources.data(), sources.size(), out, count, dtype, op});
+  // On the stack for all but large groups: small sums are a matter of nanoseconds.
+  std::array<ReduceSource, 16> few;
+  std::vector<ReduceSource> many(sources.size() > few.size() ? sources.size() : 0);
+  ReduceSource* list = many.empty() ? few.data() : many.data();
+  for (std::size_t i = 0; i < sources.size(); ++i) list[i].data = sources[i];
+  reduce_partials({list, sources.size()}, out, count, dtype, op, ReduceResult::kFinal,
+                  sources.size());
+}
+
+void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
+                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks) {
+  variant().reduce({sources.data(), sources.size(), out, count, dtype, op, result, num_ranks});
 }
 
 const char* reduce_kernel_name() { return variant().name; }

@@ -9,6 +9,10 @@
 // shards each get the bits of m 2^k ranks. float16 and bfloat16 are widened to float32, combined,
 // and rounded once, to nearest even.
 //
+// A sum need not be made in one place: a *partial* result covers a subtree, is kept in the
+// accumulator's type and is a source of a later reduce. Since what is combined and in which order
+// is the same, so are the bits.
+//
 // Vectorised by the compiler, once per instruction set (kernels/*.cpp), chosen at run time.
 
 #include <cstddef>
@@ -22,6 +26,27 @@ namespace paceline {
 // source but not overlap one partly. kMean divides by the number of sources. Thread safety: pure.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op);
+
+// Bytes of one element of a partial result: 16-bit floats are accumulated in float32.
+constexpr std::size_t partial_size_of(Dtype dtype) {
+  const bool is_half = dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
+  return is_half ? 4 : size_of(dtype);
+}
+
+// What `num_ranks` neighbouring ranks contribute together.
+struct ReduceSource {
+  const std::byte* data = nullptr;
+  std::size_t num_ranks = 1;
+  bool is_partial = false;  // of partial_size_of() bytes an element; otherwise one contribution
+};
+
+enum class ReduceResult : std::uint8_t { kPartial, kFinal };
+
+// Requires, beyond what reduce() does: each source is a whole subtree of the tree over all that the
+// sources cover, in rank order. A final result divides a mean by `num_ranks` and rounds 16-bit
+// types; a partial one must not overlap sources of another element size.
+void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
+                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks);
 
 // The instruction set in use: "avx512", "avx2" or "portable".
 const char* reduce_kernel_name();

@@ -149,7 +149,7 @@ class Tree {
  public:
   using Acc = typename Accumulator<T>::type;
 
-  Tree(const std::byte* const* sources, std::size_t num_sources)
+  Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
   void run(std::byte* out_bytes, std::size_t count, float divisor) const {
@@ -173,9 +173,45 @@ class Tree {
     }
   }
 
+  // Neither divided nor narrowed: what a later reduce takes as a partial source.
+  void run_partial(std::byte* out_bytes, std::size_t count) const {
+    Acc* out = reinterpret_cast<Acc*>(out_bytes);
+    Acc block[kBlock];
+    for (std::size_t begin = 0; begin < count; begin += kBlock) {
+      const std::size_t length = std::min(kBlock, count - begin);
+      subtree(0, num_sources_, begin, length, block);
+      std::memcpy(out + begin, block, length * sizeof(Acc));
+    }
+  }
+
  private:
+  // Partial sums of a type that is its own accumulator are read like any contribution.
+  bool is_wide(std::size_t source) const {
+    return !std::is_same_v<T, Acc> && sources_[source].is_partial;
+  }
   const T* at(std::size_t source, std::size_t begin) const {
-    return reinterpret_cast<const T*>(sources_[source]) + begin;
+    return reinterpret_cast<const T*>(sources_[source].data) + begin;
+  }
+
+  void load(std::size_t source, std::size_t begin, std::size_t length, Acc* out) const {
+    if (is_wide(source)) {
+      std::memcpy(out, reinterpret_cast<const Acc*>(sources_[source].data) + begin,
+                  length * sizeof(Acc));
+      return;
+    }
+    const T* from = at(source, begin);
+    for (std::size_t i = 0; i < length; ++i) out[i] = widen(from[i]);
+  }
+
+  // How many of the sources [first, first + number) make up the left subtree.
+  std::size_t left_of(std::size_t first, std::size_t number) const {
+    std::size_t ranks = 0;
+    for (std::size_t i = 0; i < number; ++i) ranks += sources_[first + i].num_ranks;
+    const std::size_t wanted = std::bit_floor(ranks - 1);
+    std::size_t covered = sources_[first].num_ranks;
+    std::size_t left = 1;
+    while (covered < wanted && left < number - 1) covered += sources_[first + left++].num_ranks;
+    return left;
   }
 
   template <class A, class B, class Out>
@@ -188,17 +224,16 @@ class Tree {
   void subtree(std::size_t first, std::size_t number, std::size_t begin, std::size_t length,
                Acc* out) const {
     if (number == 1) {
-      const T* source = at(first, begin);
-      for (std::size_t i = 0; i < length; ++i) out[i] = widen(source[i]);
+      load(first, begin, length, out);
       return;
     }
-    if (number == 2) {
+    if (number == 2 && !is_wide(first) && !is_wide(first + 1)) {
       combine(at(first, begin), at(first + 1, begin), out, length);
       return;
     }
-    const std::size_t left = std::bit_floor(number - 1);
+    const std::size_t left = left_of(first, number);
     subtree(first, left, begin, length, out);
-    if (number - left == 1) {
+    if (number - left == 1 && !is_wide(first + left)) {
       combine(out, at(first + left, begin), out, length);
       return;
     }
@@ -207,13 +242,18 @@ class Tree {
     combine(out, right, out, length);
   }
 
-  const std::byte* const* sources_;
+  const ReduceSource* sources_;
   std::size_t num_sources_;
 };
 
 template <class T, class Combine>
 void run(const ReduceArguments& a, float divisor = 1.0f) {
-  Tree<T, Combine>(a.sources, a.num_sources).run(a.out, a.count, divisor);
+  const Tree<T, Combine> tree(a.sources, a.num_sources);
+  if (a.result == ReduceResult::kPartial) {
+    tree.run_partial(a.out, a.count);
+  } else {
+    tree.run(a.out, a.count, divisor);
+  }
 }
 
 template <class T>
@@ -232,7 +272,7 @@ void dispatch_op(const ReduceArguments& a) {
       break;
   }
   if constexpr (std::is_floating_point_v<Acc>) {
-    run<T, Sum>(a, static_cast<float>(a.num_sources));  // kMean; nothing else is defined here
+    run<T, Sum>(a, static_cast<float>(a.num_ranks));  // kMean; nothing else is defined here
   } else {
     switch (a.op) {
       case ReduceOp::kBitAnd:

@@ -4,17 +4,19 @@
 
 #include <cstddef>
 
-#include "paceline/collectives/reduce_op.h"
+#include "paceline/collectives/kernels/reduce.h"
 
 namespace paceline {
 
 struct ReduceArguments {
-  const std::byte* const* sources;
+  const ReduceSource* sources;
   std::size_t num_sources;
   std::byte* out;
   std::size_t count;
   Dtype dtype;
   ReduceOp op;
+  ReduceResult result;
+  std::size_t num_ranks;  // what a mean divides by
 };
 
 namespace portable {

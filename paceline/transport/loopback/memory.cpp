@@ -65,7 +65,7 @@ class LoopbackBlocks : public SharedBlocks {
  public:
   LoopbackBlocks(std::size_t bytes, std::vector<Block> blocks) : blocks_(std::move(blocks)) {
     bytes_ = bytes;
-    for (const auto& block : blocks_) bases_.push_back(block->data());
+    for (const auto& block : blocks_) bases_.push_back(block ? block->data() : nullptr);
   }
 
  private:
@@ -99,7 +99,10 @@ std::shared_ptr<SharedBlocks> LoopbackMemory::allocate(std::size_t bytes, Pages 
         blocks[static_cast<std::size_t>(peer)] = lendings().find(handle.value);
       });
   bool complete = true;
-  for (const auto& block : blocks) complete &= block != nullptr && block->bytes() == bytes;
+  for (const int rank : mesh_.neighbours()) {
+    const auto& block = blocks[static_cast<std::size_t>(rank)];
+    complete &= block != nullptr && block->bytes() == bytes;
+  }
   require_all_mapped(mesh_, bytes, deadline, complete ? 0 : ENOMEM);
   return std::make_shared<LoopbackBlocks>(bytes, std::move(blocks));
 }

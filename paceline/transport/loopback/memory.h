@@ -13,7 +13,7 @@ namespace paceline {
 
 class LoopbackMemory : public SharedMemory {
  public:
-  // Requires: `mesh` outlives this object; all its ranks are threads of this process.
+  // Requires: `mesh` outlives this object; its neighbours are threads of this process.
   explicit LoopbackMemory(Mesh& mesh) : mesh_(mesh) {}
   const char* name() const override { return "loopback"; }
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,

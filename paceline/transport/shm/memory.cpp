@@ -96,7 +96,8 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
         }
       });
   require_all_mapped(mesh_, bytes, deadline, error);
-  for (const Mapping& mapping : mappings) {
+  for (const int rank : mesh_.neighbours()) {
+    const Mapping& mapping = mappings[static_cast<std::size_t>(rank)];
     if (!mapping) fail(ErrorCode::kCorrupt, "rank {}: a peer offered no memory", mesh_.rank());
   }
   return std::make_shared<ShmBlocks>(bytes, std::move(mappings));

@@ -13,7 +13,7 @@ namespace paceline {
 
 class ShmMemory : public SharedMemory {
  public:
-  // Requires: `mesh` outlives this object; all its ranks are on this host.
+  // Requires: `mesh` outlives this object.
   explicit ShmMemory(Mesh& mesh) : mesh_(mesh) {}
   const char* name() const override { return "shm"; }
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,

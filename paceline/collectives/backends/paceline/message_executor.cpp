@@ -1,9 +1,9 @@
 #include "paceline/collectives/backends/paceline/message_executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
-#include "paceline/collectives/algorithms/direct.h"
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
@@ -11,10 +11,16 @@
 namespace paceline {
 namespace {
 
-// A piece of a call, over all its blocks.
+using namespace std::chrono_literals;
+
+// A piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Up to here one round of more bytes is faster than two rounds.
-constexpr std::size_t kOneShotBytes = 4 << 10;
+constexpr std::size_t kMaxPlans = 256;
+// A reduce looks after the sockets between blocks of this size.
+constexpr std::size_t kReduceBlockBytes = 128 << 10;
+constexpr auto kSayPresentAfter = 1s;
+// The sequence number of all calls before a group's first.
+constexpr std::uint32_t kWhileForming = 0;
 
 MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_bytes) {
   MessageHeader header;
@@ -30,10 +36,11 @@ Fingerprint fingerprint_of(const MessageHeader& header) {
   return fingerprint;
 }
 
+// Blocks of `count` elements that a rank's scratch must hold at a time.
 std::size_t blocks_of(Op op, int world_size) {
-  const bool blocked = op == Op::kAllGather || op == Op::kGather || op == Op::kScatter ||
-                       op == Op::kReduceScatter || op == Op::kAllToAll;
-  return blocked ? static_cast<std::size_t>(world_size) : 1;
+  return op == Op::kReduceScatter || op == Op::kReduceScatterV
+             ? static_cast<std::size_t>(world_size)
+             : 1;
 }
 
 }  // namespace
@@ -42,126 +49,323 @@ struct MessageExecutor::Operation {
   const Collective& call;
   const Fingerprint& fingerprint;
   const WaitOptions& wait;
-  std::size_t element;
+  std::size_t element;  // bytes
+  std::size_t partial;  // bytes
   Deadline::Clock::time_point begin;
+  std::size_t first = 0;   // element of the piece under way
+  bool is_shared = false;  // scratch lies where the ranks of the host read it
+  bool has_warned = false;
+  bool has_said_present = false;
 };
+
+MessageExecutor::MessageExecutor(Mesh& mesh)
+    : mesh_(mesh), exchange_(mesh), last_seen_(static_cast<std::size_t>(mesh.world_size())) {}
 
 void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint,
                           const WaitOptions& wait) {
-  const Operation operation{call, fingerprint, wait, size_of(call.dtype), Deadline::Clock::now()};
+  Operation operation{call,
+                      fingerprint,
+                      wait,
+                      size_of(call.dtype),
+                      partial_size_of(call.dtype),
+                      Deadline::Clock::now()};
   const int world = mesh_.world_size();
-  const std::size_t most =
-      std::max<std::size_t>(1, kPieceBytes / operation.element / blocks_of(call.op, world));
-  const bool one_shot =
-      call.op == Op::kAllReduce && call.count * operation.element <= kOneShotBytes;
-  std::size_t begin = 0;
-  do {
-    const std::size_t count = std::min(most, call.count - begin);
-    const ScheduleSpec spec{call.op, mesh_.rank(), world, call.root, count, call.count, call.count};
-    const Schedule schedule = one_shot ? build_one_shot_all_reduce(spec) : build_direct(spec);
-    if (begin == 0) greet_silent_peers(operation, schedule);
-    run_piece(operation, schedule, begin);
-    begin += count;
-  } while (begin < call.count);
-}
-
-void MessageExecutor::greet_silent_peers(const Operation& operation, const Schedule& schedule) {
-  std::vector<bool> sends(static_cast<std::size_t>(mesh_.world_size()));
-  std::vector<bool> receives(sends.size());
-  for (const Step& step : schedule.steps) {
-    if (step.kind == Step::Kind::kSend) sends[static_cast<std::size_t>(step.peer)] = true;
-    if (step.kind == Step::Kind::kReceive) receives[static_cast<std::size_t>(step.peer)] = true;
-  }
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    if (peer == mesh_.rank()) continue;
-    if (!sends[static_cast<std::size_t>(peer)]) {
-      exchange_.post_send(peer, make_header(operation.fingerprint, 0), {});
-    }
-    if (!receives[static_cast<std::size_t>(peer)]) exchange_.post_receive(peer, {});
-  }
-}
-
-void MessageExecutor::run_piece(const Operation& operation, const Schedule& schedule,
-                                std::size_t begin) {
-  const auto& call = operation.call;
-  const std::size_t element = operation.element;
-  slot_bytes_ = schedule.slot_count * element;
-  const std::size_t needed = slot_bytes_ * static_cast<std::size_t>(mesh_.world_size());
-  if (slots_.size() < needed) slots_.resize(needed);
-  const auto local = [&](const Place& place) -> std::byte* {
-    if (place.space == Space::kSlot) return slot(place.offset);
-    auto* base = place.space == Space::kOutput ? call.output : const_cast<std::byte*>(call.input);
-    return base + (begin + place.offset) * element;
-  };
-  for (const Step& step : schedule.steps) {
-    const std::size_t bytes = step.count * element;
-    switch (step.kind) {
-      case Step::Kind::kSend:
-        exchange_.post_send(step.peer, make_header(operation.fingerprint, bytes),
-                            {local(step.from), bytes});
-        break;
-      case Step::Kind::kReceive:
-        exchange_.post_receive(step.peer, {local(step.to), bytes});
-        break;
-      case Step::Kind::kCopy:
-        if (local(step.to) != local(step.from))
-          std::memcpy(local(step.to), local(step.from), bytes);
-        break;
-      case Step::Kind::kReduce:
-        reduce_step(operation, step, begin);
-        break;
-    }
-  }
-  run_until_idle(operation);
-}
-
-// In place, the result may overwrite what is still being sent, so everything posted so far must be
-// through.
-void MessageExecutor::reduce_step(const Operation& operation, const Step& step, std::size_t begin) {
-  run_until_idle(operation);
-  const auto& call = operation.call;
-  std::vector<const std::byte*> contributions;
-  for (int rank = 0; rank < mesh_.world_size(); ++rank) {
-    contributions.push_back(rank == mesh_.rank()
-                                ? call.input + (begin + step.from.offset) * operation.element
-                                : slot(static_cast<std::size_t>(rank)));
-  }
-  std::byte* to = step.to.space == Space::kSlot
-                      ? slot(step.to.offset)
-                      : call.output + (begin + step.to.offset) * operation.element;
-  reduce(contributions, to, step.count, call.dtype, call.reduce_op);
-}
-
-void MessageExecutor::run_until_idle(const Operation& operation) {
-  bool warned = false;
-  const auto missing = [&] {
-    std::string text;
-    for (const int peer : exchange_.waiting_for()) {
-      text += (text.empty() ? "" : ", ") + mesh_.describe(peer);
-    }
-    return (text.empty() ? std::string("a peer that takes no bytes") : text) + " has not come";
-  };
+  const Candidate plan = plan_for(call);
+  const std::size_t most = piece_count(call, plan.algorithm);
+  operation.is_shared = plan.algorithm == Algorithm::kHierarchy && share_ != nullptr;
+  const auto blocks = has_counts(call.op) ? BlockTable::of(call, world) : BlockTable();
+  const std::size_t length = call.op == Op::kReduceScatterV
+                                 ? *std::max_element(call.counts.begin(), call.counts.end())
+                                 : call.count;
   try {
-    exchange_.run_until([&] { return exchange_.idle(); },
-                        [&](int peer, const MessageHeader& header) {
-                          const Fingerprint theirs = fingerprint_of(header);
-                          if (theirs == operation.fingerprint) return;
-                          require_same(operation.fingerprint, theirs, mesh_.rank(),
-                                       mesh_.describe(peer), mesh_.name());
-                        },
-                        operation.wait.deadline,
-                        [&] {
-                          if (!warned)
-                            warned = warn_of_slow_wait(operation.fingerprint, operation.begin,
-                                                       missing());
-                        });
-    if (!exchange_.idle())
-      throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
-                            missing());
+    std::size_t begin = 0;
+    do {
+      const std::size_t count = std::min(most, length - begin);
+      ScheduleSpec spec{call.op, mesh_.rank(), world, call.root, count, call.count, call.count};
+      const BlockTable piece =
+          has_counts(call.op) ? blocks.piece(call.op, begin, most, false) : BlockTable();
+      spec.blocks = &piece;
+      spec.chunk = plan.chunk;
+      if (planner_ != nullptr) spec.hosts = &planner_->hosts();
+      operation.first = has_counts(call.op) ? 0 : begin;
+      if (operation.is_shared) share_->begin_piece();
+      run_piece(operation, build(plan.algorithm, spec));
+      begin += count;
+    } while (begin < length);
+    finish(operation);
   } catch (...) {
     exchange_.clear();
+    scoreboard_.clear();
+    transfers_.clear();
     throw;
   }
+}
+
+void MessageExecutor::use(const Planner& planner, HostShare* share) {
+  planner_ = &planner;
+  share_ = share;
+}
+
+Candidate MessageExecutor::plan_for(const Collective& call) {
+  if (planner_ == nullptr) return {};
+  const std::tuple key(call.op, call.dtype, call.count);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  return plans_[key] = planner_->choose({call.op, call.dtype, call.count});
+}
+
+// What is carried out at a time, of each block. Only what needs scratch is cut.
+std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algorithm) {
+  if (algorithm == Algorithm::kHierarchy) return hierarchy_count(call);
+  const std::size_t whole = std::max<std::size_t>(1, call.count);
+  if (!reduces(call.op) || needs_whole_call(algorithm, call.op)) return whole;
+  const std::size_t blocks = blocks_of(call.op, mesh_.world_size());
+  return std::max<std::size_t>(1, kPieceBytes / size_of(call.dtype) / blocks);
+}
+
+// The most for which every rank's scratch fits into the host's share; alike on all ranks.
+std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
+  auto& count = hierarchy_counts_[{call.op, call.dtype, call.root}];
+  if (count > 0) return count;
+  const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
+  ScheduleSpec spec{call.op, 0, mesh_.world_size(), call.root};
+  spec.hosts = &planner_->hosts();
+  const auto fits = [&] {
+    for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
+      if (build(Algorithm::kHierarchy, spec).scratch_count > room) return false;
+    }
+    return true;
+  };
+  for (spec.count = room; spec.count > 1; spec.count = spec.count * 7 / 8) {
+    spec.input_stride = spec.output_stride = spec.count;
+    if (fits()) break;
+  }
+  return count = std::max<std::size_t>(1, spec.count);
+}
+
+void MessageExecutor::run_piece(Operation& operation, const Schedule& schedule) {
+  make_room(operation, schedule);
+  for (const Step& step : schedule.steps) carry_out(operation, schedule, step);
+}
+
+void MessageExecutor::make_room(Operation& operation, const Schedule& schedule) {
+  std::size_t scratch = schedule.scratch_count * operation.element;
+  if (operation.is_shared) {
+    if (scratch > HostShare::kAreaBytes) {
+      fail(ErrorCode::kSystem,
+           "rank {}: {} needs {} bytes of shared scratch, of which there are {}", mesh_.rank(),
+           operation.fingerprint.describe(), scratch, HostShare::kAreaBytes);
+    }
+    scratch = 0;
+  }
+  const std::size_t partials = schedule.partial_count * operation.partial;
+  if (scratch_.size() >= scratch && partials_.size() >= partials) return;
+  finish(operation);  // what is on its way must not move
+  if (scratch_.size() < scratch) scratch_.resize(scratch);
+  if (partials_.size() < partials) partials_.resize(partials);
+}
+
+void MessageExecutor::carry_out(Operation& operation, const Schedule& schedule, const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kSend:
+      send(operation, step);
+      return;
+    case Step::Kind::kReceive:
+      receive(operation, step);
+      return;
+    case Step::Kind::kAwait:
+      wait_until(operation, [&] { return exchange_.received_all(step.peer); });
+      return;
+    case Step::Kind::kCopy:
+      copy(operation, step);
+      return;
+    case Step::Kind::kReduce:
+      reduce(operation, schedule, step);
+      return;
+    case Step::Kind::kMeet:
+      meet(operation);
+      return;
+  }
+}
+
+std::byte* MessageExecutor::address(const Operation& operation, const Place& place, int owner) {
+  const auto& call = operation.call;
+  switch (place.space) {
+    case Space::kInput:
+      return const_cast<std::byte*>(call.input) +
+             (operation.first + place.offset) * operation.element;
+    case Space::kOutput:
+      return call.output + (operation.first + place.offset) * operation.element;
+    case Space::kScratch:
+      if (operation.is_shared) {
+        return share_->area(owner < 0 ? mesh_.rank() : owner) + place.offset * operation.element;
+      }
+      return scratch_.data() + place.offset * operation.element;
+    case Space::kPartial:
+      return partials_.data() + place.offset * operation.partial;
+  }
+  return nullptr;
+}
+
+Scoreboard::Bytes MessageExecutor::bytes_of(const Operation& operation, const Place& place,
+                                            std::size_t count, int owner) {
+  const std::size_t size = place.space == Space::kPartial ? operation.partial : operation.element;
+  const auto begin = reinterpret_cast<std::uintptr_t>(address(operation, place, owner));
+  return {begin, begin + count * size};
+}
+
+void MessageExecutor::send(Operation& operation, const Step& step) {
+  if (step.count == 0) {
+    exchange_.post_send(step.peer, make_header(operation.fingerprint, 0), {});
+    return;
+  }
+  const auto bytes = bytes_of(operation, step.from, step.count, step.owner);
+  wait_until(operation, [&] { return scoreboard_.may_read(bytes); });
+  const std::size_t size = bytes.end - bytes.begin;
+  const auto number = exchange_.post_send(step.peer, make_header(operation.fingerprint, size),
+                                          {reinterpret_cast<const std::byte*>(bytes.begin), size});
+  scoreboard_.begin(transfers_.size(), bytes, false);
+  transfers_.push_back({step.peer, number, true});
+}
+
+void MessageExecutor::receive(Operation& operation, const Step& step) {
+  if (step.count == 0) {
+    exchange_.post_receive(step.peer, {});
+    return;
+  }
+  const auto bytes = bytes_of(operation, step.to, step.count);
+  wait_until(operation, [&] { return scoreboard_.may_write(bytes); });
+  const auto number = exchange_.post_receive(
+      step.peer, {reinterpret_cast<std::byte*>(bytes.begin), bytes.end - bytes.begin});
+  scoreboard_.begin(transfers_.size(), bytes, true);
+  transfers_.push_back({step.peer, number, false});
+}
+
+void MessageExecutor::copy(Operation& operation, const Step& step) {
+  const auto from = bytes_of(operation, step.from, step.count, step.owner);
+  const auto to = bytes_of(operation, step.to, step.count);
+  if (from.begin == to.begin) return;
+  wait_until(operation, [&] { return scoreboard_.may_read(from) && scoreboard_.may_write(to); });
+  std::memcpy(reinterpret_cast<void*>(to.begin), reinterpret_cast<const void*>(from.begin),
+              to.end - to.begin);
+}
+
+void MessageExecutor::meet(Operation& operation) {
+  exchange_.pump(header_check(operation));
+  wait_until(operation, [&] { return scoreboard_.empty(); });
+  if (share_ == nullptr) return;
+  share_->meet(operation.fingerprint, operation.wait, [&] {
+    say_present(operation);
+    exchange_.pump(header_check(operation));
+  });
+}
+
+// Block by block, so that it can begin before everything has come and sends go on meanwhile.
+void MessageExecutor::reduce(Operation& operation, const Schedule& schedule, const Step& step) {
+  const auto operands = std::span(schedule.operands).subspan(step.first_operand, step.num_operands);
+  const bool is_partial = step.to.space == Space::kPartial;
+  const std::size_t most = kReduceBlockBytes / operation.element;
+  for (std::size_t begin = 0; begin < step.count; begin += most) {
+    const std::size_t count = std::min(most, step.count - begin);
+    const auto at = [&](const Place& place) { return Place{place.space, place.offset + begin}; };
+    const auto to = bytes_of(operation, at(step.to), count);
+    wait_until(operation, [&] {
+      return scoreboard_.may_write(to) &&
+             std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+               return scoreboard_.may_read(
+                   bytes_of(operation, at(operand.place), count, operand.owner));
+             });
+    });
+    sources_.clear();
+    for (const Operand& operand : operands) {
+      sources_.push_back({address(operation, at(operand.place), operand.owner), operand.num_ranks,
+                          operand.place.space == Space::kPartial});
+    }
+    reduce_partials(sources_, address(operation, at(step.to)), count, operation.call.dtype,
+                    operation.call.reduce_op,
+                    is_partial ? ReduceResult::kPartial : ReduceResult::kFinal,
+                    static_cast<std::size_t>(mesh_.world_size()));
+    exchange_.pump(header_check(operation));
+  }
+}
+
+template <class Ready>
+void MessageExecutor::wait_until(Operation& operation, Ready ready) {
+  const auto done = [&] {
+    scoreboard_.update([&](std::uint64_t id) {
+      const Transfer& transfer = transfers_[id];
+      return transfer.is_send ? exchange_.sent_bytes(transfer.peer, transfer.number)
+                              : exchange_.received_bytes(transfer.peer, transfer.number);
+    });
+    return ready();
+  };
+  if (done()) return;
+  exchange_.run_until(done, header_check(operation), operation.wait.deadline, [&] {
+    say_present(operation);
+    if (operation.has_warned) return;
+    operation.has_warned =
+        warn_of_slow_wait(operation.fingerprint, operation.begin, missing(operation));
+  });
+  if (!done()) {
+    throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
+                          missing(operation));
+  }
+}
+
+void MessageExecutor::finish(Operation& operation) {
+  wait_until(operation, [&] { return exchange_.idle(); });
+  scoreboard_.clear();
+  transfers_.clear();
+}
+
+// What is expected must be the same call; what is not may belong to a later one, but never be
+// another call with this one's number.
+Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) {
+  return [this, &operation](int peer, const MessageHeader& header, bool expected) {
+    const Fingerprint& mine = operation.fingerprint;
+    const Fingerprint theirs = fingerprint_of(header);
+    auto& seen = last_seen_[static_cast<std::size_t>(peer)];
+    if (theirs.group == mine.group) seen = std::max(seen, theirs.sequence);
+    if (theirs == mine) return;
+    const bool is_of_another = theirs.sequence != mine.sequence || mine.sequence == kWhileForming;
+    if (!expected && theirs.group == mine.group && is_of_another) return;
+    require_same(mine, theirs, mesh_.rank(), mesh_.describe(peer), mesh_.name());
+  };
+}
+
+// Well before the deadline, so that nobody's time-out names a rank that is there.
+void MessageExecutor::say_present(Operation& operation) {
+  if (operation.has_said_present) return;
+  const auto now = Deadline::Clock::now();
+  const auto limit = operation.wait.deadline.moment() - operation.begin;
+  if (now - operation.begin < std::min<Deadline::Clock::duration>(kSayPresentAfter, limit / 4)) {
+    return;
+  }
+  operation.has_said_present = true;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer != mesh_.rank()) {
+      exchange_.post_presence(peer, make_header(operation.fingerprint, 0));
+    }
+  }
+}
+
+std::string MessageExecutor::missing(const Operation& operation) const {
+  const auto list = [&](const std::vector<int>& peers) {
+    std::string text;
+    for (const int peer : peers) text += (text.empty() ? "" : ", ") + mesh_.describe(peer);
+    return text;
+  };
+  std::vector<int> absent;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    const bool is_seen =
+        last_seen_[static_cast<std::size_t>(peer)] >= operation.fingerprint.sequence;
+    if (peer != mesh_.rank() && !is_seen) absent.push_back(peer);
+  }
+  if (!absent.empty()) return list(absent) + " has not come";
+  const auto waiting = exchange_.waiting_for();
+  if (!waiting.empty()) return list(waiting) + " came, but stopped in the middle";
+  return "a peer that takes no bytes has stopped in the middle";
 }
 
 }  // namespace paceline

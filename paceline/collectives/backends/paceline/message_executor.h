@@ -1,18 +1,33 @@
 #pragma once
 
-// Runs schedules over messages: between hosts, and wherever ranks do not share memory. Large calls
-// are cut into pieces, so that slots stay small.
+// Runs schedules over messages: between hosts, and wherever ranks do not share memory. Large
+// reductions are cut into pieces, so that scratch stays small.
 //
-// Every rank sends every other rank at least one message per collective, bare header if the
-// schedule has nothing for it, and waits for one from each: a mismatch or a missing rank is noticed
-// by all. So every collective synchronises, broadcast too.
+// Steps are carried out in order; sends and receives last while later steps go on, and a step that
+// needs what is still on its way waits for just that (schedule.h). A reduce begins with the bytes
+// that are there.
+//
+// Where ranks of one host share memory, the scratch of a hierarchy lies there: ranks of the host
+// read each other's, and meet in between.
+//
+// Every message carries the fingerprint, and headers are read as they come, also those that the
+// schedule does not expect: ranks that mean different things may have chosen different algorithms.
+// A rank that has waited for a while tells all others that it is there (a presence), so that a
+// time-out names who is missing and not who waits like itself.
 //
 // Thread safety: none; calls come one at a time.
 
+#include <map>
+#include <tuple>
 #include <vector>
 
+#include "paceline/collectives/algorithm.h"
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/host_share.h"
+#include "paceline/collectives/kernels/reduce.h"
+#include "paceline/collectives/planner.h"
 #include "paceline/collectives/schedule.h"
+#include "paceline/collectives/scoreboard.h"
 #include "paceline/transport/exchange.h"
 #include "paceline/transport/mesh.h"
 
@@ -21,23 +36,56 @@ namespace paceline {
 class MessageExecutor {
  public:
   // Requires: `mesh` outlives this object.
-  explicit MessageExecutor(Mesh& mesh) : mesh_(mesh), exchange_(mesh) {}
+  explicit MessageExecutor(Mesh& mesh);
+  // What chooses the algorithms from now on; before, all are direct. `share` is null where this
+  // rank has none. Requires: the same on all ranks; both outlive this object.
+  void use(const Planner& planner, HostShare* share);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
 
  private:
   struct Operation;
+  struct Transfer {
+    int peer;
+    std::uint64_t number;
+    bool is_send;
+  };
 
-  void greet_silent_peers(const Operation& operation, const Schedule& schedule);
-  void run_piece(const Operation& operation, const Schedule& schedule, std::size_t begin);
-  void reduce_step(const Operation& operation, const Step& step, std::size_t begin);
-  void run_until_idle(const Operation& operation);
-  std::byte* slot(std::size_t number) { return slots_.data() + number * slot_bytes_; }
+  Candidate plan_for(const Collective& call);
+  std::size_t piece_count(const Collective& call, Algorithm algorithm);
+  std::size_t hierarchy_count(const Collective& call);
+  void run_piece(Operation& operation, const Schedule& schedule);
+  void carry_out(Operation& operation, const Schedule& schedule, const Step& step);
+  void send(Operation& operation, const Step& step);
+  void receive(Operation& operation, const Step& step);
+  void copy(Operation& operation, const Step& step);
+  void meet(Operation& operation);
+  void reduce(Operation& operation, const Schedule& schedule, const Step& step);
+  void make_room(Operation& operation, const Schedule& schedule);
+
+  std::byte* address(const Operation& operation, const Place& place, int owner = -1);
+  Scoreboard::Bytes bytes_of(const Operation& operation, const Place& place, std::size_t count,
+                             int owner = -1);
+
+  template <class Ready>
+  void wait_until(Operation& operation, Ready ready);
+  void finish(Operation& operation);
+  Exchange::CheckHeader header_check(const Operation& operation);
+  void say_present(Operation& operation);
+  std::string missing(const Operation& operation) const;
 
   Mesh& mesh_;
+  const Planner* planner_ = nullptr;
+  HostShare* share_ = nullptr;
+  std::map<std::tuple<Op, Dtype, std::size_t>, Candidate> plans_;
+  std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;  // by root
   Exchange exchange_;
-  std::vector<std::byte> slots_;
-  std::size_t slot_bytes_ = 0;
+  std::vector<Transfer> transfers_;  // of the collective under way
+  Scoreboard scoreboard_;            // their numbers
+  std::vector<std::byte> scratch_;
+  std::vector<std::byte> partials_;
+  std::vector<ReduceSource> sources_;     // of the reduce under way
+  std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that it was heard of in
 };
 
 }  // namespace paceline

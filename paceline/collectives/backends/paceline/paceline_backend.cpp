@@ -1,31 +1,125 @@
 #include "paceline/collectives/backends/paceline/paceline_backend.h"
 
+#include <array>
+#include <map>
+#include <type_traits>
+
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/transport/mapping.h"
 
 namespace paceline {
+namespace {
 
-PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, Deadline deadline)
-    : mesh_(std::move(mesh)), messages_(*mesh_), point_to_point_(*mesh_) {
-  if (mesh_->shared_memory() == nullptr) return;
+// What the ranks tell each other when a group forms.
+struct Terms {
+  std::array<double, 9> costs{};
+  std::array<char, 64> origin{};
+  std::int16_t algorithm = -1;
+  bool allows_any_order = false;
+  bool shares_memory = false;
+};
+static_assert(std::is_trivially_copyable_v<Terms>);
+
+Terms terms_of(const EngineOptions& options) {
+  const CostModel& costs = options.costs;
+  Terms terms;
+  terms.costs = {costs.network.latency_s,  costs.network.message_s, costs.network.bytes_per_s,
+                 costs.sockets.latency_s,  costs.sockets.message_s, costs.sockets.bytes_per_s,
+                 costs.reduce_bytes_per_s, costs.copy_bytes_per_s,  costs.meet_s};
+  costs.origin.copy(terms.origin.data(), terms.origin.size() - 1);
+  if (options.algorithm) terms.algorithm = static_cast<std::int16_t>(*options.algorithm);
+  terms.allows_any_order = options.allows_any_order;
+  return terms;
+}
+
+CostModel costs_of(const Terms& terms) {
+  const auto& number = terms.costs;
+  CostModel costs;
+  costs.network = {number[0], number[1], number[2]};
+  costs.sockets = {number[3], number[4], number[5]};
+  costs.reduce_bytes_per_s = number[6];
+  costs.copy_bytes_per_s = number[7];
+  costs.meet_s = number[8];
+  costs.origin = terms.origin.data();
+  return costs;
+}
+
+Hosts hosts_of(const Mesh& mesh) {
+  std::map<std::string, int> numbers;
+  std::vector<int> host_of;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const auto number = static_cast<int>(numbers.size());
+    host_of.push_back(numbers.try_emplace(mesh.peer(rank).host, number).first->second);
+  }
+  return Hosts::from(host_of);
+}
+
+}  // namespace
+
+PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options,
+                                 Deadline deadline)
+    : mesh_(std::move(mesh)),
+      planner_(hosts_of(*mesh_), options.costs, {options.allows_any_order, options.algorithm}),
+      messages_(*mesh_),
+      point_to_point_(*mesh_) {
+  if (mesh_->world_size() == 1) return;
+  if (mesh_->shared_memory() != nullptr && is_one_host()) {
+    try_to_share(shared_, deadline);
+    if (shared_) return;
+  } else if (mesh_->shared_memory() != nullptr) {
+    try_to_share(host_share_, deadline);
+  }
+  guarded([&] { agree(options, deadline); });
+}
+
+// Every rank of the host gets the same answer (SharedMemory::allocate), so all of them fall back.
+template <class Share>
+void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadline) {
   try {
-    shared_.emplace(*mesh_, deadline);
+    share.emplace(*mesh_, deadline);
   } catch (const Error& error) {
-    // Every rank got the same answer (SharedMemory::allocate), so every rank falls back.
     if (error.code() != ErrorCode::kSystem) {
       abort(error);
       throw;
     }
-    if (mesh_->rank() == 0) {
+    if (mesh_->rank() == mesh_->neighbours().front()) {
       log::warning(std::string(error.what()) + "; continuing over sockets, which is slower");
     }
   }
 }
 
+// All ranks choose by the same numbers, and the hierarchy only if every host shares memory.
+void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
+  Terms mine = terms_of(options);
+  mine.shares_memory = mesh_->neighbours().size() == 1 || host_share_.has_value();
+  std::vector<Terms> all(static_cast<std::size_t>(mesh_->world_size()));
+  Collective call;
+  call.op = Op::kAllGather;
+  call.count = sizeof mine;
+  call.input = reinterpret_cast<const std::byte*>(&mine);
+  call.output = reinterpret_cast<std::byte*>(all.data());
+  messages_.run(call, make_fingerprint(call, 0, options.generation, options.group),
+                {deadline, true});
+  bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
+  for (const Terms& theirs : all) all_share &= theirs.shares_memory;
+  check(mine.algorithm == all[0].algorithm && mine.allows_any_order == all[0].allows_any_order,
+        "rank {}: the options of group {} that choose algorithms differ from those of rank 0",
+        mesh_->rank(), mesh_->name());
+  all[0].origin.back() = '\0';
+  planner_ = Planner(planner_.hosts(), costs_of(all[0]),
+                     {options.allows_any_order, options.algorithm, all_share});
+  messages_.use(planner_, all_share && host_share_ ? &*host_share_ : nullptr);
+}
+
 const char* PacelineBackend::transport() const {
   if (mesh_->world_size() == 1) return "none";
-  return shared_ ? mesh_->shared_memory()->name() : "tcp";
+  if (shared_) return mesh_->shared_memory()->name();
+  return host_share_ ? "shm+tcp" : "tcp";
+}
+
+std::string PacelineBackend::explain(const PlanRequest& request) const {
+  return shared_ ? shared_->explain(request) : planner_.explain(request);
 }
 
 bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The library's own backend: shared memory where the ranks have it, messages otherwise, all types
-// and operations.
+// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
+// group that spans hosts; all types and operations.
 
 #include <functional>
 #include <memory>
@@ -15,14 +15,24 @@
 
 namespace paceline {
 
+struct EngineOptions {
+  std::optional<Algorithm> algorithm;
+  bool allows_any_order = false;
+  CostModel costs;               // rank 0's count
+  std::uint32_t generation = 0;  // as in the fingerprints to come
+  std::uint64_t group = 0;
+};
+
 class PacelineBackend : public Backend {
  public:
   // Collective. When a rank gets no shared memory, all ranks fall back to messages, with one
-  // warning.
-  PacelineBackend(std::unique_ptr<Mesh> mesh, Deadline deadline);
+  // warning. Error(kInvalid) when ranks have other options than rank 0.
+  PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options, Deadline deadline);
 
   const char* name() const override { return "paceline"; }
   const char* transport() const override;
+  const Hosts& hosts() const override { return planner_.hosts(); }
+  std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;
@@ -36,13 +46,21 @@ class PacelineBackend : public Backend {
   Mesh& mesh() const { return *mesh_; }
 
  private:
+  bool is_one_host() const {
+    return mesh_->neighbours().size() == static_cast<std::size_t>(mesh_->world_size());
+  }
+  template <class Share>
+  void try_to_share(std::optional<Share>& share, Deadline deadline);
+  void agree(const EngineOptions& options, Deadline deadline);
   // Runs a collective; its error ends the group and is told to all ranks.
   void guarded(const std::function<void()>& operation);
 
   const std::unique_ptr<Mesh> mesh_;
   // Owners: this and every SymmetricBuffer.
   const std::shared_ptr<std::atomic<bool>> is_live_ = std::make_shared<std::atomic<bool>>(true);
-  std::optional<SharedExecutor> shared_;
+  Planner planner_;
+  std::optional<SharedExecutor> shared_;  // when all ranks are on one host
+  std::optional<HostShare> host_share_;   // when only some are
   MessageExecutor messages_;
   PointToPoint point_to_point_;
 };

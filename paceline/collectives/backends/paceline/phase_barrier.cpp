@@ -44,14 +44,15 @@ bool PhaseBarrier::has_arrived(int rank) const {
   return static_cast<std::int32_t>(phase - phase_) >= 0;
 }
 
-void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait) {
+void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
+                                   const std::function<void()>& while_waiting) {
   ++phase_;
   auto& own = block(mesh_.rank());
   own.phase.store(phase_, std::memory_order_seq_cst);
   if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(own.phase);
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+  for (const int peer : mesh_.neighbours()) {
     if (has_arrived(peer) || spin(peer, wait.may_spin)) continue;
-    sleep(peer, operation, wait, Deadline::Clock::now());
+    sleep(peer, operation, wait, Deadline::Clock::now(), while_waiting);
   }
 }
 
@@ -65,7 +66,8 @@ bool PhaseBarrier::spin(int peer, bool may_spin) const {
 }
 
 void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
-                         Deadline::Clock::time_point begin) {
+                         Deadline::Clock::time_point begin,
+                         const std::function<void()>& while_waiting) {
   auto& awaited = block(peer);
   while (!has_arrived(peer)) {
     awaited.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -73,6 +75,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     if (static_cast<std::int32_t>(seen - phase_) < 0) futex_wait(awaited.phase, seen, kSleepSlice);
     awaited.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (has_arrived(peer)) return;
+    if (while_waiting) while_waiting();
     // A rank that arrived and then left is not missed: look at its phase only after its goodbye.
     for (const int left : mesh_.throw_if_failed()) {
       if (!has_arrived(left)) mesh_.throw_lost(left, "has left the group");
@@ -88,7 +91,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
 
 std::vector<int> PhaseBarrier::absent_ranks() const {
   std::vector<int> ranks;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+  for (const int peer : mesh_.neighbours()) {
     if (!has_arrived(peer)) ranks.push_back(peer);
   }
   return ranks;

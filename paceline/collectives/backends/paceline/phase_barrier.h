@@ -56,15 +56,16 @@ class PhaseBarrier {
   const Announcement& announcement_of(int rank) const;
 
   // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
-  // kAborted as Mesh says.
-  void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait);
+  // kAborted as Mesh says. `while_waiting`, if there is one, is called between sleeps.
+  void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
+                       const std::function<void()>& while_waiting = {});
 
  private:
   ControlBlock& block(int rank) const;
   bool has_arrived(int rank) const;
   bool spin(int peer, bool may_spin) const;
   void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
-             Deadline::Clock::time_point begin);
+             Deadline::Clock::time_point begin, const std::function<void()>& while_waiting);
   std::vector<int> absent_ranks() const;
   std::string describe_absent() const;
 

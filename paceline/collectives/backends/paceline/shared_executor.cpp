@@ -25,7 +25,8 @@ constexpr std::size_t kDeliverBytes = 16 << 10;
 constexpr std::size_t kMaxSchedules = 256;
 
 bool gives_blocks(Op op) {
-  return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll;
+  return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll ||
+         op == Op::kReduceScatterV || op == Op::kAllToAllV;
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -45,6 +46,15 @@ std::uint64_t key_of(const ScheduleSpec& spec, bool one_shot) {
 bool same(const ScheduleSpec& a, const ScheduleSpec& b) {
   return a.op == b.op && a.root == b.root && a.count == b.count &&
          a.input_stride == b.input_stride && a.output_stride == b.output_stride;
+}
+
+// Where this rank's own contribution to a reduce begins in its input.
+std::size_t own_offset(const Schedule& schedule, const Step& reduce) {
+  for (std::size_t i = 0; i < reduce.num_operands; ++i) {
+    const Place& place = schedule.operands[reduce.first_operand + i].place;
+    if (place.space == Space::kInput) return place.offset;
+  }
+  return 0;
 }
 
 // Whether a rank said that it has memory in the region: then it has not freed it.
@@ -87,7 +97,7 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
     return;
   }
   enter(operation);
-  if (all_symmetric(operation)) {
+  if (!has_counts(call.op) && all_symmetric(operation)) {
     run_zero_copy(operation);
   } else {
     run_staged(operation, true);
@@ -103,6 +113,24 @@ std::size_t SharedExecutor::piece_count(const Collective& call) const {
   const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(mesh_.world_size()) : 1;
   const std::size_t most = kStagingBytes / size_of(call.dtype) / blocks;
   return std::max<std::size_t>(1, most);
+}
+
+std::string SharedExecutor::explain(const PlanRequest& request) const {
+  const std::size_t bytes = request.count * size_of(request.dtype);
+  Collective call;
+  call.op = request.op;
+  call.dtype = request.dtype;
+  call.count = request.count;
+  std::string how = fmt::format(
+      "read and written in place when all buffers lie in symmetric memory, otherwise by way of a "
+      "staging area of {} KB",
+      kStagingBytes >> 10);
+  if (is_small(call))
+    how = fmt::format("by way of the staging area, up to {} KB", kSmallBytes >> 10);
+  const bool one_shot = request.op == Op::kAllReduce && bytes <= kOneShotBytes;
+  return fmt::format("{} of {} x {} ({} B) among {} ranks in shared memory: {}; {}\n",
+                     name_of(request.op), request.count, name_of(request.dtype), bytes,
+                     mesh_.world_size(), one_shot ? "one_shot" : "direct", how);
 }
 
 SharedPlace SharedExecutor::find(const void* data, std::size_t bytes) const {
@@ -210,14 +238,14 @@ void SharedExecutor::run_zero_copy(const Operation& operation) {
     } else if (step.kind == Step::Kind::kCopy) {
       copy_bytes(call.output + step.to.offset * operation.element,
                  call.input + step.from.offset * operation.element, bytes);
-    } else if (step.kind == Step::Kind::kReceive && step.round == 0) {
+    } else if (step.kind == Step::Kind::kReceive && step.from.space == Space::kInput) {
       const std::byte* source = peer_input(step.peer, step.from.offset);
-      if (step.to.space == Space::kSlot) {
-        contributions_[step.to.offset] = source;
+      if (step.to.space == Space::kScratch) {
+        contributions_[static_cast<std::size_t>(step.peer)] = source;
       } else {
         copy_bytes(call.output + step.to.offset * operation.element, source, bytes);
       }
-    }  // a send of input is the peer's receive; round 1 was delivered by the reduce
+    }  // a send of input is the peer's receive; results were delivered by the reduce
   }
   barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
 }
@@ -232,11 +260,12 @@ void SharedExecutor::reduce_and_deliver(const Operation& operation, const Schedu
   targets.clear();
   if (step.to.space == Space::kOutput) targets.push_back(call.output + step.to.offset * element);
   for (const Step& send : schedule.steps) {
-    if (send.kind != Step::Kind::kSend || send.round == 0) continue;
+    if (send.kind != Step::Kind::kSend || send.from.space == Space::kInput) continue;
     targets.push_back(symmetric(send.peer, announced_[static_cast<std::size_t>(send.peer)].output) +
                       send.to.offset * element);
   }
-  contributions_[static_cast<std::size_t>(mesh_.rank())] = call.input + step.from.offset * element;
+  const auto self = static_cast<std::size_t>(mesh_.rank());
+  contributions_[self] = call.input + own_offset(schedule, step) * element;
   auto& sources = block_sources_;
   const std::size_t block = kDeliverBytes / element;
   for (std::size_t begin = 0; begin < step.count; begin += block) {
@@ -256,6 +285,10 @@ void SharedExecutor::run_staged(const Operation& operation, bool entered) {
   const std::size_t most = piece_count(call);
   const bool one_shot =
       call.op == Op::kAllReduce && call.count * operation.element <= kOneShotBytes;
+  if (has_counts(call.op)) {
+    run_staged_blocks(operation, entered);
+    return;
+  }
   std::size_t begin = 0;
   do {
     const std::size_t count = std::min(most, call.count - begin);
@@ -273,6 +306,39 @@ void SharedExecutor::run_staged(const Operation& operation, bool entered) {
     run_piece(operation, schedule_for(spec, one_shot), begin, hands_around);
     begin += count;
   } while (begin < call.count);
+}
+
+// As run_staged(), with blocks of unequal counts: each has room for the longest piece.
+void SharedExecutor::run_staged_blocks(const Operation& operation, bool entered) {
+  const auto& call = operation.call;
+  const int rank = mesh_.rank();
+  const int world = mesh_.world_size();
+  const std::size_t most = piece_count(call);
+  const std::size_t length = *std::max_element(call.counts.begin(), call.counts.end());
+  const BlockTable blocks = BlockTable::of(call, world);
+  ScheduleSpec spec{call.op, rank, world};
+  std::size_t begin = 0;
+  do {
+    ++staging_turn_;
+    const BlockTable piece = blocks.piece(call.op, begin, most, false);
+    const BlockTable packed = blocks.piece(call.op, begin, most, true);
+    const int receivers = gives_blocks(call.op) ? world : 1;
+    for (int to = 0; to < receivers; ++to) {
+      spec.blocks = &piece;
+      const Block source = spec.given(rank, to);
+      spec.blocks = &packed;
+      copy_bytes(staging(rank) + spec.given(rank, to).offset * operation.element,
+                 call.input + source.offset * operation.element, source.count * operation.element);
+    }
+    if (entered) {
+      barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+    } else {
+      enter(operation);
+      entered = true;
+    }
+    run_piece(operation, build_direct(spec), 0, false);
+    begin += most;
+  } while (begin < length);
 }
 
 // The staging area holds a piece of each input block, one after the other.
@@ -293,10 +359,10 @@ void SharedExecutor::run_piece(const Operation& operation, const Schedule& sched
   const std::size_t element = operation.element;
   std::byte* const own = staging(mesh_.rank());
   std::byte* const output = call.output == nullptr ? nullptr : call.output + begin * element;
-  bool in_round_one = false;
-  const auto begin_round_one = [&] {
-    if (in_round_one || !hands_around) return;
-    in_round_one = true;
+  bool results_are_there = false;
+  const auto wait_for_results = [&] {
+    if (results_are_there || !hands_around) return;
+    results_are_there = true;
     barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
   };
   for (const Step& step : schedule.steps) {
@@ -304,27 +370,28 @@ void SharedExecutor::run_piece(const Operation& operation, const Schedule& sched
     if (step.kind == Step::Kind::kCopy) {
       copy_bytes(output + step.to.offset * element, own + step.from.offset * element, bytes);
     } else if (step.kind == Step::Kind::kReduce) {
-      contributions_[static_cast<std::size_t>(mesh_.rank())] = own + step.from.offset * element;
-      std::byte* result =
-          hands_around ? own + step.from.offset * element : output + step.to.offset * element;
+      std::byte* const mine = own + own_offset(schedule, step) * element;
+      contributions_[static_cast<std::size_t>(mesh_.rank())] = mine;
+      std::byte* result = hands_around ? mine : output + step.to.offset * element;
       reduce(contributions_, result, step.count, call.dtype, call.reduce_op);
       if (hands_around && step.to.space == Space::kOutput) {
         copy_bytes(output + step.to.offset * element, result, bytes);
       }
     } else if (step.kind == Step::Kind::kReceive) {
-      if (step.round == 1) begin_round_one();
+      const bool is_result = step.from.space != Space::kInput;
+      if (is_result) wait_for_results();
       // A result lies in its maker's staging area where the input of that chunk was: at the offset
       // it has in the output.
-      const std::size_t offset = step.round == 1 ? step.to.offset : step.from.offset;
+      const std::size_t offset = is_result ? step.to.offset : step.from.offset;
       const std::byte* source = staging(step.peer) + offset * element;
-      if (step.to.space == Space::kSlot) {
-        contributions_[step.to.offset] = source;
+      if (step.to.space == Space::kScratch) {
+        contributions_[static_cast<std::size_t>(step.peer)] = source;
       } else {
         copy_bytes(output + step.to.offset * element, source, bytes);
       }
     }
   }
-  begin_round_one();  // also for ranks that fetch nothing
+  wait_for_results();  // also for ranks that fetch nothing
 }
 
 const Schedule& SharedExecutor::schedule_for(const ScheduleSpec& spec, bool one_shot) {

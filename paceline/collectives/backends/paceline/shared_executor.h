@@ -14,10 +14,12 @@
 // Thread safety: none; calls come one at a time.
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "paceline/collectives/backends/paceline/phase_barrier.h"
+#include "paceline/collectives/planner.h"
 #include "paceline/collectives/schedule.h"
 #include "paceline/transport/mesh.h"
 
@@ -30,6 +32,7 @@ class SharedExecutor {
   SharedExecutor(Mesh& mesh, Deadline deadline);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
+  std::string explain(const PlanRequest& request) const;
   // Collective.
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
   // Whether this rank's memory lies in what allocate() gave.
@@ -48,6 +51,7 @@ class SharedExecutor {
   void require_inside(const Operation& operation) const;
   void run_zero_copy(const Operation& operation);
   void run_staged(const Operation& operation, bool entered);
+  void run_staged_blocks(const Operation& operation, bool entered);
   void copy_in(const Operation& operation, std::size_t begin, std::size_t count);
   void run_piece(const Operation& operation, const Schedule& schedule, std::size_t begin,
                  bool hands_around);

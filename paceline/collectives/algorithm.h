@@ -1,0 +1,43 @@
+#pragma once
+
+// The algorithms by name, and what each can do.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "paceline/collectives/schedule.h"
+
+namespace paceline {
+
+enum class Algorithm : std::uint8_t {
+  kDirect,     // algorithms/direct.h: every operation
+  kOneShot,    // algorithms/direct.h
+  kTree,       // algorithms/tree.h
+  kDoubling,   // algorithms/recursive.h
+  kHalving,    // algorithms/recursive.h
+  kRing,       // algorithms/ring.h
+  kBruck,      // algorithms/bruck.h
+  kChain,      // algorithms/chain.h
+  kHierarchy,  // algorithms/hierarchy.h
+};
+inline constexpr std::array kAllAlgorithms = {
+    Algorithm::kDirect,   Algorithm::kOneShot, Algorithm::kTree,
+    Algorithm::kDoubling, Algorithm::kHalving, Algorithm::kRing,
+    Algorithm::kBruck,    Algorithm::kChain,   Algorithm::kHierarchy};
+
+// "direct", "one_shot", ...
+std::string_view name_of(Algorithm algorithm);
+// Whether it is defined for the operation.
+bool serves(Algorithm algorithm, Op op);
+// Whether a sum has the bits of kernels/reduce.h: all but the ring's.
+bool keeps_order(Algorithm algorithm, Op op);
+// Whether it needs the blocks of the whole call side by side, so that the call cannot be cut.
+bool needs_whole_call(Algorithm algorithm, Op op);
+
+// What one rank does, for ranks that send messages: the algorithm's steps, with what it takes that
+// every rank hears of every other (schedule.h). Pure. Requires: serves(algorithm, spec.op);
+// spec.chunk for kChain, spec.hosts for kHierarchy.
+Schedule build(Algorithm algorithm, const ScheduleSpec& spec);
+
+}  // namespace paceline

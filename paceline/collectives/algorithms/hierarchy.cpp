@@ -1,0 +1,395 @@
+#include "paceline/collectives/algorithms/hierarchy.h"
+
+#include "paceline/collectives/algorithms/direct.h"
+#include "paceline/collectives/algorithms/recursive.h"
+#include "paceline/collectives/algorithms/schedule_builder.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kMostDirectHosts = 4;
+
+class Hierarchy {
+ public:
+  Hierarchy(ScheduleBuilder& builder, const ScheduleSpec& spec)
+      : builder_(builder),
+        spec_(spec),
+        hosts_(*spec.hosts),
+        host_(hosts_.host_of[static_cast<std::size_t>(spec.rank)]),
+        local_(hosts_.neighbours(spec.rank)),
+        position_(hosts_.local_index(spec.rank)),
+        num_lanes_(local_.size()) {
+    for (const auto& members : hosts_.members) num_lanes_ = std::min(num_lanes_, members.size());
+    for (int host = 0; host < num_hosts(); ++host) subtrees_.push_back(subtrees_of(hosts_, host));
+  }
+
+  // Scratch: every rank's input, then the result.
+  void all_reduce() {
+    stage(spec_.count);
+    if (carries()) {
+      const Chunk lane = lane_of(position_);
+      if (runs_recursively()) {
+        add_up_recursively(lane);
+      } else {
+        add_up_directly(lane);
+      }
+    }
+    builder_.meet();
+    fetch_lanes(spec_.count);
+  }
+
+  // As all_reduce, but every lane's sum is made on the root's host.
+  void reduce() {
+    stage(spec_.count);
+    const int root_host = host_of(spec_.root);
+    if (carries()) {
+      const Chunk lane = lane_of(position_);
+      add_own(lane, 0, lane.count());
+      if (host_ == root_host) {
+        receive_and_finish(lane, 0, lane.count(), scratch(spec_.count + lane.begin));
+      } else {
+        send_partials(carrier(root_host), 0, lane.count());
+      }
+    }
+    if (host_ != root_host) return;
+    builder_.meet();
+    if (spec_.rank == spec_.root) fetch_lanes(spec_.count);
+  }
+
+  // Scratch: the buffer.
+  void broadcast() {
+    const int root_host = host_of(spec_.root);
+    if (spec_.rank == spec_.root) {
+      builder_.copy(input(0), scratch(0), spec_.count);
+      builder_.copy(input(0), output(0), spec_.count);
+    }
+    if (host_ == root_host) builder_.meet();
+    if (carries()) pass_on(root_host);
+    if (host_ != root_host) builder_.meet();
+    if (host_ == root_host) {
+      if (spec_.rank != spec_.root) builder_.copy(scratch(0), output(0), spec_.count, spec_.root);
+      return;
+    }
+    fetch_lanes(0);
+  }
+
+  // Scratch: every rank's block, where somebody of this host has it.
+  void all_gather() {
+    const auto block = [&](int rank) {
+      return scratch(static_cast<std::size_t>(rank) * spec_.count);
+    };
+    builder_.copy(input(0), block(spec_.rank), spec_.count);
+    for (int step = 1; step < num_hosts(); ++step) {
+      const int other = (host_ + step) % num_hosts();
+      builder_.send(receiver_for(spec_.rank, other), input(0), block(spec_.rank), spec_.count);
+    }
+    for (int step = 1; step < num_hosts(); ++step) {
+      const int other = (host_ - step + num_hosts()) % num_hosts();
+      for (const int rank : members(other)) {
+        if (receiver_for(rank, host_) != spec_.rank) continue;
+        builder_.receive(rank, input(0), block(rank), spec_.count);
+      }
+    }
+    builder_.meet();
+    for (int rank = 0; rank < spec_.world_size; ++rank) {
+      const int owner = host_of(rank) == host_ ? rank : receiver_for(rank, host_);
+      builder_.copy(block(rank), output(spec_.placed(rank, spec_.rank).offset), spec_.count, owner);
+    }
+  }
+
+  // Scratch: every rank's input, block by block. For each rank of another host one rank of this
+  // host adds up what its host gives to it.
+  void reduce_scatter() {
+    const auto block = [&](int rank) {
+      return scratch(static_cast<std::size_t>(rank) * spec_.count);
+    };
+    for (int rank = 0; rank < spec_.world_size; ++rank) {
+      builder_.copy(input(spec_.given(spec_.rank, rank).offset), block(rank), spec_.count);
+    }
+    builder_.meet();
+    std::vector<Operand> operands;
+    std::size_t raw = static_cast<std::size_t>(spec_.world_size) * spec_.count;
+    std::size_t wide = kTurns * spec_.count;
+    for (const auto& [tree, host] : all_subtrees()) {
+      if (host == host_) {
+        for (int rank = tree.first; rank < tree.first + tree.num_ranks; ++rank) {
+          operands.push_back({block(spec_.rank), rank});
+        }
+        continue;
+      }
+      const Place place = tree.num_ranks == 1 ? scratch(raw) : partial(wide);
+      (tree.num_ranks == 1 ? raw : wide) += spec_.count;
+      builder_.receive(receiver_for(spec_.rank, host), place, place, spec_.count);
+      operands.push_back({place, -1, static_cast<std::size_t>(tree.num_ranks)});
+    }
+    help_other_hosts();
+    builder_.reduce(operands, output(spec_.placed(spec_.rank, spec_.rank).offset), spec_.count);
+  }
+
+ private:
+  // Sums that may be on their way at a time.
+  static constexpr std::size_t kTurns = 4;
+
+  int num_hosts() const { return static_cast<int>(hosts_.size()); }
+  int host_of(int rank) const { return hosts_.host_of[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& members(int host) const {
+    return hosts_.members[static_cast<std::size_t>(host)];
+  }
+  const std::vector<Subtree>& own_subtrees() const {
+    return subtrees_[static_cast<std::size_t>(host_)];
+  }
+  bool carries() const { return position_ < num_lanes_; }
+  // The rank that carries this rank's lane on another host.
+  int carrier(int host) const { return members(host)[position_]; }
+  // The rank of `host` that does what there is to do there for `rank` of another host.
+  int receiver_for(int rank, int host) const {
+    return members(host)[hosts_.local_index(rank) % members(host).size()];
+  }
+  Chunk lane_of(std::size_t position) const {
+    return chunk_of(spec_.count, static_cast<int>(position), static_cast<int>(num_lanes_));
+  }
+
+  // Adds up and sends what this rank has to for the blocks of other hosts' ranks.
+  void help_other_hosts() {
+    const auto& trees = own_subtrees();
+    std::size_t turn = 0;
+    for (int step = 1; step < num_hosts(); ++step) {
+      for (const int rank : members((host_ + step) % num_hosts())) {
+        if (receiver_for(rank, host_) != spec_.rank) continue;
+        for (std::size_t tree = 0; tree < trees.size(); ++tree) {
+          const Place sum = partial((turn++ % kTurns) * spec_.count);
+          send_sum(rank, trees[tree], scratch(static_cast<std::size_t>(rank) * spec_.count), sum,
+                   spec_.count);
+        }
+      }
+    }
+  }
+
+  // All hosts' subtrees in rank order.
+  std::vector<std::pair<Subtree, int>> all_subtrees() const {
+    std::vector<std::pair<Subtree, int>> all;
+    for (int host = 0; host < num_hosts(); ++host) {
+      for (const Subtree& tree : subtrees_[static_cast<std::size_t>(host)]) {
+        all.emplace_back(tree, host);
+      }
+    }
+    std::sort(all.begin(), all.end(),
+              [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
+    return all;
+  }
+
+  void stage(std::size_t count) {
+    builder_.copy(input(0), scratch(0), count);
+    builder_.meet();
+  }
+
+  // From every lane's carrier, where the result begins at `base` of its scratch.
+  void fetch_lanes(std::size_t base) {
+    for (std::size_t lane = 0; lane < num_lanes_; ++lane) {
+      const Chunk chunk = lane_of(lane);
+      builder_.copy(scratch(base + chunk.begin), output(chunk.begin), chunk.count(), local_[lane]);
+    }
+  }
+
+  static std::vector<Operand> contributions(const Subtree& tree, Place place) {
+    std::vector<Operand> operands;
+    for (int rank = tree.first; rank < tree.first + tree.num_ranks; ++rank) {
+      operands.push_back({place, rank});
+    }
+    return operands;
+  }
+
+  // Adds up a subtree into `sum` and sends it; a single contribution is sent as it is.
+  void send_sum(int peer, const Subtree& tree, Place from, Place sum, std::size_t count) {
+    if (tree.num_ranks == 1) {
+      builder_.send(peer, from, from, count, tree.first);
+      return;
+    }
+    builder_.reduce(contributions(tree, from), sum, count);
+    builder_.send(peer, sum, sum, count);
+  }
+
+  // ---- lanes: the partial sum of subtree t of this host begins at t times the lane's length
+
+  Place own_sum(std::size_t tree, std::size_t offset) const {
+    return partial(tree * lane_of(0).count() + offset);
+  }
+
+  // This host's part [begin, begin + count) of the lane, a partial for each subtree of more than
+  // one rank.
+  void add_own(const Chunk& lane, std::size_t begin, std::size_t count) {
+    const auto& trees = own_subtrees();
+    for (std::size_t tree = 0; tree < trees.size(); ++tree) {
+      if (trees[tree].num_ranks == 1) continue;
+      builder_.reduce(contributions(trees[tree], scratch(lane.begin + begin)), own_sum(tree, begin),
+                      count);
+    }
+  }
+
+  void send_partials(int peer, std::size_t begin, std::size_t count) {
+    const auto& trees = own_subtrees();
+    const Place from = scratch(lane_of(position_).begin + begin);
+    for (std::size_t tree = 0; tree < trees.size(); ++tree) {
+      if (trees[tree].num_ranks == 1) {
+        builder_.send(peer, from, from, count, trees[tree].first);
+      } else {
+        builder_.send(peer, own_sum(tree, begin), own_sum(tree, begin), count);
+      }
+    }
+  }
+
+  // All hosts' partial sums of [begin, begin + count) of the lane into `to`.
+  void receive_and_finish(const Chunk& lane, std::size_t begin, std::size_t count, Place to) {
+    const std::size_t longest = lane_of(0).count();
+    std::size_t wide = own_subtrees().size() * longest;
+    std::size_t raw = 2 * spec_.count;
+    std::vector<std::size_t> seen(hosts_.size());
+    std::vector<Operand> operands;
+    for (const auto& [tree, host] : all_subtrees()) {
+      const std::size_t number = seen[static_cast<std::size_t>(host)]++;
+      const auto ranks = static_cast<std::size_t>(tree.num_ranks);
+      if (host == host_) {
+        if (tree.num_ranks == 1) {
+          operands.push_back({scratch(lane.begin + begin), tree.first});
+        } else {
+          operands.push_back({own_sum(number, begin), -1, ranks});
+        }
+        continue;
+      }
+      const Place place = tree.num_ranks == 1 ? scratch(raw) : partial(wide);
+      (tree.num_ranks == 1 ? raw : wide) += count;
+      builder_.receive(carrier(host), place, place, count);
+      operands.push_back({place, -1, ranks});
+    }
+    builder_.reduce(operands, to, count);
+  }
+
+  // Each host's carrier finishes a part of the lane and hands it to the others.
+  void add_up_directly(const Chunk& lane) {
+    const auto part_of = [&](int host) { return chunk_of(lane.count(), host, num_hosts()); };
+    const auto result = [&](const Chunk& part) {
+      return scratch(spec_.count + lane.begin + part.begin);
+    };
+    for (int step = 1; step < num_hosts(); ++step) {
+      const int other = (host_ + step) % num_hosts();
+      const Chunk part = part_of(other);
+      add_own(lane, part.begin, part.count());
+      send_partials(carrier(other), part.begin, part.count());
+    }
+    const Chunk mine = part_of(host_);
+    add_own(lane, mine.begin, mine.count());
+    receive_and_finish(lane, mine.begin, mine.count(), result(mine));
+    for (int step = 1; step < num_hosts(); ++step) {
+      const int other = (host_ + step) % num_hosts();
+      builder_.send(carrier(other), result(mine), result(mine), mine.count());
+    }
+    for (int step = 1; step < num_hosts(); ++step) {
+      const int other = (host_ - step + num_hosts()) % num_hosts();
+      const Chunk part = part_of(other);
+      builder_.receive(carrier(other), result(part), result(part), part.count());
+    }
+  }
+
+  // Every host is one subtree of the same size, in the order of the hosts.
+  bool runs_recursively() const {
+    if (hosts_.size() <= kMostDirectHosts) return false;
+    for (int host = 0; host < num_hosts(); ++host) {
+      const auto& trees = subtrees_[static_cast<std::size_t>(host)];
+      const auto size = static_cast<int>(local_.size());
+      if (trees.size() != 1 || trees[0] != Subtree{host * size, size}) return false;
+    }
+    return true;
+  }
+
+  void add_up_recursively(const Chunk& lane) {
+    Team team;
+    for (int host = 0; host < num_hosts(); ++host) team.ranks.push_back(carrier(host));
+    team.index = host_;
+    team.leaf_ranks = local_.size();
+    team.leaf = local_.size() == 1 ? scratch(lane.begin) : own_sum(0, 0);
+    team.result = scratch(spec_.count + lane.begin);
+    team.scratch_base = 2 * spec_.count;
+    team.partial_base = lane_of(0).count();
+    add_own(lane, 0, lane.count());
+    add_halving_all_reduce(builder_, team, lane.count());
+  }
+
+  // Between hosts, counted from the root's, in a binomial tree; from the root's own scratch there.
+  void pass_on(int root_host) {
+    const Chunk lane = lane_of(position_);
+    const int distance = (host_ - root_host + num_hosts()) % num_hosts();
+    const auto carrier_at = [&](int from_root) {
+      return carrier((root_host + from_root) % num_hosts());
+    };
+    int step = 1 << levels_of(num_hosts());
+    const Place place = scratch(lane.begin);
+    if (distance != 0) {
+      step = distance & -distance;
+      builder_.receive(carrier_at(distance - step), place, place, lane.count());
+    }
+    for (step /= 2; step > 0; step /= 2) {
+      if (distance + step >= num_hosts()) continue;
+      builder_.send(carrier_at(distance + step), place, place, lane.count(),
+                    distance == 0 ? spec_.root : -1);
+    }
+  }
+
+  ScheduleBuilder& builder_;
+  const ScheduleSpec& spec_;
+  const Hosts& hosts_;
+  const int host_;
+  const std::vector<int>& local_;
+  const std::size_t position_;
+  std::size_t num_lanes_;
+  std::vector<std::vector<Subtree>> subtrees_;  // by host
+};
+
+// The largest subtrees inside [first, first + number) whose ranks are all in `host`.
+void collect(const Hosts& hosts, int host, int first, int number, std::vector<Subtree>& out) {
+  int inside = 0;
+  for (int rank = first; rank < first + number; ++rank) {
+    inside += hosts.host_of[static_cast<std::size_t>(rank)] == host ? 1 : 0;
+  }
+  if (inside == number) {
+    out.push_back({first, number});
+  } else if (inside > 0) {
+    const int left = floor_power_of_two(number - 1);
+    collect(hosts, host, first, left, out);
+    collect(hosts, host, first + left, number - left, out);
+  }
+}
+
+}  // namespace
+
+std::vector<Subtree> subtrees_of(const Hosts& hosts, int host) {
+  std::vector<Subtree> trees;
+  collect(hosts, host, 0, hosts.world_size(), trees);
+  return trees;
+}
+
+Schedule build_hierarchy(const ScheduleSpec& spec) {
+  ScheduleBuilder builder(spec);
+  Hierarchy hierarchy(builder, spec);
+  switch (spec.op) {
+    case Op::kAllReduce:
+      hierarchy.all_reduce();
+      break;
+    case Op::kReduce:
+      hierarchy.reduce();
+      break;
+    case Op::kBroadcast:
+      hierarchy.broadcast();
+      break;
+    case Op::kAllGather:
+      hierarchy.all_gather();
+      break;
+    case Op::kReduceScatter:
+      hierarchy.reduce_scatter();
+      break;
+    default:
+      break;
+  }
+  return builder.take();
+}
+
+}  // namespace paceline

@@ -1,0 +1,206 @@
+#include "paceline/collectives/calibration.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "paceline/collectives/kernels/reduce.h"
+#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/text.h"
+#include "paceline/core/check.h"
+#include "paceline/core/host.h"
+
+namespace paceline {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::json;
+
+constexpr std::size_t kLargeBytes = 4 << 20;
+constexpr int kRounds = 15;
+
+// The median of some rounds: machines pause.
+double median_seconds(const std::function<void()>& body) {
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto begin = Clock::now();
+    body();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
+  return seconds[kRounds / 2];
+}
+
+double reduce_rate() {
+  const std::vector<float> a(kLargeBytes / 8, 1.0f);
+  const std::vector<float> b(kLargeBytes / 8, 2.0f);
+  std::vector<float> sum(a.size());
+  const std::array sources = {reinterpret_cast<const std::byte*>(a.data()),
+                              reinterpret_cast<const std::byte*>(b.data())};
+  const double seconds = median_seconds([&] {
+    reduce(sources, reinterpret_cast<std::byte*>(sum.data()), sum.size(), Dtype::kFloat32,
+           ReduceOp::kSum);
+  });
+  return static_cast<double>(kLargeBytes) / std::max(seconds, 1e-9);
+}
+
+double copy_rate() {
+  const std::vector<std::byte> from(kLargeBytes);
+  std::vector<std::byte> to(kLargeBytes);
+  const double seconds = median_seconds([&] { std::copy(from.begin(), from.end(), to.begin()); });
+  return static_cast<double>(kLargeBytes) / std::max(seconds, 1e-9);
+}
+
+// Half a round trip between this rank and `peer`; the lower rank begins.
+double one_way_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
+  std::vector<std::byte> data(bytes);
+  const auto view = std::span(data);
+  const auto round_trip = [&] {
+    if (group.rank() < peer) {
+      group.send(view, peer);
+      group.recv(view, peer);
+    } else {
+      group.recv(view, peer);
+      group.send(view, peer);
+    }
+  };
+  round_trip();  // connections and pages are warm
+  return median_seconds(round_trip) / 2;
+}
+
+// Between `a` and `b`, on those two; the others do nothing.
+void measure_link(ProcessGroup& group, int a, int b, LinkCost& link) {
+  if (group.rank() != a && group.rank() != b) return;
+  const int peer = group.rank() == a ? b : a;
+  const double small = one_way_seconds(group, peer, 8);
+  const double large = one_way_seconds(group, peer, kLargeBytes);
+  // What a processor spends is part of what a message takes: a fifth each end, by experience.
+  link.message_s = small / 5;
+  link.latency_s = small - 2 * link.message_s;
+  link.bytes_per_s = static_cast<double>(kLargeBytes) / std::max(large - small, 1e-9);
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 16> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%d", &parts);
+  return {text.data(), length};
+}
+
+Json to_json(const LinkCost& link) {
+  return {{"latency_s", link.latency_s},
+          {"message_s", link.message_s},
+          {"bytes_per_s", link.bytes_per_s}};
+}
+
+double positive(const Json& json, const char* name) {
+  const double value = json.at(name).get<double>();
+  check(std::isfinite(value) && value > 0, "{} is {}", name, value);
+  return value;
+}
+
+LinkCost link_from(const Json& json) {
+  return {.latency_s = positive(json, "latency_s"),
+          .message_s = positive(json, "message_s"),
+          .bytes_per_s = positive(json, "bytes_per_s")};
+}
+
+std::string to_text(const CostModel& costs) {
+  const Json json = {{"format", "paceline costs"},
+                     {"version", 1},
+                     {"origin", costs.origin},
+                     {"network", to_json(costs.network)},
+                     {"sockets", to_json(costs.sockets)},
+                     {"reduce_bytes_per_s", costs.reduce_bytes_per_s},
+                     {"copy_bytes_per_s", costs.copy_bytes_per_s},
+                     {"meet_s", costs.meet_s}};
+  return json.dump(2) + "\n";
+}
+
+CostModel from_text(const std::string& text) {
+  const Json json = Json::parse(text);
+  check(json.at("format") == "paceline costs" && json.at("version") == 1,
+        "it is another kind of file");
+  CostModel costs;
+  costs.origin = json.at("origin").get<std::string>();
+  costs.network = link_from(json.at("network"));
+  costs.sockets = link_from(json.at("sockets"));
+  costs.reduce_bytes_per_s = positive(json, "reduce_bytes_per_s");
+  costs.copy_bytes_per_s = positive(json, "copy_bytes_per_s");
+  costs.meet_s = positive(json, "meet_s");
+  return costs;
+}
+
+}  // namespace
+
+CostModel measure_costs(ProcessGroup& group) {
+  CostModel costs;
+  const Hosts hosts = group.hosts();
+  costs.reduce_bytes_per_s = reduce_rate();
+  costs.copy_bytes_per_s = copy_rate();
+  // Rank 0 takes part in both, so that it knows.
+  const auto& local = hosts.members[0];
+  if (local.size() > 1) measure_link(group, 0, local[1], costs.sockets);
+  if (hosts.size() > 1) measure_link(group, 0, hosts.members[1][0], costs.network);
+  group.barrier();
+  if (hosts.size() == 1 && group.transport() != "tcp") {
+    costs.meet_s = median_seconds([&] { group.barrier(); });
+  }
+  costs.origin = fmt::format("{} of {}", host_name(), today());
+  return from_text(broadcast_text(group, to_text(costs), 0));
+}
+
+std::filesystem::path calibration_path() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string chosen = variable("PACELINE_CALIBRATION");
+  if (chosen == "off") return {};
+  if (!chosen.empty()) return chosen;
+  const std::string cache = variable("XDG_CACHE_HOME");
+  const std::string home = variable("HOME");
+  if (cache.empty() && home.empty()) return {};
+  const auto base =
+      cache.empty() ? std::filesystem::path(home) / ".cache" : std::filesystem::path(cache);
+  return base / "paceline" / "costs.json";
+}
+
+void save_calibration(const CostModel& costs, const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  const auto temporary = path.string() + ".new";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << to_text(costs);
+  file.close();
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) {
+    throw system_error(fmt::format("writing the calibration {}", path.string()),
+                       error ? error.value() : errno);
+  }
+}
+
+std::optional<CostModel> load_calibration(const std::filesystem::path& path) {
+  if (path.empty()) return {};
+  std::ifstream file(path);
+  if (!file) return {};
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  try {
+    return from_text(text);
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kCorrupt, "the calibration {} cannot be read: {}; measure again or remove it",
+         path.string(), error.what());
+  }
+}
+
+}  // namespace paceline

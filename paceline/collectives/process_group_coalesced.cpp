@@ -1,0 +1,176 @@
+// The group's operations on many buffers at once. The buffers of a rank are one long stream of
+// elements; a window of it at a time is copied into one flat buffer, taken through the plain
+// operation, and copied back.
+
+#include <algorithm>
+#include <cstring>
+
+#include "paceline/collectives/process_group.h"
+#include "paceline/core/check.h"
+
+namespace paceline {
+namespace {
+
+// Of one window, over all that a rank gives or gets.
+constexpr std::size_t kWindowBytes = 4 << 20;
+
+struct Segment {
+  std::byte* data;
+  std::size_t bytes;
+};
+using Stream = std::vector<Segment>;
+
+// Copies the stream's bytes [begin, begin + bytes) to or from `flat`.
+template <class Copy>
+void for_each_part(const Stream& stream, std::size_t begin, std::size_t bytes, std::byte* flat,
+                   Copy copy) {
+  for (const Segment& segment : stream) {
+    if (begin >= segment.bytes) {
+      begin -= segment.bytes;
+      continue;
+    }
+    const std::size_t part = std::min(bytes, segment.bytes - begin);
+    copy(segment.data + begin, flat, part);
+    flat += part;
+    bytes -= part;
+    begin = 0;
+    if (bytes == 0) return;
+  }
+}
+
+void pack(const Stream& stream, std::size_t begin, std::size_t bytes, std::byte* flat) {
+  for_each_part(
+      stream, begin, bytes, flat,
+      [](const std::byte* data, std::byte* to, std::size_t n) { std::memcpy(to, data, n); });
+}
+
+void unpack(const Stream& stream, std::size_t begin, std::size_t bytes, std::byte* flat) {
+  for_each_part(
+      stream, begin, bytes, flat,
+      [](std::byte* data, const std::byte* from, std::size_t n) { std::memcpy(data, from, n); });
+}
+
+}  // namespace
+
+// `inputs` and `outputs`: one stream for each block of the plain operation's buffers.
+struct ProcessGroup::Coalesced {
+  Collective call;        // but for buffers and count
+  std::size_t total = 0;  // elements of a stream
+  std::vector<Stream> inputs;
+  std::vector<Stream> outputs;
+};
+
+ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuffer> inputs,
+                                                std::span<const Buffer> outputs, int root,
+                                                ReduceOp reduce_op) {
+  const auto name = name_of(op);
+  check(inputs.size() == outputs.size(), "rank {}: {} of {} inputs into {} outputs", rank_, name,
+        inputs.size(), outputs.size());
+  auto held = std::make_shared<Coalesced>();
+  held->inputs.resize(op == Op::kReduceScatter ? world_ranks_.size() : 1);
+  held->outputs.resize(op == Op::kAllGather ? world_ranks_.size() : 1);
+  std::vector<std::size_t> counts;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Buffer& output = outputs[i];
+    const std::size_t count = output.count / held->outputs.size();
+    const Collective one =
+        make(op, op == Op::kBroadcast && rank_ != root ? ConstBuffer() : inputs[i], output, count,
+             root, reduce_op);
+    check(output.dtype == outputs[0].dtype,
+          "rank {}: {} on {} buffers: buffer {} is {}, the first is {}", rank_, name,
+          outputs.size(), i, name_of(output.dtype), name_of(outputs[0].dtype));
+    const std::size_t bytes = count * size_of(output.dtype);
+    for (std::size_t block = 0; block < held->inputs.size(); ++block) {
+      if (one.input == nullptr) continue;
+      held->inputs[block].push_back({const_cast<std::byte*>(one.input) + block * bytes, bytes});
+    }
+    for (std::size_t block = 0; block < held->outputs.size(); ++block) {
+      held->outputs[block].push_back({output.data + block * bytes, bytes});
+    }
+    held->total += count;
+    held->call = one;
+    counts.push_back(count);
+  }
+  held->call.op = op;
+  held->call.root = root;
+  held->call.reduce_op = reduce_op;
+  held->call.layout = layout_of(counts);
+  return [this, held](const WaitOptions& wait) { run_coalesced(*held, wait); };
+}
+
+void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& wait) {
+  Collective call = coalesced.call;
+  const std::size_t element = size_of(call.dtype);
+  const std::size_t blocks = coalesced.inputs.size() + coalesced.outputs.size();
+  const std::size_t most = std::max<std::size_t>(1, kWindowBytes / element / blocks);
+  const std::size_t window = std::min(most, coalesced.total);
+  flat_.resize(std::max(flat_.size(), window * blocks * element));
+  std::size_t begin = 0;
+  do {
+    call.count = std::min(window, coalesced.total - begin);
+    const std::size_t bytes = call.count * element;
+    std::byte* const flat_input = flat_.data();
+    std::byte* const flat_output = flat_input + coalesced.inputs.size() * bytes;
+    for (std::size_t block = 0; block < coalesced.inputs.size(); ++block) {
+      pack(coalesced.inputs[block], begin * element, bytes, flat_input + block * bytes);
+    }
+    const bool gives = call.op != Op::kBroadcast || rank_ == call.root;
+    call.input = gives && bytes > 0 ? flat_input : nullptr;
+    call.output = bytes > 0 ? flat_output : nullptr;
+    execute(call, {}, wait);
+    for (std::size_t block = 0; block < coalesced.outputs.size(); ++block) {
+      unpack(coalesced.outputs[block], begin * element, bytes, flat_output + block * bytes);
+    }
+    begin += call.count;
+  } while (begin < coalesced.total);
+}
+
+void ProcessGroup::all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op,
+                                        const CallOptions& options) {
+  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
+  run_in_order(coalesced(Op::kAllReduce, inputs, buffers, 0, op), options);
+}
+WorkPtr ProcessGroup::all_reduce_coalesced_async(std::span<const Buffer> buffers, ReduceOp op,
+                                                 const CallOptions& options) {
+  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
+  return enqueue(coalesced(Op::kAllReduce, inputs, buffers, 0, op),
+                 fmt::format("all_reduce_coalesced in group {}", name_), options);
+}
+
+void ProcessGroup::broadcast_coalesced(std::span<const Buffer> buffers, int root,
+                                       const CallOptions& options) {
+  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
+  run_in_order(coalesced(Op::kBroadcast, inputs, buffers, root, {}), options);
+}
+WorkPtr ProcessGroup::broadcast_coalesced_async(std::span<const Buffer> buffers, int root,
+                                                const CallOptions& options) {
+  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
+  return enqueue(coalesced(Op::kBroadcast, inputs, buffers, root, {}),
+                 fmt::format("broadcast_coalesced in group {}", name_), options);
+}
+
+void ProcessGroup::all_gather_coalesced(std::span<const ConstBuffer> inputs,
+                                        std::span<const Buffer> outputs,
+                                        const CallOptions& options) {
+  run_in_order(coalesced(Op::kAllGather, inputs, outputs, 0, {}), options);
+}
+WorkPtr ProcessGroup::all_gather_coalesced_async(std::span<const ConstBuffer> inputs,
+                                                 std::span<const Buffer> outputs,
+                                                 const CallOptions& options) {
+  return enqueue(coalesced(Op::kAllGather, inputs, outputs, 0, {}),
+                 fmt::format("all_gather_coalesced in group {}", name_), options);
+}
+
+void ProcessGroup::reduce_scatter_coalesced(std::span<const ConstBuffer> inputs,
+                                            std::span<const Buffer> outputs, ReduceOp op,
+                                            const CallOptions& options) {
+  run_in_order(coalesced(Op::kReduceScatter, inputs, outputs, 0, op), options);
+}
+WorkPtr ProcessGroup::reduce_scatter_coalesced_async(std::span<const ConstBuffer> inputs,
+                                                     std::span<const Buffer> outputs, ReduceOp op,
+                                                     const CallOptions& options) {
+  return enqueue(coalesced(Op::kReduceScatter, inputs, outputs, 0, op),
+                 fmt::format("reduce_scatter_coalesced in group {}", name_), options);
+}
+
+}  // namespace paceline

@@ -1,0 +1,62 @@
+#pragma once
+
+// Which bytes of a rank are on their way, so that steps in order can overlap with the sends and
+// receives before them: a read waits for what is being received there, a write also for what is
+// being sent from there. Of what is half through, only the rest counts.
+//
+// Thread safety: none.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace paceline {
+
+class Scoreboard {
+ public:
+  struct Bytes {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    bool overlaps(const Bytes& other) const { return begin < other.end && other.begin < end; }
+  };
+
+  // Something that lasts: a send reads `bytes`, a receive writes them.
+  void begin(std::uint64_t id, Bytes bytes, bool writes) {
+    if (bytes.begin < bytes.end) pending_.push_back({id, bytes.begin, bytes, writes});
+  }
+  // moved(id): how many of its bytes are through, from the first on; all if it is that many or
+  // more.
+  template <class Moved>
+  void update(Moved moved) {
+    std::erase_if(pending_, [&](Pending& one) {
+      const std::size_t bytes = moved(one.id);
+      one.rest.begin = std::min(one.rest.end, one.begin + std::min(bytes, one.size()));
+      return one.rest.begin == one.rest.end;
+    });
+  }
+  bool empty() const { return pending_.empty(); }
+  void clear() { pending_.clear(); }
+
+  bool may_read(Bytes bytes) const { return !conflicts(bytes, false); }
+  bool may_write(Bytes bytes) const { return !conflicts(bytes, true); }
+
+ private:
+  struct Pending {
+    std::uint64_t id;
+    std::uintptr_t begin;
+    Bytes rest;  // not yet through
+    bool writes;
+    std::size_t size() const { return rest.end - begin; }
+  };
+
+  bool conflicts(Bytes bytes, bool writes) const {
+    for (const Pending& one : pending_) {
+      if ((writes || one.writes) && one.rest.overlaps(bytes)) return true;
+    }
+    return false;
+  }
+
+  std::vector<Pending> pending_;
+};
+
+}  // namespace paceline

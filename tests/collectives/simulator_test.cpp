@@ -1,0 +1,160 @@
+// The simulator against closed formulas, where there are any.
+
+#include "paceline/collectives/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include "paceline/collectives/algorithm.h"
+#include "paceline/core/error.h"
+#include "paceline/transport/message.h"
+
+namespace paceline {
+namespace {
+
+constexpr double kHeader = sizeof(MessageHeader);
+
+// Round numbers; nothing but the network costs anything.
+CostModel network_only(double latency_s, double bytes_per_s) {
+  CostModel costs;
+  costs.network = {.latency_s = latency_s, .message_s = 0, .bytes_per_s = bytes_per_s};
+  costs.sockets = {.latency_s = 0, .message_s = 0, .bytes_per_s = 1e30};
+  costs.reduce_bytes_per_s = costs.copy_bytes_per_s = 1e30;
+  costs.meet_s = 0;
+  return costs;
+}
+
+SimulationResult simulate_call(Algorithm algorithm, Op op, std::size_t count,
+                               const Topology& topology, std::size_t chunk = 1000) {
+  return simulate(topology, [&](int rank) {
+    ScheduleSpec spec{op, rank, topology.hosts.world_size(), 0, count, count, count};
+    spec.chunk = chunk;
+    spec.hosts = &topology.hosts;
+    return build(algorithm, spec);
+  });
+}
+
+void expect_near(double actual, double expected, double share = 0.01) {
+  EXPECT_NEAR(actual, expected, share * expected);
+}
+
+TEST(Simulator, one_message_takes_its_latency_and_its_bytes) {
+  const Topology topology{Hosts::blocks(2, 1), network_only(1e-3, 1e6)};
+  const auto result = simulate(topology, [](int rank) {
+    Schedule schedule;
+    Step step{.kind = Step::Kind::kSend, .peer = 1, .count = 250};
+    if (rank == 1) {
+      step.kind = Step::Kind::kReceive;
+      step.peer = 0;
+    }
+    schedule.steps.push_back(step);
+    return schedule;
+  });
+  EXPECT_DOUBLE_EQ(result.seconds, 1e-3 + (1000 + kHeader) / 1e6);
+  EXPECT_EQ(result.num_messages, 1u);
+  EXPECT_EQ(result.network_bytes, 1000u + sizeof(MessageHeader));
+}
+
+TEST(Simulator, processor_time_is_paid_at_both_ends_of_a_message) {
+  CostModel costs = network_only(0, 1e30);
+  costs.network.message_s = 1e-3;
+  const Topology topology{Hosts::blocks(4, 1), costs};
+  // Three sends and three receives on every rank; what comes is dealt with as it comes.
+  expect_near(simulate_call(Algorithm::kDirect, Op::kAllGather, 1, topology).seconds, 4e-3);
+}
+
+TEST(Simulator, direct_and_ring_reach_the_bandwidth_bound) {
+  for (const int ranks : {2, 4, 8, 16}) {
+    const Topology topology{Hosts::blocks(ranks, 1), network_only(0, 1e9)};
+    const std::size_t count = 16 << 20;
+    const double bound = 2.0 * (ranks - 1) / ranks * 4 * static_cast<double>(count) / 1e9;
+    expect_near(simulate_call(Algorithm::kDirect, Op::kAllReduce, count, topology).seconds, bound);
+    expect_near(simulate_call(Algorithm::kRing, Op::kAllReduce, count, topology).seconds, bound);
+    if ((ranks & (ranks - 1)) == 0) {
+      expect_near(simulate_call(Algorithm::kHalving, Op::kAllReduce, count, topology).seconds,
+                  bound);
+    }
+  }
+}
+
+TEST(Simulator, trees_take_a_latency_a_level) {
+  for (const int ranks : {2, 3, 8, 13, 16}) {
+    const Topology topology{Hosts::blocks(ranks, 1), network_only(1e-3, 1e30)};
+    const double levels = std::bit_width(static_cast<unsigned>(ranks) - 1);
+    expect_near(simulate_call(Algorithm::kDoubling, Op::kAllReduce, 10, topology).seconds,
+                levels * 1e-3);
+    expect_near(simulate_call(Algorithm::kDirect, Op::kBarrier, 0, topology).seconds,
+                levels * 1e-3);
+    // Down the tree, and the rounds by which all hear of all run beside it.
+    const double broadcast = simulate_call(Algorithm::kTree, Op::kBroadcast, 10, topology).seconds;
+    EXPECT_GE(broadcast, levels * 1e-3 * 0.99);
+    EXPECT_LE(broadcast, 2 * levels * 1e-3);
+  }
+}
+
+TEST(Simulator, a_chain_takes_its_length_in_chunks) {
+  const int ranks = 10;
+  const Topology topology{Hosts::blocks(ranks, 1), network_only(0, 1e9)};
+  const std::size_t count = 1 << 20;
+  const std::size_t chunk = 1 << 14;
+  const double one = (4.0 * chunk + kHeader) / 1e9;
+  const double chunks = static_cast<double>(count) / chunk;
+  // A byte passes each host's way in and way out in one go, so a hop more costs a chunk's time.
+  expect_near(simulate_call(Algorithm::kChain, Op::kBroadcast, count, topology, chunk).seconds,
+              one * (chunks + ranks - 2), 0.03);
+}
+
+TEST(Simulator, the_ranks_of_a_host_share_its_interface) {
+  const std::size_t count = 1 << 22;
+  const double bytes = 4.0 * count;
+  for (const int ranks : {1, 2, 4, 8}) {
+    const Topology topology{Hosts::blocks(2, ranks), network_only(0, 1e9)};
+    const double direct =
+        simulate_call(Algorithm::kDirect, Op::kAllReduce, count, topology).seconds;
+    const double hierarchy =
+        simulate_call(Algorithm::kHierarchy, Op::kAllReduce, count, topology).seconds;
+    expect_near(hierarchy, bytes / 1e9);
+    expect_near(direct, ranks * bytes / 1e9);
+  }
+}
+
+TEST(Simulator, reduces_copies_and_meetings_take_time) {
+  CostModel costs = network_only(0, 1e30);
+  costs.reduce_bytes_per_s = 1e6;
+  const std::size_t count = 64 * 4;
+  const Topology alone{Hosts::blocks(4, 1), costs};
+  expect_near(simulate_call(Algorithm::kDirect, Op::kAllReduce, count, alone).seconds,
+              4.0 * count / 1e6);
+  costs.reduce_bytes_per_s = 1e30;
+  costs.meet_s = 1e-3;
+  const Topology pairs{Hosts::blocks(2, 2), costs};
+  expect_near(simulate_call(Algorithm::kHierarchy, Op::kAllReduce, count, pairs).seconds, 2e-3);
+}
+
+TEST(Simulator, carries_4096_ranks) {
+  const Topology topology{Hosts::blocks(512, 8), CostModel()};
+  const auto small = simulate_call(Algorithm::kDoubling, Op::kAllReduce, 100, topology);
+  EXPECT_EQ(small.num_messages, 4096u * 13);  // 12 rounds and a greeting
+  EXPECT_GT(small.seconds, 12 * topology.costs.sockets.latency_s);
+  const auto large = simulate_call(Algorithm::kHierarchy, Op::kAllReduce, 1 << 20, topology);
+  EXPECT_GT(large.seconds, 2 * 4.0 * (1 << 20) / topology.costs.network.bytes_per_s);
+  EXPECT_THROW(simulate_call(Algorithm::kRing, Op::kAllReduce, 1 << 20, topology), Error);
+}
+
+TEST(Simulator, says_who_waits_for_ever) {
+  const Topology topology{Hosts::blocks(2, 1), CostModel()};
+  try {
+    simulate(topology, [](int rank) {
+      Schedule schedule;
+      if (rank == 1) {
+        schedule.steps.push_back({.kind = Step::Kind::kReceive, .peer = 0, .count = 1});
+      }
+      return schedule;
+    });
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1 waits for ever"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace paceline
