@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <fstream>
 #include <memory>
 
 #include <fcntl.h>
@@ -11,6 +10,7 @@
 #include "paceline/core/topology.h"
 
 #include "apps/bench_options.h"
+#include "apps/bench_planning.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/usage_error.h"
@@ -26,11 +26,15 @@ Examples:
   paceline bench all_reduce
   paceline bench all_reduce --np 2 --sizes 4K,64K,1M --dtype float32 --json FILE
   paceline bench all_reduce --memory symmetric,ordinary --peer all --html curves.html
-  paceline bench all --sizes 64K --check)";
+  paceline bench all --sizes 64K --check
+  paceline bench --calibrate
+  paceline bench all_reduce --simulate hosts=64,ranks=8,link=25Gbit
+  paceline run --hosts a:1,b:1 paceline bench all_reduce --predict)";
 
 struct BenchFormatter : CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: paceline bench OPERATION[,...] [options]\n\n"
+    return "Usage: paceline bench OPERATION[,...] [options]\n"
+           "       paceline bench --calibrate\n\n"
            "Operations: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
            "gather, scatter,\n            barrier; or all\n";
   }
@@ -85,13 +89,6 @@ void require_memory(const bench::SessionOptions& options) {
   }
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  if (!file.flush()) throw system_error(fmt::format("writing {}", path));
-}
-
 void print_participants(const bench::Report& report) {
   const bench::Machine& machine = report.machine;
   fmt::print("{}, {} cores, {:.0f} GiB, {}\n", machine.cpu, machine.cores, machine.memory_gib,
@@ -135,6 +132,7 @@ int bench_command(const Arguments& arguments) {
   }
   const BenchOptions options = check_bench_options(texts, discover_topology().num_usable_cores());
   require_writable("--json", options.json);
+  if (options.mode != BenchMode::kMeasure) return plan_with_bench(options);
   require_writable("--csv", options.csv);
   require_writable("--html", options.html);
   require_memory(options.session);
@@ -142,9 +140,9 @@ int bench_command(const Arguments& arguments) {
   print_participants(session.report());
   const bench::Report& report = measure(session);
   for (const std::string& note : report.notes) fmt::print(stderr, "paceline bench: {}\n", note);
-  write_file(options.json, bench::to_json(report));
-  write_file(options.csv, bench::to_csv(report));
-  write_file(options.html, bench::to_html(report));
+  write_bench_file(options.json, bench::to_json(report));
+  write_bench_file(options.csv, bench::to_csv(report));
+  write_bench_file(options.html, bench::to_html(report));
   return 0;
 }
 

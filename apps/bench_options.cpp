@@ -161,12 +161,95 @@ bool is_fresh(const std::string& text) {
   return text != "warm";
 }
 
+TransportKind transport_of(const std::string& text) {
+  if (text.empty() || text == "auto") return TransportKind::kAuto;
+  if (text == "shm") return TransportKind::kShm;
+  if (text == "tcp") return TransportKind::kTcp;
+  refuse("--transport", text, "auto, shm or tcp");
+}
+
 launch::Environment variables_of(const std::string& transport) {
   if (transport.empty()) return {};
-  if (transport != "auto" && transport != "shm" && transport != "tcp") {
-    refuse("--transport", transport, "auto, shm or tcp");
-  }
   return {{"PACELINE_TRANSPORT", transport}};
+}
+
+std::optional<Algorithm> algorithm_of(const std::string& text) {
+  if (text.empty()) return {};
+  const auto algorithm = algorithm_named(text);
+  if (algorithm) return algorithm;
+  std::vector<std::string> names;
+  for (const Algorithm known : kAllAlgorithms) names.emplace_back(name_of(known));
+  refuse("--algorithm", text, fmt::format("one of {}", fmt::join(names, ", ")));
+}
+
+bench::Cluster cluster_of(const std::string& text) {
+  try {
+    return bench::parse_cluster(text);
+  } catch (const bench::ClusterError& error) {
+    throw UsageError(fmt::format("--simulate: {}", error.what()));
+  }
+}
+
+BenchMode mode_of(const BenchTexts& texts) {
+  if (texts.calibrate) return BenchMode::kCalibrate;
+  if (!texts.simulate.empty()) return BenchMode::kSimulate;
+  if (texts.predict) return BenchMode::kPredict;
+  return texts.explain ? BenchMode::kExplain : BenchMode::kMeasure;
+}
+
+const char* flag_of(BenchMode mode) {
+  switch (mode) {
+    case BenchMode::kCalibrate:
+      return "--calibrate";
+    case BenchMode::kSimulate:
+      return "--simulate";
+    case BenchMode::kPredict:
+      return "--predict";
+    case BenchMode::kExplain:
+      return "--explain";
+    case BenchMode::kMeasure:
+      break;
+  }
+  return "a measurement";
+}
+
+// Every option that means nothing in the mode is an error, so that nobody believes it counted.
+void require_meaning(const BenchTexts& texts, BenchMode mode) {
+  struct Use {
+    const char* flag;
+    bool is_given;
+    std::vector<BenchMode> modes;
+  };
+  using enum BenchMode;
+  const std::vector<Use> uses = {
+      {"an operation", !texts.ops.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
+      {"--np", !texts.np.empty(), {kMeasure, kCalibrate, kExplain, kPredict}},
+      {"--sizes", !texts.sizes.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
+      {"--dtype", !texts.dtype.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
+      {"--placement", !texts.placement.empty(), {kMeasure}},
+      {"--memory", !texts.memory.empty(), {kMeasure}},
+      {"--buffers", !texts.buffers.empty(), {kMeasure}},
+      {"--transport", !texts.transport.empty(), {kMeasure, kExplain, kPredict}},
+      {"--peer", !texts.peer.empty(), {kMeasure}},
+      {"--rounds", !texts.rounds.empty(), {kMeasure}},
+      {"--calls", !texts.calls.empty(), {kMeasure, kPredict}},
+      {"--check", texts.check, {kMeasure}},
+      {"--no-bind", texts.no_bind, {kMeasure}},
+      {"--timeout", !texts.timeout.empty(), {kMeasure, kPredict}},
+      {"--json", !texts.json.empty(), {kMeasure, kSimulate, kPredict}},
+      {"--csv", !texts.csv.empty(), {kMeasure}},
+      {"--html", !texts.html.empty(), {kMeasure}},
+      {"--algorithm", !texts.algorithm.empty(), {kSimulate, kExplain, kPredict}},
+      {"--calibrate", texts.calibrate, {kCalibrate}},
+      {"--simulate", !texts.simulate.empty(), {kSimulate}},
+      {"--explain", texts.explain, {kSimulate, kExplain}},
+      {"--predict", texts.predict, {kPredict}}};
+  for (const Use& use : uses) {
+    const auto& modes = use.modes;
+    if (use.is_given && std::find(modes.begin(), modes.end(), mode) == modes.end()) {
+      throw UsageError(fmt::format("{} has no meaning with {}", use.flag, flag_of(mode)));
+    }
+  }
 }
 
 }  // namespace
@@ -199,6 +282,17 @@ void declare_bench_options(CLI::App& app, BenchTexts& texts) {
   app.add_flag("--no-bind", texts.no_bind, "Do not bind ranks to cores")->group("How");
   value("--timeout", texts.timeout, "S", "120", "Seconds after which a turn has failed", "How");
 
+  app.add_flag("--calibrate", texts.calibrate,
+               "Measure what the planner goes by and keep it for later groups")
+      ->group("Planning");
+  app.add_flag("--explain", texts.explain, "Print which algorithm is taken, and why")
+      ->group("Planning");
+  value("--simulate", texts.simulate, "CLUSTER", "",
+        "Predict for a cluster: hosts=64,ranks=8,link=25Gbit,latency=20us", "Planning");
+  app.add_flag("--predict", texts.predict, "Measure this group, with the prediction beside it")
+      ->group("Planning");
+  value("--algorithm", texts.algorithm, "NAME", "", "Take it wherever it serves", "Planning");
+
   value("--json", texts.json, "FILE", "", "Everything, for programs", "Output");
   value("--csv", texts.csv, "FILE", "", "The rows", "Output");
   value("--html", texts.html, "FILE", "", "A page with curves", "Output");
@@ -206,8 +300,10 @@ void declare_bench_options(CLI::App& app, BenchTexts& texts) {
 
 BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   BenchOptions options;
+  options.mode = mode_of(texts);
+  require_meaning(texts, options.mode);
   bench::SessionOptions& session = options.session;
-  session.ops = ops_of(texts.ops);
+  if (options.mode != BenchMode::kCalibrate) session.ops = ops_of(texts.ops);
   session.num_ranks = static_cast<int>(whole_number(
       "--np", texts.np, std::clamp(num_cores, 2, bench::kMaxRanks), 1, bench::kMaxRanks));
   session.sizes = sizes_of(texts.sizes);
@@ -225,6 +321,10 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   session.peers = peers_of(texts.peer, session);
   session.variables = variables_of(texts.transport);
   session.bind = !texts.no_bind;
+  if (options.mode == BenchMode::kSimulate) options.cluster = cluster_of(texts.simulate);
+  options.explains = texts.explain;
+  options.algorithm = algorithm_of(texts.algorithm);
+  options.transport = transport_of(texts.transport);
   options.json = texts.json;
   options.csv = texts.csv;
   options.html = texts.html;

@@ -7,7 +7,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "paceline/bench/cluster.h"
 #include "paceline/bench/session.h"
+#include "paceline/collectives/algorithm.h"
+#include "paceline/transport/connect.h"
 
 namespace paceline::apps {
 
@@ -15,12 +18,26 @@ namespace paceline::apps {
 struct BenchTexts {
   std::vector<std::string> ops;
   std::string np, sizes, dtype, placement, memory, buffers, rounds, calls, timeout;
-  std::string peer, transport, json, csv, html;
-  bool check = false, no_bind = false, help = false;
+  std::string peer, transport, json, csv, html, simulate, algorithm;
+  bool check = false, no_bind = false, calibrate = false, explain = false, predict = false;
+  bool help = false;
+};
+
+enum class BenchMode {
+  kMeasure,    // side by side with others
+  kCalibrate,  // the costs that the planner goes by
+  kSimulate,   // a cluster that is not at hand
+  kExplain,    // which algorithm, and why
+  kPredict,    // planned and simulated beside measured
 };
 
 struct BenchOptions {
+  BenchMode mode = BenchMode::kMeasure;
   bench::SessionOptions session;
+  bench::Cluster cluster;              // kSimulate
+  bool explains = false;               // kSimulate: all algorithms
+  std::optional<Algorithm> algorithm;  // wherever it serves
+  TransportKind transport = TransportKind::kAuto;
   std::string json, csv, html;  // files; empty: not wanted
 };
 

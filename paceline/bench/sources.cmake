@@ -1,10 +1,13 @@
 set(SOURCES
   catalog.cpp
   chart.cpp
+  cluster.cpp
   contestant.cpp
+  forecast.cpp
   measurement.cpp
   messages.cpp
   operation.cpp
+  own_contestant.cpp
   pattern.cpp
   private_socket.cpp
   rank_set.cpp

@@ -97,6 +97,13 @@ std::string_view name_of(Algorithm algorithm) {
   return "unknown";
 }
 
+std::optional<Algorithm> algorithm_named(std::string_view name) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (name == name_of(algorithm)) return algorithm;
+  }
+  return {};
+}
+
 bool serves(Algorithm algorithm, Op op) {
   switch (algorithm) {
     case Algorithm::kDirect:

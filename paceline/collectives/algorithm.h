@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "paceline/collectives/schedule.h"
@@ -28,6 +29,7 @@ inline constexpr std::array kAllAlgorithms = {
 
 // "direct", "one_shot", ...
 std::string_view name_of(Algorithm algorithm);
+std::optional<Algorithm> algorithm_named(std::string_view name);
 // Whether it is defined for the operation.
 bool serves(Algorithm algorithm, Op op);
 // Whether a sum has the bits of kernels/reduce.h: all but the ring's.

@@ -143,8 +143,8 @@ CostModel from_text(const std::string& text) {
 
 }  // namespace
 
-CostModel measure_costs(ProcessGroup& group) {
-  CostModel costs;
+CostModel measure_costs(ProcessGroup& group, const CostModel& known) {
+  CostModel costs = known;
   const Hosts hosts = group.hosts();
   costs.reduce_bytes_per_s = reduce_rate();
   costs.copy_bytes_per_s = copy_rate();

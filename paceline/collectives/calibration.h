@@ -13,10 +13,10 @@ namespace paceline {
 
 class ProcessGroup;
 
-// Collective; takes about a second. What the group cannot show keeps its default: a group on one
-// host says nothing of the network, one on several hosts nothing of sockets inside one, unless two
-// of its ranks share a host. Every rank gets rank 0's numbers.
-CostModel measure_costs(ProcessGroup& group);
+// Collective; takes about a second. What the group cannot show stays as `known` on rank 0: a group
+// on one host says nothing of the network, one on several hosts nothing of sockets inside one,
+// unless two of its ranks share a host. Every rank gets rank 0's numbers.
+CostModel measure_costs(ProcessGroup& group, const CostModel& known = {});
 
 // $PACELINE_CALIBRATION, otherwise $XDG_CACHE_HOME or ~/.cache, then paceline/costs.json; empty
 // when there is no home, or the variable is "off".

@@ -58,9 +58,9 @@ struct Collective {
   Dtype dtype = Dtype::kUint8;
   int root = 0;
   std::size_t count = 0;
-  const std::byte* input = nullptr;  // null where this rank gives nothing
-  std::byte* output = nullptr;       // null where this rank gets nothing; may equal input
-  Device device = Device::kCpu;      // of input and output
+  const std::byte* input = nullptr;     // null where this rank gives nothing
+  std::byte* output = nullptr;          // null where this rank gets nothing; may equal input
+  Device device = Device::kCpu;         // of input and output
   std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
   std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
 };

@@ -22,7 +22,7 @@
 
 namespace paceline {
 
-struct Topology {
+struct SimulatedCluster {
   Hosts hosts;
   CostModel costs;
 };
@@ -58,8 +58,9 @@ class SimulationObserver {
 };
 
 // Error(kInvalid) naming a rank and its step when the schedules never end or do not match;
-// kUnsupported when they are too long to simulate (more than 40 million steps).
-SimulationResult simulate(const Topology& topology, const std::function<Schedule(int rank)>& build,
+// kUnsupported when they are too long to simulate (more than about 8 million steps).
+SimulationResult simulate(const SimulatedCluster& cluster,
+                          const std::function<Schedule(int rank)>& build,
                           const SimulationOptions& options = {},
                           SimulationObserver* observer = nullptr);
 

@@ -11,12 +11,12 @@ namespace paceline {
 namespace {
 
 double simulated(const Candidate& candidate, const PlanRequest& request, const Planner& planner) {
-  const Topology topology{planner.hosts(), planner.costs()};
+  const SimulatedCluster cluster{planner.hosts(), planner.costs()};
   SimulationOptions options;
   options.element_bytes = size_of(request.dtype);
   options.partial_bytes = partial_size_of(request.dtype);
   return simulate(
-             topology,
+             cluster,
              [&](int rank) {
                ScheduleSpec spec{
                    request.op,    rank,         planner.hosts().world_size(), 0, request.count,

@@ -52,9 +52,9 @@ class ScheduleRun : public SimulationObserver {
     options.partial_bytes = partial_size_of(test_.call.dtype);
     options.is_unbuffered = true;
     options.input_in_output = [this](int rank) { return input_in_output(rank); };
-    const Topology topology{test_.hosts, {}};
+    const SimulatedCluster cluster{test_.hosts, {}};
     return simulate(
-        topology, [this](int rank) { return schedules_[static_cast<std::size_t>(rank)]; }, options,
+        cluster, [this](int rank) { return schedules_[static_cast<std::size_t>(rank)]; }, options,
         this);
   }
 

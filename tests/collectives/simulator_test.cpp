@@ -24,11 +24,11 @@ CostModel network_only(double latency_s, double bytes_per_s) {
 }
 
 SimulationResult simulate_call(Algorithm algorithm, Op op, std::size_t count,
-                               const Topology& topology, std::size_t chunk = 1000) {
-  return simulate(topology, [&](int rank) {
-    ScheduleSpec spec{op, rank, topology.hosts.world_size(), 0, count, count, count};
+                               const SimulatedCluster& cluster, std::size_t chunk = 1000) {
+  return simulate(cluster, [&](int rank) {
+    ScheduleSpec spec{op, rank, cluster.hosts.world_size(), 0, count, count, count};
     spec.chunk = chunk;
-    spec.hosts = &topology.hosts;
+    spec.hosts = &cluster.hosts;
     return build(algorithm, spec);
   });
 }
@@ -38,8 +38,8 @@ void expect_near(double actual, double expected, double share = 0.01) {
 }
 
 TEST(Simulator, one_message_takes_its_latency_and_its_bytes) {
-  const Topology topology{Hosts::blocks(2, 1), network_only(1e-3, 1e6)};
-  const auto result = simulate(topology, [](int rank) {
+  const SimulatedCluster cluster{Hosts::blocks(2, 1), network_only(1e-3, 1e6)};
+  const auto result = simulate(cluster, [](int rank) {
     Schedule schedule;
     Step step{.kind = Step::Kind::kSend, .peer = 1, .count = 250};
     if (rank == 1) {
@@ -57,20 +57,20 @@ TEST(Simulator, one_message_takes_its_latency_and_its_bytes) {
 TEST(Simulator, processor_time_is_paid_at_both_ends_of_a_message) {
   CostModel costs = network_only(0, 1e30);
   costs.network.message_s = 1e-3;
-  const Topology topology{Hosts::blocks(4, 1), costs};
+  const SimulatedCluster cluster{Hosts::blocks(4, 1), costs};
   // Three sends and three receives on every rank; what comes is dealt with as it comes.
-  expect_near(simulate_call(Algorithm::kDirect, Op::kAllGather, 1, topology).seconds, 4e-3);
+  expect_near(simulate_call(Algorithm::kDirect, Op::kAllGather, 1, cluster).seconds, 4e-3);
 }
 
 TEST(Simulator, direct_and_ring_reach_the_bandwidth_bound) {
   for (const int ranks : {2, 4, 8, 16}) {
-    const Topology topology{Hosts::blocks(ranks, 1), network_only(0, 1e9)};
+    const SimulatedCluster cluster{Hosts::blocks(ranks, 1), network_only(0, 1e9)};
     const std::size_t count = 16 << 20;
     const double bound = 2.0 * (ranks - 1) / ranks * 4 * static_cast<double>(count) / 1e9;
-    expect_near(simulate_call(Algorithm::kDirect, Op::kAllReduce, count, topology).seconds, bound);
-    expect_near(simulate_call(Algorithm::kRing, Op::kAllReduce, count, topology).seconds, bound);
+    expect_near(simulate_call(Algorithm::kDirect, Op::kAllReduce, count, cluster).seconds, bound);
+    expect_near(simulate_call(Algorithm::kRing, Op::kAllReduce, count, cluster).seconds, bound);
     if ((ranks & (ranks - 1)) == 0) {
-      expect_near(simulate_call(Algorithm::kHalving, Op::kAllReduce, count, topology).seconds,
+      expect_near(simulate_call(Algorithm::kHalving, Op::kAllReduce, count, cluster).seconds,
                   bound);
     }
   }
@@ -78,14 +78,13 @@ TEST(Simulator, direct_and_ring_reach_the_bandwidth_bound) {
 
 TEST(Simulator, trees_take_a_latency_a_level) {
   for (const int ranks : {2, 3, 8, 13, 16}) {
-    const Topology topology{Hosts::blocks(ranks, 1), network_only(1e-3, 1e30)};
+    const SimulatedCluster cluster{Hosts::blocks(ranks, 1), network_only(1e-3, 1e30)};
     const double levels = std::bit_width(static_cast<unsigned>(ranks) - 1);
-    expect_near(simulate_call(Algorithm::kDoubling, Op::kAllReduce, 10, topology).seconds,
+    expect_near(simulate_call(Algorithm::kDoubling, Op::kAllReduce, 10, cluster).seconds,
                 levels * 1e-3);
-    expect_near(simulate_call(Algorithm::kDirect, Op::kBarrier, 0, topology).seconds,
-                levels * 1e-3);
+    expect_near(simulate_call(Algorithm::kDirect, Op::kBarrier, 0, cluster).seconds, levels * 1e-3);
     // Down the tree, and the rounds by which all hear of all run beside it.
-    const double broadcast = simulate_call(Algorithm::kTree, Op::kBroadcast, 10, topology).seconds;
+    const double broadcast = simulate_call(Algorithm::kTree, Op::kBroadcast, 10, cluster).seconds;
     EXPECT_GE(broadcast, levels * 1e-3 * 0.99);
     EXPECT_LE(broadcast, 2 * levels * 1e-3);
   }
@@ -93,13 +92,13 @@ TEST(Simulator, trees_take_a_latency_a_level) {
 
 TEST(Simulator, a_chain_takes_its_length_in_chunks) {
   const int ranks = 10;
-  const Topology topology{Hosts::blocks(ranks, 1), network_only(0, 1e9)};
+  const SimulatedCluster cluster{Hosts::blocks(ranks, 1), network_only(0, 1e9)};
   const std::size_t count = 1 << 20;
   const std::size_t chunk = 1 << 14;
   const double one = (4.0 * chunk + kHeader) / 1e9;
   const double chunks = static_cast<double>(count) / chunk;
   // A byte passes each host's way in and way out in one go, so a hop more costs a chunk's time.
-  expect_near(simulate_call(Algorithm::kChain, Op::kBroadcast, count, topology, chunk).seconds,
+  expect_near(simulate_call(Algorithm::kChain, Op::kBroadcast, count, cluster, chunk).seconds,
               one * (chunks + ranks - 2), 0.03);
 }
 
@@ -107,11 +106,10 @@ TEST(Simulator, the_ranks_of_a_host_share_its_interface) {
   const std::size_t count = 1 << 22;
   const double bytes = 4.0 * count;
   for (const int ranks : {1, 2, 4, 8}) {
-    const Topology topology{Hosts::blocks(2, ranks), network_only(0, 1e9)};
-    const double direct =
-        simulate_call(Algorithm::kDirect, Op::kAllReduce, count, topology).seconds;
+    const SimulatedCluster cluster{Hosts::blocks(2, ranks), network_only(0, 1e9)};
+    const double direct = simulate_call(Algorithm::kDirect, Op::kAllReduce, count, cluster).seconds;
     const double hierarchy =
-        simulate_call(Algorithm::kHierarchy, Op::kAllReduce, count, topology).seconds;
+        simulate_call(Algorithm::kHierarchy, Op::kAllReduce, count, cluster).seconds;
     expect_near(hierarchy, bytes / 1e9);
     expect_near(direct, ranks * bytes / 1e9);
   }
@@ -121,29 +119,29 @@ TEST(Simulator, reduces_copies_and_meetings_take_time) {
   CostModel costs = network_only(0, 1e30);
   costs.reduce_bytes_per_s = 1e6;
   const std::size_t count = 64 * 4;
-  const Topology alone{Hosts::blocks(4, 1), costs};
+  const SimulatedCluster alone{Hosts::blocks(4, 1), costs};
   expect_near(simulate_call(Algorithm::kDirect, Op::kAllReduce, count, alone).seconds,
               4.0 * count / 1e6);
   costs.reduce_bytes_per_s = 1e30;
   costs.meet_s = 1e-3;
-  const Topology pairs{Hosts::blocks(2, 2), costs};
+  const SimulatedCluster pairs{Hosts::blocks(2, 2), costs};
   expect_near(simulate_call(Algorithm::kHierarchy, Op::kAllReduce, count, pairs).seconds, 2e-3);
 }
 
 TEST(Simulator, carries_4096_ranks) {
-  const Topology topology{Hosts::blocks(512, 8), CostModel()};
-  const auto small = simulate_call(Algorithm::kDoubling, Op::kAllReduce, 100, topology);
+  const SimulatedCluster cluster{Hosts::blocks(512, 8), CostModel()};
+  const auto small = simulate_call(Algorithm::kDoubling, Op::kAllReduce, 100, cluster);
   EXPECT_EQ(small.num_messages, 4096u * 13);  // 12 rounds and a greeting
-  EXPECT_GT(small.seconds, 12 * topology.costs.sockets.latency_s);
-  const auto large = simulate_call(Algorithm::kHierarchy, Op::kAllReduce, 1 << 20, topology);
-  EXPECT_GT(large.seconds, 2 * 4.0 * (1 << 20) / topology.costs.network.bytes_per_s);
-  EXPECT_THROW(simulate_call(Algorithm::kRing, Op::kAllReduce, 1 << 20, topology), Error);
+  EXPECT_GT(small.seconds, 12 * cluster.costs.sockets.latency_s);
+  const auto large = simulate_call(Algorithm::kHierarchy, Op::kAllReduce, 1 << 20, cluster);
+  EXPECT_GT(large.seconds, 2 * 4.0 * (1 << 20) / cluster.costs.network.bytes_per_s);
+  EXPECT_THROW(simulate_call(Algorithm::kRing, Op::kAllReduce, 1 << 20, cluster), Error);
 }
 
 TEST(Simulator, says_who_waits_for_ever) {
-  const Topology topology{Hosts::blocks(2, 1), CostModel()};
+  const SimulatedCluster cluster{Hosts::blocks(2, 1), CostModel()};
   try {
-    simulate(topology, [](int rank) {
+    simulate(cluster, [](int rank) {
       Schedule schedule;
       if (rank == 1) {
         schedule.steps.push_back({.kind = Step::Kind::kReceive, .peer = 0, .count = 1});

@@ -48,8 +48,10 @@ void expect_all_report(const std::vector<ProcessResult>& results, const std::str
 // 64 KiB for the children alone; false where this user may not mount.
 bool make_dev_shm_tiny() {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") == 0;
+  // In a chroot "/" is no mount of its own; then /dev/shm is, or the new one would be seen outside.
+  const bool is_private = ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 ||
+                          ::mount("none", "/dev/shm", nullptr, MS_PRIVATE, nullptr) == 0;
+  return is_private && ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") == 0;
 }
 
 TEST(Limits, a_tiny_dev_shm_does_not_matter) {

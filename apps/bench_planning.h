@@ -1,0 +1,19 @@
+#pragma once
+
+// The modes of `paceline bench` that deal with the planner: what it goes by, what it chooses, what
+// it predicts.
+//
+// Under a launcher (paceline run, mpirun, srun, ...) every process of the command is one rank of
+// the group; otherwise the group is made of `--np` processes of this host.
+
+#include "apps/bench_options.h"
+
+namespace paceline::apps {
+
+// Every mode but kMeasure. The exit code.
+int plan_with_bench(const BenchOptions& options);
+
+// Nothing for an empty path. Error(kSystem).
+void write_bench_file(const std::string& path, const std::string& text);
+
+}  // namespace paceline::apps

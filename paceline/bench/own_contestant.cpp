@@ -1,0 +1,93 @@
+#include "paceline/bench/own_contestant.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "paceline/bench/pattern.h"
+#include "paceline/bench/statistics.h"
+
+namespace paceline::bench {
+namespace {
+
+constexpr int kWarmUpCalls = 2;
+
+std::shared_ptr<ProcessGroup> not_owned(ProcessGroup& group) {
+  return {std::shared_ptr<void>(), &group};
+}
+
+}  // namespace
+
+std::string OwnContestant::version() const {
+  return fmt::format("Paceline, {}", group_->transport());
+}
+
+std::string OwnContestant::lacks(Op op, Dtype dtype, Placement) const {
+  if (op == Op::kBarrier || group_->supports(op, dtype)) return "";
+  return fmt::format("has no {} of {}", paceline::name_of(op), paceline::name_of(dtype));
+}
+
+Memory OwnContestant::allocate(MemoryKind kind, std::size_t bytes) {
+  if (kind == MemoryKind::kOrdinary) return ordinary_memory(bytes);
+  const SymmetricBuffer buffer = group_->reserve_symmetric(bytes);
+  return {buffer.data(), buffer.owner()};
+}
+
+void OwnContestant::run(const Collective& call) {
+  const int rank = group_->rank(), size = group_->world_size();
+  const ConstBuffer input(call.input, input_count(call, rank, size), call.dtype);
+  const Buffer output(call.output, output_count(call, rank, size), call.dtype);
+  switch (call.op) {
+    case Op::kAllReduce:
+      return group_->all_reduce(input, output, ReduceOp::kSum);
+    case Op::kBroadcast:
+      return group_->broadcast(output, call.root);
+    case Op::kReduce:
+      return group_->reduce({const_cast<std::byte*>(call.input), call.count, call.dtype},
+                            call.root);
+    case Op::kAllGather:
+      return group_->all_gather(input, output);
+    case Op::kGather:
+      return group_->gather(input, output, call.root);
+    case Op::kScatter:
+      return group_->scatter(input, output, call.root);
+    case Op::kReduceScatter:
+      return group_->reduce_scatter(input, output);
+    case Op::kAllToAll:
+      return group_->all_to_all(input, output);
+    default:
+      return group_->barrier();
+  }
+}
+
+double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, int calls) {
+  OwnContestant contestant(not_owned(group));
+  const int rank = group.rank(), world = group.world_size();
+  Collective call;
+  call.op = op;
+  call.dtype = dtype;
+  call.count = count_for(op, dtype, world, bytes);
+  const std::size_t in = input_count(call, rank, world) * size_of(dtype);
+  const std::size_t out = output_count(call, rank, world) * size_of(dtype);
+  const Memory input = ordinary_memory(std::max(in, out)), output = ordinary_memory(out);
+  const bool is_in_place =
+      op != Op::kBarrier && op != Op::kAllGather && has_form(op, Placement::kInPlace);
+  call.input = input.data;
+  call.output = is_in_place ? input.data : output.data;
+  const Pattern pattern(dtype, world);
+  std::vector<double> seconds;
+  for (int number = -kWarmUpCalls; number < calls; ++number) {
+    pattern.write({input.data, in}, rank, static_cast<std::uint64_t>(number + kWarmUpCalls));
+    group.barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    contestant.run(call);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    if (number >= 0) seconds.push_back(time.count());
+  }
+  group.all_reduce(std::span(seconds), ReduceOp::kMax);
+  return median(seconds);
+}
+
+}  // namespace paceline::bench

@@ -1,0 +1,28 @@
+#pragma once
+
+// Paceline itself, measured like everybody else.
+
+#include "paceline/bench/contestant.h"
+#include "paceline/collectives/process_group.h"
+
+namespace paceline::bench {
+
+class OwnContestant : public Contestant {
+ public:
+  explicit OwnContestant(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
+
+  std::string version() const override;
+  std::string lacks(Op op, Dtype dtype, Placement placement) const override;
+  bool has_symmetric_memory() const override { return true; }
+  Memory allocate(MemoryKind kind, std::size_t bytes) override;
+  void run(const Collective& call) override;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+// The median over `calls` calls of the slowest rank's seconds, in place where that is usual, from
+// ordinary memory that was written before. Collective. Errors are the group's.
+double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, int calls);
+
+}  // namespace paceline::bench

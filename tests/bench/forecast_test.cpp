@@ -1,0 +1,76 @@
+#include "paceline/bench/forecast.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace paceline::bench {
+namespace {
+
+Planner planner_for(int hosts, int ranks) {
+  return Planner(Hosts::blocks(hosts, ranks), CostModel(), {.shares_memory = ranks > 1});
+}
+
+// A large all-reduce cannot beat the link: 2 (p-1)/p n bytes pass each host's interface.
+TEST(Forecast, comes_close_to_the_bound_of_the_link_and_never_below) {
+  const std::size_t bytes = 64 << 20;
+  for (const int hosts : {2, 4, 16}) {
+    const Planner planner = planner_for(hosts, 1);
+    const auto rows = forecast(planner, Op::kAllReduce, Dtype::kFloat32, bytes, Which::kChosen);
+    ASSERT_EQ(rows.size(), 1u);
+    ASSERT_TRUE(rows[0].simulated);
+    const double bound = 2.0 * (hosts - 1) / hosts * static_cast<double>(bytes) /
+                         planner.costs().network.bytes_per_s;
+    EXPECT_GE(rows[0].simulated->seconds, bound) << hosts;
+    EXPECT_LE(rows[0].simulated->seconds, 1.6 * bound) << hosts;
+    EXPECT_EQ(rows[0].bytes, bytes);
+    EXPECT_EQ(rows[0].world_size, hosts);
+  }
+}
+
+TEST(Forecast, of_all_algorithms_has_the_chosen_one_first) {
+  const auto rows =
+      forecast(planner_for(4, 2), Op::kAllReduce, Dtype::kFloat32, 1 << 20, Which::kAll);
+  ASSERT_GE(rows.size(), 5u);
+  EXPECT_TRUE(rows[0].is_chosen);
+  EXPECT_EQ(rows[0].candidate.algorithm, Algorithm::kHierarchy);
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    EXPECT_FALSE(rows[i].is_chosen);
+    EXPECT_GE(rows[i].candidate.seconds, rows[0].candidate.seconds);
+  }
+}
+
+TEST(Forecast, carries_4096_ranks) {
+  const auto rows =
+      forecast(planner_for(128, 32), Op::kAllReduce, Dtype::kFloat32, 1 << 20, Which::kChosen);
+  ASSERT_TRUE(rows[0].simulated) << rows[0].refusal;
+  EXPECT_GT(rows[0].simulated->seconds, 0);
+}
+
+TEST(Forecast, says_why_it_was_not_simulated) {
+  const Planner planner(Hosts::blocks(4096, 1), CostModel(), {.algorithm = Algorithm::kDirect});
+  const auto rows = forecast(planner, Op::kAllToAll, Dtype::kFloat32, 64 << 20, Which::kChosen);
+  EXPECT_FALSE(rows[0].simulated);
+  EXPECT_THAT(rows[0].refusal, testing::HasSubstr("million steps"));
+  EXPECT_THAT(forecast_rows(rows), testing::HasSubstr("fewer ranks"));
+}
+
+TEST(Forecast, is_a_table_and_json) {
+  const Planner planner = planner_for(2, 1);
+  auto rows = forecast(planner, Op::kAllReduce, Dtype::kFloat32, 64 << 10, Which::kChosen);
+  EXPECT_THAT(forecast_heading(rows[0]), testing::HasSubstr("all_reduce, float32, 2 ranks"));
+  EXPECT_THAT(forecast_heading(rows[0]), testing::Not(testing::HasSubstr("measured")));
+  rows[0].measured_s = rows[0].simulated->seconds / 2;
+  EXPECT_THAT(forecast_heading(rows[0]), testing::HasSubstr("measured µs"));
+  EXPECT_THAT(forecast_rows(rows), testing::HasSubstr("+100%"));
+  const auto json = nlohmann::json::parse(to_json(rows, planner));
+  EXPECT_EQ(json["rows"][0]["bytes"], 65536);
+  EXPECT_DOUBLE_EQ(json["rows"][0]["simulated"].get<double>(), rows[0].simulated->seconds * 1e6);
+  EXPECT_DOUBLE_EQ(json["rows"][0]["measured"].get<double>(), *rows[0].measured_s * 1e6);
+  const auto barrier = forecast(planner, Op::kBarrier, Dtype::kFloat32, 0, Which::kChosen);
+  EXPECT_EQ(barrier[0].bytes, 0u);
+  EXPECT_THAT(forecast_rows(barrier), testing::HasSubstr("-"));
+}
+
+}  // namespace
+}  // namespace paceline::bench

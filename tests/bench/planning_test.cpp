@@ -1,0 +1,141 @@
+// `paceline bench` where it deals with the planner, as people type it.
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "paceline/collectives/calibration.h"
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::bench {
+namespace {
+
+using launch::Outcome;
+using launch::run_paceline;
+using testing::HasSubstr;
+
+class BenchPlanningTest : public testing::Test {
+ protected:
+  void SetUp() override { setenv("PACELINE_CALIBRATION", costs_.c_str(), 1); }
+  void TearDown() override { unsetenv("PACELINE_CALIBRATION"); }
+
+  static Outcome bench(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "bench");
+    return run_paceline(std::move(arguments));
+  }
+
+  const FreshDirectory directory_;
+  const std::string costs_ = directory_.file("costs.json");
+};
+
+TEST_F(BenchPlanningTest, calibrates_once_for_later) {
+  const Outcome outcome = bench({"--calibrate", "--np", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("by 2 ranks on 1 host\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("(not measured here)"));  // the network
+  EXPECT_THAT(outcome.out, HasSubstr(costs_));
+  const auto costs = load_calibration(costs_);
+  ASSERT_TRUE(costs);
+  EXPECT_NE(costs->sockets, CostModel().sockets);
+  EXPECT_EQ(costs->network, CostModel().network);
+  const Outcome simulated = bench({"all_reduce", "--simulate", "hosts=2", "--sizes", "1K"});
+  EXPECT_THAT(simulated.out, HasSubstr(costs->origin));
+}
+
+TEST_F(BenchPlanningTest, keeps_what_this_group_could_not_measure) {
+  CostModel known;
+  known.network.latency_s = 7e-6;
+  save_calibration(known, costs_);
+  ASSERT_EQ(bench({"--calibrate", "--np", "2"}).exit_code, 0);
+  EXPECT_EQ(load_calibration(costs_)->network, known.network);
+}
+
+TEST_F(BenchPlanningTest, says_when_a_calibration_cannot_be_read_or_written) {
+  std::ofstream(costs_) << "nonsense";
+  const Outcome unreadable = bench({"all_reduce", "--simulate", "hosts=2"});
+  EXPECT_NE(unreadable.exit_code, 0);
+  EXPECT_THAT(unreadable.err, HasSubstr(costs_));
+  setenv("PACELINE_CALIBRATION", "/proc/none/costs.json", 1);
+  const Outcome unwritable = bench({"--calibrate", "--np", "2"});
+  EXPECT_NE(unwritable.exit_code, 0);
+  EXPECT_THAT(unwritable.err, HasSubstr("/proc/none/costs.json"));
+}
+
+TEST_F(BenchPlanningTest, simulates_a_cluster) {
+  const Outcome outcome =
+      bench({"all_reduce,broadcast", "--simulate", "hosts=64,ranks=8,link=25Gbit", "--sizes",
+             "4K,64M", "--json", directory_.file("j")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("64 hosts x 8 ranks, 25 Gbit/s"));
+  EXPECT_THAT(outcome.out, HasSubstr("all_reduce, float32, 512 ranks"));
+  EXPECT_THAT(outcome.out, HasSubstr("broadcast, float32, 512 ranks"));
+  std::ostringstream text;
+  text << std::ifstream(directory_.file("j")).rdbuf();
+  const auto json = nlohmann::json::parse(text.str());
+  ASSERT_EQ(json["rows"].size(), 4u);
+  EXPECT_EQ(json["ranks"], 512);
+  EXPECT_LT(json["rows"][0]["simulated"].get<double>(), json["rows"][1]["simulated"].get<double>());
+}
+
+TEST_F(BenchPlanningTest, explains_the_choice) {
+  const Outcome simulated =
+      bench({"all_reduce", "--simulate", "hosts=4,ranks=2", "--sizes", "1M", "--explain"});
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  EXPECT_THAT(simulated.out, HasSubstr("* hierarchy"));
+  EXPECT_THAT(simulated.out, HasSubstr("halving"));
+  const Outcome here = bench({"all_reduce", "--explain", "--np", "2", "--sizes", "1M"});
+  ASSERT_EQ(here.exit_code, 0) << here.err;
+  EXPECT_THAT(here.out, HasSubstr("among 2 ranks in shared memory"));
+  const Outcome tcp = bench({"all_reduce", "--explain", "--np", "3", "--sizes", "1M", "--transport",
+                             "tcp", "--algorithm", "ring"});
+  ASSERT_EQ(tcp.exit_code, 0) << tcp.err;
+  EXPECT_THAT(tcp.out, HasSubstr("* ring"));
+  EXPECT_THAT(tcp.out, HasSubstr("asked for"));
+}
+
+TEST_F(BenchPlanningTest, measures_beside_the_prediction) {
+  const Outcome outcome = bench({"all_reduce,all_gather", "--predict", "--np", "2", "--transport",
+                                 "tcp", "--sizes", "64K", "--calls", "5"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("measured µs"));
+  EXPECT_THAT(outcome.out, HasSubstr("all_gather, float32, 2 ranks"));
+  EXPECT_THAT(outcome.out, HasSubstr("%"));
+  const Outcome shm = bench({"all_reduce", "--predict", "--np", "2", "--sizes", "64K"});
+  EXPECT_NE(shm.exit_code, 0);
+  EXPECT_THAT(shm.err, HasSubstr("add --transport tcp"));
+}
+
+TEST_F(BenchPlanningTest, works_under_a_launcher) {
+  const Outcome outcome =
+      run_paceline({"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench", "all_reduce",
+                    "--predict", "--transport", "tcp", "--sizes", "4K", "--calls", "3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 ranks on 1 hosts, tcp"));
+}
+
+TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
+  const auto refusal = [&](std::vector<std::string> arguments) {
+    const Outcome outcome = bench(std::move(arguments));
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal({"all_reduce", "--calibrate"}),
+              HasSubstr("an operation has no meaning with --calibrate"));
+  EXPECT_THAT(refusal({"--calibrate", "--np", "1"}), HasSubstr("at least 2 ranks"));
+  EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=2", "--np", "2"}),
+              HasSubstr("--np has no meaning with --simulate"));
+  EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=x"}), HasSubstr("--simulate: hosts=x"));
+  EXPECT_THAT(refusal({"all_reduce", "--algorithm", "ring"}),
+              HasSubstr("--algorithm has no meaning with a measurement"));
+  EXPECT_THAT(refusal({"all_reduce", "--explain", "--algorithm", "best"}),
+              HasSubstr("'best' is not one of direct, one_shot"));
+  EXPECT_THAT(refusal({"--simulate", "hosts=2"}), HasSubstr("no operation given"));
+}
+
+}  // namespace
+}  // namespace paceline::bench
