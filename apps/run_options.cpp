@@ -154,8 +154,8 @@ void choose_console(const Checker& checker, const RunTexts& texts, LaunchOptions
   options.console.assign(count, ConsoleStreams{everything, everything});
   if (!texts.tee.empty() && !texts.all_ranks) {
     options.console = parse_tee(checker, texts.tee, count);
-  } else if (!everything && options.node_rank == 0) {
-    options.console[0] = {true, true};
+  } else {
+    options.show_rank_0 = !everything;
   }
   if (!texts.local_ranks_filter.empty()) {
     const auto wanted = parse_filter(checker, texts.local_ranks_filter, count);

@@ -126,7 +126,8 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
     text += launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
                                        plan.placement.bound) +
             "\n";
-    const auto worker = launch::worker_environment(inherited, options, i, plan.placement, known);
+    const auto worker =
+        launch::worker_environment(inherited, options, options.place(), i, plan.placement, known);
     for (const auto& [name, value] : launch::added_variables(worker, inherited)) {
       const bool at_start =
           name == "PACELINE_STORE" || name == "PACELINE_SECRET_FD" || name == "MASTER_PORT";

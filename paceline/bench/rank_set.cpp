@@ -82,8 +82,8 @@ void RankSet::start_rank(int rank) {
   launch::ProcessSpec spec;
   spec.path = located_.program;
   spec.command = {located_.program, listener_.name};
-  spec.environment =
-      launch::worker_environment(launch::inherited_environment(), options_, rank, plan_, addresses);
+  spec.environment = launch::worker_environment(launch::inherited_environment(), options_,
+                                                options_.place(), rank, plan_, addresses);
   spec.inherited_fd = secret.get();
   start_process(std::move(spec));
 }

@@ -30,6 +30,11 @@ void JobFlights::add_variables(Environment& environment) const {
   environment["PACELINE_FLIGHT_KEEP"] = "1";
 }
 
+void JobFlights::begin_generation() {
+  was_read_ = tells_ = is_wait_ = false;
+  waited_seconds_ = 0;
+}
+
 void JobFlights::read() {
   if (was_read_ || directory_.empty()) return;
   was_read_ = true;
@@ -46,9 +51,15 @@ void JobFlights::read() {
   }
 }
 
+std::string JobFlights::sentence(bool waited_long) const {
+  const bool short_wait = waited_long && is_wait_ && waited_seconds_ < kLongWait;
+  return tells_ && !short_wait ? sentence_ : "";
+}
+
 std::string JobFlights::text(bool waited_long) const {
-  if (!tells_ || (waited_long && is_wait_ && waited_seconds_ < kLongWait)) return "";
-  return fmt::format("paceline: {}\n  flight records: {} (paceline explain {})\n", sentence_,
+  const std::string reason = sentence(waited_long);
+  if (reason.empty()) return "";
+  return fmt::format("paceline: {}\n  flight records: {} (paceline explain {})\n", reason,
                      directory_, directory_);
 }
 

@@ -18,10 +18,15 @@ class JobFlights {
 
   // What tells a rank where to record.
   void add_variables(Environment& environment) const;
-  // Reads the records now, while the ranks are where they are. The first reading counts.
+  // Forgets what the ranks of an earlier generation did.
+  void begin_generation();
+  // Reads the records now, while the ranks are where they are. The first reading of a generation
+  // counts.
   void read();
-  // "paceline: rank 3 never entered ...", and where the records are; "" when read() found no reason
-  // for the job's end in them. `waited_long`: a rank that waits is a reason only after a second.
+  // "rank 3 never entered ...", the reason for the end that read() found; "" when it found none.
+  // `waited_long`: a rank that waits is a reason only after a second.
+  std::string sentence(bool waited_long) const;
+  // The same as the launcher's last words, with where the records are.
   std::string text(bool waited_long) const;
   // Removes the records of these ranks.
   void remove(const std::vector<int>& ranks) const;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/launch/node_place.h"
 #include "paceline/launch/placement.h"
 
 namespace paceline::launch {
@@ -37,6 +38,7 @@ struct LaunchOptions {
 
   std::string log_dir;                  // empty: a temporary one, removed after success
   std::vector<ConsoleStreams> console;  // one per local rank
+  bool show_rank_0 = false;             // whole, on whichever node it runs
   bool prefix_lines = false;            // "[3] " before every console line
   bool terminal = false;                // the console is one; ranks only see a pipe
 
@@ -44,6 +46,19 @@ struct LaunchOptions {
 
   int world_size() const { return num_nodes * num_local_ranks; }
   int rank_of(int local_rank) const { return node_rank * num_local_ranks + local_rank; }
+  // In the first generation of a job whose nodes are all alike.
+  NodePlace place() const {
+    return {.node_rank = node_rank,
+            .num_nodes = num_nodes,
+            .first_rank = rank_of(0),
+            .world_size = world_size()};
+  }
+  // Of a local rank and its rank in the world.
+  ConsoleStreams streams_shown(int local_rank, int rank) const {
+    if (show_rank_0 && rank == 0) return {true, true};
+    const auto index = static_cast<std::size_t>(local_rank);
+    return index < console.size() ? console[index] : ConsoleStreams{};
+  }
 };
 
 }  // namespace paceline::launch

@@ -25,6 +25,12 @@ std::string make_temporary(std::string& problem) {
   return {};
 }
 
+// A disk that is full is noticed by the first line of the rank itself.
+void mark_generation(const Fd& file, int generation) {
+  const std::string line = fmt::format("=== paceline: generation {} ===\n", generation);
+  if (write(file.get(), line.data(), line.size()) < 0) return;
+}
+
 }  // namespace
 
 LogDirectory::LogDirectory(const std::string& wanted) : path_(wanted), temporary_(wanted.empty()) {
@@ -43,15 +49,17 @@ std::string LogDirectory::path_of(int rank) const {
   return fmt::format("{}/rank-{:03}.log", path_, rank);
 }
 
-Fd LogDirectory::open_log(int rank) {
+Fd LogDirectory::open_log(int rank, int generation) {
   if (!problem_.empty()) return {};
   const std::string path = path_of(rank);
-  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file) {
-    made_.push_back(path);
-  } else {
+  const int how = made_.contains(path) ? O_APPEND : O_TRUNC;
+  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0644));
+  if (!file) {
     problem_ = fmt::format("the log {} could not be made: {}", path, std::strerror(errno));
+    return file;
   }
+  made_.insert(path);
+  if (generation > 0) mark_generation(file, generation);
   return file;
 }
 

@@ -4,11 +4,15 @@
 // made if needed and kept. Otherwise a private one in TMPDIR is used: kept when something went
 // wrong, removed after success so that nothing litters.
 //
+// The log of a rank goes on through all generations of a job; each after the first begins with a
+// line
+// "=== paceline: generation 2 ===".
+//
 // Logs are a help, not a condition: a folder that cannot be written costs one warning, and training
 // goes on.
 
+#include <set>
 #include <string>
-#include <vector>
 
 #include "paceline/core/fd.h"
 
@@ -19,8 +23,9 @@ class LogDirectory {
   // `wanted` empty: a temporary one.
   explicit LogDirectory(const std::string& wanted);
 
-  // The log of `rank`, empty when it could not be made.
-  Fd open_log(int rank);
+  // The log of `rank`: made anew by the first generation of this launcher in which it appears, then
+  // gone on with. Empty when it could not be made.
+  Fd open_log(int rank, int generation);
   std::string path_of(int rank) const;
   const std::string& path() const { return path_; }
   // Why logs are missing; empty when they are not.
@@ -32,7 +37,7 @@ class LogDirectory {
   std::string path_;
   bool temporary_ = false;
   std::string problem_;
-  std::vector<std::string> made_;
+  std::set<std::string> made_;
 };
 
 }  // namespace paceline::launch

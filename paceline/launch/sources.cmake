@@ -2,10 +2,13 @@ set(SOURCES
   advice.cpp
   agent.cpp
   console.cpp
+  consoles.cpp
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
+  event_loop.cpp
   failure_report.cpp
+  generation.cpp
   job_flights.cpp
   job_services.cpp
   line_formatter.cpp

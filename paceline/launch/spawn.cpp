@@ -111,7 +111,7 @@ void SpawnedJob::start(int rank, const std::function<void(int)>& body, const Job
   JobAddresses addresses = services.addresses();
   addresses.secret_fd = secret.get();
   const Environment environment =
-      worker_environment(inherited_environment(), job_, rank, plan, addresses);
+      worker_environment(inherited_environment(), job_, job_.place(), rank, plan, addresses);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) throw system_error("spawn: starting a rank");

@@ -7,29 +7,29 @@
 namespace paceline::launch {
 namespace {
 
-void set_place(Environment& env, const LaunchOptions& options, int local_rank) {
-  const std::string rank = std::to_string(options.rank_of(local_rank));
-  const std::string world_size = std::to_string(options.world_size());
+void set_place(Environment& env, const LaunchOptions& options, const NodePlace& place,
+               int local_rank) {
+  const std::string rank = std::to_string(place.rank_of(local_rank));
+  const std::string world_size = std::to_string(place.world_size);
   env["RANK"] = rank;
   env["WORLD_SIZE"] = world_size;
   env["LOCAL_RANK"] = std::to_string(local_rank);
   env["LOCAL_WORLD_SIZE"] = std::to_string(options.num_local_ranks);
-  env["GROUP_RANK"] = std::to_string(options.node_rank);
-  env["GROUP_WORLD_SIZE"] = std::to_string(options.num_nodes);
+  env["GROUP_RANK"] = std::to_string(place.node_rank);
+  env["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
   env["ROLE_NAME"] = "default";
   env["ROLE_RANK"] = rank;
   env["ROLE_WORLD_SIZE"] = world_size;
-  const std::string no_restarts = std::to_string(0);
-  env["TORCHELASTIC_RESTART_COUNT"] = no_restarts;
-  env["TORCHELASTIC_MAX_RESTARTS"] = no_restarts;
+  env["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.generation);
+  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = options.run_id;
 }
 
 // A rank that writes to the console alone may draw on it.
-void set_terminal(Environment& env, const LaunchOptions& options, int local_rank) {
-  const auto rank = static_cast<std::size_t>(local_rank);
-  const bool draws = options.terminal && !options.prefix_lines && rank < options.console.size() &&
-                     options.console[rank].out;
+void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
+                  int local_rank) {
+  const bool shown = options.streams_shown(local_rank, place.rank_of(local_rank)).out;
+  const bool draws = options.terminal && !options.prefix_lines && shown;
   env["PACELINE_TERMINAL"] = draws ? "1" : "0";
 }
 
@@ -63,12 +63,12 @@ Environment inherited_environment() {
 }
 
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
-                               int local_rank, const Placement& placement,
+                               const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses) {
   Environment env = inherited;
-  set_place(env, options, local_rank);
+  set_place(env, options, place, local_rank);
   set_threads(env, options, local_rank, placement);
-  set_terminal(env, options, local_rank);
+  set_terminal(env, options, place, local_rank);
   if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
   env["MASTER_ADDR"] = addresses.master_addr;
   env["MASTER_PORT"] = std::to_string(addresses.master_port);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "paceline/launch/launch_options.h"
+#include "paceline/launch/node_place.h"
 #include "paceline/launch/placement.h"
 
 namespace paceline::launch {
@@ -25,7 +26,7 @@ struct JobAddresses {
 
 // The user's OMP_NUM_THREADS and OPENBLAS_NUM_THREADS stand when they are set in `inherited`.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
-                               int local_rank, const Placement& placement,
+                               const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
 
 // The variables that `worker` adds to or changes in `inherited`, for --dry-run.

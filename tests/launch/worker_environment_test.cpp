@@ -11,7 +11,7 @@ struct Job {
   JobAddresses addresses{"127.0.0.1:4000", "127.0.0.1", 4001, 9};
 
   Environment environment(const Environment& inherited = {}, int local_rank = 1) const {
-    return worker_environment(inherited, options, local_rank, plan, addresses);
+    return worker_environment(inherited, options, options.place(), local_rank, plan, addresses);
   }
 };
 

@@ -1,0 +1,237 @@
+#include "paceline/launch/generation.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "paceline/core/host.h"
+#include "paceline/launch/descendants.h"
+#include "paceline/launch/worker_environment.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+// After a failure the others cannot do useful work any more, so they get less time than after a
+// Ctrl-C.
+constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
+constexpr auto kEndOfDescendants = 5s;
+constexpr int kShownLines = 20;
+
+}  // namespace
+
+Generation::Generation(const GenerationContext& context, const NodePlace& place,
+                       const JobServices& services, int stdin_fd)
+    : context_(context), place_(place) {
+  const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  context_.flights.begin_generation();
+  for (int i = 0; i < context_.plan.options.num_local_ranks; ++i) {
+    const bool reads = place_.rank_of(i) == 0 && stdin_fd >= 0;
+    ranks_.push_back(start_rank(i, services, reads ? stdin_fd : null_fd.get()));
+    ++num_running_;
+    watch_rank(ranks_.size() - 1);
+  }
+  if (place_.generation == 0) watch_first_rank();
+}
+
+Generation::~Generation() {
+  for (const auto& rank : ranks_) {
+    context_.loop.forget(rank->process().pidfd.get());
+    for (int stream = 0; stream < RankOutput::kNumStreams; ++stream) {
+      if (rank->output().is_open(stream)) context_.loop.forget(rank->output().pipe(stream));
+    }
+  }
+  if (watch_) context_.loop.forget(watch_->timer());
+}
+
+std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobServices& services,
+                                                    int stdin_fd) {
+  const LaunchPlan& plan = context_.plan;
+  const int rank = place_.rank_of(local_rank);
+  const Fd secret = services.make_secret_fd();
+  JobAddresses addresses = services.addresses();
+  addresses.secret_fd = secret.get();
+  ProcessSpec spec;
+  spec.path = plan.program_path;
+  spec.command = plan.options.command;
+  spec.environment = worker_environment(inherited_environment(), plan.options, place_, local_rank,
+                                        plan.placement, addresses);
+  context_.flights.add_variables(spec.environment);
+  if (plan.placement.bound) {
+    spec.cpus = plan.placement.ranks[local_rank].cpus;
+    spec.numa_nodes = plan.placement.ranks[local_rank].numa_nodes;
+  }
+  spec.stdin_fd = stdin_fd;
+  spec.inherited_fd = secret.get();
+  const std::string prefix = plan.options.prefix_lines ? fmt::format("[{}] ", rank) : "";
+  auto output = std::make_unique<RankOutput>(context_.logs.open_log(rank, place_.generation),
+                                             console_of(local_rank), prefix);
+  return std::make_unique<RankProcess>(rank, std::move(spec), std::move(output));
+}
+
+std::array<Console*, 2> Generation::console_of(int local_rank) {
+  const ConsoleStreams shown =
+      context_.plan.options.streams_shown(local_rank, place_.rank_of(local_rank));
+  return {shown.out ? &context_.consoles.out() : nullptr,
+          shown.err ? &context_.consoles.err() : nullptr};
+}
+
+void Generation::watch_rank(std::size_t index) {
+  const RankProcess& rank = *ranks_[index];
+  context_.loop.watch(rank.process().pidfd.get(), [this, index] { on_end(index); });
+  for (int stream = 0; stream < RankOutput::kNumStreams; ++stream) {
+    context_.loop.watch(ranks_[index]->output().pipe(stream),
+                        [this, index, stream] { read(index, stream); });
+  }
+}
+
+// One rank stands for all, and the first generation for those after it: they run the same program.
+void Generation::watch_first_rank() {
+  const RankProcess& first = *ranks_.front();
+  watch_.emplace(first.rank(), first.process().pid, context_.plan.placement.ranks.front());
+  context_.loop.watch(watch_->timer(), [this] { on_watch(); });
+}
+
+void Generation::on_watch() {
+  if (!ranks_.front()->running()) {
+    context_.loop.forget(watch_->timer());
+    return watch_.reset();
+  }
+  for (const Warning& warning : watch_->look()) {
+    context_.consoles.say(fmt::format("paceline: warning: {}\n", to_text(warning)));
+  }
+}
+
+void Generation::on_end(std::size_t index) {
+  RankProcess& rank = *ranks_[index];
+  context_.loop.forget(rank.process().pidfd.get());
+  const RankEnd end = rank.collect();
+  --num_running_;
+  drain(rank.output());
+  if (!end.failed()) return;
+  if (culprit_ || stopping_) {
+    followers_.push_back(end);
+    return;
+  }
+  culprit_ = end;
+  report(rank);
+  if (when_failed_) when_failed_();
+  stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
+}
+
+void Generation::read(std::size_t index, int stream) {
+  RankOutput& output = ranks_[index]->output();
+  const int pipe = output.pipe(stream);
+  output.read_some(stream);
+  if (!output.is_open(stream)) context_.loop.forget(pipe);
+}
+
+void Generation::drain(RankOutput& output) {
+  const std::array pipes = {output.pipe(0), output.pipe(1)};
+  output.drain();
+  for (int stream = 0; stream < RankOutput::kNumStreams; ++stream) {
+    if (!output.is_open(stream)) context_.loop.forget(pipes[stream]);
+  }
+}
+
+void Generation::stop(int signal, std::chrono::nanoseconds grace) {
+  context_.flights.read();  // before the ranks leave where they are
+  for (const auto& rank : ranks_) {
+    rank->send(signal);
+    rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
+  }
+  if (!stopping_) kill_at_ = Deadline::after(grace);
+  stopping_ = true;
+}
+
+void Generation::kill() {
+  stopping_ = true;
+  kill_at_.reset();
+  send(SIGKILL);
+}
+
+void Generation::send(int signal) {
+  for (const auto& rank : ranks_) rank->send(signal);
+}
+
+void Generation::tend() {
+  if (kill_at_ && kill_at_->expired()) kill();
+  if (num_running_ == 0 && !over_) close_outputs();
+  hold_back_or_resume();
+}
+
+Deadline Generation::next_deadline() const { return kill_at_.value_or(Deadline::never()); }
+
+bool Generation::owns(pid_t pid) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
+    return rank->running() && rank->process().pid == pid;
+  });
+}
+
+// What left the ranks' process groups goes too, and with it the last holders of the pipes. Not over
+// while a console still has to take something.
+void Generation::close_outputs() {
+  end_all_descendants(Deadline::after(kEndOfDescendants));
+  bool all_closed = true;
+  for (const auto& rank : ranks_) {
+    RankOutput& output = rank->output();
+    drain(output);
+    for (int stream = 0; stream < RankOutput::kNumStreams; ++stream) {
+      if (!output.is_open(stream)) continue;
+      if (output.is_held_up(stream)) {
+        all_closed = false;
+        continue;
+      }
+      context_.loop.forget(output.pipe(stream));
+      output.close(stream);
+    }
+  }
+  over_ = all_closed;
+}
+
+// A rank whose console is full is not read.
+void Generation::hold_back_or_resume() {
+  for (const auto& rank : ranks_) {
+    RankOutput& output = rank->output();
+    for (int stream = 0; stream < RankOutput::kNumStreams; ++stream) {
+      if (!output.is_open(stream) || !output.hold_changed(stream)) continue;
+      context_.loop.change(output.pipe(stream), output.is_held_up(stream) ? 0U : EPOLLIN);
+    }
+  }
+}
+
+void Generation::report(RankProcess& culprit) {
+  const LogDirectory& logs = context_.logs;
+  const FailureContext context{host_name(), culprit.output().last_lines(kShownLines),
+                               logs.problem().empty() ? logs.path_of(culprit.rank()) : ""};
+  context_.consoles.say(failure_report(*culprit.end(), context));
+}
+
+std::chrono::duration<double> Generation::age() const {
+  return std::chrono::steady_clock::now() - started_;
+}
+
+std::string Generation::log_problem() const {
+  for (const auto& rank : ranks_) {
+    const std::string& reason = rank->output().log_problem();
+    if (reason.empty()) continue;
+    return fmt::format("{} is incomplete: {}", context_.logs.path_of(rank->rank()), reason);
+  }
+  return "";
+}
+
+std::vector<int> Generation::ranks() const {
+  std::vector<int> ranks;
+  for (const auto& rank : ranks_) ranks.push_back(rank->rank());
+  return ranks;
+}
+
+pid_t Generation::pid_of(int local_rank) const {
+  const RankProcess& rank = *ranks_[static_cast<std::size_t>(local_rank)];
+  return rank.running() ? rank.process().pid : -1;
+}
+
+}  // namespace paceline::launch

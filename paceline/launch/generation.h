@@ -1,0 +1,113 @@
+#pragma once
+
+// One generation of this node's ranks: starts them, carries their output, stops them, and knows who
+// failed first. A job that restarts makes a new one each time.
+//
+// The first rank that really ends badly is the culprit: it is reported at once, and the others get
+// SIGTERM, then SIGKILL after a grace time. The loop calls handlers in the order in which
+// descriptors became ready, so the order of deaths is the real one even when several come at once.
+//
+// Thread safety: none. Everything happens in the handlers it gives to the loop, and in tend().
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "paceline/core/deadline.h"
+#include "paceline/launch/consoles.h"
+#include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_report.h"
+#include "paceline/launch/job_flights.h"
+#include "paceline/launch/job_services.h"
+#include "paceline/launch/launch_plan.h"
+#include "paceline/launch/log_directory.h"
+#include "paceline/launch/node_place.h"
+#include "paceline/launch/rank_process.h"
+#include "paceline/launch/rank_watch.h"
+
+namespace paceline::launch {
+
+// What all generations of a job on this node have in common. Everything outlives them.
+struct GenerationContext {
+  const LaunchPlan& plan;
+  EventLoop& loop;
+  Consoles& consoles;
+  LogDirectory& logs;
+  JobFlights& flights;
+};
+
+class Generation {
+ public:
+  // `stdin_fd` is what rank 0 reads; -1: nothing. Starts all ranks. Error(kSystem).
+  Generation(const GenerationContext& context, const NodePlace& place, const JobServices& services,
+             int stdin_fd);
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+  // Requires: over(), or the process is about to end.
+  ~Generation();
+
+  const NodePlace& place() const { return place_; }
+  // Called after the report of the first failure, before the others are stopped.
+  void when_failed(std::function<void()> handler) { when_failed_ = std::move(handler); }
+
+  // To the ranks that still run; SIGKILL after `grace`, counted from the first call.
+  void stop(int signal, std::chrono::nanoseconds grace);
+  void kill();
+  void send(int signal);
+
+  // Once after each turn of the loop: what is due by time, and what the output needs.
+  void tend();
+  // By when tend() must be called.
+  Deadline next_deadline() const;
+
+  int num_running() const { return num_running_; }
+  // True when the process is a rank that has not been waited for.
+  bool owns(pid_t pid) const;
+  // All ranks have ended, nothing of them is left and their output has been taken.
+  bool over() const { return over_; }
+  // Whoever failed before stop() was called.
+  const std::optional<RankEnd>& culprit() const { return culprit_; }
+  // Those that ended badly after that.
+  const std::vector<RankEnd>& followers() const { return followers_; }
+  std::chrono::duration<double> age() const;
+  // Why a rank's log is incomplete; empty when all are whole.
+  std::string log_problem() const;
+  std::vector<int> ranks() const;
+  // Of a rank that runs; -1 when it does not.
+  pid_t pid_of(int local_rank) const;
+
+ private:
+  std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
+                                          int stdin_fd);
+  std::array<Console*, 2> console_of(int local_rank);
+  void watch_rank(std::size_t index);
+  void watch_first_rank();
+  void on_watch();
+  void on_end(std::size_t index);
+  void read(std::size_t index, int stream);
+  void drain(RankOutput& output);
+  void close_outputs();
+  void hold_back_or_resume();
+  void report(RankProcess& culprit);
+
+  const GenerationContext context_;
+  const NodePlace place_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::optional<RankWatch> watch_;
+  std::function<void()> when_failed_;
+  int num_running_ = 0;
+  bool over_ = false;
+  bool stopping_ = false;
+  std::optional<Deadline> kill_at_;
+  std::optional<RankEnd> culprit_;
+  std::vector<RankEnd> followers_;
+};
+
+}  // namespace paceline::launch
