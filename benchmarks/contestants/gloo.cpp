@@ -1,5 +1,5 @@
-// Gloo over TCP on the loopback interface, called as PyTorch calls it: the algorithm that Gloo
-// picks, buffers made for each call.
+// Gloo over TCP, on the loopback interface when all ranks are on one host, called as PyTorch calls
+// it: the algorithm that Gloo picks, buffers made for each call.
 
 #include <chrono>
 
@@ -80,7 +80,7 @@ class Gloo : public Contestant {
   explicit Gloo(const WorkerPlace& place) : rank_(place.rank), world_size_(place.world_size) {
     const Rendezvous met = rendezvous();
     MeetingStore store(*met.store);
-    gloo::transport::tcp::attr attribute("127.0.0.1");
+    gloo::transport::tcp::attr attribute(met.address.c_str());
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);
     context->setTimeout(kTimeout);

@@ -73,6 +73,11 @@ struct Operand {
 
 struct Schedule {
   std::vector<Step> steps;
+  // Pieces of the same call may overlap: the first `num_ahead` steps, sends and receives only, are
+  // taken while earlier pieces are under way, so that the network does not pause between them. The
+  // same part of the algorithm on every rank.
+  bool overlaps = false;
+  std::size_t num_ahead = 0;
   std::vector<Operand> operands;
   std::size_t scratch_count = 0;  // elements
   std::size_t partial_count = 0;  // accumulators

@@ -244,6 +244,17 @@ Fd accept_connection(const Fd& listener, Deadline deadline) {
   }
 }
 
+// One probe a second once a second has been silent. With TCP_USER_TIMEOUT it is the time without an
+// answer that counts, for probes and for what was sent alike.
+void end_on_silence(const Fd& socket, std::chrono::seconds limit) {
+  const auto probes = static_cast<int>(std::max<std::chrono::seconds::rep>(1, limit.count() - 1));
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count() * 1000));
+}
+
 bool wait_ready(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd entry{fd, events, 0};

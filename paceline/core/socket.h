@@ -6,6 +6,7 @@
 //
 // Thread safety: free functions; a descriptor may be used by one reader and one writer at a time.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,6 +50,11 @@ Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
 Fd connect_unix(const std::string& name, Deadline deadline);
 // The next connection, or an empty Fd when none came within the deadline.
 Fd accept_connection(const Fd& listener, Deadline deadline);
+
+// Makes a TCP connection fail (ETIMEDOUT) when the other host has not answered for about `limit`,
+// in whole seconds, also while nothing is sent. For connections on which hardly anything waits to
+// be sent: a receiver that takes nothing counts as silent too. Without effect on Unix sockets.
+void end_on_silence(const Fd& socket, std::chrono::seconds limit);
 
 // Waits until `fd` is ready for `events` (POLLIN, POLLOUT); false when the deadline passed.
 bool wait_ready(int fd, short events, Deadline deadline);

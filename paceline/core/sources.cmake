@@ -6,6 +6,7 @@ set(SOURCES
   handshake.cpp
   host.cpp
   log.cpp
+  network_interface.cpp
   secret.cpp
   socket.cpp
   topology.cpp)

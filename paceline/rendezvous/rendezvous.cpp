@@ -5,13 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/network_interface.h"
 #include "paceline/rendezvous/arrival.h"
 #include "paceline/rendezvous/bulletin.h"
 #include "paceline/rendezvous/job_secret.h"
@@ -212,26 +208,18 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
   return secret_through(*attendance.store, who, given);
 }
 
-// The first interface that other hosts can reach, for stores that do not lead over a network.
-std::string first_interface_address() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) throw system_error("getifaddrs()");
-  std::string address = "127.0.0.1";
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const bool up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0;
-    if (!up || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
-    char text[INET_ADDRSTRLEN];
-    const auto* ipv4 = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
-    address = ::inet_ntop(AF_INET, &ipv4->sin_addr, text, sizeof text);
-    break;
-  }
-  ::freeifaddrs(list);
-  return address;
+// By PACELINE_SOCKET_IFNAME; else on the way to the store; else, for stores that do not lead over a
+// network, the first interface that other hosts can reach.
+std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
+  const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
+  if (wanted.empty() && !on_the_way.empty()) return on_the_way;
+  const bool prefer_v6 = on_the_way.find(':') != std::string::npos;
+  return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
 // Where the ranks really are. Explicit arguments and RANK by hand do not say it.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
-                 const std::string& address) {
+                 const GetVariable& variable, const std::string& on_the_way) {
   auto& who = result.who;
   const auto& mine = hosts[static_cast<std::size_t>(who.rank)];
   const auto local = std::count(hosts.begin(), hosts.end(), mine);
@@ -242,11 +230,12 @@ void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
     who.local_world_size = static_cast<int>(local);
   }
   if (local == who.world_size) return;  // one host: loopback
-  result.address = address.empty() ? first_interface_address() : address;
+  result.address = own_address(variable, on_the_way);
   if (is_loopback(result.address)) {
     log::warning(
         "the job spans hosts but rank " + std::to_string(who.rank) +
-        " reaches its store by loopback: MASTER_ADDR must be an address that all hosts reach");
+        " is reached by loopback only: MASTER_ADDR, or PACELINE_SOCKET_IFNAME, must lead to an "
+        "address that all hosts reach");
   }
 }
 
@@ -274,7 +263,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
 
   Rendezvous result{who, {attendance, attendance->store.get()}, secret};
   result.round = attendance->arrival->round();
-  learn_hosts(result, hosts, attendance->address);
+  learn_hosts(result, hosts, variable, attendance->address);
   log_outcome(result);
   return result;
 }

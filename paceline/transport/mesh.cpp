@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <set>
+#include <utility>
 
 #include <poll.h>
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/socket.h"
 #include "paceline/transport/notice.h"
 
 namespace paceline {
@@ -20,7 +23,12 @@ Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers,
       peers_(std::move(peers)),
       sockets_(std::move(sockets)),
       neighbours_(find_neighbours()),
-      oversubscribed_(count_oversubscription()) {}
+      oversubscribed_(count_oversubscription()) {
+  for (const PeerSockets& peer : sockets_) {
+    const Fd& control = peer.channels[static_cast<int>(Channel::kControl)];
+    if (control) end_on_silence(control, kSilenceLimit);
+  }
+}
 
 Mesh::~Mesh() {
   if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
@@ -95,25 +103,28 @@ void Mesh::poll_control() {
     ranks.push_back(peer);
   }
   if (entries.empty() || ::poll(entries.data(), entries.size(), 0) <= 0) return;
-  std::optional<int> ended;
+  std::optional<std::pair<int, std::string>> ended;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].revents != 0 && !read_control(ranks[i]) && !ended) ended = ranks[i];
+    if (entries[i].revents == 0) continue;
+    std::string how = read_control(ranks[i]);
+    if (!how.empty() && !ended) ended.emplace(ranks[i], std::move(how));
   }
-  if (ended && !failure_) {
-    fail_and_tell(lost(*ended, "is gone: its process ended without leaving the group"));
-  }
+  if (ended && !failure_) fail_and_tell(lost(ended->first, ended->second));
 }
 
-bool Mesh::read_control(int peer) {
+std::string Mesh::read_control(int peer) {
   std::array<char, kMaxNoticeBytes> buffer;
   const ssize_t got =
       ::recv(socket(peer, Channel::kControl), buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  if (got <= 0) return false;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  if (got < 0 && errno != ECONNRESET) {
+    return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
+  }
+  if (got <= 0) return "is gone: its process ended without leaving the group";
   const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
   if (notice && notice->goodbye) {
     left_.push_back(peer);
-    return true;
+    return {};
   }
   // Passed on before this rank goes: its end may reach a peer before the notice that caused it.
   send_to_all(std::string(buffer.data(), static_cast<std::size_t>(got)));
@@ -124,7 +135,7 @@ bool Mesh::read_control(int peer) {
       Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
             fmt::format("rank {}: group {} was aborted by {}: {}", rank_, name_, describe(peer),
                         notice ? notice->text : "(its notice cannot be read)")));
-  return true;
+  return {};
 }
 
 Error Mesh::lost(int peer, const std::string& how) const {

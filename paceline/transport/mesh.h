@@ -8,7 +8,9 @@
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as end-of-file on
 // its control socket, in shared memory too. Whoever waits calls throw_if_failed() between its waits
 // (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
-// destructor does), and is missed only by those who still wait for it.
+// destructor does), and is missed only by those who still wait for it. A host that vanishes closes
+// nothing: its kernel is asked once a second, and a control socket over TCP ends when there was no
+// answer for kSilenceLimit.
 //
 // Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
 // kept and thrown ever after. Whoever finds a cause tells all peers before it goes, so that a rank
@@ -18,6 +20,7 @@
 // each.
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +37,9 @@ namespace paceline {
 
 enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2 };
 inline constexpr int kNumChannels = 3;
+
+// Longer than a packet or two get lost, and than any host is too busy to answer.
+inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {
   Fd channels[kNumChannels];
@@ -86,8 +92,9 @@ class Mesh {
 
  private:
   void send_to_all(const std::string& notice) const;
-  void poll_control();              // requires mutex_
-  bool read_control(int peer);      // requires mutex_; false when the connection has ended
+  void poll_control();  // requires mutex_
+  // Requires: mutex_. Empty, or how the connection has ended.
+  std::string read_control(int peer);
   void set_failure(Error failure);  // requires mutex_
   void fail_and_tell(Error cause);  // requires mutex_
   bool has_left(int peer) const;    // requires mutex_

@@ -24,6 +24,19 @@ struct Child {
   Fd report;
 };
 
+std::string address_of(int host, const ProcessRanksOptions& options) {
+  if (options.hosts == nullptr) return "127.0.0.1";
+  return options.over_ipv6 ? options.hosts->address_v6(host) : options.hosts->address(host);
+}
+
+// On the first host.
+Fd listen_for_store(const ProcessRanksOptions& options) {
+  if (options.hosts != nullptr) options.hosts->enter(0);
+  Fd listener = listen_tcp({address_of(0, options), 0});
+  if (options.hosts != nullptr) options.hosts->leave();
+  return listener;
+}
+
 [[noreturn]] void run_child(pid_t parent, int rank, int world_size, const Fd& report,
                             std::uint16_t port, const Secret& secret, const ProcessBody& body,
                             const ProcessRanksOptions& options) {
@@ -33,14 +46,16 @@ struct Child {
   std::string text;
   int code = 0;
   try {
+    const int host = options.hosts == nullptr ? 0 : rank / options.ranks_per_host;
+    if (options.hosts != nullptr) options.hosts->enter(host);
     if (options.before_connect) options.before_connect(rank);
     LaunchEnvironment who;
     who.rank = who.local_rank = rank;
     who.world_size = who.local_world_size = world_size;
     std::vector<int> ranks(static_cast<std::size_t>(world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    auto store =
-        std::make_shared<TcpStore>(Endpoint{"127.0.0.1", port}, secret, options.group_timeout);
+    auto store = std::make_shared<TcpStore>(Endpoint{address_of(0, options), port}, secret,
+                                            options.group_timeout);
     std::shared_ptr<FlightRecorder> recorder;
     if (!options.flight_directory.empty()) {
       recorder =
@@ -49,7 +64,9 @@ struct Child {
                                                          .world_size = world_size,
                                                          .keep = true});
     }
-    ProcessGroup group({who, store, secret}, "world", ranks,
+    Rendezvous met{who, store, secret};
+    met.address = address_of(host, options);
+    ProcessGroup group(std::move(met), "world", ranks,
                        {.timeout = options.group_timeout,
                         .transport = options.transport,
                         .recorder = recorder,
@@ -92,7 +109,7 @@ std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& 
                                              const ProcessRanksOptions& options,
                                              const Intervention& intervention) {
   const auto secret = Secret::generate();
-  Fd listener = listen_tcp({"127.0.0.1", 0});
+  Fd listener = listen_for_store(options);
   const auto port = local_port(listener);
   std::vector<Child> children;
   std::vector<pid_t> pids;

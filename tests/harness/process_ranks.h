@@ -12,6 +12,8 @@
 
 #include "paceline/collectives/process_group.h"
 
+#include "tests/harness/network_hosts.h"
+
 namespace paceline::harness {
 
 struct ProcessRanksOptions {
@@ -21,6 +23,10 @@ struct ProcessRanksOptions {
   std::chrono::milliseconds watchdog{60'000};
   std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
   std::function<void(int rank)> before_connect;  // in each child, before its group is made
+  // Rank r is on host r / ranks_per_host of these; null: all on this one.
+  const NetworkHosts* hosts = nullptr;
+  int ranks_per_host = 1;
+  bool over_ipv6 = false;
 };
 
 struct ProcessResult {

@@ -77,6 +77,11 @@ class ScheduleBuilder {
          .count = count});
   }
   void meet() { add({.kind = Step::Kind::kMeet}); }
+  // The steps so far may be taken ahead (Schedule::overlaps).
+  void end_what_is_ahead() {
+    schedule_.overlaps = true;
+    schedule_.num_ahead = schedule_.steps.size();
+  }
 
   // Bare headers.
   void send_greeting(int peer) { add({.kind = Step::Kind::kSend, .peer = peer}); }
@@ -85,6 +90,10 @@ class ScheduleBuilder {
 
   void append(const Schedule& schedule) {
     const std::size_t shift = schedule_.operands.size();
+    if (schedule.overlaps) {
+      schedule_.overlaps = true;
+      schedule_.num_ahead = schedule_.steps.size() + schedule.num_ahead;
+    }
     for (Step step : schedule.steps) {
       step.first_operand += shift;
       add(step);

@@ -15,6 +15,11 @@ using namespace std::chrono_literals;
 
 // A piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
+// Where pieces overlap: what a rank sends to another for a piece, and how many are begun at a time.
+// Long enough to make system calls cheap, and together enough to fill a link; short enough that all
+// connections of a link get the same share of it, and that scratch stays in the cache.
+constexpr std::size_t kOverlappingMessageBytes = 256 << 10;
+constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
 // A reduce looks after the sockets between blocks of this size.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
@@ -45,6 +50,12 @@ std::size_t blocks_of(Op op, int world_size) {
 
 }  // namespace
 
+struct MessageExecutor::Piece {
+  Schedule schedule;
+  std::size_t first = 0;         // element of the call
+  std::size_t scratch_base = 0;  // element of the scratch
+};
+
 struct MessageExecutor::Operation {
   const Collective& call;
   const Fingerprint& fingerprint;
@@ -52,8 +63,11 @@ struct MessageExecutor::Operation {
   std::size_t element;  // bytes
   std::size_t partial;  // bytes
   Deadline::Clock::time_point begin;
-  std::size_t first = 0;   // element of the piece under way
-  bool is_shared = false;  // scratch lies where the ranks of the host read it
+  bool is_shared = false;          // scratch lies where the ranks of the host read it
+  std::deque<Piece> pieces;        // begun
+  const Piece* piece = nullptr;    // whose steps are taken now
+  std::size_t num_begun = 0;       // pieces
+  std::size_t scratch_stride = 0;  // from piece to piece, in elements
   bool has_warned = false;
   bool has_said_present = false;
 };
@@ -87,11 +101,11 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
       spec.blocks = &piece;
       spec.chunk = plan.chunk;
       if (planner_ != nullptr) spec.hosts = &planner_->hosts();
-      operation.first = has_counts(call.op) ? 0 : begin;
       if (operation.is_shared) share_->begin_piece();
-      run_piece(operation, build(plan.algorithm, spec));
+      begin_piece(operation, {build(plan.algorithm, spec), has_counts(call.op) ? 0 : begin});
       begin += count;
     } while (begin < length);
+    while (!operation.pieces.empty()) end_piece(operation);
     finish(operation);
   } catch (...) {
     exchange_.clear();
@@ -121,7 +135,11 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   const std::size_t whole = std::max<std::size_t>(1, call.count);
   if (!reduces(call.op) || needs_whole_call(algorithm, call.op)) return whole;
   const std::size_t blocks = blocks_of(call.op, mesh_.world_size());
-  return std::max<std::size_t>(1, kPieceBytes / size_of(call.dtype) / blocks);
+  const std::size_t overlapping =
+      kOverlappingMessageBytes * static_cast<std::size_t>(mesh_.world_size());
+  const std::size_t bytes =
+      algorithm == Algorithm::kDirect ? std::min(kPieceBytes, overlapping) : kPieceBytes;
+  return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
 }
 
 // The most for which every rank's scratch fits into the host's share; alike on all ranks.
@@ -144,29 +162,51 @@ std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   return count = std::max<std::size_t>(1, spec.count);
 }
 
-void MessageExecutor::run_piece(Operation& operation, const Schedule& schedule) {
-  make_room(operation, schedule);
-  for (const Step& step : schedule.steps) carry_out(operation, schedule, step);
+// Takes the steps that may be taken ahead, then ends the oldest piece when enough are begun. All
+// ranks do this alike, so that the messages of a pair keep one order.
+void MessageExecutor::begin_piece(Operation& operation, Piece piece) {
+  const std::size_t most = piece.schedule.overlaps ? kPiecesAhead : 1;
+  if (operation.num_begun == 0) make_room(operation, piece.schedule, most);
+  require_room(operation, piece.schedule);
+  piece.scratch_base = operation.num_begun++ % most * operation.scratch_stride;
+  operation.pieces.push_back(std::move(piece));
+  const Piece& begun = operation.pieces.back();
+  operation.piece = &begun;
+  for (std::size_t i = 0; i < begun.schedule.num_ahead; ++i) {
+    carry_out(operation, begun.schedule.steps[i]);
+  }
+  if (operation.pieces.size() == most) end_piece(operation);
 }
 
-void MessageExecutor::make_room(Operation& operation, const Schedule& schedule) {
-  std::size_t scratch = schedule.scratch_count * operation.element;
-  if (operation.is_shared) {
-    if (scratch > HostShare::kAreaBytes) {
-      fail(ErrorCode::kSystem,
-           "rank {}: {} needs {} bytes of shared scratch, of which there are {}", mesh_.rank(),
-           operation.fingerprint.describe(), scratch, HostShare::kAreaBytes);
-    }
-    scratch = 0;
+void MessageExecutor::end_piece(Operation& operation) {
+  const Piece& oldest = operation.pieces.front();
+  operation.piece = &oldest;
+  for (std::size_t i = oldest.schedule.num_ahead; i < oldest.schedule.steps.size(); ++i) {
+    carry_out(operation, oldest.schedule.steps[i]);
   }
+  operation.pieces.pop_front();
+}
+
+// For `pieces` at a time. Requires: the first piece; no later one is longer.
+void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
+                                std::size_t pieces) {
+  operation.scratch_stride = schedule.scratch_count;
+  const std::size_t scratch = schedule.scratch_count * operation.element * pieces;
   const std::size_t partials = schedule.partial_count * operation.partial;
-  if (scratch_.size() >= scratch && partials_.size() >= partials) return;
-  finish(operation);  // what is on its way must not move
-  if (scratch_.size() < scratch) scratch_.resize(scratch);
+  if (!operation.is_shared && scratch_.size() < scratch) scratch_.resize(scratch);
   if (partials_.size() < partials) partials_.resize(partials);
 }
 
-void MessageExecutor::carry_out(Operation& operation, const Schedule& schedule, const Step& step) {
+void MessageExecutor::require_room(const Operation& operation, const Schedule& schedule) const {
+  const std::size_t scratch = schedule.scratch_count * operation.element;
+  const std::size_t room =
+      operation.is_shared ? HostShare::kAreaBytes : operation.scratch_stride * operation.element;
+  if (scratch <= room && schedule.partial_count * operation.partial <= partials_.size()) return;
+  fail(ErrorCode::kSystem, "rank {}: {} needs {} bytes of scratch, of which there are {}",
+       mesh_.rank(), operation.fingerprint.describe(), scratch, room);
+}
+
+void MessageExecutor::carry_out(Operation& operation, const Step& step) {
   switch (step.kind) {
     case Step::Kind::kSend:
       send(operation, step);
@@ -181,7 +221,7 @@ void MessageExecutor::carry_out(Operation& operation, const Schedule& schedule, 
       copy(operation, step);
       return;
     case Step::Kind::kReduce:
-      reduce(operation, schedule, step);
+      reduce(operation, step);
       return;
     case Step::Kind::kMeet:
       meet(operation);
@@ -194,14 +234,14 @@ std::byte* MessageExecutor::address(const Operation& operation, const Place& pla
   switch (place.space) {
     case Space::kInput:
       return const_cast<std::byte*>(call.input) +
-             (operation.first + place.offset) * operation.element;
+             (operation.piece->first + place.offset) * operation.element;
     case Space::kOutput:
-      return call.output + (operation.first + place.offset) * operation.element;
+      return call.output + (operation.piece->first + place.offset) * operation.element;
     case Space::kScratch:
       if (operation.is_shared) {
         return share_->area(owner < 0 ? mesh_.rank() : owner) + place.offset * operation.element;
       }
-      return scratch_.data() + place.offset * operation.element;
+      return scratch_.data() + (operation.piece->scratch_base + place.offset) * operation.element;
     case Space::kPartial:
       return partials_.data() + place.offset * operation.partial;
   }
@@ -262,8 +302,9 @@ void MessageExecutor::meet(Operation& operation) {
 }
 
 // Block by block, so that it can begin before everything has come and sends go on meanwhile.
-void MessageExecutor::reduce(Operation& operation, const Schedule& schedule, const Step& step) {
-  const auto operands = std::span(schedule.operands).subspan(step.first_operand, step.num_operands);
+void MessageExecutor::reduce(Operation& operation, const Step& step) {
+  const auto operands =
+      std::span(operation.piece->schedule.operands).subspan(step.first_operand, step.num_operands);
   const bool is_partial = step.to.space == Space::kPartial;
   const std::size_t most = kReduceBlockBytes / operation.element;
   for (std::size_t begin = 0; begin < step.count; begin += most) {

@@ -17,6 +17,7 @@
 //
 // Thread safety: none; calls come one at a time.
 
+#include <deque>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -44,6 +45,7 @@ class MessageExecutor {
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
 
  private:
+  struct Piece;
   struct Operation;
   struct Transfer {
     int peer;
@@ -54,14 +56,16 @@ class MessageExecutor {
   Candidate plan_for(const Collective& call);
   std::size_t piece_count(const Collective& call, Algorithm algorithm);
   std::size_t hierarchy_count(const Collective& call);
-  void run_piece(Operation& operation, const Schedule& schedule);
-  void carry_out(Operation& operation, const Schedule& schedule, const Step& step);
+  void begin_piece(Operation& operation, Piece piece);
+  void end_piece(Operation& operation);
+  void carry_out(Operation& operation, const Step& step);
   void send(Operation& operation, const Step& step);
   void receive(Operation& operation, const Step& step);
   void copy(Operation& operation, const Step& step);
   void meet(Operation& operation);
-  void reduce(Operation& operation, const Schedule& schedule, const Step& step);
-  void make_room(Operation& operation, const Schedule& schedule);
+  void reduce(Operation& operation, const Step& step);
+  void make_room(Operation& operation, const Schedule& schedule, std::size_t pieces);
+  void require_room(const Operation& operation, const Schedule& schedule) const;
 
   std::byte* address(const Operation& operation, const Place& place, int owner = -1);
   Scoreboard::Bytes bytes_of(const Operation& operation, const Place& place, std::size_t count,

@@ -1,0 +1,65 @@
+#pragma once
+
+// One contestant of `paceline bench` (benchmarks/contestants) whose ranks are on several hosts,
+// which are network namespaces. They talk to this program as they talk to that command.
+//
+// Thread safety: none; the main thread, which moves between the hosts while it starts ranks.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/bench/catalog.h"
+#include "paceline/bench/messages.h"
+#include "paceline/bench/private_socket.h"
+#include "paceline/core/error.h"
+#include "paceline/core/secret.h"
+#include "paceline/launch/process.h"
+
+#include "tests/harness/network_hosts.h"
+
+namespace paceline::benchmarks {
+
+class HostContestant {
+ public:
+  // `number` tells the contestants of a measurement apart; all but `hosts` may be temporary.
+  HostContestant(const bench::CatalogEntry& entry, bench::Located located,
+                 const harness::NetworkHosts& hosts, int ranks_per_host, int number,
+                 launch::Environment variables);
+  // Ends its ranks.
+  ~HostContestant();
+  HostContestant(const HostContestant&) = delete;
+  HostContestant& operator=(const HostContestant&) = delete;
+
+  const std::string& title() const { return entry_.title; }
+  const std::string& version() const { return ready_.version; }
+  // Returns when the library is up on all ranks. Error, with what they wrote, otherwise.
+  void start(Deadline deadline);
+  // Seconds of each call on the slowest rank. Symmetric memory where the library has it.
+  std::vector<double> take_turn(bench::Turn turn, Deadline deadline);
+
+ private:
+  int num_ranks() const { return hosts_.count() * ranks_per_host_; }
+  void start_rank(int rank);
+  void start_launcher();
+  void write_remote_shell() const;
+  void start_process(launch::ProcessSpec spec);
+  void accept_ranks(Deadline deadline);
+  bool any_ended() const;
+  [[noreturn]] void fail_with(const Error& error) const;
+
+  const bench::CatalogEntry& entry_;
+  const bench::Located located_;
+  const harness::NetworkHosts& hosts_;
+  const int ranks_per_host_, number_;
+  const launch::Environment variables_;
+  const std::string directory_;  // of the files below, removed with this object
+  std::string socket_name_;
+  std::vector<Fd> listeners_;  // one in every host, all of the same name
+  Fd start_line_, output_, null_;
+  std::vector<launch::Process> processes_;
+  std::vector<std::unique_ptr<bench::Conversation>> ranks_;
+  bench::Ready ready_;
+};
+
+}  // namespace paceline::benchmarks

@@ -1,0 +1,189 @@
+// All-reduce over a network: the contestants of `paceline bench` on hosts that are network
+// namespaces of this machine, joined by links of a given rate. Needs root. The contestants take
+// turns, as in that command; the columns:
+//
+//   bound    2 (H-1)/H x bytes / rate: what each of H hosts must at least send, whatever the number
+//            of its ranks. Ethernet, IP and TCP headers, 4.4% at an MTU of 1500, are not in it.
+//   time     milliseconds of the slowest rank: median [least, most] of the rounds
+//   of bound bound / time
+//   cores    of the processors' time how much was used meanwhile, by everything: 100% is the
+//            machine's limit, not the network's
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "paceline/bench/report.h"
+#include "paceline/bench/size_list.h"
+#include "paceline/core/check.h"
+
+#include "benchmarks/host_contestant.h"
+#include "benchmarks/spread.h"
+
+namespace paceline::benchmarks {
+namespace {
+
+using namespace std::chrono_literals;
+using harness::NetworkHosts;
+
+struct Options {
+  int hosts = 4, ranks = 1, rounds = 5;
+  std::vector<double> rates = {1, 10};
+  std::string sizes = "16M,64M";
+  std::vector<std::string> peers = {"gloo", "openmpi"};
+  std::vector<std::string> variables;
+  bool check = false;
+};
+
+// Of all processors together, since the last call: the part that was not idle.
+class BusyProcessors {
+ public:
+  double since_last() {
+    std::ifstream file("/proc/stat");
+    std::string word;
+    file >> word;
+    double busy = 0, all = 0, value = 0;
+    for (int field = 0; field < 8 && file >> value; ++field) {
+      constexpr int kIdle = 3, kWaitsForDisk = 4;
+      all += value;
+      if (field != kIdle && field != kWaitsForDisk) busy += value;
+    }
+    const double part = all > all_ ? (busy - busy_) / (all - all_) : 0;
+    busy_ = busy;
+    all_ = all;
+    return part;
+  }
+
+ private:
+  double busy_ = 0, all_ = 0;
+};
+
+struct Figures {
+  std::vector<double> milliseconds, busy;  // by round
+};
+
+launch::Environment variables_of(const Options& options) {
+  launch::Environment variables;
+  for (const std::string& text : options.variables) {
+    const auto end = text.find('=');
+    check(end != std::string::npos, "--env: '{}' is not NAME=VALUE", text);
+    variables[text.substr(0, end)] = text.substr(end + 1);
+  }
+  return variables;
+}
+
+std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
+                                                       const NetworkHosts& hosts) {
+  const char* path = std::getenv("PATH");
+  std::vector<std::string> names = {"paceline"};
+  names.insert(names.end(), options.peers.begin(), options.peers.end());
+  std::vector<std::unique_ptr<HostContestant>> all;
+  for (const std::string& name : names) {
+    const auto* entry = bench::find_entry(name);
+    check(entry != nullptr && entry->starter != bench::Starter::kMpiexec,
+          "'{}' cannot be measured on several hosts", name);
+    const auto located = bench::locate(*entry, bench::program_folder(), path ? path : "");
+    if (!located.missing.empty()) {
+      fmt::print("{}\n", located.missing);
+      continue;
+    }
+    all.push_back(std::make_unique<HostContestant>(*entry, located, hosts, options.ranks,
+                                                   static_cast<int>(all.size()),
+                                                   variables_of(options)));
+    all.back()->start(Deadline::after(60s));
+    fmt::print("{}: {}\n", all.back()->title(), all.back()->version());
+  }
+  return all;
+}
+
+// Long calls once, short ones until a quarter of a second is over.
+bench::Turn turn_for(std::size_t bytes, const Options& options) {
+  bench::Turn turn;
+  turn.op = Op::kAllReduce;
+  turn.count = bytes / sizeof(float);
+  turn.check = options.check;
+  turn.min_calls = 1;
+  turn.max_calls = 200;
+  turn.seconds = 0.25;
+  return turn;
+}
+
+std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>& contestants,
+                             std::size_t bytes, const Options& options) {
+  const bench::Turn turn = turn_for(bytes, options);
+  std::vector<Figures> figures(contestants.size());
+  for (int round = 0; round <= options.rounds; ++round) {
+    for (std::size_t i = 0; i < contestants.size(); ++i) {
+      BusyProcessors processors;
+      processors.since_last();
+      const auto seconds = contestants[i]->take_turn(turn, Deadline::after(120s));
+      const double busy = processors.since_last();
+      if (round == 0) continue;  // it warms up
+      figures[i].milliseconds.push_back(1e3 * bench::median(seconds));
+      figures[i].busy.push_back(1e2 * busy);
+    }
+  }
+  return figures;
+}
+
+void print_rows(const std::vector<std::unique_ptr<HostContestant>>& contestants,
+                const std::vector<Figures>& figures, std::size_t bytes, double bound_ms) {
+  for (std::size_t i = 0; i < contestants.size(); ++i) {
+    const auto& mine = figures[i].milliseconds;
+    fmt::print("| {} | {} | {} | {:.3f} | {} | {:.0f}% |\n", bench::format_size(bytes),
+               contestants[i]->title(), with_spread(mine), bound_ms / bench::median(mine),
+               with_spread(bench::ratios(mine, figures[0].milliseconds)),
+               bench::median(figures[i].busy));
+  }
+  std::fflush(stdout);
+}
+
+void run(const Options& options) {
+  const std::string reason = NetworkHosts::why_not();
+  if (!reason.empty()) fail(ErrorCode::kUnsupported, "{}", reason);
+  const auto machine = bench::this_machine();
+  fmt::print("{}, {} cores, Linux {}\n", machine.cpu, machine.cores, machine.kernel);
+  for (const double rate : options.rates) {
+    const NetworkHosts hosts(options.hosts, rate);
+    const auto contestants = start_all(options, hosts);
+    fmt::print(
+        "\nall_reduce of float32, {} hosts x {} ranks, {} Gbit/s, {} rounds\n\n"
+        "| size | contestant | time, ms | of bound | time / Paceline's | cores |\n"
+        "|---|---|---|---|---|---|\n",
+        options.hosts, options.ranks, rate, options.rounds);
+    for (const std::size_t bytes : bench::parse_sizes(options.sizes)) {
+      const double sent = 2.0 * (options.hosts - 1) / options.hosts * static_cast<double>(bytes);
+      const double bound_ms = sent * 8 / (rate * 1e9) * 1e3;
+      fmt::print("| {} | bound | {:.2f} | 1.000 | | |\n", bench::format_size(bytes), bound_ms);
+      print_rows(contestants, measure(contestants, bytes, options), bytes, bound_ms);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace paceline::benchmarks
+
+int main(int argc, char** argv) {
+  paceline::benchmarks::Options options;
+  CLI::App app("all-reduce among hosts that are network namespaces; needs root");
+  app.add_option("--hosts", options.hosts, "how many")->check(CLI::Range(2, 16));
+  app.add_option("--ranks", options.ranks, "ranks a host")->check(CLI::Range(1, 16));
+  app.add_option("--rate", options.rates, "of each link, in Gbit/s")->delimiter(',');
+  app.add_option("--sizes", options.sizes, "as paceline bench takes them");
+  app.add_option("--peer", options.peers, "gloo, openmpi")->delimiter(',')->expected(0, 8);
+  app.add_option("--rounds", options.rounds, "interleaved rounds")->check(CLI::Range(1, 1000));
+  app.add_option("--env", options.variables, "NAME=VALUE for the ranks")->delimiter(',');
+  app.add_flag("--check", options.check, "compare every result with the right one");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    paceline::benchmarks::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "hosts_bench: {}\n", error.what());
+    return 1;
+  }
+}

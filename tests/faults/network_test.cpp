@@ -1,0 +1,199 @@
+// Groups that span hosts on a network that fails: the hosts are network namespaces.
+
+#include <csignal>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+
+namespace paceline {
+namespace {
+
+using harness::NetworkHosts;
+using harness::ProcessRanksOptions;
+using harness::ProcessResult;
+using harness::run_process_ranks;
+using harness::SharedCounter;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kGroupTimeout = 50s;  // far beyond what these tests allow
+constexpr auto kWatchdog = 100s;
+
+#define SKIP_WITHOUT_HOSTS() \
+  if (const std::string reason = NetworkHosts::why_not(); !reason.empty()) GTEST_SKIP() << reason
+
+ProcessRanksOptions on(const NetworkHosts& hosts, int ranks_per_host = 1) {
+  ProcessRanksOptions options;
+  options.group_timeout = kGroupTimeout;
+  options.watchdog = kWatchdog;
+  options.hosts = &hosts;
+  options.ranks_per_host = ranks_per_host;
+  return options;
+}
+
+void sum_up(ProcessGroup& group, std::vector<float>& data) {
+  std::fill(data.begin(), data.end(), static_cast<float>(group.rank() + 1));
+  group.all_reduce(std::span(data));
+  const int world = group.world_size();
+  const auto total = static_cast<float>(world * (world + 1) / 2);
+  ASSERT_EQ(data, std::vector<float>(data.size(), total));
+}
+
+// Sums until something happens.
+ProcessBody sum_for_ever(SharedCounter& rounds) {
+  return [&rounds](ProcessGroup& group) -> std::string {
+    std::vector<float> data(100'000);
+    for (;;) {
+      sum_up(group, data);
+      if (group.rank() == 0) rounds.add();
+    }
+  };
+}
+
+// All but `rank` were told of it, and not before `since`.
+void expect_loss_of(int rank, const std::vector<ProcessResult>& results, Clock::time_point since,
+                    std::chrono::milliseconds within) {
+  const std::string name = "rank " + std::to_string(rank) + " (";
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto& result = results[i];
+    if (static_cast<int>(i) == rank) continue;
+    ASSERT_TRUE(result.threw) << i << ": " << result.report;
+    EXPECT_EQ(result.code, ErrorCode::kPeerLost) << i << ": " << result.report;
+    EXPECT_NE(result.report.find(name), std::string::npos) << i << ": " << result.report;
+    EXPECT_LT(result.ended - since, within) << i << ": " << result.report;
+  }
+}
+
+TEST(Network, hosts_sum_over_ipv4_and_ipv6) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(3);
+  for (const bool over_ipv6 : {false, true}) {
+    auto options = on(hosts, 2);
+    options.over_ipv6 = over_ipv6;
+    const auto results = run_process_ranks(
+        6,
+        [](ProcessGroup& group) {
+          for (const std::size_t count : {1, 1000, 2'000'003}) {
+            std::vector<float> data(count);
+            sum_up(group, data);
+          }
+          return group.transport();
+        },
+        options);
+    for (const auto& result : results) EXPECT_EQ(result.report, "shm+tcp");
+  }
+}
+
+TEST(Network, a_rank_that_dies_on_another_host_is_named_at_once) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(3, 1);
+  SharedCounter rounds;
+  Clock::time_point killed;
+  const auto results =
+      run_process_ranks(3, sum_for_ever(rounds), on(hosts), [&](const std::vector<pid_t>& pids) {
+        rounds.wait_for(3, Deadline::after(30s));
+        killed = Clock::now();
+        ::kill(pids[1], SIGKILL);
+      });
+  expect_loss_of(1, results, killed, 1s);
+}
+
+// Nothing is closed and nothing answers: the silence itself is the sign.
+TEST(Network, an_interface_that_goes_down_in_the_middle_is_a_lost_peer_on_every_rank) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(3);
+  SharedCounter rounds;
+  Clock::time_point down;
+  const auto results =
+      run_process_ranks(3, sum_for_ever(rounds), on(hosts), [&](const std::vector<pid_t>&) {
+        rounds.wait_for(3, Deadline::after(30s));
+        down = Clock::now();
+        hosts.set_link(2, false);
+      });
+  expect_loss_of(2, results, down, 25s);
+  EXPECT_TRUE(results[2].threw);
+  EXPECT_EQ(results[2].code, ErrorCode::kPeerLost) << results[2].report;
+  EXPECT_LT(results[2].ended - down, 25s);
+}
+
+// Also while one waits only: nobody sends anything on any connection.
+TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(2);
+  SharedCounter rounds;
+  Clock::time_point cut;
+  const auto results = run_process_ranks(
+      2,
+      [&](ProcessGroup& group) -> std::string {
+        std::vector<float> data(100);
+        sum_up(group, data);
+        if (group.rank() == 1) {
+          rounds.add();
+          std::this_thread::sleep_for(1h);
+        }
+        group.barrier();
+        return "";
+      },
+      on(hosts),
+      [&](const std::vector<pid_t>& pids) {
+        rounds.wait_for(1, Deadline::after(30s));
+        cut = Clock::now();
+        hosts.cut(1);
+        std::this_thread::sleep_for(20s);
+        ::kill(pids[1], SIGKILL);
+      });
+  expect_loss_of(1, results, cut, 20s);
+  EXPECT_NE(results[0].report.find("its host does not answer"), std::string::npos)
+      << results[0].report;
+}
+
+// The other host has forgotten the connection: as after a crash and a quick start.
+TEST(Network, a_half_open_connection_is_a_lost_peer) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(2);
+  SharedCounter rounds;
+  Clock::time_point back;
+  const auto results = run_process_ranks(
+      2,
+      [&](ProcessGroup& group) -> std::string {
+        std::vector<float> data(100);
+        sum_up(group, data);
+        rounds.add();
+        if (group.rank() == 1) std::this_thread::sleep_for(1h);
+        group.barrier();
+        return "";
+      },
+      on(hosts),
+      [&](const std::vector<pid_t>& pids) {
+        rounds.wait_for(2, Deadline::after(30s));
+        hosts.cut(1);
+        ::kill(pids[1], SIGKILL);  // its last words are lost
+        std::this_thread::sleep_for(500ms);
+        back = Clock::now();
+        hosts.mend(1);
+      });
+  expect_loss_of(1, results, back, 15s);
+}
+
+// Longer than the silence that ends a connection: its kernel answers for it.
+TEST(Network, a_host_that_only_computes_is_not_lost) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(2);
+  const auto results = run_process_ranks(
+      2,
+      [](ProcessGroup& group) -> std::string {
+        std::vector<float> data(4'000'000);
+        if (group.rank() == 1) std::this_thread::sleep_for(kSilenceLimit + 3s);
+        sum_up(group, data);
+        return "right";
+      },
+      on(hosts));
+  for (const auto& result : results) EXPECT_EQ(result.report, "right");
+}
+
+}  // namespace
+}  // namespace paceline

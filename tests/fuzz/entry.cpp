@@ -1,0 +1,24 @@
+// Where libFuzzer, or replay.cpp, enters a target.
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/fuzz/fuzz.h"
+
+namespace paceline::fuzz {
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::abort();
+}
+
+}  // namespace paceline::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    paceline::fuzz::take({reinterpret_cast<const std::byte*>(data), size});
+  } catch (const paceline::Error&) {  // as it should be
+  }
+  return 0;
+}

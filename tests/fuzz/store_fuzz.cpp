@@ -1,0 +1,45 @@
+// Commands to the job's store, its replies, and the store that carries them out.
+
+#include "paceline/store/store_protocol.h"
+#include "paceline/store/store_service.h"
+
+#include "tests/fuzz/fuzz.h"
+
+namespace paceline::fuzz {
+namespace {
+
+template <class Message>
+bool is_alike(const Message& message, std::span<const std::byte> body) {
+  const auto frame = encode(message);
+  return text_of(std::span<const std::byte>(frame).subspan(kFrameHeaderBytes)) == text_of(body);
+}
+
+// Frames one after the other, by two clients in turn.
+void serve(std::span<const std::byte> bytes) {
+  StoreService service(StoreLimits{});
+  const auto now = Deadline::Clock::now();
+  for (StoreService::Client client = 0; bytes.size() > kFrameHeaderBytes; client ^= 1) {
+    const std::size_t length = frame_length(bytes.first(kFrameHeaderBytes));
+    bytes = bytes.subspan(kFrameHeaderBytes);
+    if (length > bytes.size()) return;
+    const StoreRequest request = decode_request(bytes.first(length));
+    require(is_alike(request, bytes.first(length)), "a request that was read is written alike");
+    bytes = bytes.subspan(length);
+    service.forget(client);
+    service.handle(client, request, now);
+    service.take_answers();
+  }
+}
+
+}  // namespace
+
+void take(std::span<const std::byte> bytes) {
+  if (take_byte(bytes) == 0) {
+    const StoreReply reply = decode_reply(bytes);
+    require(is_alike(reply, bytes), "a reply that was read is written alike");
+  } else {
+    serve(bytes);
+  }
+}
+
+}  // namespace paceline::fuzz

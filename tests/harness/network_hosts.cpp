@@ -1,0 +1,166 @@
+#include "tests/harness/network_hosts.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+
+namespace paceline::harness {
+namespace {
+
+// Room for one packet as a network card with segmentation offload gets it, and its headers.
+constexpr int kLeastBurst = 70'000;
+constexpr double kBurstSeconds = 100e-6;
+
+Fd this_namespace() {
+  Fd space(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+  if (!space) throw system_error("opening the network namespace");
+  return space;
+}
+
+// Empty, with errno set, where this user may not. A thread of its own, so that no other moves.
+Fd new_namespace() {
+  Fd space;
+  int error = 0;
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNET) == 0) {
+      space = this_namespace();
+    } else {
+      error = errno;
+    }
+  }).join();
+  errno = error;
+  return space;
+}
+
+Fd require_namespace() {
+  Fd space = new_namespace();
+  if (!space) throw system_error("making a network namespace");
+  return space;
+}
+
+void move_to(const Fd& space) {
+  if (::setns(space.get(), CLONE_NEWNET) != 0) throw system_error("setns()");
+}
+
+std::string path_of(const Fd& fd) { return fmt::format("/proc/{}/fd/{}", getpid(), fd.get()); }
+
+[[noreturn]] void execute(const Fd& space, const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  if (::setns(space.get(), CLONE_NEWNET) == 0) ::execvp(arguments[0], arguments.data());
+  _exit(127);
+}
+
+int exit_code_of(const Fd& space, const std::vector<std::string>& command) {
+  const pid_t pid = ::fork();
+  if (pid < 0) throw system_error("fork()");
+  if (pid == 0) execute(space, command);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::string port_of(int host) { return fmt::format("port{}", host); }
+
+std::vector<std::string> limit_of(const std::string& device, double gbit_per_s) {
+  const auto burst = std::max(kLeastBurst, static_cast<int>(gbit_per_s * 1e9 / 8 * kBurstSeconds));
+  return {"tc",
+          "qdisc",
+          "replace",
+          "dev",
+          device,
+          "root",
+          "tbf",
+          "rate",
+          fmt::format("{}mbit", static_cast<int>(gbit_per_s * 1000)),
+          "burst",
+          std::to_string(burst),
+          "latency",
+          "50ms"};
+}
+
+}  // namespace
+
+std::string NetworkHosts::why_not() {
+  if (::geteuid() != 0) return "network namespaces need root";
+  const Fd space = new_namespace();
+  if (!space) return std::string("no network namespace can be made: ") + std::strerror(errno);
+  for (const char* tool : {"ip", "tc"}) {
+    if (exit_code_of(space, {tool, "-V"}) != 0) {
+      return std::string("there is no program ") + tool + " (apt-get install iproute2)";
+    }
+  }
+  if (exit_code_of(space, {"ip", "link", "add", "bridge0", "type", "bridge"}) != 0) {
+    return "this kernel makes no bridges";
+  }
+  return "";
+}
+
+NetworkHosts::NetworkHosts(int count, double gbit_per_s)
+    : home_(this_namespace()), bridge_(require_namespace()) {
+  run(bridge_, {"ip", "link", "add", "bridge0", "type", "bridge"});
+  run(bridge_, {"ip", "link", "set", "bridge0", "up"});
+  for (int host = 0; host < count; ++host) {
+    hosts_.push_back(require_namespace());
+    make_link(host, gbit_per_s);
+  }
+}
+
+void NetworkHosts::make_link(int host, double gbit_per_s) const {
+  const Fd& space = hosts_[static_cast<std::size_t>(host)];
+  const std::string port = port_of(host);
+  run(bridge_,
+      {"ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", path_of(space)});
+  run(bridge_, {"ip", "link", "set", port, "master", "bridge0", "up"});
+  run(space, {"ip", "link", "set", "lo", "up"});
+  run(space, {"ip", "link", "set", "eth0", "up"});
+  run(space, {"ip", "address", "add", address(host) + "/24", "dev", "eth0"});
+  run(space, {"ip", "address", "add", address_v6(host) + "/64", "dev", "eth0", "nodad"});
+  if (gbit_per_s <= 0) return;
+  run(bridge_, limit_of(port, gbit_per_s));
+  run(space, limit_of("eth0", gbit_per_s));
+}
+
+std::string NetworkHosts::address(int host) const { return fmt::format("10.77.0.{}", host + 1); }
+std::string NetworkHosts::address_v6(int host) const { return fmt::format("fd77::{:x}", host + 1); }
+std::string NetworkHosts::subnet() { return "10.77.0.0/24"; }
+
+std::string NetworkHosts::path(int host) const {
+  return path_of(hosts_[static_cast<std::size_t>(host)]);
+}
+
+void NetworkHosts::enter(int host) const { move_to(hosts_[static_cast<std::size_t>(host)]); }
+void NetworkHosts::leave() const { move_to(home_); }
+
+void NetworkHosts::set_link(int host, bool up) const {
+  run(hosts_[static_cast<std::size_t>(host)], {"ip", "link", "set", "eth0", up ? "up" : "down"});
+}
+
+void NetworkHosts::cut(int host) const {
+  run(bridge_, {"ip", "link", "set", port_of(host), "nomaster"});
+}
+
+void NetworkHosts::mend(int host) const {
+  run(bridge_, {"ip", "link", "set", port_of(host), "master", "bridge0"});
+}
+
+void NetworkHosts::run(const Fd& space, const std::vector<std::string>& command) const {
+  const int code = exit_code_of(space, command);
+  if (code != 0) {
+    fail(ErrorCode::kSystem, "`{}` ended with code {}", fmt::join(command, " "), code);
+  }
+}
+
+}  // namespace paceline::harness
