@@ -206,14 +206,70 @@ TEST(Reduce, the_chosen_instruction_set_gives_the_portable_bits) {
       reduce(sources, chosen.data(), 3001, dtype, op);
       std::vector<ReduceSource> list;
       for (const auto* source : sources) list.push_back({source});
-      portable::reduce({list.data(), list.size(), plain.data(), 3001, dtype, op,
-                        ReduceResult::kFinal, list.size()});
+      std::byte* const out = plain.data();
+      portable::reduce(
+          {list.data(), list.size(), &out, 1, 3001, dtype, op, ReduceResult::kFinal, list.size()});
       // Which of two NaNs an addition passes on is the processor's choice, so NaN payloads are not
       // compared.
       if (!is_floating_point(dtype)) {
         EXPECT_EQ(chosen, plain) << name_of(dtype) << " " << name_of(op);
       }
     }
+  }
+}
+
+// In place too: the first output is the first source, as in an all-reduce.
+TEST(Reduce, several_outputs_get_the_bits_of_one) {
+  std::mt19937 random(5);
+  for (const Dtype dtype : kAllDtypes) {
+    for (const std::size_t ranks : {1, 2, 3, 4}) {
+      std::vector<std::vector<std::byte>> inputs(ranks, std::vector<std::byte>(2051 * 8));
+      for (auto& input : inputs) {
+        for (std::size_t i = 0; i < 2051; ++i) {
+          const float value = static_cast<float>(static_cast<int>(random() % 7)) - 3;
+          if (dtype == Dtype::kFloat32) {
+            std::memcpy(&input[i * 4], &value, 4);
+          } else {
+            input[i] = static_cast<std::byte>(random() & 1);
+          }
+        }
+      }
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax}) {
+        if (!is_defined(op, dtype)) continue;
+        for (const std::size_t num_outs : {1, 2, 3, 5}) {
+          auto work = inputs;
+          std::vector<std::vector<std::byte>> more(5, std::vector<std::byte>(2051 * 8));
+          std::vector<const std::byte*> sources;
+          std::vector<std::byte*> outs = {work[0].data()};
+          for (auto& input : work) sources.push_back(input.data());
+          while (outs.size() < num_outs) outs.push_back(more[outs.size()].data());
+          std::vector<std::byte> expected(2051 * 8);
+          reduce(sources, expected.data(), 2051, dtype, op);
+          reduce(sources, outs, 2051, dtype, op);
+          const std::size_t bytes = 2051 * size_of(dtype);
+          for (const std::byte* out : outs) {
+            EXPECT_EQ(std::memcmp(out, expected.data(), bytes), 0)
+                << name_of(dtype) << " " << ranks << " ranks, " << num_outs << " outputs";
+          }
+        }
+      }
+    }
+  }
+}
+
+// A mean of two multiplies by a half.
+TEST(Reduce, the_mean_of_two_has_the_bits_of_a_division) {
+  std::mt19937 random(9);
+  std::vector<float> a(5000), b(5000);
+  for (auto* values : {&a, &b}) {
+    for (float& value : *values)
+      value = std::bit_cast<float>(static_cast<std::uint32_t>(random()) & 0xbfffffffu);
+  }
+  a[0] = std::numeric_limits<float>::denorm_min();
+  const auto mean = reduce_values<float>({a, b}, Dtype::kFloat32, ReduceOp::kMean);
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    const float expected = (a[i] + b[i]) / 2.0f;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(mean[i]), std::bit_cast<std::uint32_t>(expected)) << i;
   }
 }
 

@@ -33,18 +33,23 @@ const Variant& variant() {
 
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op) {
+  reduce(sources, std::span<std::byte* const>(&out, 1), count, dtype, op);
+}
+
+void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
+            std::size_t count, Dtype dtype, ReduceOp op) {
   // On the stack for all but large groups: small sums are a matter of nanoseconds.
   std::array<ReduceSource, 16> few;
   std::vector<ReduceSource> many(sources.size() > few.size() ? sources.size() : 0);
   ReduceSource* list = many.empty() ? few.data() : many.data();
   for (std::size_t i = 0; i < sources.size(); ++i) list[i].data = sources[i];
-  reduce_partials({list, sources.size()}, out, count, dtype, op, ReduceResult::kFinal,
-                  sources.size());
+  variant().reduce({list, sources.size(), outs.data(), outs.size(), count, dtype, op,
+                    ReduceResult::kFinal, sources.size()});
 }
 
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
                      Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks) {
-  variant().reduce({sources.data(), sources.size(), out, count, dtype, op, result, num_ranks});
+  variant().reduce({sources.data(), sources.size(), &out, 1, count, dtype, op, result, num_ranks});
 }
 
 const char* reduce_kernel_name() { return variant().name; }

@@ -26,6 +26,9 @@ namespace paceline {
 // source but not overlap one partly. kMean divides by the number of sources. Thread safety: pure.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op);
+// The result goes to each of `outs`, which is cheaper than copying it afterwards.
+void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
+            std::size_t count, Dtype dtype, ReduceOp op);
 
 // Bytes of one element of a partial result: 16-bit floats are accumulated in float32.
 constexpr std::size_t partial_size_of(Dtype dtype) {

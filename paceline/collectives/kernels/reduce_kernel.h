@@ -152,17 +152,14 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  void run(std::byte* out_bytes, std::size_t count, float divisor) const {
-    T* out = reinterpret_cast<T*>(out_bytes);
+  void run(const ReduceArguments& a, float divisor) const {
     if constexpr (std::is_same_v<T, Acc>) {
-      if (num_sources_ == 2 && divisor == 1.0f) {
-        combine(at(0, 0), at(1, 0), out, count);
-        return;
-      }
+      if (num_sources_ == 2 && a.num_outs <= 2 && run_pair(a, divisor)) return;
     }
+    T* out = reinterpret_cast<T*>(a.outs[0]);
     Acc block[kBlock];
-    for (std::size_t begin = 0; begin < count; begin += kBlock) {
-      const std::size_t length = std::min(kBlock, count - begin);
+    for (std::size_t begin = 0; begin < a.count; begin += kBlock) {
+      const std::size_t length = std::min(kBlock, a.count - begin);
       subtree(0, num_sources_, begin, length, block);
       if constexpr (std::is_floating_point_v<Acc>) {
         if (divisor != 1.0f) {
@@ -170,6 +167,9 @@ class Tree {
         }
       }
       for (std::size_t i = 0; i < length; ++i) narrow(block[i], out[begin + i]);
+      for (std::size_t other = 1; other < a.num_outs; ++other) {
+        std::memcpy(reinterpret_cast<T*>(a.outs[other]) + begin, out + begin, length * sizeof(T));
+      }
     }
   }
 
@@ -189,6 +189,24 @@ class Tree {
   bool is_wide(std::size_t source) const {
     return !std::is_same_v<T, Acc> && sources_[source].is_partial;
   }
+  // Two sources of the accumulator's type, one or two places: in one pass. Dividing by a power of
+  // two gives the bits of multiplying by its inverse. False when there is no such way.
+  bool run_pair(const ReduceArguments& a, float divisor) const {
+    T* first = reinterpret_cast<T*>(a.outs[0]);
+    T* last = reinterpret_cast<T*>(a.outs[a.num_outs - 1]);
+    if (divisor == 1.0f) {
+      combine_for_both(at(0, 0), at(1, 0), first, last, a.count, [](T sum) { return sum; });
+      return true;
+    }
+    if constexpr (std::is_floating_point_v<T>) {
+      if (divisor != 2.0f) return false;
+      combine_for_both(at(0, 0), at(1, 0), first, last, a.count,
+                       [](T sum) { return sum * T(0.5); });
+      return true;
+    }
+    return false;
+  }
+
   const T* at(std::size_t source, std::size_t begin) const {
     return reinterpret_cast<const T*>(sources_[source].data) + begin;
   }
@@ -218,6 +236,22 @@ class Tree {
   static void combine(const A* a, const B* b, Out* out, std::size_t length) {
 #pragma GCC ivdep
     for (std::size_t i = 0; i < length; ++i) out[i] = Combine::apply(widen(a[i]), widen(b[i]));
+  }
+
+  template <class Finish>
+  static void combine_for_both(const T* a, const T* b, T* first, T* last, std::size_t length,
+                               Finish finish) {
+    if (first == last) {
+#pragma GCC ivdep
+      for (std::size_t i = 0; i < length; ++i) first[i] = finish(Combine::apply(a[i], b[i]));
+      return;
+    }
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < length; ++i) {
+      const T sum = finish(Combine::apply(a[i], b[i]));
+      first[i] = sum;
+      last[i] = sum;
+    }
   }
 
   // The sum of sources [first, first + number) into `out`.
@@ -250,9 +284,9 @@ template <class T, class Combine>
 void run(const ReduceArguments& a, float divisor = 1.0f) {
   const Tree<T, Combine> tree(a.sources, a.num_sources);
   if (a.result == ReduceResult::kPartial) {
-    tree.run_partial(a.out, a.count);
+    tree.run_partial(a.outs[0], a.count);
   } else {
-    tree.run(a.out, a.count, divisor);
+    tree.run(a, divisor);
   }
 }
 

@@ -11,7 +11,8 @@ namespace paceline {
 struct ReduceArguments {
   const ReduceSource* sources;
   std::size_t num_sources;
-  std::byte* out;
+  std::byte* const* outs;  // all get the result; a partial one has one place
+  std::size_t num_outs;
   std::size_t count;
   Dtype dtype;
   ReduceOp op;

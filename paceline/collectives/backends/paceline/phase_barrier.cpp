@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include <sched.h>
+
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/core/check.h"
 #include "paceline/core/futex.h"
@@ -15,6 +17,8 @@ using namespace std::chrono_literals;
 // About 30 µs: longer than a phase of a small collective takes, far shorter than a time slice.
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingACore = 20;
+// Then the core goes to the ranks that share it, which is quicker than to sleep and be woken.
+constexpr int kYields = 50;
 constexpr auto kSleepSlice = 2ms;
 
 }  // namespace
@@ -57,10 +61,15 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
 }
 
 bool PhaseBarrier::spin(int peer, bool may_spin) const {
-  const int spins = may_spin && !mesh_.oversubscribed() ? kSpins : kSpinsWhenSharingACore;
+  const bool is_crowded = mesh_.oversubscribed();
+  const int spins = may_spin && !is_crowded ? kSpins : kSpinsWhenSharingACore;
   for (int i = 0; i < spins; ++i) {
     if (has_arrived(peer)) return true;
     spin_pause();
+  }
+  for (int i = 0; is_crowded && may_spin && i < kYields; ++i) {
+    sched_yield();
+    if (has_arrived(peer)) return true;
   }
   return false;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "paceline/collectives/algorithms/direct.h"
 #include "paceline/collectives/kernels/reduce.h"
@@ -16,12 +17,15 @@ constexpr std::size_t kStagingBytes =
 constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(ControlBlock) <= kControlBytes);
 
-// Up to here one phase and a copy are cheaper than the two phases of zero-copy.
+// Up to here one phase and a copy are cheaper than the two phases of zero-copy; ranks that share
+// cores wait longer for each other.
+constexpr std::size_t kTinyBytes = 1 << 10;
+constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
+// Up to here what peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
-// Up to here every rank reduces everything itself, which saves a phase.
+// Up to here, and staged, every rank reduces everything itself, which saves a phase. Two ranks read
+// no more of each other's memory that way, whatever the size.
 constexpr std::size_t kOneShotBytes = 8 << 10;
-// A reduce result is handed to the peers in blocks that are still in the L1 cache.
-constexpr std::size_t kDeliverBytes = 16 << 10;
 constexpr std::size_t kMaxSchedules = 256;
 
 bool gives_blocks(Op op) {
@@ -57,6 +61,18 @@ std::size_t own_offset(const Schedule& schedule, const Step& reduce) {
   return 0;
 }
 
+// What this rank reduces of its own input, and for whom.
+Block own_chunk(const Schedule& schedule) {
+  for (const Step& step : schedule.steps) {
+    if (step.kind == Step::Kind::kReduce) return {own_offset(schedule, step), step.count};
+  }
+  return {};
+}
+
+bool is_shared(const Announcement& said) {
+  return said.input.region != -1 && said.output.region != -1;
+}
+
 // Whether a rank said that it has memory in the region: then it has not freed it.
 bool holds(const Announcement& said, std::int64_t region) {
   return region < 0 || said.input.region == region || said.output.region == region;
@@ -70,6 +86,11 @@ struct SharedExecutor::Operation {
   const WaitOptions& wait;
   std::size_t element;    // bytes
   std::size_t blocks_in;  // blocks of `count` in an input
+  // When staged: every rank reduces everything, or there are results that others fetch.
+  bool is_one_shot;
+  bool hands_around() const {
+    return call.op == Op::kReduce || (call.op == Op::kAllReduce && !is_one_shot);
+  }
 };
 
 SharedExecutor::SharedExecutor(Mesh& mesh, Deadline deadline)
@@ -77,36 +98,79 @@ SharedExecutor::SharedExecutor(Mesh& mesh, Deadline deadline)
       blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kStagingBytes, Pages::kPresent,
                                              deadline)),
       barrier_(mesh, *blocks_),
+      most_tiny_(mesh.oversubscribed() ? kTinyBytesWhenSharingCores : kTinyBytes),
+      most_one_shot_(mesh.world_size() == 2 ? std::numeric_limits<std::size_t>::max()
+                                            : std::max(kOneShotBytes, most_tiny_)),
       announced_(static_cast<std::size_t>(mesh.world_size())),
-      contributions_(static_cast<std::size_t>(mesh.world_size())),
-      block_sources_(contributions_.size()) {}
+      contributions_(static_cast<std::size_t>(mesh.world_size())) {}
 
 std::shared_ptr<SharedBlocks> SharedExecutor::allocate(std::size_t bytes, Pages pages,
                                                        Deadline deadline) {
   auto blocks = mesh_.shared_memory()->allocate(bytes, pages, deadline);
-  regions_.push_back(blocks);
+  regions_.push_back({blocks, blocks.get()});
   return blocks;
 }
 
 void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
   const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(mesh_.world_size()) : 1;
-  const Operation operation{call, fingerprint, wait, size_of(call.dtype), blocks};
-  if (is_small(call)) {
-    run_staged(operation, false);
-    return;
-  }
-  enter(operation);
-  if (!has_counts(call.op) && all_symmetric(operation)) {
-    run_zero_copy(operation);
+  const bool is_one_shot =
+      call.op == Op::kAllReduce && call.count * size_of(call.dtype) <= most_one_shot_;
+  const Operation operation{call, fingerprint, wait, size_of(call.dtype), blocks, is_one_shot};
+  if (has_counts(call.op)) {
+    enter(operation, {fingerprint});
+    run_staged_blocks(operation);
+  } else if (fits_one_piece(call, most_tiny_)) {
+    run_tiny(operation);
+  } else if (fits_one_piece(call, kSmallBytes)) {
+    run_small(operation);
   } else {
-    run_staged(operation, true);
+    run_large(operation);
   }
 }
 
 // A function of what all ranks agree about, so that all choose the same way.
-bool SharedExecutor::is_small(const Collective& call) const {
-  return call.count <= piece_count(call) && call.count * size_of(call.dtype) <= kSmallBytes;
+bool SharedExecutor::fits_one_piece(const Collective& call, std::size_t most_bytes) const {
+  return call.count <= piece_count(call) && call.count * size_of(call.dtype) <= most_bytes;
+}
+
+// Nobody looks where the buffers lie.
+void SharedExecutor::run_tiny(const Operation& operation) {
+  const std::size_t count = operation.call.count;
+  const Schedule& schedule = staged_schedule(operation, count);
+  ++staging_turn_;
+  copy_in(operation, schedule, 0, count);
+  enter(operation, {operation.fingerprint});
+  run_piece(operation, schedule, 0, count);
+}
+
+// A rank whose buffers are not shared copies before it knows of the others, which then is one phase
+// less for all.
+void SharedExecutor::run_small(const Operation& operation) {
+  const std::size_t count = operation.call.count;
+  const Announcement announcement = announcement_for(operation);
+  const Schedule& schedule = staged_schedule(operation, count);
+  ++staging_turn_;
+  if (!is_shared(announcement)) copy_in(operation, schedule, 0, count);
+  enter(operation, announcement);
+  if (all_symmetric(operation)) {
+    run_zero_copy(operation);
+    return;
+  }
+  if (std::any_of(announced_.begin(), announced_.end(), is_shared)) {
+    if (is_shared(announcement)) copy_in(operation, schedule, 0, count);
+    meet(operation);
+  }
+  run_piece(operation, schedule, 0, count);
+}
+
+void SharedExecutor::run_large(const Operation& operation) {
+  enter(operation, announcement_for(operation));
+  if (all_symmetric(operation)) {
+    run_zero_copy(operation);
+  } else {
+    run_staged(operation);
+  }
 }
 
 std::size_t SharedExecutor::piece_count(const Collective& call) const {
@@ -125,9 +189,9 @@ std::string SharedExecutor::explain(const PlanRequest& request) const {
       "read and written in place when all buffers lie in symmetric memory, otherwise by way of a "
       "staging area of {} KB",
       kStagingBytes >> 10);
-  if (is_small(call))
-    how = fmt::format("by way of the staging area, up to {} KB", kSmallBytes >> 10);
-  const bool one_shot = request.op == Op::kAllReduce && bytes <= kOneShotBytes;
+  if (fits_one_piece(call, most_tiny_))
+    how = fmt::format("by way of the staging area, up to {} KB", most_tiny_ >> 10);
+  const bool one_shot = request.op == Op::kAllReduce && bytes <= most_tiny_;
   return fmt::format("{} of {} x {} ({} B) among {} ranks in shared memory: {}; {}\n",
                      name_of(request.op), request.count, name_of(request.dtype), bytes,
                      mesh_.world_size(), one_shot ? "one_shot" : "direct", how);
@@ -137,34 +201,46 @@ SharedPlace SharedExecutor::find(const void* data, std::size_t bytes) const {
   if (data == nullptr) return {-2, 0};
   const auto* begin = static_cast<const std::byte*>(data);
   for (std::size_t number = 0; number < regions_.size(); ++number) {
-    const auto region = regions_[number].lock();
-    if (!region) continue;
-    const std::byte* base = region->of(mesh_.rank());
-    if (begin >= base && begin + bytes <= base + region->bytes()) {
+    const SharedBlocks* blocks = region(static_cast<std::int64_t>(number));
+    if (blocks == nullptr) continue;
+    const std::byte* base = blocks->of(mesh_.rank());
+    if (begin >= base && begin + bytes <= base + blocks->bytes()) {
       return {static_cast<std::int64_t>(number), static_cast<std::uint64_t>(begin - base)};
     }
   }
   return {};
 }
 
-// Says what this rank is about to do, waits for all others and compares.
-void SharedExecutor::enter(const Operation& operation) {
+// Null when this rank has freed it, or never had it.
+SharedBlocks* SharedExecutor::region(std::int64_t number) const {
+  const auto index = static_cast<std::size_t>(number);
+  if (index >= regions_.size() || regions_[index].owner.expired()) return nullptr;
+  return regions_[index].blocks;
+}
+
+Announcement SharedExecutor::announcement_for(const Operation& operation) const {
   const auto& call = operation.call;
   const int rank = mesh_.rank();
   const int world = mesh_.world_size();
-  Announcement announcement;
-  announcement.fingerprint = operation.fingerprint;
-  if (!is_small(call)) {
-    announcement.input = find(call.input, input_count(call, rank, world) * operation.element);
-    announcement.output = find(call.output, output_count(call, rank, world) * operation.element);
-  }
-  barrier_.announce(announcement);
+  return {operation.fingerprint,
+          find(call.input, input_count(call, rank, world) * operation.element),
+          find(call.output, output_count(call, rank, world) * operation.element)};
+}
+
+void SharedExecutor::meet(const Operation& operation) {
   barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
-  for (int peer = 0; peer < world; ++peer) {
+}
+
+// Says what this rank is about to do, waits for all others and compares.
+void SharedExecutor::enter(const Operation& operation, const Announcement& announcement) {
+  barrier_.announce(announcement);
+  meet(operation);
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     auto& said = announced_[static_cast<std::size_t>(peer)];
     said = barrier_.announcement_of(peer);
     if (said.fingerprint == operation.fingerprint) continue;
-    require_same(operation.fingerprint, said.fingerprint, rank, mesh_.describe(peer), mesh_.name());
+    require_same(operation.fingerprint, said.fingerprint, mesh_.rank(), mesh_.describe(peer),
+                 mesh_.name());
   }
 }
 
@@ -198,12 +274,11 @@ void SharedExecutor::require_inside(const Operation& operation) const {
     const auto& said = announced_[static_cast<std::size_t>(rank)];
     const auto fits = [&](const SharedPlace& place, std::size_t count) {
       if (place.region < 0) return true;
-      const auto number = static_cast<std::size_t>(place.region);
-      const auto region = number < regions_.size() ? regions_[number].lock() : nullptr;
+      const SharedBlocks* blocks = region(place.region);
       const std::size_t bytes = count * operation.element;
       // Of another rank's gather output this rank may have nothing left.
-      if (!region) return call.op == Op::kGather && rank != mesh_.rank();
-      return bytes <= region->bytes() && place.offset <= region->bytes() - bytes;
+      if (blocks == nullptr) return call.op == Op::kGather && rank != mesh_.rank();
+      return bytes <= blocks->bytes() && place.offset <= blocks->bytes() - bytes;
     };
     if (!fits(said.input, input_count(call, rank, mesh_.world_size())) ||
         !fits(said.output, output_count(call, rank, mesh_.world_size()))) {
@@ -214,8 +289,7 @@ void SharedExecutor::require_inside(const Operation& operation) const {
 }
 
 std::byte* SharedExecutor::symmetric(int rank, const SharedPlace& place) const {
-  const auto region = regions_[static_cast<std::size_t>(place.region)].lock();
-  return region->of(rank) + place.offset;
+  return region(place.region)->of(rank) + place.offset;
 }
 
 std::byte* SharedExecutor::staging(int rank) const {
@@ -247,7 +321,7 @@ void SharedExecutor::run_zero_copy(const Operation& operation) {
       }
     }  // a send of input is the peer's receive; results were delivered by the reduce
   }
-  barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+  meet(operation);
 }
 
 // Reduces into this rank's output, if it has one, and into the output of every peer that the
@@ -264,52 +338,26 @@ void SharedExecutor::reduce_and_deliver(const Operation& operation, const Schedu
     targets.push_back(symmetric(send.peer, announced_[static_cast<std::size_t>(send.peer)].output) +
                       send.to.offset * element);
   }
-  const auto self = static_cast<std::size_t>(mesh_.rank());
-  contributions_[self] = call.input + own_offset(schedule, step) * element;
-  auto& sources = block_sources_;
-  const std::size_t block = kDeliverBytes / element;
-  for (std::size_t begin = 0; begin < step.count; begin += block) {
-    const std::size_t count = std::min(block, step.count - begin);
-    for (std::size_t i = 0; i < sources.size(); ++i)
-      sources[i] = contributions_[i] + begin * element;
-    std::byte* first = targets.front() + begin * element;
-    reduce(sources, first, count, call.dtype, call.reduce_op);
-    for (std::size_t i = 1; i < targets.size(); ++i) {
-      std::memcpy(targets[i] + begin * element, first, count * element);
-    }
-  }
+  contributions_[static_cast<std::size_t>(mesh_.rank())] =
+      call.input + own_offset(schedule, step) * element;
+  reduce(contributions_, targets, step.count, call.dtype, call.reduce_op);
 }
 
-void SharedExecutor::run_staged(const Operation& operation, bool entered) {
+void SharedExecutor::run_staged(const Operation& operation) {
   const auto& call = operation.call;
   const std::size_t most = piece_count(call);
-  const bool one_shot =
-      call.op == Op::kAllReduce && call.count * operation.element <= kOneShotBytes;
-  if (has_counts(call.op)) {
-    run_staged_blocks(operation, entered);
-    return;
-  }
-  std::size_t begin = 0;
-  do {
+  for (std::size_t begin = 0; begin < call.count; begin += most) {
     const std::size_t count = std::min(most, call.count - begin);
+    const Schedule& schedule = staged_schedule(operation, count);
     ++staging_turn_;
-    copy_in(operation, begin, count);
-    if (entered) {
-      barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
-    } else {
-      enter(operation);
-      entered = true;
-    }
-    ScheduleSpec spec{call.op, mesh_.rank(), mesh_.world_size(), call.root,
-                      count,   count,        call.count};
-    const bool hands_around = call.op == Op::kReduce || (call.op == Op::kAllReduce && !one_shot);
-    run_piece(operation, schedule_for(spec, one_shot), begin, hands_around);
-    begin += count;
-  } while (begin < call.count);
+    copy_in(operation, schedule, begin, count);
+    meet(operation);
+    run_piece(operation, schedule, begin, count);
+  }
 }
 
 // As run_staged(), with blocks of unequal counts: each has room for the longest piece.
-void SharedExecutor::run_staged_blocks(const Operation& operation, bool entered) {
+void SharedExecutor::run_staged_blocks(const Operation& operation) {
   const auto& call = operation.call;
   const int rank = mesh_.rank();
   const int world = mesh_.world_size();
@@ -330,58 +378,77 @@ void SharedExecutor::run_staged_blocks(const Operation& operation, bool entered)
       copy_bytes(staging(rank) + spec.given(rank, to).offset * operation.element,
                  call.input + source.offset * operation.element, source.count * operation.element);
     }
-    if (entered) {
-      barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
-    } else {
-      enter(operation);
-      entered = true;
-    }
-    run_piece(operation, build_direct(spec), 0, false);
+    meet(operation);
+    carry_out(operation, build_direct(spec), staging(rank), call.output);
     begin += most;
   } while (begin < length);
 }
 
-// The staging area holds a piece of each input block, one after the other.
-void SharedExecutor::copy_in(const Operation& operation, std::size_t begin, std::size_t count) {
+// The staging area holds a piece of each input block, one after the other, but for what no other
+// rank reads: a rank takes its own from its input.
+void SharedExecutor::copy_in(const Operation& operation, const Schedule& schedule,
+                             std::size_t begin, std::size_t count) {
   const auto& call = operation.call;
   if (call.input == nullptr) return;
   const std::size_t element = operation.element;
   std::byte* to = staging(mesh_.rank());
-  for (std::size_t block = 0; block < operation.blocks_in; ++block) {
-    copy_bytes(to + block * count * element, call.input + (block * call.count + begin) * element,
-               count * element);
+  const auto copy = [&](std::size_t block, std::size_t first, std::size_t last) {
+    copy_bytes(to + (block * count + first) * element,
+               call.input + (block * call.count + begin + first) * element,
+               (last - first) * element);
+  };
+  if (gives_blocks(call.op)) {
+    for (std::size_t block = 0; block < operation.blocks_in; ++block) {
+      if (block != static_cast<std::size_t>(mesh_.rank())) copy(block, 0, count);
+    }
+    return;
   }
+  const Block own = operation.hands_around() ? own_chunk(schedule) : Block();
+  copy(0, 0, own.offset);
+  copy(0, own.offset + own.count, count);
 }
 
 void SharedExecutor::run_piece(const Operation& operation, const Schedule& schedule,
-                               std::size_t begin, bool hands_around) {
+                               std::size_t begin, std::size_t count) {
+  const auto& call = operation.call;
+  const auto at = [&](auto* buffer, std::size_t offset) {
+    return buffer == nullptr ? nullptr : buffer + offset * operation.element;
+  };
+  // The blocks of a piece lie `count` apart and those of the input further; of them a rank only
+  // takes its own.
+  const std::size_t block = gives_blocks(call.op) ? static_cast<std::size_t>(mesh_.rank()) : 0;
+  carry_out(operation, schedule, at(call.input, begin + block * (call.count - count)),
+            at(call.output, begin));
+}
+
+// `input`: where this rank's own part lies at the offset that it has in the staging area.
+void SharedExecutor::carry_out(const Operation& operation, const Schedule& schedule,
+                               const std::byte* input, std::byte* output) {
   const auto& call = operation.call;
   const std::size_t element = operation.element;
-  std::byte* const own = staging(mesh_.rank());
-  std::byte* const output = call.output == nullptr ? nullptr : call.output + begin * element;
+  const bool hands_around = operation.hands_around();
   bool results_are_there = false;
   const auto wait_for_results = [&] {
     if (results_are_there || !hands_around) return;
     results_are_there = true;
-    barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
+    meet(operation);
   };
   for (const Step& step : schedule.steps) {
     const std::size_t bytes = step.count * element;
     if (step.kind == Step::Kind::kCopy) {
-      copy_bytes(output + step.to.offset * element, own + step.from.offset * element, bytes);
+      copy_bytes(output + step.to.offset * element, input + step.from.offset * element, bytes);
     } else if (step.kind == Step::Kind::kReduce) {
-      std::byte* const mine = own + own_offset(schedule, step) * element;
-      contributions_[static_cast<std::size_t>(mesh_.rank())] = mine;
-      std::byte* result = hands_around ? mine : output + step.to.offset * element;
-      reduce(contributions_, result, step.count, call.dtype, call.reduce_op);
-      if (hands_around && step.to.space == Space::kOutput) {
-        copy_bytes(output + step.to.offset * element, result, bytes);
-      }
+      const std::size_t own = own_offset(schedule, step) * element;
+      contributions_[static_cast<std::size_t>(mesh_.rank())] = input + own;
+      targets_.clear();
+      if (step.to.space == Space::kOutput) targets_.push_back(output + step.to.offset * element);
+      if (hands_around) targets_.push_back(staging(mesh_.rank()) + own);
+      reduce(contributions_, targets_, step.count, call.dtype, call.reduce_op);
     } else if (step.kind == Step::Kind::kReceive) {
       const bool is_result = step.from.space != Space::kInput;
       if (is_result) wait_for_results();
-      // A result lies in its maker's staging area where the input of that chunk was: at the offset
-      // it has in the output.
+      // A result lies in its maker's staging area where the input of that chunk would be: at the
+      // offset it has in the output.
       const std::size_t offset = is_result ? step.to.offset : step.from.offset;
       const std::byte* source = staging(step.peer) + offset * element;
       if (step.to.space == Space::kScratch) {
@@ -392,6 +459,13 @@ void SharedExecutor::run_piece(const Operation& operation, const Schedule& sched
     }
   }
   wait_for_results();  // also for ranks that fetch nothing
+}
+
+const Schedule& SharedExecutor::staged_schedule(const Operation& operation, std::size_t count) {
+  const auto& call = operation.call;
+  return schedule_for(
+      {call.op, mesh_.rank(), mesh_.world_size(), call.root, count, count, call.count},
+      operation.is_one_shot);
 }
 
 const Schedule& SharedExecutor::schedule_for(const ScheduleSpec& spec, bool one_shot) {

@@ -5,11 +5,11 @@
 //   zero-copy  when all ranks' buffers are in symmetric memory: peers' input is read in place,
 //   results of a reduce are written straight
 //              into the peers' output. Two phases: everybody has come, everybody is done.
-//   staged     for any other memory, and for small calls: pieces are copied into a shared staging
-//   area that stays in the L2 cache,
-//              peers read them there. One phase per piece, two when there is a reduce to hand
-//              around. Two areas are used in turn, so that no phase is needed for "everybody is
-//              done": who arrives at the next phase has finished with the last area but one.
+//   staged     for any other memory, and for tiny calls: what peers read is copied, piece by piece,
+//              into a shared staging area that stays in the L2 cache. One phase per piece, two when
+//              there is a reduce to hand around. Two areas are used in turn, so that no phase is
+//              needed for "everybody is done": who arrives at the next phase has finished with the
+//              last area but one.
 //
 // Thread safety: none; calls come one at a time.
 
@@ -43,20 +43,36 @@ class SharedExecutor {
  private:
   struct Operation;  // one call with all that its steps need
 
-  bool is_small(const Collective& call) const;
+  // An allocation of the group; dead once this rank has freed it.
+  struct Region {
+    std::weak_ptr<SharedBlocks> owner;
+    SharedBlocks* blocks = nullptr;
+  };
+
+  bool fits_one_piece(const Collective& call, std::size_t most_bytes) const;
   std::size_t piece_count(const Collective& call) const;
   SharedPlace find(const void* data, std::size_t bytes) const;
-  void enter(const Operation& operation);
+  SharedBlocks* region(std::int64_t number) const;
+  Announcement announcement_for(const Operation& operation) const;
+  void enter(const Operation& operation, const Announcement& announcement);
+  void run_tiny(const Operation& operation);
+  void run_small(const Operation& operation);
+  void run_large(const Operation& operation);
   bool all_symmetric(const Operation& operation) const;
   void require_inside(const Operation& operation) const;
   void run_zero_copy(const Operation& operation);
-  void run_staged(const Operation& operation, bool entered);
-  void run_staged_blocks(const Operation& operation, bool entered);
-  void copy_in(const Operation& operation, std::size_t begin, std::size_t count);
+  void run_staged(const Operation& operation);
+  void run_staged_blocks(const Operation& operation);
+  void copy_in(const Operation& operation, const Schedule& schedule, std::size_t begin,
+               std::size_t count);
   void run_piece(const Operation& operation, const Schedule& schedule, std::size_t begin,
-                 bool hands_around);
+                 std::size_t count);
+  void carry_out(const Operation& operation, const Schedule& schedule, const std::byte* input,
+                 std::byte* output);
+  const Schedule& staged_schedule(const Operation& operation, std::size_t count);
   void reduce_and_deliver(const Operation& operation, const Schedule& schedule, const Step& step);
   const Schedule& schedule_for(const ScheduleSpec& spec, bool one_shot);
+  void meet(const Operation& operation);
 
   std::byte* staging(int rank) const;
   std::byte* symmetric(int rank, const SharedPlace& place) const;
@@ -64,14 +80,13 @@ class SharedExecutor {
   Mesh& mesh_;
   std::shared_ptr<SharedBlocks> blocks_;
   PhaseBarrier barrier_;
-  std::vector<std::weak_ptr<SharedBlocks>> regions_;  // by number; expired: freed here
+  const std::size_t most_tiny_, most_one_shot_;  // bytes; the same on every rank
+  std::vector<Region> regions_;                  // by number
   std::unordered_map<std::uint64_t, std::pair<ScheduleSpec, Schedule>> schedules_;
   // What the ranks said of the collective under way: copies, so that nobody changes them any more.
   std::vector<Announcement> announced_;
-  // For the reduce under way: every rank's contribution, the same from the current block on, and
-  // where the result goes.
+  // For the reduce under way: every rank's contribution, and where the result goes.
   std::vector<const std::byte*> contributions_;
-  std::vector<const std::byte*> block_sources_;
   std::vector<std::byte*> targets_;
   unsigned staging_turn_ = 0;
 };
