@@ -1,0 +1,169 @@
+// The ways through shared memory (staged, in place, and what happens when ranks differ) give the
+// same results at every size where one takes over from another, in any order of calls.
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_ranks_ok;
+
+// Floats around 1, 8, 16 and 256 KB.
+constexpr std::size_t kCounts[] = {1,    50,   255,  256,  257,    2047,   2048,
+                                   2049, 4095, 4096, 4097, 65'536, 100'001};
+constexpr std::size_t kMostCount = 100'001;
+constexpr int kCalls = 150;
+
+// Whole numbers, so that sums are exact.
+float value_of(int rank, int call, std::size_t index) {
+  return static_cast<float>((static_cast<std::size_t>(rank * 31 + call * 7) + index) % 101);
+}
+
+class Buffers {
+ public:
+  explicit Buffers(ProcessGroup& group)
+      : world_(static_cast<std::size_t>(group.world_size())),
+        shared_(group.allocate_symmetric(2 * world_ * kMostCount * sizeof(float))),
+        ordinary_(2 * world_ * kMostCount) {}
+
+  // 0: the input, 1: the output.
+  std::span<float> take(int which, bool is_symmetric, std::size_t count) {
+    const auto all = is_symmetric ? shared_.as<float>() : std::span(ordinary_);
+    return all.subspan(static_cast<std::size_t>(which) * world_ * kMostCount, count);
+  }
+
+ private:
+  std::size_t world_;
+  SymmetricBuffer shared_;
+  std::vector<float> ordinary_;
+};
+
+void fill(std::span<float> data, int rank, int call) {
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = value_of(rank, call, i);
+}
+
+float sum_at(int world, int call, std::size_t index) {
+  float sum = 0;
+  for (int rank = 0; rank < world; ++rank) sum += value_of(rank, call, index);
+  return sum;
+}
+
+#define EXPECT_VALUES(data, expected)                                                        \
+  for (std::size_t i = 0; i < (data).size(); ++i) {                                          \
+    ASSERT_EQ((data)[i], (expected)) << "element " << i << " of " << (data).size() << trace; \
+  }
+
+void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random, int call) {
+  const int rank = group.rank(), world = group.world_size();
+  const auto ranks = static_cast<std::size_t>(world);
+  const auto self = static_cast<std::size_t>(rank);
+  // The same on every rank, as `random` is.
+  const std::size_t count = kCounts[random() % std::size(kCounts)];
+  const unsigned inputs = random() % 3 == 0 ? ~0u : random(),
+                 outputs = random() % 3 ? inputs : random();
+  const unsigned op = random() % 8;
+  const int root = static_cast<int>(random() % ranks);
+  const bool in_place = random() % 2 == 0;
+  const bool has_shared_input = (inputs >> rank & 1) != 0,
+             has_shared_output = (outputs >> rank & 1) != 0;
+  const std::string trace =
+      fmt::format(" in call {}: op {}, {} elements, root {}", call, op, count, root);
+  const auto input = [&](std::size_t n) {
+    const auto data = buffers.take(0, has_shared_input, n);
+    fill(data, rank, call);
+    return data;
+  };
+  const auto output = [&](std::size_t n) { return buffers.take(1, has_shared_output, n); };
+  switch (op) {
+    case 0: {
+      const auto in = input(count);
+      const auto out = in_place ? in : output(count);
+      group.all_reduce(ConstBuffer(in), out, ReduceOp::kSum);
+      EXPECT_VALUES(out, sum_at(world, call, i));
+      break;
+    }
+    case 1: {
+      const auto in = input(count);
+      group.reduce(in, root);
+      if (rank == root) EXPECT_VALUES(in, sum_at(world, call, i));
+      if (rank != root) EXPECT_VALUES(in, value_of(rank, call, i));
+      break;
+    }
+    case 2: {
+      const auto in = input(count);
+      group.broadcast(in, root);
+      EXPECT_VALUES(in, value_of(root, call, i));
+      break;
+    }
+    case 3: {
+      const auto in = input(count);
+      const auto out = output(ranks * count);
+      group.all_gather(ConstBuffer(in), out);
+      EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, i % count));
+      break;
+    }
+    case 4: {
+      const auto in = input(ranks * count);
+      const auto out = output(count);
+      group.reduce_scatter(ConstBuffer(in), out);
+      EXPECT_VALUES(out, sum_at(world, call, self * count + i));
+      break;
+    }
+    case 5: {
+      const auto in = input(ranks * count);
+      const auto out = output(ranks * count);
+      group.all_to_all(ConstBuffer(in), out);
+      EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, self * count + i % count));
+      break;
+    }
+    case 6: {
+      const auto in = input(count);
+      const auto out = rank == root ? output(ranks * count) : std::span<float>();
+      group.gather(ConstBuffer(in), out, root);
+      EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, i % count));
+      break;
+    }
+    default: {
+      const auto in = rank == root ? input(ranks * count) : std::span<float>();
+      const auto out = output(count);
+      group.scatter(ConstBuffer(in), out, root);
+      EXPECT_VALUES(out, value_of(root, call, self * count + i));
+      break;
+    }
+  }
+}
+
+class SharedPaths : public testing::TestWithParam<std::tuple<TransportKind, int>> {};
+
+TEST_P(SharedPaths, agree_in_any_order_of_calls_and_kinds_of_memory) {
+  const auto [transport, world] = GetParam();
+  run_ranks_ok(world,
+               [](ProcessGroup& group) {
+                 Buffers buffers(group);
+                 std::mt19937 random(11);
+                 for (int call = 0; call < kCalls && !testing::Test::HasFatalFailure(); ++call) {
+                   call_at_random(group, buffers, random, call);
+                 }
+               },
+               {.transport = transport});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SharedPaths,
+                         testing::Combine(testing::Values(TransportKind::kLoopback,
+                                                          TransportKind::kShm),
+                                          testing::Values(2, 3, 5)),
+                         [](const auto& info) {
+                           const bool is_shm = std::get<0>(info.param) == TransportKind::kShm;
+                           return fmt::format("{}_{}", is_shm ? "shm" : "loopback",
+                                              std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace paceline
