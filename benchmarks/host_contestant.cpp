@@ -123,8 +123,7 @@ void HostContestant::write_remote_shell() const {
   for (int host = 0; host < hosts_.count(); ++host) {
     script += fmt::format("{}) space={};;\n", hosts_.address(host), hosts_.path(host));
   }
-  script +=
-      "esac\nexec nsenter --net=$space unshare --uts sh -c \"hostname host-$host; $*\"\n";
+  script += "esac\nexec nsenter --net=$space unshare --uts sh -c \"hostname host-$host; $*\"\n";
   write_private(directory_ + "/remote_shell", script, 0700);
 }
 
