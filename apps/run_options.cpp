@@ -256,6 +256,7 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   machines.value("--master-addr", texts.master_addr, "A", "127.0.0.1", "Address of machine 0");
   machines.value("--master-port", texts.master_port, "P", "",
                  "Its port [one machine: a free one; several: 29500]");
+  machines.flag("--encrypt", texts.encrypt, "Encrypt what the ranks send over TCP");
   machines.value("--rdzv-id", texts.rdzv_id, "ID", "", "Name of the job [random]");
 
   Group output(app, "Output");
@@ -302,6 +303,7 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   check_nodes(checker, texts, options);
   check_address(checker, texts, options);
   options.backend = check_backend(checker, texts.backend);
+  options.encrypt = texts.encrypt;
   options.report_bindings = texts.report_bindings || isatty(STDERR_FILENO) == 1;
   options.log_dir = texts.log_dir;
   choose_console(checker, texts, options);

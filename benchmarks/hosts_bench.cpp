@@ -84,6 +84,7 @@ std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
   names.insert(names.end(), options.peers.begin(), options.peers.end());
   std::vector<std::unique_ptr<HostContestant>> all;
   for (const std::string& name : names) {
+    if (name == "none") continue;
     const auto* entry = bench::find_entry(name);
     check(entry != nullptr && entry->starter != bench::Starter::kMpiexec,
           "'{}' cannot be measured on several hosts", name);
@@ -175,7 +176,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "ranks a host")->check(CLI::Range(1, 16));
   app.add_option("--rate", options.rates, "of each link, in Gbit/s")->delimiter(',');
   app.add_option("--sizes", options.sizes, "as paceline bench takes them");
-  app.add_option("--peer", options.peers, "gloo, openmpi")->delimiter(',')->expected(0, 8);
+  app.add_option("--peer", options.peers, "gloo, openmpi; or none")->delimiter(',');
   app.add_option("--rounds", options.rounds, "interleaved rounds")->check(CLI::Range(1, 1000));
   app.add_option("--env", options.variables, "NAME=VALUE for the ranks")->delimiter(',');
   app.add_flag("--check", options.check, "compare every result with the right one");

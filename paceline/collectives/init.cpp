@@ -3,9 +3,21 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "paceline/core/check.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
+namespace {
+
+// 1 or 0.
+bool is_set(const char* name) {
+  const char* text = std::getenv(name);
+  const std::string value = text != nullptr ? text : "0";
+  check(value == "0" || value == "1", "{}={}: it is 0 or 1", name, value);
+  return value == "1";
+}
+
+}  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   Rendezvous meeting = rendezvous(options.rendezvous);
@@ -17,6 +29,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (!group.recorder) group.recorder = open_flight_recorder(meeting.who);
   const char* backend = std::getenv("PACELINE_BACKEND");
   if (group.backend.empty() && backend != nullptr) group.backend = backend;
+  if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);

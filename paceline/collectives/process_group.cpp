@@ -38,6 +38,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .choice = options_.backend,
                                              .transport = options_.transport,
                                              .host = options_.host,
+                                             .encrypt = options_.encrypt,
                                              .algorithm = options_.algorithm,
                                              .allows_any_order = options_.allows_any_order,
                                              .costs = options_.costs,

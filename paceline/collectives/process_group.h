@@ -63,6 +63,9 @@ struct GroupOptions {
   // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
   // over TCP, as if on another host. For trying out many hosts on one.
   std::string host;
+  // Encrypts what goes over TCP (docs/wire_formats.md, section 7). All ranks or none; by the engine
+  // only: Error(kUnsupported) with another backend.
+  bool encrypt = false;
   // The algorithm of all messages that it serves (all ranks the same); the planner's choice when
   // empty.
   std::optional<Algorithm> algorithm;

@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include <sodium.h>
+
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/socket.h"
@@ -34,9 +36,13 @@ std::vector<std::byte> transcript(std::string_view role, const Nonce& client, co
   return writer.take();
 }
 
-Hello make_hello() {
+Hello make_hello(const EphemeralKey* key) {
   Hello hello{kMagic, {}};
-  fill_random(hello.nonce);
+  if (key != nullptr) {
+    hello.nonce = key->public_half();
+  } else {
+    fill_random(hello.nonce);
+  }
   return hello;
 }
 
@@ -72,11 +78,10 @@ Hello receive_hello(const Fd& socket, Deadline deadline) {
   return hello;
 }
 
-}  // namespace
-
-void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
-                            Deadline deadline) {
-  const Hello mine = make_hello();
+// Returns the server's nonce.
+Nonce prove_as_client(const Fd& socket, const Secret& secret, std::string_view context,
+                      const EphemeralKey* key, Deadline deadline) {
+  const Hello mine = make_hello(key);
   send_hello(socket, mine, deadline);
   const Hello theirs = receive_hello(socket, deadline);
   Secret::Mac mac;
@@ -87,6 +92,49 @@ void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_
            deadline);
   std::array<std::byte, 1> accepted{};
   receive_all(socket, accepted, deadline);
+  return theirs.nonce;
+}
+
+unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+}  // namespace
+
+SessionKeys::~SessionKeys() {
+  sodium_memzero(send.data(), send.size());
+  sodium_memzero(receive.data(), receive.size());
+}
+
+EphemeralKey::EphemeralKey() {
+  static_assert(crypto_kx_PUBLICKEYBYTES == sizeof(Public) && crypto_kx_SECRETKEYBYTES == 32 &&
+                crypto_kx_SESSIONKEYBYTES == Secret::kSize && sizeof(Public) == kNonceSize);
+  if (sodium_init() < 0) fail(ErrorCode::kSystem, "libsodium could not be initialised");
+  crypto_kx_keypair(raw(public_.data()), raw(private_.data()));
+}
+
+EphemeralKey::~EphemeralKey() { sodium_memzero(private_.data(), private_.size()); }
+
+SessionKeys EphemeralKey::session_keys(const Public& other, bool is_client) const {
+  SessionKeys keys;
+  const auto derive = is_client ? crypto_kx_client_session_keys : crypto_kx_server_session_keys;
+  if (derive(raw(keys.receive.data()), raw(keys.send.data()), raw(public_.data()),
+             raw(private_.data()), raw(other.data())) != 0) {
+    fail(ErrorCode::kInvalid, "the other end of a connection gave no key to encrypt with");
+  }
+  return keys;
+}
+
+void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline) {
+  prove_as_client(socket, secret, context, nullptr, deadline);
+}
+
+SessionKeys agree_as_client(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline) {
+  const EphemeralKey key;
+  return key.session_keys(prove_as_client(socket, secret, context, &key, deadline), true);
 }
 
 void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
@@ -99,9 +147,16 @@ void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_
   }
 }
 
-ServerHandshake::ServerHandshake(const Secret& secret, std::string_view context, std::string peer)
+ServerHandshake::ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
+                                 Keys keys)
     : secret_(secret), context_(context), peer_(std::move(peer)) {
   static_assert(kHelloSize == sizeof(Hello));
+  if (keys == Keys::kAgree) key_.emplace();
+}
+
+SessionKeys ServerHandshake::session_keys() const {
+  check(key_.has_value() && done(), "{} has agreed on no keys", peer_);
+  return key_->session_keys(client_key_, false);
 }
 
 std::size_t ServerHandshake::wanted() const {
@@ -129,7 +184,8 @@ std::vector<std::byte> ServerHandshake::feed(std::span<const std::byte> bytes) {
 std::vector<std::byte> ServerHandshake::answer_hello() {
   Nonce theirs;
   std::memcpy(theirs.data(), buffer_.data() + offsetof(Hello, nonce), theirs.size());
-  const Hello mine = make_hello();
+  client_key_ = theirs;
+  const Hello mine = make_hello(key_ ? &*key_ : nullptr);
   expected_ = transcript("client", theirs, mine.nonce, context_);
   stage_ = Stage::kProof;
   ByteWriter answer;

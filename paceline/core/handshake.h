@@ -12,9 +12,14 @@
 // The MAC is BLAKE2b-256 keyed with the secret (libsodium). At most 72 bytes are read before the
 // other end is known. The context is not sent: ends that disagree about it fail as if the secret
 // were wrong.
+//
+// Two ends that will encrypt agree on keys at the same time: each nonce is then the public half of
+// a key pair made for this connection (X25519), which the proofs authenticate. Who learns the
+// secret later cannot read what was recorded earlier. Whether to do so is part of the context.
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,14 +38,45 @@ void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_
 void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline);
 
+// What both ends of a connection derive from their key pairs, one key for each direction.
+struct SessionKeys {
+  std::array<std::byte, Secret::kSize> send{}, receive{};
+  SessionKeys() = default;
+  SessionKeys(const SessionKeys&) = default;
+  SessionKeys& operator=(const SessionKeys&) = default;
+  ~SessionKeys();  // wipes them
+};
+// As authenticate_as_client(), with a server that agrees on keys.
+SessionKeys agree_as_client(const Fd& socket, const Secret& secret, std::string_view context,
+                            Deadline deadline);
+
+// A key pair of X25519, wiped at its end.
+class EphemeralKey {
+ public:
+  using Public = std::array<std::byte, 32>;
+  EphemeralKey();
+  ~EphemeralKey();
+  EphemeralKey(const EphemeralKey&) = default;
+  EphemeralKey& operator=(const EphemeralKey&) = default;
+  const Public& public_half() const { return public_; }
+  // Error(kInvalid) for a public half that is none.
+  SessionKeys session_keys(const Public& other, bool is_client) const;
+
+ private:
+  Public public_{};
+  std::array<std::byte, 32> private_{};
+};
+
 // The server's half without a socket, for servers that must not wait for one peer: bytes in, bytes
 // out. It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
 class ServerHandshake {
  public:
+  enum class Keys { kNone, kAgree };
   // `peer` names the other end in errors.
-  ServerHandshake(const Secret& secret, std::string_view context, std::string peer);
+  ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
+                  Keys keys = Keys::kNone);
 
   // How many bytes it can take now; 0 once done().
   std::size_t wanted() const;
@@ -48,6 +84,8 @@ class ServerHandshake {
   // Error(kInvalid) as above; the connection must then be closed.
   std::vector<std::byte> feed(std::span<const std::byte> bytes);
   bool done() const { return stage_ == Stage::kDone; }
+  // Requires: done(), and Keys::kAgree.
+  SessionKeys session_keys() const;
 
  private:
   static constexpr std::size_t kHelloSize = 40;
@@ -61,6 +99,8 @@ class ServerHandshake {
   std::size_t received_ = 0;
   std::array<std::byte, kHelloSize> buffer_{};
   std::vector<std::byte> expected_;  // what the client's proof must authenticate
+  std::optional<EphemeralKey> key_;
+  EphemeralKey::Public client_key_{};  // its nonce
 };
 
 }  // namespace paceline

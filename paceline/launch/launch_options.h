@@ -31,7 +31,8 @@ struct LaunchOptions {
   std::uint16_t master_port = 0;  // 0: a free one (one node only)
   std::string run_id;
 
-  std::string backend;  // the ranks' PACELINE_BACKEND; empty: as it is
+  std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
+  bool encrypt = false;  // the ranks' PACELINE_ENCRYPT; false: as it is
   std::optional<int> threads_per_rank;
   Binding binding;
   bool report_bindings = false;

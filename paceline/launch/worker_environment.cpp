@@ -70,6 +70,7 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
   set_threads(env, options, local_rank, placement);
   set_terminal(env, options, place, local_rank);
   if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
+  if (options.encrypt) env["PACELINE_ENCRYPT"] = "1";
   env["MASTER_ADDR"] = addresses.master_addr;
   env["MASTER_PORT"] = std::to_string(addresses.master_port);
   env["PACELINE_STORE"] = addresses.store;

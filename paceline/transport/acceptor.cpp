@@ -30,22 +30,18 @@ std::size_t receive_some(const Fd& socket, std::span<std::byte> into) {
 
 }  // namespace
 
-Acceptor::Acceptor(Fd local, Fd tcp, const Secret& secret, std::string context, std::string group)
-    : local_(std::move(local)),
-      tcp_(std::move(tcp)),
-      secret_(secret),
-      context_(std::move(context)),
-      group_(std::move(group)) {}
+Acceptor::Acceptor(Doors doors, const Secret& secret, std::string group)
+    : doors_(std::move(doors)), secret_(secret), group_(std::move(group)) {}
 
 void Acceptor::add_to(std::vector<pollfd>& entries) const {
-  entries.push_back({local_.get(), POLLIN, 0});
-  entries.push_back({tcp_.get(), POLLIN, 0});
+  entries.push_back({doors_.local.get(), POLLIN, 0});
+  entries.push_back({doors_.tcp.get(), POLLIN, 0});
   for (const Caller& caller : callers_) entries.push_back({caller.socket.get(), POLLIN, 0});
 }
 
 std::vector<Arrival> Acceptor::serve() {
-  let_in(local_);
-  let_in(tcp_);
+  let_in(doors_.local, doors_.local_context, false);
+  let_in(doors_.tcp, doors_.tcp_context, doors_.encrypts_tcp);
   std::vector<Arrival> arrivals;
   for (auto caller = callers_.begin(); caller != callers_.end();) {
     bool done = true;
@@ -55,7 +51,8 @@ std::vector<Arrival> Acceptor::serve() {
         ByteReader reader(caller->hello);
         const auto rank = reader.get<std::int32_t>();
         const auto channel = reader.get<std::int32_t>();
-        arrivals.push_back({rank, channel, std::move(caller->socket)});
+        arrivals.push_back({rank, channel, std::move(caller->socket), {}});
+        if (caller->agrees_on_keys) arrivals.back().keys = caller->handshake.session_keys();
       }
     } catch (const Error& error) {
       log::warning(fmt::format("group {}: a connection was refused: {}", group_, error.what()));
@@ -66,11 +63,13 @@ std::vector<Arrival> Acceptor::serve() {
   return arrivals;
 }
 
-void Acceptor::let_in(const Fd& listener) {
+void Acceptor::let_in(const Fd& listener, const std::string& context, bool agrees_on_keys) {
+  const auto keys = agrees_on_keys ? ServerHandshake::Keys::kAgree : ServerHandshake::Keys::kNone;
   while (Fd socket = accept_connection(listener, Deadline::after(0ms))) {
     if (callers_.size() == kMaxCallers) callers_.pop_front();
     std::string name = peer_name(socket);
-    callers_.push_back({std::move(socket), ServerHandshake(secret_, context_, std::move(name)),
+    callers_.push_back({std::move(socket), agrees_on_keys,
+                        ServerHandshake(secret_, context, std::move(name), keys),
                         Deadline::after(kHandshakeTimeout)});
   }
 }

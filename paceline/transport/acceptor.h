@@ -25,12 +25,18 @@ struct Arrival {
   int rank = 0;
   int channel = 0;
   Fd socket;
+  SessionKeys keys;  // of a connection that is to be encrypted
 };
 
 class Acceptor {
  public:
+  struct Doors {
+    Fd local, tcp;
+    std::string local_context, tcp_context;  // of their handshakes
+    bool encrypts_tcp = false;
+  };
   // `secret` must outlive this object; `group` is for messages.
-  Acceptor(Fd local, Fd tcp, const Secret& secret, std::string context, std::string group);
+  Acceptor(Doors doors, const Secret& secret, std::string group);
 
   // Adds what must be polled.
   void add_to(std::vector<pollfd>& entries) const;
@@ -41,20 +47,19 @@ class Acceptor {
   static constexpr std::size_t kHelloSize = 8;  // rank and channel
   struct Caller {
     Fd socket;
+    bool agrees_on_keys;
     ServerHandshake handshake;
     Deadline deadline;
     std::array<std::byte, kHelloSize> hello{};
     std::size_t got = 0;  // of the hello
   };
 
-  void let_in(const Fd& listener);
+  void let_in(const Fd& listener, const std::string& context, bool agrees_on_keys);
   bool advance(Caller& caller);
   bool read_hello(Caller& caller);
 
-  const Fd local_;
-  const Fd tcp_;
+  const Doors doors_;
   const Secret& secret_;
-  const std::string context_;
   const std::string group_;
   std::list<Caller> callers_;
 };

@@ -8,8 +8,8 @@
 
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <sys/socket.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/host.h"
@@ -65,11 +65,14 @@ class Connector {
     self.host_name = host_name();
     self.cpus = allowed_cpus();
     self.members = options_.members;
+    if (options_.encrypt) self.cipher = best_cipher();
     self.unix_name = "paceline-" + random_hex(16);
     Fd local = listen_unix(self.unix_name);
     Fd tcp = listen_tcp({options_.address, 0});
     self.tcp = {options_.address, local_port(tcp)};
-    acceptor_.emplace(std::move(local), std::move(tcp), secret_, context_, options_.name);
+    acceptor_.emplace(Acceptor::Doors{std::move(local), std::move(tcp), context_, tcp_context(),
+                                      options_.encrypt},
+                      secret_, options_.name);
     options_.publish(self.encode());
   }
 
@@ -86,7 +89,26 @@ class Connector {
             "{}; all ranks must make the same groups in the same order",
             options_.rank, options_.name, fmt::join(options_.members, ", "), describe(peer),
             fmt::join(peers_.back().members, ", "));
+      require_same_encryption(peer);
     }
+  }
+
+  void require_same_encryption(int peer) const {
+    const bool encrypts = peers_[index(peer)].cipher != CipherKind::kNone;
+    check(encrypts == options_.encrypt,
+          "rank {}: {} of group {} {}, but this rank {}; give all ranks --encrypt "
+          "(PACELINE_ENCRYPT=1), or none",
+          options_.rank, describe(peer), options_.name, encrypts ? "encrypts" : "does not encrypt",
+          options_.encrypt ? "does" : "does not");
+  }
+
+  // Ends that disagree about encryption fail as if they belonged to different groups, even if
+  // somebody has changed what they said about it.
+  std::string tcp_context() const { return options_.encrypt ? context_ + ", encrypted" : context_; }
+
+  // Both ends come to the same.
+  CipherKind cipher_with(int peer) const {
+    return std::min(peers_[index(peer)].cipher, peers_[index(options_.rank)].cipher);
   }
 
   bool same_host(int peer) const {
@@ -101,7 +123,13 @@ class Connector {
     try {
       for (int channel = 0; channel < kNumChannels; ++channel) {
         Fd socket = connect_to(peer);
-        authenticate_as_client(socket, secret_, context_, deadline_);
+        if (options_.encrypt && !over_unix_socket(peer)) {
+          const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
+          sockets_[index(peer)].ciphers[channel] =
+              std::make_unique<Cipher>(cipher_with(peer), keys);
+        } else {
+          authenticate_as_client(socket, secret_, context_, deadline_);
+        }
         const std::array<std::int32_t, 2> hello = {options_.rank, channel};
         send_all(socket, std::as_bytes(std::span(hello)), deadline_);
         sockets_[index(peer)].channels[channel] = std::move(socket);
@@ -156,18 +184,24 @@ class Connector {
                       options_.name, peer, channel));
       return 0;
     }
-    sockets_[index(peer)].channels[channel] = std::move(arrival.socket);
+    auto& sockets = sockets_[index(peer)];
+    if (options_.encrypt && !over_unix_socket(peer)) {
+      sockets.ciphers[channel] = std::make_unique<Cipher>(cipher_with(peer), arrival.keys);
+    }
+    sockets.channels[channel] = std::move(arrival.socket);
     return 1;
   }
 
   // Looks without reading: what comes after the group has formed is the mesh's.
   void require_connected_peers() const {
     for (int peer = 0; peer < options_.world_size; ++peer) {
-      const Fd& control = sockets_[index(peer)].channels[static_cast<int>(Channel::kControl)];
+      const auto& sockets = sockets_[index(peer)];
+      const Fd& control = sockets.channels[static_cast<int>(Channel::kControl)];
       if (!control) continue;
       std::array<char, kMaxNoticeBytes> buffer;
       const ssize_t got =
-          ::recv(control.get(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_PEEK);
+          peek_on(control.get(), sockets.ciphers[static_cast<int>(Channel::kControl)].get(),
+                  std::as_writable_bytes(std::span(buffer)));
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
         fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
@@ -188,7 +222,8 @@ class Connector {
     for (const PeerSockets& peer : sockets_) {
       const Fd& control = peer.channels[static_cast<int>(Channel::kControl)];
       if (control) {
-        (void)!::send(control.get(), notice.data(), notice.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        send_on(control.get(), peer.ciphers[static_cast<int>(Channel::kControl)].get(),
+                as_bytes(notice), {});
       }
     }
   }

@@ -31,6 +31,8 @@ struct ConnectOptions {
   std::string address = "127.0.0.1";  // where this rank listens for TCP
   std::string host;  // counts this rank to a part of its host; all of it when empty
   TransportKind transport = TransportKind::kAuto;
+  // Encrypts what goes over TCP; the ranks of a host trust its kernel. All ranks or none.
+  bool encrypt = false;
   std::chrono::milliseconds timeout{300'000};
 
   // How addresses get around: publish one value under this rank's key; fetch the value of another
@@ -39,8 +41,8 @@ struct ConnectOptions {
   std::function<std::string(int rank)> fetch;
 };
 
-// Error(kInvalid) when ranks mean other members, kTimeout names the ranks that did not come;
-// Error(kUnsupported) when `transport` cannot serve where the ranks are.
+// Error(kInvalid) when ranks mean other members or only some of them encrypt, kTimeout names the
+// ranks that did not come; Error(kUnsupported) when `transport` cannot serve where the ranks are.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

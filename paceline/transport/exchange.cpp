@@ -7,7 +7,6 @@
 #include <string>
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include "paceline/core/check.h"
 
@@ -96,35 +95,35 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
   }
 }
 
+// Beginning with the next rank, and one message to each in turn: if all ranks served rank 0 first,
+// its link would be crowded while the others idle.
 bool Exchange::pump(const CheckHeader& check) {
   bool moved = false;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    if (peer == mesh_.rank()) continue;
-    moved |= pump_sends(peer);
+  for (int i = 1; i < mesh_.world_size(); ++i) {
+    const int peer = (mesh_.rank() + i) % mesh_.world_size();
+    moved |= pump_send(peer);
     moved |= pump_receives(peer, check);
   }
   return moved;
 }
 
-bool Exchange::pump_sends(int peer) {
+bool Exchange::pump_send(int peer) {
   auto& lane = lanes_[static_cast<std::size_t>(peer)];
-  auto& sends = lane.sends;
-  bool moved = false;
-  while (!sends.empty()) {
-    auto& message = sends.front();
-    const ssize_t sent = send_rest(mesh_.socket(peer, Channel::kData), message.header,
-                                   message.payload, message.sent);
-    if (sent < 0) {
-      if (would_block(errno)) return moved;
-      mesh_.throw_lost(peer, broken_by(errno));
-    }
-    moved = true;
-    message.sent += static_cast<std::size_t>(sent);
-    if (message.sent < kHeaderBytes + message.payload.size()) return moved;
-    if (message.header.tag != MessageHeader::kPresenceTag) ++lane.num_sent;
-    sends.pop_front();
+  if (lane.sends.empty()) return false;
+  auto& message = lane.sends.front();
+  const ssize_t sent =
+      send_rest(mesh_.socket(peer, Channel::kData), mesh_.cipher(peer, Channel::kData),
+                message.header, message.payload, message.sent);
+  if (sent < 0) {
+    if (would_block(errno)) return false;
+    mesh_.throw_lost(peer, broken_by(errno));
   }
-  return moved;
+  message.sent += static_cast<std::size_t>(sent);
+  if (message.sent == kHeaderBytes + message.payload.size()) {
+    if (message.header.tag != MessageHeader::kPresenceTag) ++lane.num_sent;
+    lane.sends.pop_front();
+  }
+  return true;
 }
 
 bool Exchange::pump_receives(int peer, const CheckHeader& check) {
@@ -158,7 +157,8 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
   if (lane.is_quiet) return false;
   std::uint32_t magic = 0;
   const ssize_t got =
-      ::recv(mesh_.socket(peer, Channel::kData), &magic, sizeof magic, MSG_DONTWAIT | MSG_PEEK);
+      peek_on(mesh_.socket(peer, Channel::kData), mesh_.cipher(peer, Channel::kData),
+              std::as_writable_bytes(std::span(&magic, 1)));
   if (got == static_cast<ssize_t>(sizeof magic) && magic == MessageHeader::kMagic) return true;
   lane.is_quiet = got >= 0 || !would_block(errno);
   return false;
@@ -167,8 +167,7 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
 // True when all of it has come.
 bool Exchange::read(int peer, std::byte* to, std::size_t wanted, std::size_t& got) const {
   if (got == wanted) return true;
-  const ssize_t now =
-      ::recv(mesh_.socket(peer, Channel::kData), to + got, wanted - got, MSG_DONTWAIT);
+  const ssize_t now = mesh_.receive(peer, Channel::kData, {to + got, wanted - got});
   if (now <= 0) {
     if (now < 0 && would_block(errno)) return false;
     mesh_.throw_lost(peer, broken_by(now == 0 ? 0 : errno));

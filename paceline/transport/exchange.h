@@ -79,7 +79,7 @@ class Exchange {
     bool is_quiet = false;        // nothing but a receive will find anything there
   };
 
-  bool pump_sends(int peer);
+  bool pump_send(int peer);
   bool pump_receives(int peer, const CheckHeader& check);
   bool read_header(int peer, Lane& lane, const CheckHeader& check);
   void accept(int peer, Lane& lane, const CheckHeader& check);

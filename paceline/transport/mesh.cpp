@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/socket.h"
 #include "paceline/transport/notice.h"
@@ -85,11 +86,21 @@ void Mesh::abort(const Error& cause) {
   if (!failure_) fail_and_tell(cause);
 }
 
+ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) const {
+  const ssize_t got = receive_on(socket(peer, channel), cipher(peer, channel), into);
+  if (got < 0 && errno == EBADMSG) {
+    fail(ErrorCode::kCorrupt,
+         "rank {}: what came from {} is not what it sent: it was changed on its way", rank_,
+         describe(peer));
+  }
+  return got;
+}
+
 // A notice fits into any socket's buffer; if the peer is gone there is nobody to tell.
 void Mesh::send_to_all(const std::string& notice) const {
   for (int peer = 0; peer < world_size(); ++peer) {
     const int fd = socket(peer, Channel::kControl);
-    if (fd >= 0) (void)!::send(fd, notice.data(), notice.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (fd >= 0) send_on(fd, cipher(peer, Channel::kControl), as_bytes(notice), {});
   }
 }
 
@@ -114,9 +125,10 @@ void Mesh::poll_control() {
 
 std::string Mesh::read_control(int peer) {
   std::array<char, kMaxNoticeBytes> buffer;
-  const ssize_t got =
-      ::recv(socket(peer, Channel::kControl), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  const ssize_t got = receive_on(socket(peer, Channel::kControl), cipher(peer, Channel::kControl),
+                                 std::as_writable_bytes(std::span(buffer)));
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
   if (got < 0 && errno != ECONNRESET) {
     return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
   }

@@ -30,6 +30,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/owner_process.h"
+#include "paceline/transport/cipher.h"
 #include "paceline/transport/peer.h"
 #include "paceline/transport/shared_memory.h"
 
@@ -43,6 +44,7 @@ inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {
   Fd channels[kNumChannels];
+  std::unique_ptr<Cipher> ciphers[kNumChannels];  // null: not encrypted
 };
 
 class Mesh {
@@ -62,6 +64,13 @@ class Mesh {
   int socket(int peer, Channel channel) const {
     return sockets_[static_cast<std::size_t>(peer)].channels[static_cast<int>(channel)].get();
   }
+
+  Cipher* cipher(int peer, Channel channel) const {
+    return sockets_[static_cast<std::size_t>(peer)].ciphers[static_cast<int>(channel)].get();
+  }
+  // As recv() without waiting, opened where it is encrypted. Error(kCorrupt) for bytes that `peer`
+  // did not send so.
+  ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
 
   // The ranks of this host, this one among them, ascending.
   const std::vector<int>& neighbours() const { return neighbours_; }

@@ -3,24 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 namespace paceline {
 
-ssize_t send_rest(int socket, const MessageHeader& header, std::span<const std::byte> payload,
-                  std::size_t sent) {
-  iovec parts[2];
-  msghdr request{};
-  request.msg_iov = parts;
-  const auto add = [&](std::span<const std::byte> bytes) {
-    if (!bytes.empty())
-      parts[request.msg_iovlen++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
-  };
+ssize_t send_rest(int socket, Cipher* cipher, const MessageHeader& header,
+                  std::span<const std::byte> payload, std::size_t sent) {
   const auto head = std::as_bytes(std::span(&header, 1));
-  add(head.subspan(std::min(sent, head.size())));
-  add(payload.subspan(sent > head.size() ? sent - head.size() : 0));
-  return ::sendmsg(socket, &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return send_on(socket, cipher, head.subspan(std::min(sent, head.size())),
+                 payload.subspan(sent > head.size() ? sent - head.size() : 0));
 }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }

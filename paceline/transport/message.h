@@ -9,6 +9,8 @@
 
 #include <sys/types.h>
 
+#include "paceline/transport/cipher.h"
+
 namespace paceline {
 
 // What the two ends must agree about, as opaque words: the layers above fill and compare them.
@@ -27,9 +29,10 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 48);
 
 // Sends what is left of a message of which `sent` bytes are gone, header and payload in one system
-// call, without waiting. Returns what sendmsg() returns.
-ssize_t send_rest(int socket, const MessageHeader& header, std::span<const std::byte> payload,
-                  std::size_t sent);
+// call, without waiting. Returns what sendmsg() returns. `cipher` is null where nothing is
+// encrypted.
+ssize_t send_rest(int socket, Cipher* cipher, const MessageHeader& header,
+                  std::span<const std::byte> payload, std::size_t sent);
 // Whether an errno means that the socket can take or give nothing now.
 bool would_block(int error);
 

@@ -32,6 +32,7 @@ std::string PeerAddress::encode() const {
     writer.put_string(*text);
   }
   writer.put(tcp.port);
+  writer.put(cipher);
   put_numbers(writer, cpus);
   put_numbers(writer, members);
   return to_string(std::span<const std::byte>(writer.bytes()));
@@ -45,6 +46,10 @@ PeerAddress PeerAddress::decode(const std::string& text) {
     *field = reader.get_string(kMaxText);
   }
   peer.tcp.port = reader.get<std::uint16_t>();
+  peer.cipher = reader.get<CipherKind>();
+  if (peer.cipher > CipherKind::kAes256Gcm) {
+    throw Error(ErrorCode::kCorrupt, "a peer's address names no known cipher");
+  }
   peer.cpus = get_numbers(reader, kMaxCpus, "processors");
   peer.members = get_numbers(reader, kMaxMembers, "members");
   if (reader.remaining() > 0) throw Error(ErrorCode::kCorrupt, "a peer's address is too long");

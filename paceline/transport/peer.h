@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "paceline/core/socket.h"
+#include "paceline/transport/cipher.h"
 
 namespace paceline {
 
 struct PeerAddress {
-  std::string host;       // core/host.h: host_token()
-  std::string process;    // process_token()
-  std::string host_name;  // for messages
-  std::string unix_name;  // abstract Unix socket
-  Endpoint tcp;           // empty host: no TCP listener
-  std::vector<int> cpus;  // where this rank may run
+  std::string host;                       // core/host.h: host_token()
+  std::string process;                    // process_token()
+  std::string host_name;                  // for messages
+  std::string unix_name;                  // abstract Unix socket
+  Endpoint tcp;                           // empty host: no TCP listener
+  CipherKind cipher = CipherKind::kNone;  // the best it can do, if it encrypts
+  std::vector<int> cpus;                  // where this rank may run
   // The group as this rank understands it: its members' ranks in the world, in order.
   std::vector<int> members;
 

@@ -1,5 +1,6 @@
 set(SOURCES
   acceptor.cpp
+  cipher.cpp
   connect.cpp
   exchange.cpp
   loopback/memory.cpp
@@ -10,4 +11,4 @@ set(SOURCES
   notice.cpp
   peer.cpp
   shm/memory.cpp)
-set(LIBRARIES fmt::fmt)
+set(LIBRARIES fmt::fmt PkgConfig::SODIUM)

@@ -141,8 +141,10 @@ TEST(Hosts, say_how_they_are_joined_and_why) {
       options_for({"", {0, 0, 1, 1}, {}}));
 }
 
-// Pieces of a call take turns in two areas: a rank that lags behind must not see the next piece.
-TEST(Hosts, large_calls_are_cut_into_pieces_that_do_not_disturb_each_other) {
+// Pieces of a call take turns in a few areas: a rank that lags behind must not see another piece.
+class HostsPieces : public testing::TestWithParam<Setting> {};
+
+TEST_P(HostsPieces, of_large_calls_do_not_disturb_each_other) {
   run_ranks_ok(
       4,
       [](ProcessGroup& group) {
@@ -157,11 +159,26 @@ TEST(Hosts, large_calls_are_cut_into_pieces_that_do_not_disturb_each_other) {
             ASSERT_EQ(data[i], 4 * (static_cast<std::int32_t>(i) + round) + 6);
           }
           group.broadcast(std::span(data), 3);
+          const auto all = data;
           group.reduce(std::span(data), 1);
+          for (std::size_t i = 0; i < count && group.rank() == 1; ++i) {
+            ASSERT_EQ(data[i], 4 * all[i]);
+          }
+          std::vector<std::int32_t> part(count / 4);
+          group.reduce_scatter(std::span(all).first(4 * part.size()), std::span(part));
+          for (std::size_t i = 0; i < part.size(); ++i) {
+            ASSERT_EQ(part[i], 4 * all[static_cast<std::size_t>(group.rank()) * part.size() + i]);
+          }
         }
       },
-      options_for({"", {0, 0, 1, 1}, Algorithm::kHierarchy}));
+      options_for(GetParam()));
 }
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, HostsPieces,
+                         testing::Values(Setting{"hierarchy", {0, 0, 1, 1}, Algorithm::kHierarchy},
+                                         Setting{"direct", {0, 1, 2, 3}, Algorithm::kDirect},
+                                         Setting{"planned", {0, 1, 2, 2}, {}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Hosts, a_ring_sums_only_when_it_is_asked_for) {
   for (const bool allows : {false, true}) {

@@ -1,6 +1,8 @@
 // Every algorithm's schedules, for world sizes 1 to 17, without a network: the rules of schedule.h
 // and the bits of the results.
 
+#include <map>
+
 #include "paceline/collectives/algorithms/direct.h"
 
 #include "tests/collectives/schedule_data.h"
@@ -142,6 +144,35 @@ TEST(RingSchedule, sums_everything_once_and_alike_on_all_ranks) {
         ScheduleRun run(test);
         run.run();
         for (int rank = 1; rank < world; ++rank) ASSERT_EQ(run.output(rank), run.output(0));
+      }
+    }
+  }
+}
+
+// What is taken ahead must be the same part on both ends, or the messages of a pair change places.
+TEST(OverlappingPieces, begin_with_sends_and_receives_that_match) {
+  for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter}) {
+    for (int world = 2; world <= 9; ++world) {
+      for (const std::size_t count : {1, 70, 1000}) {
+        std::map<std::pair<int, int>, int> open;  // sends less receives, by the ends
+        for (int rank = 0; rank < world; ++rank) {
+          const auto schedule =
+              build(Algorithm::kDirect, {op, rank, world, 1, count, count, count});
+          ASSERT_TRUE(schedule.overlaps);
+          for (std::size_t i = 0; i < schedule.num_ahead; ++i) {
+            const Step& step = schedule.steps[i];
+            ASSERT_TRUE(step.kind == Step::Kind::kSend || step.kind == Step::Kind::kReceive);
+            if (step.kind == Step::Kind::kSend) {
+              ++open[{rank, step.peer}];
+            } else {
+              --open[{step.peer, rank}];
+            }
+          }
+        }
+        for (const auto& [ends, number] : open) {
+          EXPECT_EQ(number, 0) << name_of(op) << " of " << count << ", rank " << ends.first
+                               << " to " << ends.second << " of " << world;
+        }
       }
     }
   }

@@ -3,7 +3,11 @@
 #include <csignal>
 #include <thread>
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <net/ethernet.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/harness/process_ranks.h"
@@ -13,6 +17,7 @@ namespace paceline {
 namespace {
 
 using harness::NetworkHosts;
+using harness::ProcessBody;
 using harness::ProcessRanksOptions;
 using harness::ProcessResult;
 using harness::run_process_ranks;
@@ -54,6 +59,16 @@ ProcessBody sum_for_ever(SharedCounter& rounds) {
   };
 }
 
+// Leaves it to be collected.
+void wait_for_the_end_of(pid_t pid, Deadline deadline) {
+  siginfo_t end{};
+  while (!deadline.expired()) {
+    ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOWAIT | WNOHANG);
+    if (end.si_pid == pid) return;
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
 // All but `rank` were told of it, and not before `since`.
 void expect_loss_of(int rank, const std::vector<ProcessResult>& results, Clock::time_point since,
                     std::chrono::milliseconds within) {
@@ -90,7 +105,7 @@ TEST(Network, hosts_sum_over_ipv4_and_ipv6) {
 
 TEST(Network, a_rank_that_dies_on_another_host_is_named_at_once) {
   SKIP_WITHOUT_HOSTS();
-  const NetworkHosts hosts(3, 1);
+  const NetworkHosts hosts(3);
   SharedCounter rounds;
   Clock::time_point killed;
   const auto results =
@@ -143,7 +158,7 @@ TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
         rounds.wait_for(1, Deadline::after(30s));
         cut = Clock::now();
         hosts.cut(1);
-        std::this_thread::sleep_for(20s);
+        wait_for_the_end_of(pids[0], Deadline::after(20s));
         ::kill(pids[1], SIGKILL);
       });
   expect_loss_of(1, results, cut, 20s);
@@ -177,6 +192,65 @@ TEST(Network, a_half_open_connection_is_a_lost_peer) {
         hosts.mend(1);
       });
   expect_loss_of(1, results, back, 15s);
+}
+
+// Everything that comes to, or leaves, a host, as its neighbours on the wire see it.
+class Eavesdropper {
+ public:
+  Eavesdropper(const NetworkHosts& hosts, int host) {
+    hosts.enter(host);
+    socket_.reset(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL)));
+    hosts.leave();
+    if (!socket_) throw system_error("a packet socket");
+    constexpr int kRoom = 64 << 20;
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kRoom, sizeof kRoom);
+  }
+  // How many of the packets so far have `text` in them.
+  int count(std::string_view text) const {
+    std::vector<char> packet(1 << 17);
+    int found = 0;
+    for (ssize_t got = 0;
+         (got = ::recv(socket_.get(), packet.data(), packet.size(), MSG_DONTWAIT)) > 0;) {
+      const std::string_view bytes(packet.data(), static_cast<std::size_t>(got));
+      if (bytes.find(text) != std::string_view::npos) ++found;
+    }
+    return found;
+  }
+
+ private:
+  Fd socket_;
+};
+
+TEST(Network, who_listens_on_the_way_hears_nothing_of_what_is_encrypted) {
+  SKIP_WITHOUT_HOSTS();
+  const std::string canary = "a canary that sings in the clear";
+  for (const bool encrypt : {false, true}) {
+    const NetworkHosts hosts(2);
+    const Eavesdropper ear(hosts, 0);
+    auto options = on(hosts);
+    options.encrypt = encrypt;
+    const auto results = run_process_ranks(
+        2,
+        [&](ProcessGroup& group) -> std::string {
+          std::string song = canary;
+          group.broadcast(std::span(reinterpret_cast<std::uint8_t*>(song.data()), song.size()), 0);
+          if (group.rank() == 0) {
+            group.send(std::span(reinterpret_cast<std::uint8_t*>(song.data()), song.size()), 1);
+          } else {
+            std::fill(song.begin(), song.end(), ' ');
+            group.recv(std::span(reinterpret_cast<std::uint8_t*>(song.data()), song.size()), 0);
+          }
+          group.barrier();
+          return song;
+        },
+        options);
+    for (const auto& result : results) EXPECT_EQ(result.report, canary);
+    if (encrypt) {
+      EXPECT_EQ(ear.count(canary), 0);
+    } else {
+      EXPECT_GE(ear.count(canary), 2);
+    }
+  }
 }
 
 // Longer than the silence that ends a connection: its kernel answers for it.

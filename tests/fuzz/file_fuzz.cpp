@@ -1,10 +1,14 @@
 // Files that may come from anywhere: safetensors, manifests, flight records.
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <memory>
 
 #include "paceline/checkpoint/manifest.h"
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/telemetry/flight_file.h"
+#include "paceline/telemetry/flight_layout.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -26,14 +30,35 @@ void read_manifest(std::span<const std::byte> bytes) {
   require(to_json(manifest) == text_of(bytes), "a manifest has one form");
 }
 
+// Header and first group, then operations, laid over an otherwise empty file, and check words that
+// are right: what a file says is read, not only how it is refused.
+void read_padded_flight(std::span<const std::byte> bytes) {
+  constexpr std::size_t kHead = sizeof(flight::Header) + sizeof(flight::Group);
+  const auto file = std::make_unique<flight::File>();
+  std::memset(static_cast<void*>(file.get()), 0, sizeof *file);
+  const auto head = bytes.first(std::min(bytes.size(), kHead));
+  std::memcpy(static_cast<void*>(file.get()), head.data(), head.size());
+  bytes = bytes.subspan(head.size());
+  const std::size_t count = std::min<std::size_t>(bytes.size() / sizeof(flight::Operation), 8);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::array<std::uint64_t, flight::kNumWords> words;
+    std::memcpy(words.data(), bytes.data() + i * sizeof words, sizeof words);
+    words.back() = (words.back() & 0xffffffff) | std::uint64_t{flight::check_of(words)} << 32;
+    std::memcpy(static_cast<void*>(&file->operations[i]), words.data(), sizeof words);
+  }
+  parse_flight(std::as_bytes(std::span(file.get(), 1)), "flight");
+}
+
 }  // namespace
 
 void take(std::span<const std::byte> bytes) {
-  switch (take_byte(bytes) % 3) {
+  switch (take_byte(bytes) % 4) {
     case 0:
       return read_safetensors(bytes);
     case 1:
       return read_manifest(bytes);
+    case 2:
+      return read_padded_flight(bytes);
     default:
       parse_flight(bytes, "flight");
   }

@@ -70,7 +70,8 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
                        {.timeout = options.group_timeout,
                         .transport = options.transport,
                         .recorder = recorder,
-                        .backend = options.backend});
+                        .backend = options.backend,
+                        .encrypt = options.encrypt});
     text = "0";
     text += body(group);
   } catch (const Error& error) {

@@ -27,6 +27,7 @@ struct ProcessRanksOptions {
   const NetworkHosts* hosts = nullptr;
   int ranks_per_host = 1;
   bool over_ipv6 = false;
+  bool encrypt = false;
 };
 
 struct ProcessResult {

@@ -32,6 +32,14 @@ TEST(WorkerEnvironment, the_chosen_backend_wins_over_the_inherited_one) {
   EXPECT_EQ(job.environment({{"PACELINE_BACKEND", "mpi"}}).at("PACELINE_BACKEND"), "gloo");
 }
 
+TEST(WorkerEnvironment, encryption_is_asked_for_or_left_as_it_is) {
+  Job job = job_of_two_ranks_on_each_of_three_nodes();
+  EXPECT_EQ(job.environment().count("PACELINE_ENCRYPT"), 0u);
+  EXPECT_EQ(job.environment({{"PACELINE_ENCRYPT", "1"}}).at("PACELINE_ENCRYPT"), "1");
+  job.options.encrypt = true;
+  EXPECT_EQ(job.environment({{"PACELINE_ENCRYPT", "0"}}).at("PACELINE_ENCRYPT"), "1");
+}
+
 TEST(WorkerEnvironment, places_a_rank_in_the_world) {
   const Environment env = job_of_two_ranks_on_each_of_three_nodes().environment();
   const Environment expected = {{"RANK", "5"},

@@ -118,6 +118,54 @@ TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_
   EXPECT_TRUE(two->throw_if_failed().empty());
 }
 
+// As rank 0, of a later version of this protocol.
+TEST_P(ConnectTest, a_peer_of_another_version_is_named_with_both_versions) {
+  auto address = address_of_a_dead_rank();
+  const Fd local = listen_unix(address.unix_name);
+  const Fd tcp = listen_tcp({"127.0.0.1", 0});
+  address.tcp.port = local_port(tcp);
+  store_.set("0", address.encode());
+  auto second = join(1, 2);
+  const Fd caller =
+      accept_connection(GetParam() == TransportKind::kTcp ? tcp : local, Deadline::after(10s));
+  ASSERT_TRUE(caller);
+  std::string hello("PLINE\0\0\x02", 8);
+  hello.resize(72, 'x');
+  ASSERT_EQ(::send(caller.get(), hello.data(), hello.size(), MSG_NOSIGNAL), 72);
+  try {
+    second.get();
+    FAIL() << "a version that is not this one's was spoken with";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("rank 0 (box)"), std::string::npos) << text;
+    EXPECT_NE(text.find("version 2, this build speaks 1"), std::string::npos) << text;
+  }
+}
+
+TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_waits) {
+  store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 opens its door
+  auto first = join(0, 2);
+  for (Fd& socket : knock()) {
+    const std::string hello("PLINE\0\0\x01 and then half a nonce, byte by byte", 48);
+    const auto deadline = Deadline::after(30s);
+    std::size_t sent = 0;
+    char byte = 0;
+    ssize_t got = -1;
+    while ((got = ::recv(socket.get(), &byte, 1, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
+      ASSERT_FALSE(deadline.expired()) << "it is still connected";
+      if (sent < 30) (void)!::send(socket.get(), &hello[sent++], 1, MSG_NOSIGNAL);
+      std::this_thread::sleep_for(100ms);
+    }
+    EXPECT_LE(got, 0);
+  }
+  auto second = join(1, 2);
+  const auto one = first.get();
+  const auto two = second.get();
+  EXPECT_TRUE(one->throw_if_failed().empty());
+  EXPECT_TRUE(two->throw_if_failed().empty());
+}
+
 TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
   auto first = join(0, 2);
   auto second = join(1, 2);

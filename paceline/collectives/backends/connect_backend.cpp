@@ -50,6 +50,14 @@ void require_available(const BackendChoice& choice) {
   }
 }
 
+// A library's own connections are not this engine's to encrypt.
+void require_own_connections(const BackendChoice& choice, const BackendOptions& options) {
+  if (!options.encrypt || choice == BackendChoice()) return;
+  fail(ErrorCode::kUnsupported,
+       "backend {} sends in the clear; with --encrypt (PACELINE_ENCRYPT=1) choose backend paceline",
+       choice.text());
+}
+
 std::uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(), name.size()); }
 
 EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions& options) {
@@ -82,6 +90,7 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.address = rendezvous.address;
   connect.transport = options.transport;
   connect.host = options.host;
+  connect.encrypt = options.encrypt;
   connect.timeout = options.timeout;
   // By ranks of the world: ranks that mean different members still find each other, and the
   // mistake.
@@ -178,6 +187,7 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
   try {
     choice = parse_backend_choice(options.choice);
     require_available(choice);
+    require_own_connections(choice, options);
     mine = Statement::accept(choice.text());
   } catch (const Error& error) {
     mine = Statement::refuse(error);

@@ -22,6 +22,7 @@ struct BackendOptions {
   TransportKind transport = TransportKind::kAuto;
   // As in GroupOptions.
   std::string host;
+  bool encrypt = false;
   std::optional<Algorithm> algorithm;
   bool allows_any_order = false;
   std::optional<CostModel> costs;

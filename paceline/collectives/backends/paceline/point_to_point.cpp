@@ -5,7 +5,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "paceline/core/check.h"
@@ -183,7 +182,8 @@ bool PointToPoint::pump_send(int peer) {
   if (queue.empty()) return false;
   Outgoing& message = queue.front();
   const std::size_t total = kHeaderBytes + bytes_of(message.call);
-  const ssize_t sent = send_rest(mesh_.socket(peer, Channel::kPointToPoint), message.header,
+  const ssize_t sent = send_rest(mesh_.socket(peer, Channel::kPointToPoint),
+                                 mesh_.cipher(peer, Channel::kPointToPoint), message.header,
                                  {message.call.data, bytes_of(message.call)}, message.sent);
   if (sent < 0) {
     if (would_block(errno)) return false;
@@ -207,8 +207,7 @@ bool PointToPoint::pump_receive(int peer) {
   const std::size_t left = incoming.header.payload_bytes - done;
   if (left > 0) {
     std::byte* to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
-    const ssize_t got =
-        ::recv(mesh_.socket(peer, Channel::kPointToPoint), to + done, left, MSG_DONTWAIT);
+    const ssize_t got = mesh_.receive(peer, Channel::kPointToPoint, {to + done, left});
     if (got < 0 && would_block(errno)) return false;
     if (got <= 0) {
       mesh_.throw_lost(peer, "is gone in the middle of a message");
@@ -222,9 +221,8 @@ bool PointToPoint::pump_receive(int peer) {
 // True when the header is complete. The end of the connection is an error only for a receive that
 // waits for this peer.
 bool PointToPoint::read_header(int peer, Incoming& incoming) {
-  const ssize_t got = ::recv(mesh_.socket(peer, Channel::kPointToPoint),
-                             reinterpret_cast<std::byte*>(&incoming.header) + incoming.got,
-                             kHeaderBytes - incoming.got, MSG_DONTWAIT);
+  const auto header = std::as_writable_bytes(std::span(&incoming.header, 1));
+  const ssize_t got = mesh_.receive(peer, Channel::kPointToPoint, header.subspan(incoming.got));
   if (got < 0 && would_block(errno)) return false;
   if (got <= 0) {
     incoming.ended = true;
@@ -374,8 +372,9 @@ std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
   if (incoming.receive) return {};
   if (incoming.got >= kHeaderBytes) return incoming.header;
   MessageHeader header;
-  const ssize_t got = ::recv(mesh_.socket(peer, Channel::kPointToPoint), &header, kHeaderBytes,
-                             MSG_DONTWAIT | MSG_PEEK);
+  const ssize_t got = peek_on(mesh_.socket(peer, Channel::kPointToPoint),
+                              mesh_.cipher(peer, Channel::kPointToPoint),
+                              std::as_writable_bytes(std::span(&header, 1)));
   const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
                         header.magic == MessageHeader::kMagic;
   return is_whole ? std::optional(header) : std::nullopt;
