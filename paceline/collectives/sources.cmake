@@ -1,4 +1,5 @@
 set(SOURCES
+  agreed_stop.cpp
   algorithm.cpp
   algorithms/bruck.cpp
   algorithms/chain.cpp
