@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/consoles.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
@@ -54,6 +55,7 @@ class Agent {
   void reap_orphans();
   void warn_about_logs();
   void conclude();
+  void remove_records();
   int exit_code() const;
 
   const LaunchPlan& plan_;
@@ -62,6 +64,7 @@ class Agent {
   Consoles consoles_;
   LogDirectory logs_;
   JobFlights flights_;
+  const JobMemory memory_;
   JobServices services_;
   Fd mark_;  // for the other jobs of this machine
   Fd children_;
@@ -86,9 +89,9 @@ int Agent::run() {
 }
 
 void Agent::start() {
-  generation_ =
-      std::make_unique<Generation>(GenerationContext{plan_, loop_, consoles_, logs_, flights_},
-                                   plan_.options.place(), services_, channel_.stdin_fd.get());
+  generation_ = std::make_unique<Generation>(
+      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_}, plan_.options.place(),
+      services_, channel_.stdin_fd.get());
   channel_.stdin_fd.reset();
   services_.start_store();
 }
@@ -160,19 +163,30 @@ void Agent::conclude() {
   if (generation_->culprit()) {
     consoles_.say(followers_summary(generation_->followers()));
     consoles_.say(flights_.text(false));
+  } else if (generation_->stopped_as_agreed()) {
+    consoles_.say(
+        fmt::format("paceline: all ranks stopped as agreed; start the job again to continue (exit "
+                    "code {})\n",
+                    kStoppedAsAgreed));
+    remove_records();
   } else if (stop_signal_ != 0) {
     consoles_.say(
         fmt::format("paceline: stopped by {}; all ranks have ended{}\n", signal_name(stop_signal_),
                     logs_.problem().empty() ? fmt::format(" (logs: {})", logs_.path()) : ""));
     consoles_.say(flights_.text(true));
   } else {
-    flights_.remove(generation_->ranks());
-    logs_.remove_if_temporary();
+    remove_records();
   }
+}
+
+void Agent::remove_records() {
+  flights_.remove(generation_->ranks());
+  logs_.remove_if_temporary();
 }
 
 int Agent::exit_code() const {
   if (generation_->culprit()) return generation_->culprit()->status();
+  if (generation_->stopped_as_agreed()) return kStoppedAsAgreed;
   if (stop_signal_ != 0) return 128 + stop_signal_;
   return abandoned_ ? 128 + SIGKILL : 0;
 }

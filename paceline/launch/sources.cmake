@@ -10,6 +10,7 @@ set(SOURCES
   failure_report.cpp
   generation.cpp
   job_flights.cpp
+  job_memory.cpp
   job_services.cpp
   line_formatter.cpp
   log_directory.cpp

@@ -62,9 +62,9 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
 
 }  // namespace
 
-void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-              const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
-              PhaseTimes& times, const LoopHooks& hooks) {
+LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
+                 const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+                 PhaseTimes& times, const LoopHooks& hooks) {
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
   StepLog log;
   log.model(bytes_of(optimizer.parameters()));
@@ -85,12 +85,14 @@ void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader
       ++state.step;
       state.consumed = loader.consumed();
       if (hooks.after_step) hooks.after_step({state, value.item<double>(), batch->data.size(0)});
+      if (hooks.stop_requested && hooks.stop_requested() && !finished()) return LoopEnd::kStopped;
     }
     if (finished() && state.consumed < loader.dataset().size()) break;  // in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
     if (hooks.after_epoch) hooks.after_epoch(state);
   }
+  return LoopEnd::kDone;
 }
 
 }  // namespace paceline::train
