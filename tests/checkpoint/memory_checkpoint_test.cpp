@@ -106,7 +106,7 @@ TEST(MemoryCheckpoint, damage_everywhere_gives_nothing_and_the_next_save_works) 
     save_sample(memory, 1);
     save_sample(memory, 2);
   }
-  damage(path, 5000);
+  damage(path, 4096 + 300);
   damage(path, kSecondSlot + 4);
   MemoryCheckpoint memory(path);
   EXPECT_FALSE(memory.load_newest());
