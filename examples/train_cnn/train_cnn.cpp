@@ -36,7 +36,8 @@ class TrainingRun {
         test_loader_(make_test_loader(options, images, *group_)),
         model_(std::make_shared<Model>(options, *images.training), group_),
         optimizer_(make_optimizer(options, model_->parameters())),
-        progress_(num_steps(), group_->world_size(), !is_first()) {
+        progress_(num_steps(), group_->world_size(), !is_first()),
+        times_(group_->timeline()) {
     optimizer_->shard(group_);
     if (!options.checkpoint_dir.empty()) prepare_checkpoints();
     if (!options.metrics.empty() && is_first()) metrics_ = paceline::MetricsLog(options.metrics);

@@ -49,7 +49,9 @@ void CheckpointWriter::Staging::copy(const Snapshot& snapshot) {
   }
 }
 
-CheckpointWriter::CheckpointWriter(CheckpointDirectory& directory) : directory_(directory) {
+CheckpointWriter::CheckpointWriter(CheckpointDirectory& directory,
+                                   std::shared_ptr<Timeline> timeline)
+    : directory_(directory), timeline_(std::move(timeline)) {
   thread_ = start_thread("paceline-ckpt", [this](std::stop_token stop) { work(stop); });
 }
 
@@ -97,22 +99,29 @@ void CheckpointWriter::work(std::stop_token stop) {
   while (changed_.wait(lock, stop, [&] { return step_.has_value(); })) {
     const std::int64_t step = *step_;
     lock.unlock();
-    std::optional<Error> error;
-    try {
-      directory_.save(step, staging_.snapshot());
-    } catch (const Error& problem) {
-      error = problem;
-    } catch (const std::exception& problem) {
-      error = Error(ErrorCode::kSystem, problem.what());
-    }
-    if (error) {
-      log::error(fmt::format("step {}: no checkpoint was written: {}", step, error->what()));
-    }
+    const auto error = write(step);
     lock.lock();
     if (error && !error_) error_ = error;
     step_.reset();
     changed_.notify_all();
   }
+}
+
+std::optional<Error> CheckpointWriter::write(std::int64_t step) {
+  const auto begin = Timeline::Clock::now();
+  std::optional<Error> error;
+  try {
+    directory_.save(step, staging_.snapshot());
+  } catch (const Error& problem) {
+    error = problem;
+  } catch (const std::exception& problem) {
+    error = Error(ErrorCode::kSystem, problem.what());
+  }
+  if (timeline_) timeline_->add(SpanKind::kCheckpoint, 0, step, begin, Timeline::Clock::now());
+  if (error) {
+    log::error(fmt::format("step {}: no checkpoint was written: {}", step, error->what()));
+  }
+  return error;
 }
 
 }  // namespace paceline

@@ -21,13 +21,16 @@
 #include "paceline/checkpoint/checkpoint_directory.h"
 #include "paceline/checkpoint/snapshot.h"
 #include "paceline/core/error.h"
+#include "paceline/telemetry/timeline.h"
 
 namespace paceline {
 
 class CheckpointWriter {
  public:
-  // Requires: nobody else saves into `directory`, which outlives this.
-  explicit CheckpointWriter(CheckpointDirectory& directory);
+  // `timeline` gets a span for each write; may be null. Requires: nobody else saves into
+  // `directory`, which outlives this.
+  explicit CheckpointWriter(CheckpointDirectory& directory,
+                            std::shared_ptr<Timeline> timeline = nullptr);
   // What is under way is written to its end.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -62,8 +65,10 @@ class CheckpointWriter {
 
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
   void work(std::stop_token stop);
+  std::optional<Error> write(std::int64_t step);
 
   CheckpointDirectory& directory_;
+  const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
   Staging staging_;  // the thread's while a save is under way, else the caller's
 
   std::mutex mutex_;  // guards everything below

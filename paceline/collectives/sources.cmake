@@ -17,6 +17,7 @@ set(SOURCES
   backends/paceline/shared_executor.cpp
   backends/paceline/slow_wait.cpp
   calibration.cpp
+  clock_offset.cpp
   collective.cpp
   flight/explain.cpp
   flight/group_flight.cpp

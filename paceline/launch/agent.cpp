@@ -41,6 +41,7 @@ class Agent {
         consoles_(loop_),
         logs_(plan.options.log_dir),
         flights_(inherited_environment(), logs_.problem().empty() ? logs_.path() : ""),
+        timeline_(plan.options.timeline, logs_.problem().empty() ? logs_.path() : ""),
         services_(plan.options),
         children_(make_child_signal_fd()) {}
 
@@ -65,6 +66,7 @@ class Agent {
   LogDirectory logs_;
   JobFlights flights_;
   const JobMemory memory_;
+  const JobTimeline timeline_;
   JobServices services_;
   Fd mark_;  // for the other jobs of this machine
   Fd children_;
@@ -90,8 +92,8 @@ int Agent::run() {
 
 void Agent::start() {
   generation_ = std::make_unique<Generation>(
-      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_}, plan_.options.place(),
-      services_, channel_.stdin_fd.get());
+      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_},
+      plan_.options.place(), services_, channel_.stdin_fd.get());
   channel_.stdin_fd.reset();
   services_.start_store();
 }
@@ -160,6 +162,7 @@ void Agent::warn_about_logs() {
 
 void Agent::conclude() {
   concluded_ = true;
+  consoles_.say(timeline_.finish());
   if (generation_->culprit()) {
     consoles_.say(followers_summary(generation_->followers()));
     consoles_.say(flights_.text(false));

@@ -26,6 +26,7 @@
 #include "paceline/launch/job_flights.h"
 #include "paceline/launch/job_memory.h"
 #include "paceline/launch/job_services.h"
+#include "paceline/launch/job_timeline.h"
 #include "paceline/launch/launch_plan.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/node_place.h"
@@ -42,6 +43,7 @@ struct GenerationContext {
   LogDirectory& logs;
   JobFlights& flights;
   const JobMemory& memory;
+  const JobTimeline& timeline;
 };
 
 class Generation {

@@ -186,7 +186,7 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
     : group_(std::move(group)), has_memory_(!options.memory.empty()) {
   on_rank(0, *group_, [&] {
     directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep});
-    writer_.emplace(*directory_);
+    writer_.emplace(*directory_, group_->timeline());
     return std::string();
   });
   if (has_memory_) open_memory(options.memory);

@@ -113,6 +113,21 @@ expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}"
 expect memory_needs_a_launcher 1 'PACELINE_MEMORY_CHECKPOINT' "$train_cnn" "${data[@]}" --checkpoint-dir "$work/memory" \
   --memory-checkpoint-every 5
 
+# What the ranks did when, and scalars for TensorBoard.
+expect timeline 0 "timeline: $work/trace.json \\([0-9]+ spans of 2 ranks\\)" "$paceline" run --nproc-per-node 2 --timeline "$work/trace.json" \
+  "$train_cnn" "${data[@]}" --epochs 1 --checkpoint-dir "$work/traced" --tensorboard "$work/board"
+# shellcheck disable=SC2016
+expect trace_has_everything 0 '^complete$' /usr/bin/python3 -c '
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+spans = [(e["pid"], e["name"]) for e in events if e["ph"] == "X"]
+both = ["step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint", "all_gather"]
+wanted = {(rank, name) for rank in (0, 1) for name in both} | {(0, "write checkpoint")}
+missing = wanted - set(spans)
+steps = spans.count((0, "step"))
+print("complete" if not missing and steps == spans.count((1, "step")) == 10 else (missing, steps))' "$work/trace.json"
+expect event_file 0 'events.out.tfevents' ls "$work/board"
+
 # Bad input.
 expect no_folder 1 'data folder /nonexistent does not exist' "$train_cnn" --dataset mnist --data-dir /nonexistent
 mkdir "$work/empty"
