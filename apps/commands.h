@@ -15,6 +15,7 @@ int run_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
+int timeline_command(const Arguments& arguments);
 int topo_command(const Arguments& arguments);
 
 }  // namespace paceline::apps

@@ -33,6 +33,7 @@ constexpr Command kCommands[] = {
     {"bench", bench_command, "measure collectives, alone or beside other libraries"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
     {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
+    {"timeline", timeline_command, "put what ranks recorded into one trace for Perfetto"},
 };
 
 void print_help() {

@@ -269,6 +269,9 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   output.value("--local-ranks-filter", texts.local_ranks_filter, "LIST", "",
                "Show only these local ranks: 0,2");
 
+  output.value("--timeline", texts.timeline, "FILE", "",
+               "What every rank did when, on one clock: a trace for https://ui.perfetto.dev");
+
   Group(app, "Stopping")
       .value("--shutdown-timeout", texts.shutdown_timeout, "S", "10",
              "Seconds from SIGTERM to SIGKILL (after a failure at most 5)");
@@ -306,6 +309,7 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   options.encrypt = texts.encrypt;
   options.report_bindings = texts.report_bindings || isatty(STDERR_FILENO) == 1;
   options.log_dir = texts.log_dir;
+  options.timeline = texts.timeline;
   choose_console(checker, texts, options);
   options.terminal = isatty(STDOUT_FILENO) == 1;
   if (!texts.shutdown_timeout.empty()) {

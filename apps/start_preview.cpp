@@ -74,6 +74,7 @@ class Config {
     add("--tee", texts_.tee.empty() ? "rank 0" : texts_.tee);
     add("--local-ranks-filter",
         texts_.local_ranks_filter.empty() ? "all that are shown" : texts_.local_ranks_filter);
+    add("--timeline", options_.timeline.empty() ? "none" : options_.timeline);
     const std::chrono::duration<double> seconds = options_.shutdown_timeout;
     add("--shutdown-timeout", fmt::format("{:g}", seconds.count()));
   }

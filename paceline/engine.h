@@ -4,9 +4,13 @@
 // launching, checkpoints.
 
 #include "paceline/checkpoint/checkpoint_directory.h"
+#include "paceline/checkpoint/checkpoint_writer.h"
+#include "paceline/checkpoint/memory_checkpoint.h"
+#include "paceline/collectives/agreed_stop.h"
 #include "paceline/collectives/init.h"
 #include "paceline/collectives/process_group.h"
 #include "paceline/collectives/text.h"
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/rendezvous.h"

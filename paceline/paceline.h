@@ -12,6 +12,7 @@
 #include "paceline/optim/sgd.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/telemetry/metrics_log.h"
+#include "paceline/telemetry/tensorboard_log.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/train/checkpointer.h"

@@ -53,9 +53,21 @@ Options parse_options(int argc, char** argv) {
                    "steps; 0: at the end of each epoch")
       ->check(not_negative)
       ->needs(directory);
+  output
+      ->add_option("--memory-checkpoint-every", options.memory_checkpoint_every,
+                   "steps; keep the state in memory too, which outlives a rank; 0: never")
+      ->check(not_negative)
+      ->needs(directory);
   output->add_flag("--resume", options.resume, "continue from the newest checkpoint")
       ->needs(directory);
+  output
+      ->add_option("--stop-file", options.stop_file,
+                   "stop as SIGUSR1 and SIGTERM do: when this file appears, all ranks end after "
+                   "the same step with a checkpoint and exit code 85")
+      ->needs(directory);
   output->add_option("--metrics", options.metrics, "append metrics to this file, as JSON lines");
+  output->add_option("--tensorboard", options.tensorboard,
+                     "write metrics into this folder, for TensorBoard");
   app.footer(
       "Examples:\n  train_cnn\n  paceline run --nproc-per-node 2 train_cnn --epochs 3\n"
       "  mpirun -np 2 train_cnn --dataset cifar10 --data-dir DIR --lr 1e-3");

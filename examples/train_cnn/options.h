@@ -23,10 +23,13 @@ struct Options {
   int threads = 0;
   std::string backend;  // empty: what the launcher says, else paceline
   std::string checkpoint_dir;
-  std::int64_t checkpoint_every = 0;  // steps; 0: at each epoch's end
+  std::int64_t checkpoint_every = 0;         // steps; 0: at each epoch's end
+  std::int64_t memory_checkpoint_every = 0;  // steps; 0: never
+  std::string stop_file;
   bool resume = false;
   bool augment = false;
   std::string metrics;
+  std::string tensorboard;
 };
 
 // Ends the program with exit code 2 for a flag that is wrong, and 0 after --help.

@@ -36,25 +36,36 @@ class TrainingRun {
         test_loader_(make_test_loader(options, images, *group_)),
         model_(std::make_shared<Model>(options, *images.training), group_),
         optimizer_(make_optimizer(options, model_->parameters())),
-        progress_(num_steps(), group_->world_size(), !is_first()) {
+        progress_(num_steps(), group_->world_size(), !is_first()),
+        times_(group_->timeline()) {
     optimizer_->shard(group_);
-    if (!options.checkpoint_dir.empty()) checkpointer_.emplace(group_, options.checkpoint_dir);
+    if (!options.checkpoint_dir.empty()) prepare_checkpoints();
     if (!options.metrics.empty() && is_first()) metrics_ = paceline::MetricsLog(options.metrics);
-    if (options.resume) resume();
+    if (!options.tensorboard.empty() && is_first()) {
+      scalars_ = paceline::TensorBoardLog(options.tensorboard);
+    }
+    if (options.resume || is_restart()) resume();
   }
 
-  void train() {
+  // False when it ended early because all ranks were asked to stop; the state is saved then.
+  bool train() {
     const auto begin = std::chrono::steady_clock::now();
     first_step_ = state_.step;
     const auto loss = [&](const data::Batch& batch) {
       return torch::nn::functional::cross_entropy(model_.forward(batch.data), batch.target);
     };
-    const train::LoopHooks hooks{.after_step = [&](const auto& report) { after_step(report); },
-                                 .after_epoch = [&](const auto&) { after_epoch(); }};
-    train::run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_, *loader_,
-                    loss, model_.reducer(), *optimizer_, times_, hooks);
+    const train::LoopHooks hooks{
+        .after_step = [&](const auto& report) { after_step(report); },
+        .stop_requested = [&] { return stop_ && stop_->requested(*group_); },
+        .after_epoch = [&](const auto&) { after_epoch(); }};
+    const auto end =
+        train::run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
+                        *loader_, loss, model_.reducer(), *optimizer_, times_, hooks);
+    if (end == train::LoopEnd::kStopped) return stop(), false;
+    if (checkpointer_ && !finish_checkpoints()) progress_.note("the last checkpoint is missing");
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
                times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
+    return true;
   }
 
   void report() {
@@ -79,18 +90,48 @@ class TrainingRun {
     return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
   }
 
+  // The launcher started the job again after a failure.
+  bool is_restart() const {
+    return checkpointer_ && group_->launch_environment().restart_count > 0;
+  }
+
+  void prepare_checkpoints() {
+    const bool in_memory = options_.memory_checkpoint_every > 0;
+    checkpointer_.emplace(
+        group_, options_.checkpoint_dir,
+        train::CheckpointerOptions{.memory = in_memory ? train::memory_path() : std::string()});
+    stop_.emplace(paceline::AgreedStopOptions{.file = options_.stop_file});
+  }
+
   void resume() {
     const auto restored = checkpointer_->restore(model_.module(), *optimizer_);
-    if (restored) state_ = *restored;
-    progress_.note(restored ? fmt::format("  resumed at step {}", state_.step)
+    if (restored) state_ = restored->state;
+    progress_.note(restored ? fmt::format("  resumed at step {}{}", state_.step,
+                                          restored->from_memory ? ", from memory" : "")
                             : "  no checkpoint yet; from the beginning");
+  }
+
+  void stop() {
+    if (saved_step_ != state_.step) save();
+    if (!finish_checkpoints()) {
+      throw paceline::Error(paceline::ErrorCode::kSystem,
+                            fmt::format("asked to stop by {}, but the state after step {} could "
+                                        "not be written to {}; see above",
+                                        stop_->reason(), state_.step, options_.checkpoint_dir));
+    }
+    metrics_.write("stopped", {{"step", state_.step}, {"reason", stop_->reason()}});
+    progress_.note(fmt::format("stopped after step {} by {}; continue with --resume", state_.step,
+                               stop_->reason()));
   }
 
   void after_step(const train::StepReport& report) {
     samples_ += report.samples;
     progress_.after_step(report);
     metrics_.write("step", {{"step", state_.step}, {"epoch", state_.epoch}, {"loss", report.loss}});
-    if (options_.checkpoint_every > 0 && state_.step % options_.checkpoint_every == 0) save();
+    scalars_.scalar("train/loss", state_.step, report.loss);
+    const auto due = [&](std::int64_t every) { return every > 0 && state_.step % every == 0; };
+    if (due(options_.checkpoint_every)) save();
+    if (due(options_.memory_checkpoint_every)) save_to_memory();
   }
 
   void after_epoch() {
@@ -100,6 +141,8 @@ class TrainingRun {
     metrics_.write("epoch", {{"epoch", state_.epoch},
                              {"accuracy", evaluation_.accuracy},
                              {"test_loss", evaluation_.loss}});
+    scalars_.scalar("test/accuracy", state_.step, evaluation_.accuracy);
+    scalars_.scalar("test/loss", state_.step, evaluation_.loss);
     if (checkpointer_ && options_.checkpoint_every == 0) save();
   }
 
@@ -114,6 +157,17 @@ class TrainingRun {
   void save() {
     const auto timed = times_.measure(Phase::kCheckpoint);
     checkpointer_->save(state_, model_.module(), *optimizer_);
+    saved_step_ = state_.step;
+  }
+
+  void save_to_memory() {
+    const auto timed = times_.measure(Phase::kCheckpoint);
+    checkpointer_->save_to_memory(state_, model_.module(), *optimizer_);
+  }
+
+  bool finish_checkpoints() {
+    const auto timed = times_.measure(Phase::kCheckpoint);
+    return checkpointer_->finish();
   }
 
   const Options options_;
@@ -123,17 +177,20 @@ class TrainingRun {
   paceline::DistributedDataParallel<Model> model_;
   const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
   std::optional<train::Checkpointer> checkpointer_;
+  std::optional<paceline::AgreedStop> stop_;  // where there is a place to save to
   train::TrainingState state_{.seed = options_.seed};
   train::Evaluation evaluation_;
   train::Progress progress_;
   paceline::MetricsLog metrics_;
+  paceline::TensorBoardLog scalars_;
   paceline::PhaseTimes times_;
   std::int64_t first_step_ = 0;
+  std::int64_t saved_step_ = -1;
   std::int64_t samples_ = 0;  // of this rank
   double seconds_ = 0;
 };
 
-void run(const Options& options) {
+int run(const Options& options) {
   train::keep_large_blocks();
   const auto group = paceline::init_process_group({.group = {.backend = options.backend}});
   const paceline::SymmetricTensors symmetric_tensors(*group);
@@ -143,8 +200,9 @@ void run(const Options& options) {
   const Images images = load_images(options);
   if (group->rank() == 0) print_opening(options, *group, threads, *images.training);
   TrainingRun training(options, group, images);
-  training.train();
+  if (!training.train()) return paceline::kStoppedAsAgreed;
   training.report();
+  return 0;
 }
 
 }  // namespace
@@ -153,7 +211,7 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   const auto options = train_cnn::parse_options(argc, argv);
   try {
-    train_cnn::run(options);
+    return train_cnn::run(options);
   } catch (const std::exception& error) {
     fmt::print(stderr, "train_cnn: {}\n", error.what());
     return 1;

@@ -1,8 +1,10 @@
 set(SOURCES
   checkpoint_directory.cpp
+  checkpoint_writer.cpp
   digest.cpp
   file_system.cpp
   manifest.cpp
+  memory_checkpoint.cpp
   plain_file.cpp
   safetensors.cpp
   strict_json.cpp)

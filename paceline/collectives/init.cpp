@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "paceline/collectives/clock_offset.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 
@@ -26,14 +27,26 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (group.transport == TransportKind::kAuto && transport != nullptr) {
     group.transport = parse_transport(transport);
   }
-  if (!group.recorder) group.recorder = open_flight_recorder(meeting.who);
+  if (!group.timeline) {
+    group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
+                                   meeting.who.restart_count, process_environment());
+  }
+  if (!group.recorder) {
+    group.recorder = open_flight_recorder(meeting.who, process_environment(), group.timeline);
+  }
   const char* backend = std::getenv("PACELINE_BACKEND");
   if (group.backend.empty() && backend != nullptr) group.backend = backend;
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  const auto world =
+      std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  if (group.timeline) {
+    const ClockOffset clock = measure_clock_offset(*world);
+    group.timeline->set_clock(clock.offset, clock.error);
+  }
+  return world;
 }
 
 }  // namespace paceline

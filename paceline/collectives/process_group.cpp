@@ -438,6 +438,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
   for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
   GroupOptions child = options.value_or(options_);
   if (!child.recorder) child.recorder = options_.recorder;
+  if (!child.timeline) child.timeline = options_.timeline;
   return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), child);
 }
 

@@ -58,6 +58,8 @@ struct GroupOptions {
   // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
   // (open_flight_recorder), groups made of this one share it.
   std::shared_ptr<FlightRecorder> recorder;
+  // Where programs record what else this rank does (timeline()); null: nowhere. As `recorder`.
+  std::shared_ptr<Timeline> timeline;
   // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
   std::string backend;
   // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
@@ -100,6 +102,8 @@ class ProcessGroup {
   std::string transport() const { return backend_->transport(); }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
   const Hosts& hosts() const { return backend_->hosts(); }
+  // Null when nobody asked for one.
+  const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
   // Which algorithm a call would take, and why: lines for people.
   std::string explain(Op op, Dtype dtype, std::size_t count) const {
     return backend_->explain({op, dtype, count});

@@ -1,4 +1,5 @@
 set(SOURCES
+  agreed_stop.cpp
   algorithm.cpp
   algorithms/bruck.cpp
   algorithms/chain.cpp
@@ -16,6 +17,7 @@ set(SOURCES
   backends/paceline/shared_executor.cpp
   backends/paceline/slow_wait.cpp
   calibration.cpp
+  clock_offset.cpp
   collective.cpp
   flight/explain.cpp
   flight/group_flight.cpp

@@ -1,6 +1,7 @@
 set(SOURCES
   cpu_list.cpp
   cpu_quota.cpp
+  crc32c.cpp
   error.cpp
   futex.cpp
   handshake.cpp

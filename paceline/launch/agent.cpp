@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/consoles.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
@@ -40,6 +41,7 @@ class Agent {
         consoles_(loop_),
         logs_(plan.options.log_dir),
         flights_(inherited_environment(), logs_.problem().empty() ? logs_.path() : ""),
+        timeline_(plan.options.timeline, logs_.problem().empty() ? logs_.path() : ""),
         services_(plan.options),
         children_(make_child_signal_fd()) {}
 
@@ -54,6 +56,7 @@ class Agent {
   void reap_orphans();
   void warn_about_logs();
   void conclude();
+  void remove_records();
   int exit_code() const;
 
   const LaunchPlan& plan_;
@@ -62,6 +65,8 @@ class Agent {
   Consoles consoles_;
   LogDirectory logs_;
   JobFlights flights_;
+  const JobMemory memory_;
+  const JobTimeline timeline_;
   JobServices services_;
   Fd mark_;  // for the other jobs of this machine
   Fd children_;
@@ -86,9 +91,9 @@ int Agent::run() {
 }
 
 void Agent::start() {
-  generation_ =
-      std::make_unique<Generation>(GenerationContext{plan_, loop_, consoles_, logs_, flights_},
-                                   plan_.options.place(), services_, channel_.stdin_fd.get());
+  generation_ = std::make_unique<Generation>(
+      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_},
+      plan_.options.place(), services_, channel_.stdin_fd.get());
   channel_.stdin_fd.reset();
   services_.start_store();
 }
@@ -157,22 +162,34 @@ void Agent::warn_about_logs() {
 
 void Agent::conclude() {
   concluded_ = true;
+  consoles_.say(timeline_.finish());
   if (generation_->culprit()) {
     consoles_.say(followers_summary(generation_->followers()));
     consoles_.say(flights_.text(false));
+  } else if (generation_->stopped_as_agreed()) {
+    consoles_.say(
+        fmt::format("paceline: all ranks stopped as agreed; start the job again to continue (exit "
+                    "code {})\n",
+                    kStoppedAsAgreed));
+    remove_records();
   } else if (stop_signal_ != 0) {
     consoles_.say(
         fmt::format("paceline: stopped by {}; all ranks have ended{}\n", signal_name(stop_signal_),
                     logs_.problem().empty() ? fmt::format(" (logs: {})", logs_.path()) : ""));
     consoles_.say(flights_.text(true));
   } else {
-    flights_.remove(generation_->ranks());
-    logs_.remove_if_temporary();
+    remove_records();
   }
+}
+
+void Agent::remove_records() {
+  flights_.remove(generation_->ranks());
+  logs_.remove_if_temporary();
 }
 
 int Agent::exit_code() const {
   if (generation_->culprit()) return generation_->culprit()->status();
+  if (generation_->stopped_as_agreed()) return kStoppedAsAgreed;
   if (stop_signal_ != 0) return 128 + stop_signal_;
   return abandoned_ ? 128 + SIGKILL : 0;
 }

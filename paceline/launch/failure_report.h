@@ -9,6 +9,8 @@
 
 #include <sys/types.h>
 
+#include "paceline/core/exit_code.h"
+
 namespace paceline::launch {
 
 // How a rank ended.
@@ -20,6 +22,7 @@ struct RankEnd {
   std::chrono::duration<double> after{};  // since its start
 
   bool failed() const { return exit_code != 0 || signal != 0; }
+  bool stopped_as_agreed() const { return signal == 0 && exit_code == kStoppedAsAgreed; }
   // As a shell reports it: the exit code, or 128 + signal.
   int status() const { return signal != 0 ? 128 + signal : exit_code; }
 };

@@ -60,6 +60,8 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
   spec.environment = worker_environment(inherited_environment(), plan.options, place_, local_rank,
                                         plan.placement, addresses);
   context_.flights.add_variables(spec.environment);
+  context_.memory.add_variables(spec.environment);
+  context_.timeline.add_variables(spec.environment);
   if (plan.placement.bound) {
     spec.cpus = plan.placement.ranks[local_rank].cpus;
     spec.numa_nodes = plan.placement.ranks[local_rank].numa_nodes;
@@ -111,7 +113,8 @@ void Generation::on_end(std::size_t index) {
   const RankEnd end = rank.collect();
   --num_running_;
   drain(rank.output());
-  if (!end.failed()) return;
+  if (end.stopped_as_agreed()) ++num_stopped_;
+  if (!end.failed() || end.stopped_as_agreed()) return;
   if (culprit_ || stopping_) {
     followers_.push_back(end);
     return;
@@ -120,6 +123,10 @@ void Generation::on_end(std::size_t index) {
   report(rank);
   if (when_failed_) when_failed_();
   stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
+}
+
+bool Generation::stopped_as_agreed() const {
+  return !culprit_ && num_stopped_ > 0 && (!stopping_ || num_stopped_ == ranks_.size());
 }
 
 void Generation::read(std::size_t index, int stream) {

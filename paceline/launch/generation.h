@@ -24,7 +24,9 @@
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/job_flights.h"
+#include "paceline/launch/job_memory.h"
 #include "paceline/launch/job_services.h"
+#include "paceline/launch/job_timeline.h"
 #include "paceline/launch/launch_plan.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/node_place.h"
@@ -40,6 +42,8 @@ struct GenerationContext {
   Consoles& consoles;
   LogDirectory& logs;
   JobFlights& flights;
+  const JobMemory& memory;
+  const JobTimeline& timeline;
 };
 
 class Generation {
@@ -73,6 +77,8 @@ class Generation {
   bool over() const { return over_; }
   // Whoever failed before stop() was called.
   const std::optional<RankEnd>& culprit() const { return culprit_; }
+  // Ranks ended with kStoppedAsAgreed and none failed; after stop(), all of them.
+  bool stopped_as_agreed() const;
   // Those that ended badly after that.
   const std::vector<RankEnd>& followers() const { return followers_; }
   std::chrono::duration<double> age() const;
@@ -103,6 +109,7 @@ class Generation {
   std::optional<RankWatch> watch_;
   std::function<void()> when_failed_;
   int num_running_ = 0;
+  std::size_t num_stopped_ = 0;  // as agreed
   bool over_ = false;
   bool stopping_ = false;
   std::optional<Deadline> kill_at_;

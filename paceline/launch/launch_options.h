@@ -37,6 +37,7 @@ struct LaunchOptions {
   Binding binding;
   bool report_bindings = false;
 
+  std::string timeline;                 // the trace to write at the end; empty: none
   std::string log_dir;                  // empty: a temporary one, removed after success
   std::vector<ConsoleStreams> console;  // one per local rank
   bool show_rank_0 = false;             // whole, on whichever node it runs

@@ -10,7 +10,9 @@ set(SOURCES
   failure_report.cpp
   generation.cpp
   job_flights.cpp
+  job_memory.cpp
   job_services.cpp
+  job_timeline.cpp
   line_formatter.cpp
   log_directory.cpp
   machine_map.cpp
@@ -31,5 +33,6 @@ set(SOURCES
   stdin_relay.cpp
   supervisor.cpp
   thread_census.cpp
+  timeline_trace.cpp
   worker_environment.cpp)
 set(LIBRARIES fmt::fmt)

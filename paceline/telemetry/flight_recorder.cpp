@@ -190,6 +190,7 @@ std::uint32_t FlightRecorder::add_group(std::string_view name, std::uint64_t has
   group.generation = static_cast<std::uint32_t>(generation);
   group.name_length = static_cast<std::uint32_t>(std::min(name.size(), flight::kNameBytes));
   std::memcpy(group.name.data(), name.data(), group.name_length);
+  if (options_.timeline) options_.timeline->name_group(number, name);
   Word(group.stamp).store(whole, std::memory_order_release);
   return number;
 }
@@ -276,6 +277,16 @@ void FlightRecorder::finish(FlightTicket ticket, std::optional<ErrorCode> error)
   place->ended = monotonic();
   place->state = static_cast<std::uint8_t>(error ? FlightState::kFailed : FlightState::kDone);
   place->error = error ? static_cast<std::uint8_t>(1 + static_cast<int>(*error)) : 0;
+  if (options_.timeline) {
+    options_.timeline->add(SpanOperation{.op = place->op,
+                                         .dtype = place->dtype,
+                                         .count = place->count,
+                                         .sequence = place->sequence,
+                                         .group = place->group,
+                                         .peer = place->peer,
+                                         .failed = error.has_value()},
+                           {place->started != 0 ? place->started : place->entered, place->ended});
+  }
   seal(*place);
 }
 

@@ -17,6 +17,7 @@
 // Owners are the groups of one rank.
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/owner_process.h"
 #include "paceline/telemetry/flight_operation.h"
+#include "paceline/telemetry/timeline.h"
 
 namespace paceline {
 
@@ -42,6 +44,7 @@ struct FlightOptions {
   int generation = 0;
   std::string job;    // by which the ranks of a job know each other's files; 39 bytes of it
   bool keep = false;  // the file stays after a clean end, too
+  std::shared_ptr<Timeline> timeline;  // has every operation that ended, too; may be null
 };
 
 // An operation that is being recorded; 0: one that is not.

@@ -2,5 +2,8 @@ set(SOURCES
   flight_file.cpp
   flight_recorder.cpp
   metrics_log.cpp
-  step_log.cpp)
+  step_log.cpp
+  tensorboard_log.cpp
+  timeline.cpp
+  timeline_file.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

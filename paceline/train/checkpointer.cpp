@@ -1,7 +1,10 @@
 #include "paceline/train/checkpointer.h"
 
+#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -41,19 +44,25 @@ NamedTensor to_named(const std::string& name, const at::Tensor& contiguous) {
   return {name, view.dtype, contiguous.sizes().vec(), {view.data, view.bytes()}};
 }
 
-// Only rank 0 does `action`; its failure is thrown on every rank.
-std::string on_rank_0(ProcessGroup& group, const std::function<std::string()>& action) {
+// Only `root` does `action`; its failure is thrown on every rank.
+std::string on_rank(int root, ProcessGroup& group, const std::function<std::string()>& action) {
   std::string answer;
-  if (group.rank() == 0) {
+  if (group.rank() == root) {
     try {
       answer = fmt::format("+{}", action());
     } catch (const Error& error) {
       answer = fmt::format("{}{}", static_cast<int>(error.code()), error.what());
     }
   }
-  answer = broadcast_text(group, answer, 0);
+  answer = broadcast_text(group, answer, root);
   if (answer[0] != '+') throw Error(static_cast<ErrorCode>(answer[0] - '0'), answer.substr(1));
   return answer.substr(1);
+}
+
+bool on_all(ProcessGroup& group, bool here) {
+  std::int32_t value = here ? 1 : 0;
+  group.all_reduce(std::span(&value, 1), ReduceOp::kMin);
+  return value == 1;
 }
 
 std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
@@ -95,48 +104,29 @@ at::Tensor to_tensor(const NamedTensor& named) {
   return tensor;
 }
 
-}  // namespace
+// A snapshot and the tensors whose bytes it shows.
+struct OwnedSnapshot {
+  Tensors tensors;
+  Snapshot snapshot;
+};
 
-Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path, int keep)
-    : group_(std::move(group)) {
-  on_rank_0(*group_, [&] {
-    directory_.emplace(path, CheckpointDirectoryOptions{.keep = keep});
-    return std::string();
-  });
+OwnedSnapshot snapshot_of(const ProcessGroup& group, const TrainingState& state, Tensors tensors,
+                          const optim::Optimizer& optimizer, const at::Tensor& random_states) {
+  OwnedSnapshot owned{std::move(tensors), {}};
+  owned.tensors.emplace_back(kRandomStates, random_states);
+  owned.snapshot.world_size = group.world_size();
+  owned.snapshot.metadata["training_state"] = encode(state, optimizer);
+  for (auto& [name, tensor] : owned.tensors) {
+    tensor = tensor.contiguous();  // a copy where the memory format is another
+    owned.snapshot.tensors.push_back(to_named(name, tensor));
+  }
+  return owned;
 }
 
-bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
-                        const optim::Optimizer& optimizer) {
-  const auto random_states = gather(*group_, random_generator().get_state(), 0);
-  Tensors tensors = tensors_of(module, optimizer.state());
-  const std::string answer = on_rank_0(*group_, [&] {
-    tensors.emplace_back(kRandomStates, at::stack(random_states));
-    Snapshot snapshot;
-    snapshot.world_size = group_->world_size();
-    snapshot.metadata["training_state"] = encode(state, optimizer);
-    for (auto& [name, tensor] : tensors) {
-      tensor = tensor.contiguous();  // a copy where the memory format is another; kept alive until
-                                     // the save is done
-      snapshot.tensors.push_back(to_named(name, tensor));
-    }
-    try {
-      directory_->save(state.step, snapshot);
-      return std::string("saved");
-    } catch (const Error& error) {
-      log::error(fmt::format("step {}: no checkpoint was written: {}", state.step, error.what()));
-      return std::string();
-    }
-  });
-  return !answer.empty();
-}
-
-// Rank 0: fills the run's tensors. Returns the training state as text; empty when there is no
-// checkpoint.
-std::string Checkpointer::read_newest(const optim::NamedTensors& tensors,
-                                      at::Tensor& random_states) {
-  const auto loaded = directory_->load_newest();
-  if (!loaded) return {};
-  const auto& snapshot = loaded->snapshot;
+// Fills the run's tensors. Returns the training state as text.
+std::string take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
+                      at::Tensor& random_states) {
+  const Snapshot& snapshot = loaded.snapshot;
   require_same_tensors(snapshot, tensors);
   std::map<std::string, const NamedTensor*> by_name;
   for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
@@ -146,31 +136,163 @@ std::string Checkpointer::read_newest(const optim::NamedTensors& tensors,
   return snapshot.metadata.at("training_state");
 }
 
-std::optional<TrainingState> Checkpointer::restore(torch::nn::Module& module,
-                                                   optim::Optimizer& optimizer) {
-  at::Tensor random_states;
+// A rank that the saved run did not have keeps the state that its seed gave it.
+void restore_random_state(ProcessGroup& group, at::Tensor states, int root) {
+  auto num_states = states.defined() ? states.size(0) : std::int64_t{0};
+  group.broadcast(std::span(&num_states, 1), root);
+  auto generator = random_generator();
+  const at::Tensor own = generator.get_state();
+  if (group.rank() != root) states = at::empty({num_states, own.numel()}, at::kByte);
+  broadcast(group, states, root);
+  if (group.rank() < num_states) generator.set_state(states[group.rank()].clone());
+}
+
+// The newest state there is: at which step, and with whom.
+struct Newest {
+  std::int64_t step = kNone;
+  int rank = 0;
+  bool in_memory = false;
+
+  static constexpr std::int64_t kNone = -1;
+};
+
+// Collective. Memory is preferred to a disk that has the same step.
+Newest find_newest(ProcessGroup& group, std::int64_t in_memory, std::int64_t on_disk) {
+  const std::array<std::int64_t, 2> mine = {in_memory, on_disk};
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.world_size()));
+  group.all_gather(std::span(mine), std::span(all));
+  Newest newest;
+  for (const bool memory : {true, false}) {
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      const std::int64_t step = all[2 * static_cast<std::size_t>(rank) + (memory ? 0 : 1)];
+      if (step > newest.step) newest = {step, rank, memory};
+    }
+  }
+  return newest;
+}
+
+}  // namespace
+
+std::string memory_path() {
+  const char* const path = std::getenv("PACELINE_MEMORY_CHECKPOINT");
+  check(path != nullptr && *path != '\0',
+        "checkpoints in memory need memory that outlives the ranks: start the job with `paceline "
+        "run`, or name a file of each host's /dev/shm in PACELINE_MEMORY_CHECKPOINT");
+  return path;
+}
+
+Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
+                           const CheckpointerOptions& options)
+    : group_(std::move(group)), has_memory_(!options.memory.empty()) {
+  on_rank(0, *group_, [&] {
+    directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep});
+    writer_.emplace(*directory_, group_->timeline());
+    return std::string();
+  });
+  if (has_memory_) open_memory(options.memory);
+}
+
+// Collective; every rank hears of a host's failure.
+void Checkpointer::open_memory(const std::string& path) {
+  std::string problem;
+  try {
+    if (group_->local_rank() == 0) memory_.emplace(path);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  for (const std::string& text : all_gather_text(*group_, problem)) check(text.empty(), "{}", text);
+}
+
+bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
+                        const optim::Optimizer& optimizer) {
+  const auto random_states = gather(*group_, random_generator().get_state(), 0);
+  const Tensors tensors = tensors_of(module, optimizer.state());
+  return on_rank(0, *group_, [&] {
+           const auto owned =
+               snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
+           writer_->save(state.step, owned.snapshot);
+           return std::string(writer_->take_error() ? "" : "written");
+         }) == "written";
+}
+
+bool Checkpointer::finish() {
+  return on_rank(0, *group_, [&] { return std::string(writer_->finish() ? "" : "written"); }) ==
+         "written";
+}
+
+bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                                  const optim::Optimizer& optimizer) {
+  check(has_memory_, "rank {}: this checkpointer was given no memory", group_->rank());
+  const auto random_states = all_gather(*group_, random_generator().get_state());
+  const Tensors tensors = tensors_of(module, optimizer.state());
+  bool kept = true;
+  if (memory_) {
+    const auto owned = snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
+    try {
+      memory_->save(state.step, group_->launch_environment().restart_count, owned.snapshot);
+    } catch (const Error& error) {
+      kept = false;
+      if (!std::exchange(said_memory_, true)) {
+        log::error(
+            fmt::format("step {}: not kept in memory: {}; said once", state.step, error.what()));
+      }
+    }
+  }
+  return on_all(*group_, kept);
+}
+
+std::int64_t Checkpointer::newest_on_disk() const {
+  if (!directory_) return Newest::kNone;
+  const auto steps = directory_->list();
+  return steps.empty() ? Newest::kNone : steps.back();
+}
+
+std::optional<LoadedCheckpoint> Checkpointer::load_from_disk(std::optional<Error>& refused) const {
+  try {
+    return directory_->load_newest();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    refused = error;
+    return std::nullopt;
+  }
+}
+
+std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
+                                                 optim::Optimizer& optimizer) {
+  finish();
   const optim::NamedTensors optimizer_state = optimizer.state();
   const Tensors tensors = tensors_of(module, optimizer_state);
-  const std::string text = on_rank_0(*group_, [&] { return read_newest(tensors, random_states); });
-  if (text.empty()) return std::nullopt;
+  at::Tensor random_states;
+  std::string text;
+  std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
+  std::int64_t on_disk = newest_on_disk();
+  std::optional<Error> refused;  // why nothing on the disk can be used
+  Newest newest;
+  // Who finds that its newest does not verify offers what it has instead, and all choose again.
+  while (text.empty()) {
+    newest = find_newest(*group_, in_memory, on_disk);
+    if (newest.step == Newest::kNone) {
+      on_rank(0, *group_, [&] { return refused ? throw *refused : std::string(); });
+      return std::nullopt;
+    }
+    text = on_rank(newest.rank, *group_, [&] {
+      const auto loaded = newest.in_memory ? memory_->load_newest() : load_from_disk(refused);
+      std::int64_t& offered = newest.in_memory ? in_memory : on_disk;
+      offered = loaded ? loaded->step : Newest::kNone;
+      return offered == newest.step ? take_over(*loaded, tensors, random_states) : std::string();
+    });
+  }
   const auto json = nlohmann::json::parse(text);
   check(json.at("optimizer") == optimizer.name(),
         "the checkpoint was made with the optimizer {}, this run uses {}",
         json.at("optimizer").get<std::string>(), optimizer.name());
-  for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, 0);
+  for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state, json.at("optimizer_steps").get<std::int64_t>());
-
-  auto num_states = random_states.defined() ? random_states.size(0) : std::int64_t{0};
-  group_->broadcast(std::span(&num_states, 1), 0);
-  auto generator = random_generator();
-  const at::Tensor own = generator.get_state();
-  if (group_->rank() != 0) random_states = at::empty({num_states, own.numel()}, at::kByte);
-  broadcast(*group_, random_states, 0);
-  // A rank that the saved run did not have keeps the state that its seed gave it.
-  if (group_->rank() < num_states) generator.set_state(random_states[group_->rank()].clone());
-  return TrainingState{json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),
-                       json.at("consumed").get<std::int64_t>(),
-                       json.at("seed").get<std::uint64_t>()};
+  restore_random_state(*group_, random_states, newest.rank);
+  return RestoredRun{
+      {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),
+       json.at("consumed").get<std::int64_t>(), json.at("seed").get<std::uint64_t>()},
+      newest.in_memory};
 }
 
 }  // namespace paceline::train

@@ -4,8 +4,10 @@
 // and every rank's random state. A run that was interrupted and resumed ends with the same bits as
 // one that was not, given the same number of ranks.
 //
-// Rank 0 writes and reads (replicas are equal, a sharded optimizer's state is gathered); the others
-// get everything from it, so that only rank 0 needs the folder.
+// On the disk rank 0 writes and reads (replicas are equal, a sharded optimizer's state is
+// gathered); the others get everything from it, so that only rank 0 needs the folder. The writing
+// itself happens in the background. In memory one rank of every host keeps the whole state, so that
+// the loss of a host leaves it on all others.
 //
 // Thread safety: none.
 
@@ -16,33 +18,68 @@
 #include <torch/nn/module.h>
 
 #include "paceline/checkpoint/checkpoint_directory.h"
+#include "paceline/checkpoint/checkpoint_writer.h"
+#include "paceline/checkpoint/memory_checkpoint.h"
 #include "paceline/collectives/process_group.h"
 #include "paceline/optim/optimizer.h"
 #include "paceline/train/training_state.h"
 
 namespace paceline::train {
 
+struct CheckpointerOptions {
+  int keep = 3;  // checkpoints on the disk
+  // MemoryCheckpoint's path on each host; empty: none. memory_path() is the launcher's.
+  std::string memory;
+};
+
+// Where the launcher keeps a job's state in memory (PACELINE_MEMORY_CHECKPOINT). Error(kInvalid)
+// under a launcher that keeps none.
+std::string memory_path();
+
+struct RestoredRun {
+  TrainingState state;
+  bool from_memory = false;
+};
+
 class Checkpointer {
  public:
   // Collective. Error(kInvalid) on every rank when another job writes to `path`, kSystem when it
   // cannot be made.
-  Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path, int keep = 3);
+  Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
+               const CheckpointerOptions& options = {});
 
-  // Collective. A checkpoint that cannot be written (disk full) is logged and costs nothing else:
-  // the older ones stay; false then, on every rank.
+  // Collective. Returns once rank 0 has copied the state; it is written in the background
+  // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
+  // nothing else: the older ones stay. False, on every rank, when one before this one could not.
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
-  // Collective. Restores the newest checkpoint that verifies, in place; nothing when there is none.
-  // Error on every rank: kCorrupt when none verifies, kInvalid listing what differs when it is of
-  // another model or optimizer.
-  std::optional<TrainingState> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
+  // Collective. Waits until all that was saved is on the disk; false, on every rank, when something
+  // since the last answer of save() or finish() is not.
+  bool finish();
+
+  // Collective. Keeps the state in memory that outlives the ranks' processes. Memory that does not
+  // suffice is logged and costs nothing else; false then, on every rank.
+  bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                      const optim::Optimizer& optimizer);
+
+  // Collective. Restores the newest state, in place: from the memory of a host, or from the disk
+  // where that has a newer one that verifies; nothing when there is none at all. Error on every
+  // rank: kCorrupt when none verifies, kInvalid listing what differs when it is of another model or
+  // optimizer.
+  std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
-  std::string read_newest(const optim::NamedTensors& tensors, at::Tensor& random_states);
+  void open_memory(const std::string& path);
+  std::int64_t newest_on_disk() const;
+  std::optional<LoadedCheckpoint> load_from_disk(std::optional<Error>& refused) const;
 
   const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
   std::optional<CheckpointDirectory> directory_;  // rank 0's
+  std::optional<CheckpointWriter> writer_;        // rank 0's
+  bool has_memory_ = false;
+  std::optional<MemoryCheckpoint> memory_;  // of the first rank of each host
+  bool said_memory_ = false;
 };
 
 }  // namespace paceline::train

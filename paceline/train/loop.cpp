@@ -10,9 +10,11 @@ namespace {
 // The part of a phase that waited for other ranks is communication.
 void add_phase(PhaseTimes& times, Phase phase, PhaseTimes::Clock::time_point begin,
                double exposed) {
-  const double seconds = std::chrono::duration<double>(PhaseTimes::Clock::now() - begin).count();
+  const auto end = PhaseTimes::Clock::now();
+  const double seconds = std::chrono::duration<double>(end - begin).count();
   times.add(phase, seconds - exposed);
   times.add(Phase::kCommunication, exposed);
+  times.record(phase, begin, end);
 }
 
 void backward(const at::Tensor& loss, Reducer& reducer, PhaseTimes& times) {
@@ -39,10 +41,11 @@ std::int64_t bytes_of(const std::vector<at::Tensor>& parameters) {
 // One line of the step log, from the beginning of a step to its end.
 class LoggedStep {
  public:
-  LoggedStep(StepLog& log, const PhaseTimes& times)
+  LoggedStep(StepLog& log, PhaseTimes& times)
       : log_(log), times_(times), waited_(times.seconds(Phase::kCommunication)) {}
 
-  void end(std::int64_t samples) {
+  void end(std::int64_t step, std::int64_t samples) {
+    times_.record_step(step, begin_);
     const auto now = PhaseTimes::Clock::now();
     log_.step(samples, std::chrono::duration<double>(now - begin_).count(),
               times_.seconds(Phase::kCommunication) - waited_);
@@ -50,7 +53,7 @@ class LoggedStep {
 
  private:
   StepLog& log_;
-  const PhaseTimes& times_;
+  PhaseTimes& times_;
   const double waited_;
   const PhaseTimes::Clock::time_point begin_ = PhaseTimes::Clock::now();
 };
@@ -62,9 +65,9 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
 
 }  // namespace
 
-void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-              const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
-              PhaseTimes& times, const LoopHooks& hooks) {
+LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
+                 const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+                 PhaseTimes& times, const LoopHooks& hooks) {
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
   StepLog log;
   log.model(bytes_of(optimizer.parameters()));
@@ -81,16 +84,18 @@ void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader
       }
       backward(value, reducer, times);
       step(optimizer, times);
-      logged.end(batch->data.size(0));
       ++state.step;
+      logged.end(state.step, batch->data.size(0));
       state.consumed = loader.consumed();
       if (hooks.after_step) hooks.after_step({state, value.item<double>(), batch->data.size(0)});
+      if (hooks.stop_requested && hooks.stop_requested() && !finished()) return LoopEnd::kStopped;
     }
     if (finished() && state.consumed < loader.dataset().size()) break;  // in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
     if (hooks.after_epoch) hooks.after_epoch(state);
   }
+  return LoopEnd::kDone;
 }
 
 }  // namespace paceline::train

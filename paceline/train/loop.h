@@ -29,13 +29,21 @@ struct StepReport {
 
 struct LoopHooks {
   std::function<void(const StepReport& report)> after_step;
+  // Asked after after_step: true ends the loop here. All ranks must answer alike (AgreedStop).
+  std::function<bool()> stop_requested;
   std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next one
 };
 
+enum class LoopEnd {
+  kDone,
+  kStopped,  // stop_requested() said so; `state` is where to go on
+};
+
 // Trains from `state` on, which may be in the middle of an epoch, and keeps it up to date. Adds to
-// `times` what each phase took. All ranks take the same number of steps.
-void run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-              const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
-              PhaseTimes& times, const LoopHooks& hooks);
+// `times` what each phase took. All ranks take the same number of steps. A stop that is requested
+// at the last step of all ends as kDone.
+LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
+                 const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+                 PhaseTimes& times, const LoopHooks& hooks);
 
 }  // namespace paceline::train

@@ -76,6 +76,58 @@ if [ "$(tail -n 2 "$work/straight.jsonl" | head -n 1)" != "$(tail -n 2 "$work/re
   failures=$((failures + 1))
 fi
 
+# Asked to stop, by a file, by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
+expect reference 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/straight"
+stoppable=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
+  --stop-file "$work/stop")
+touch "$work/stop"
+expect stop_by_file 85 'stopped after step 1 by the file .*stop; continue with --resume' "${stoppable[@]}"
+for signal in TERM USR1; do
+  steps=$(grep -c '"event":"step"' "$work/stops.jsonl")
+  "${stoppable[@]}" >"$work/stop.$signal" 2>&1 &
+  launcher=$!
+  for ((i = 0; i < 1000; ++i)); do
+    [ "$(grep -c '"event":"step"' "$work/stops.jsonl")" -gt $((steps + 3)) ] && break
+    sleep 0.02
+  done
+  kill -"$signal" "$launcher"
+  wait "$launcher"
+  # shellcheck disable=SC2016
+  expect "stop_by_$signal" 85 "stopped after step [0-9]+ by SIG$signal;" bash -c 'cat "$1"; exit "$2"' _ "$work/stop.$signal" $?
+  expect "launcher_on_$signal" 0 'all ranks stopped as agreed; start the job again' cat "$work/stop.$signal"
+done
+expect after_the_stops 0 'test accuracy' "${stoppable[@]}"
+last=$(basename "$(find "$work/straight" -maxdepth 1 -name 'step-*' | sort | tail -n 1)")
+if ! diff -r "$work/straight/$last" "$work/stopped/$last"; then
+  echo "FAILED agreed stop: the last checkpoints differ"
+  failures=$((failures + 1))
+fi
+
+# Continued from the memory that the launcher keeps, which no disk has; without a launcher, a file of the user's choice.
+memory=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/memory" --memory-checkpoint-every 5)
+export PACELINE_MEMORY_CHECKPOINT=$work/state
+expect memory_first 0 'test accuracy' "${memory[@]}" --max-steps 8
+expect memory_resumed 0 'resumed at step 5, from memory' "${memory[@]}" --resume
+unset PACELINE_MEMORY_CHECKPOINT
+expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}"
+expect memory_needs_a_launcher 1 'PACELINE_MEMORY_CHECKPOINT' "$train_cnn" "${data[@]}" --checkpoint-dir "$work/memory" \
+  --memory-checkpoint-every 5
+
+# What the ranks did when, and scalars for TensorBoard.
+expect timeline 0 "timeline: $work/trace.json \\([0-9]+ spans of 2 ranks\\)" "$paceline" run --nproc-per-node 2 --timeline "$work/trace.json" \
+  "$train_cnn" "${data[@]}" --epochs 1 --checkpoint-dir "$work/traced" --tensorboard "$work/board"
+# shellcheck disable=SC2016
+expect trace_has_everything 0 '^complete$' /usr/bin/python3 -c '
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+spans = [(e["pid"], e["name"]) for e in events if e["ph"] == "X"]
+both = ["step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint", "all_gather"]
+wanted = {(rank, name) for rank in (0, 1) for name in both} | {(0, "write checkpoint")}
+missing = wanted - set(spans)
+steps = spans.count((0, "step"))
+print("complete" if not missing and steps == spans.count((1, "step")) == 10 else (missing, steps))' "$work/trace.json"
+expect event_file 0 'events.out.tfevents' ls "$work/board"
+
 # Bad input.
 expect no_folder 1 'data folder /nonexistent does not exist' "$train_cnn" --dataset mnist --data-dir /nonexistent
 mkdir "$work/empty"
@@ -87,7 +139,7 @@ expect truncated 1 'train-images-idx3-ubyte: ends at byte' "$train_cnn" --datase
 cp -r "$work/idx" "$work/label"
 printf '\x63' | dd of="$work/label/train-labels-idx1-ubyte" bs=1 seek=20 conv=notrunc status=none
 expect label_out_of_range 1 'train-labels-idx1-ubyte: byte 20: the label 99' "${run2[@]}" "$train_cnn" --dataset mnist --data-dir "$work/label"
-for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threads 99999" "--resume" "--optimizer rms"; do
+for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threads 99999" "--resume" "--stop-file x" "--memory-checkpoint-every 3" "--optimizer rms"; do
   # shellcheck disable=SC2086
   expect "flag $flag" 2 "${flag%% *}" "$train_cnn" "${data[@]}" $flag
 done

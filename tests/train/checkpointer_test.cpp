@@ -1,9 +1,11 @@
 #include "paceline/train/checkpointer.h"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/harness/process_ranks.h"
@@ -56,8 +58,8 @@ TEST_F(CheckpointerTest, a_resumed_run_ends_with_the_bits_of_one_that_was_not_in
   });
   const auto resumed = on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
     const auto state = checkpointer.restore(run.model.module(), run.optimizer);
-    if (!state || state->step != 8) return std::string("no state");
-    run.state = *state;
+    if (!state || state->state.step != 8) return std::string("no state");
+    run.state = state->state;
     run.train({.epochs = 3});
     return bits(run);
   });
@@ -89,10 +91,11 @@ TEST_F(CheckpointerTest, a_damaged_newest_checkpoint_falls_back_to_the_one_befor
       file.put('\x55');
     }
   }
-  EXPECT_EQ(on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
-              return std::to_string(checkpointer.restore(run.model.module(), run.optimizer)->step);
-            }),
-            "2|2");
+  EXPECT_EQ(
+      on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+        return std::to_string(checkpointer.restore(run.model.module(), run.optimizer)->state.step);
+      }),
+      "2|2");
 }
 
 TEST_F(CheckpointerTest,
@@ -115,6 +118,140 @@ TEST_F(CheckpointerTest,
     EXPECT_NE(result.report.find("model.0.weight"), std::string::npos) << result.report;
     EXPECT_NE(result.report.find("model.conv.weight"), std::string::npos) << result.report;
   }
+}
+
+class MemoryCheckpointerTest : public CheckpointerTest {
+ protected:
+  ~MemoryCheckpointerTest() override { fs::remove(memory()); }
+  std::string memory() const { return path_.string() + ".memory"; }
+
+  std::string on_two_ranks_with_memory(
+      const std::function<std::string(SmallRun& run, Checkpointer& checkpointer)>& body) {
+    const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+      SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+      Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+      return body(run, checkpointer);
+    });
+    for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+    return results[0].report + "|" + results[1].report;
+  }
+
+  // Saves these steps there.
+  void leave(std::int64_t in_memory, std::int64_t on_disk) {
+    on_two_ranks_with_memory([&](SmallRun& run, Checkpointer& checkpointer) {
+      for (std::int64_t step = 1; step <= std::max(in_memory, on_disk); ++step) {
+        run.train({.epochs = 3, .max_steps = step});
+        if (step == in_memory) {
+          EXPECT_TRUE(checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer));
+        }
+        if (step == on_disk) checkpointer.save(run.state, run.model.module(), run.optimizer);
+      }
+      EXPECT_TRUE(checkpointer.finish());
+      return std::string();
+    });
+  }
+
+  std::string restored() {
+    return on_two_ranks_with_memory([](SmallRun& run, Checkpointer& checkpointer) {
+      const auto found = checkpointer.restore(run.model.module(), run.optimizer);
+      if (!found) return std::string("nothing");
+      return std::to_string(found->state.step) + (found->from_memory ? " memory" : " disk");
+    });
+  }
+};
+
+TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bits) {
+  const auto straight = on_two_ranks([](SmallRun& run, Checkpointer&) {
+    run.train({.epochs = 3});
+    return bits(run);
+  });
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+    SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+    Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+    LoopHooks hooks;
+    hooks.after_step = [&](const StepReport& report) {
+      if (report.state.step % 3 == 0) {
+        checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer);
+      }
+      if (report.state.step == 8) raise(SIGKILL);  // no destructor runs
+    };
+    run.train({.epochs = 3}, hooks);
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.signal, SIGKILL) << result.report;
+  const auto resumed = on_two_ranks_with_memory([](SmallRun& run, Checkpointer& checkpointer) {
+    const auto found = checkpointer.restore(run.model.module(), run.optimizer);
+    if (!found || found->state.step != 6 || !found->from_memory) return std::string("not so");
+    run.state = found->state;
+    run.train({.epochs = 3});
+    return bits(run);
+  });
+  EXPECT_EQ(resumed, straight);
+}
+
+TEST_F(MemoryCheckpointerTest, the_newest_of_memory_and_disk_is_chosen_on_all_ranks) {
+  EXPECT_EQ(restored(), "nothing|nothing");
+  leave(2, 4);
+  EXPECT_EQ(restored(), "4 disk|4 disk");
+  leave(5, 3);
+  EXPECT_EQ(restored(), "5 memory|5 memory");
+  leave(6, 6);
+  EXPECT_EQ(restored(), "6 memory|6 memory");
+}
+
+TEST_F(MemoryCheckpointerTest, what_is_damaged_is_passed_over) {
+  leave(2, 4);
+  const auto damage = [](const fs::path& file, std::streamoff offset) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(offset);
+    stream.put('\x55');
+  };
+  damage(path_ / "step-00000004" / "state-00000-of-00001.safetensors", 2000);
+  EXPECT_EQ(restored(), "2 memory|2 memory");
+  damage(memory(), 4096 + 2000);
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+    SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+    Checkpointer(run.group, path_.string(), {.memory = memory()})
+        .restore(run.model.module(), run.optimizer);
+    return std::string();
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.threw);
+    EXPECT_EQ(result.code, ErrorCode::kCorrupt);
+    EXPECT_NE(result.report.find("XXH3-128"), std::string::npos) << result.report;
+  }
+}
+
+TEST_F(MemoryCheckpointerTest, memory_in_use_is_an_error_on_every_rank) {
+  const MemoryCheckpoint other(memory());
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+    Checkpointer checkpointer(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), path_.string(),
+                              {.memory = memory()});
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_TRUE(result.threw) << result.report;
+}
+
+TEST_F(CheckpointerTest, a_disk_that_refuses_is_told_on_every_rank_and_training_goes_on) {
+  EXPECT_EQ(on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+              std::string answers;
+              const auto save = [&] {
+                run.train({.epochs = 1, .max_steps = run.state.step + 1});
+                checkpointer.save(run.state, run.model.module(), run.optimizer);
+                answers += checkpointer.finish() ? "+" : "-";
+              };
+              save();
+              // A limit that stops root, too.
+              const rlimit none{0, RLIM_INFINITY};
+              signal(SIGXFSZ, SIG_IGN);
+              setrlimit(RLIMIT_FSIZE, &none);
+              save();
+              const rlimit any{RLIM_INFINITY, RLIM_INFINITY};
+              setrlimit(RLIMIT_FSIZE, &any);
+              save();
+              return answers;
+            }),
+            "+-+|+-+");
 }
 
 TEST_F(CheckpointerTest, a_folder_in_use_is_an_error_on_every_rank) {

@@ -54,10 +54,11 @@ struct SmallRun {
     return std::make_shared<SmallNet>();
   }
 
-  void train(const LoopOptions& options, const LoopHooks& hooks = {}) {
-    run_loop(
+  LoopEnd train(const LoopOptions& options, const LoopHooks& hooks = {}) {
+    return run_loop(
         options, state, loader,
         [&](const data::Batch& batch) {
+          if (seen) seen(batch);
           return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
         },
         model.reducer(), optimizer, times, hooks);
@@ -77,6 +78,7 @@ struct SmallRun {
   DistributedDataParallel<SmallNet> model;
   optim::Adam optimizer;
   PhaseTimes times;
+  std::function<void(const data::Batch& batch)> seen;  // what a step trains on
 };
 
 }  // namespace paceline::train

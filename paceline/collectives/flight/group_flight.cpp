@@ -15,7 +15,8 @@ const std::string kToldBy = "; by the records of this host, ";
 }  // namespace
 
 std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& who,
-                                                     const GetVariable& variable) {
+                                                     const GetVariable& variable,
+                                                     std::shared_ptr<Timeline> timeline) {
   const auto directory = variable("PACELINE_FLIGHT_DIR");
   if (!directory || directory->empty() || who.world_size == 1) return nullptr;
   FlightOptions options;
@@ -24,6 +25,7 @@ std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& wh
   options.world_size = who.world_size;
   options.generation = who.restart_count;
   options.job = who.job_id;
+  options.timeline = std::move(timeline);
   options.keep = variable("PACELINE_FLIGHT_KEEP") == "1";
   try {
     return std::make_shared<FlightRecorder>(options);

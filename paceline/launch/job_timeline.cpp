@@ -1,0 +1,40 @@
+#include "paceline/launch/job_timeline.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/timeline_trace.h"
+#include "paceline/telemetry/timeline_file.h"
+
+namespace paceline::launch {
+
+JobTimeline::JobTimeline(std::string output, std::string directory)
+    : output_(std::move(output)), directory_(std::move(directory)) {}
+
+void JobTimeline::add_variables(Environment& environment) const {
+  if (!output_.empty() && !directory_.empty()) environment["PACELINE_TIMELINE_DIR"] = directory_;
+}
+
+std::string JobTimeline::finish() const {
+  if (output_.empty()) return "";
+  if (directory_.empty()) return "paceline: no timeline: there is no folder to record it in\n";
+  try {
+    const auto paths = timelines_in(directory_);
+    if (paths.empty()) {
+      return "paceline: no timeline: no rank recorded anything (does the program make a group?)\n";
+    }
+    const TraceSummary summary = write_trace(paths, output_);
+    for (const std::string& path : paths) unlink(path.c_str());
+    std::string text;
+    for (const std::string& problem : summary.problems) {
+      text += fmt::format("paceline: warning: left out of the timeline: {}\n", problem);
+    }
+    return text + fmt::format("paceline: timeline: {} ({}); open it in https://ui.perfetto.dev\n",
+                              output_, describe(summary));
+  } catch (const Error& error) {
+    return fmt::format("paceline: no timeline: {}\n", error.what());
+  }
+}
+
+}  // namespace paceline::launch

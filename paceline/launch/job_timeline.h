@@ -1,0 +1,28 @@
+#pragma once
+
+// The timeline of the ranks that an agent starts: where they record it, and the trace that is made
+// of it at the end of the job, however that came.
+
+#include <string>
+
+#include "paceline/launch/worker_environment.h"
+
+namespace paceline::launch {
+
+class JobTimeline {
+ public:
+  // `output`: the trace; empty: none is wanted. `directory`: for the ranks' files; empty: there is
+  // none, which is said at the end.
+  JobTimeline(std::string output, std::string directory);
+
+  // What tells a rank where to record.
+  void add_variables(Environment& environment) const;
+  // Writes the trace and removes the ranks' files; a line for the user, or "".
+  std::string finish() const;
+
+ private:
+  const std::string output_;
+  const std::string directory_;
+};
+
+}  // namespace paceline::launch

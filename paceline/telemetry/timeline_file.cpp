@@ -1,0 +1,104 @@
+#include "paceline/telemetry/timeline_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "paceline/core/check.h"
+#include "paceline/telemetry/timeline_layout.h"
+
+namespace paceline {
+namespace {
+
+using timeline::File;
+
+template <std::size_t N>
+std::string printable(const std::array<char, N>& field) {
+  std::string text(field.data(), strnlen(field.data(), N));
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return text;
+}
+
+bool is_known(std::uint8_t kind) {
+  return kind >= static_cast<std::uint8_t>(SpanKind::kPhase) &&
+         kind <= static_cast<std::uint8_t>(SpanKind::kCheckpoint);
+}
+
+// A mark of the last 146 years, so that sums of two do not overflow.
+bool is_moment(std::uint64_t nanoseconds) { return nanoseconds < std::uint64_t{1} << 62; }
+
+TimelineSpan to_span(const timeline::Span& span, std::int64_t clock_offset) {
+  return {.kind = static_cast<SpanKind>(span.kind),
+          .what = span.what,
+          .dtype = span.dtype,
+          .failed = span.failed != 0,
+          .sequence = span.sequence,
+          .group = span.group,
+          .peer = span.peer,
+          .thread = span.thread,
+          .value = span.value,
+          .begin = static_cast<std::int64_t>(span.begin) + clock_offset,
+          .end = static_cast<std::int64_t>(span.end) + clock_offset};
+}
+
+void take_spans(const File& file, RankTimeline& timeline) {
+  constexpr std::int64_t kLargestOffset = std::int64_t{1} << 61;
+  const auto& header = file.header;
+  const bool usable = header.clock_offset > -kLargestOffset && header.clock_offset < kLargestOffset;
+  for (std::size_t i = 0; usable && i < file.spans.size(); ++i) {
+    const auto& span = file.spans[i];
+    const bool whole = span.stamp > 0 && span.stamp <= header.next &&
+                       header.next - span.stamp < timeline::kNumSpans &&
+                       span.stamp % timeline::kNumSpans == i;
+    if (!whole || !is_known(span.kind) || !is_moment(span.end) || span.begin > span.end) continue;
+    timeline.spans.push_back(to_span(span, header.clock_offset));
+  }
+  std::ranges::stable_sort(timeline.spans, {}, &TimelineSpan::begin);
+}
+
+}  // namespace
+
+RankTimeline read_timeline(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw system_error(fmt::format("opening the timeline {}", path));
+  const auto file = std::make_unique<File>();
+  stream.read(reinterpret_cast<char*>(file.get()), sizeof(File));
+  const auto& header = file->header;
+  if (stream.gcount() != sizeof(File) || header.magic != timeline::kMagic ||
+      header.version != timeline::kVersion || header.num_spans != timeline::kNumSpans) {
+    fail(ErrorCode::kCorrupt, "{}: not a timeline of this version", path);
+  }
+  if (header.rank < 0 || header.rank >= header.world_size) {
+    fail(ErrorCode::kCorrupt, "{}: of rank {} of {}", path, header.rank, header.world_size);
+  }
+  RankTimeline timeline;
+  timeline.rank = header.rank;
+  timeline.world_size = header.world_size;
+  timeline.generation = header.generation;
+  timeline.pid = header.pid;
+  timeline.host = printable(header.host);
+  timeline.clock_error = header.clock_error;
+  timeline.num_recorded = header.next;
+  for (const auto& name : file->groups) timeline.groups.push_back(printable(name));
+  take_spans(*file, timeline);
+  return timeline;
+}
+
+std::vector<std::string> timelines_in(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::string> paths;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".timeline") paths.push_back(it->path().string());
+  }
+  if (error) {
+    fail(ErrorCode::kSystem, "the timelines in {} cannot be read: {}", directory, error.message());
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+}  // namespace paceline

@@ -1,0 +1,207 @@
+#include "paceline/checkpoint/checkpoint_writer.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/checkpoint/sample_snapshot.h"
+#include "tests/checkpoint/test_directory.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::error_of;
+using testing::expect_sample;
+using testing::SampleSnapshot;
+using testing::TestDirectory;
+
+// A disk whose fsync takes until it is let go, or fails.
+class SlowFileSystem final : public FileSystem {
+ public:
+  void hold() { held_ = true; }
+  void let_go() {
+    {
+      const std::lock_guard lock(mutex_);
+      held_ = false;
+    }
+    changed_.notify_all();
+  }
+  void fail_from_now_on(bool fails) { fails_ = fails; }
+
+  int open(const std::string& path, int flags, mode_t mode) override {
+    return real().open(path, flags, mode);
+  }
+  ssize_t read(int fd, std::span<std::byte> bytes) override { return real().read(fd, bytes); }
+  ssize_t write(int fd, std::span<const std::byte> bytes) override {
+    return real().write(fd, bytes);
+  }
+  int fsync(int) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !held_; });
+    errno = EIO;
+    return fails_ ? -1 : 0;
+  }
+  int close(int fd) override { return real().close(fd); }
+  int mkdir(const std::string& path, mode_t mode) override { return real().mkdir(path, mode); }
+  int rename(const std::string& from, const std::string& to) override {
+    return real().rename(from, to);
+  }
+  int exchange(const std::string& a, const std::string& b) override {
+    return real().exchange(a, b);
+  }
+  int unlink(const std::string& path) override { return real().unlink(path); }
+  int rmdir(const std::string& path) override { return real().rmdir(path); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  std::atomic<bool> fails_{false};
+};
+
+TEST(CheckpointWriter, returns_while_the_disk_still_works_and_the_snapshot_may_change) {
+  TestDirectory folder;
+  SlowFileSystem files;
+  CheckpointDirectory directory(folder.path(), {}, files);
+  CheckpointWriter writer(directory);
+  files.hold();
+  {
+    SampleSnapshot sample(1, 1 << 18);
+    writer.save(1, *sample);
+    for (const NamedTensor& tensor : (*sample).tensors) {
+      std::memset(const_cast<std::byte*>(tensor.bytes.data()), 0x55, tensor.bytes.size());
+    }
+  }
+  EXPECT_TRUE(directory.list().empty());
+  EXPECT_FALSE(writer.take_error());
+  files.let_go();
+  EXPECT_FALSE(writer.finish());
+  expect_sample(directory.load(1), 1 << 18);
+}
+
+TEST(CheckpointWriter, a_save_that_comes_too_early_waits_for_the_one_before) {
+  TestDirectory folder;
+  SlowFileSystem files;
+  CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
+  CheckpointWriter writer(directory);
+  files.hold();
+  const SampleSnapshot first(1);
+  const SampleSnapshot second(2, 1 << 16);
+  writer.save(1, *first);
+  std::atomic<bool> returned{false};
+  std::jthread saver([&] {
+    writer.save(2, *second);
+    returned = true;
+  });
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(returned);
+  files.let_go();
+  saver.join();
+  EXPECT_FALSE(writer.finish());
+  EXPECT_EQ(directory.list(), (std::vector<std::int64_t>{1, 2}));
+  expect_sample(directory.load(1));
+  expect_sample(directory.load(2), 1 << 16);
+}
+
+TEST(CheckpointWriter, an_error_comes_up_once_and_the_next_save_succeeds) {
+  TestDirectory folder;
+  SlowFileSystem files;
+  CheckpointDirectory directory(folder.path(), {}, files);
+  CheckpointWriter writer(directory);
+  const SampleSnapshot sample(1);
+  files.fail_from_now_on(true);
+  writer.save(1, *sample);
+  const auto error = writer.finish();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kSystem);
+  EXPECT_THAT(error->what(), ::testing::HasSubstr("cannot sync"));
+  EXPECT_FALSE(writer.take_error());
+  files.fail_from_now_on(false);
+  writer.save(1, *sample);
+  EXPECT_FALSE(writer.finish());
+  expect_sample(directory.load(1));
+}
+
+TEST(CheckpointWriter, what_cannot_be_expressed_is_an_error_too) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  CheckpointWriter writer(directory);
+  Snapshot twice;
+  twice.tensors = {{"a", Dtype::kUint8, {0}, {}}, {"a", Dtype::kUint8, {0}, {}}};
+  writer.save(1, twice);
+  const auto error = writer.finish();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kInvalid);
+}
+
+TEST(CheckpointWriter, its_end_waits_for_what_was_saved) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    CheckpointWriter writer(directory);
+    const SampleSnapshot sample(step, 1 << 14);
+    writer.save(step, *sample);
+  }
+  EXPECT_EQ(directory.list().back(), 20);
+  expect_sample(directory.load(20), 1 << 14);
+}
+
+// Saves without a pause; notes the step before the one that it handed over last, which is on the
+// disk by then.
+[[noreturn]] void save_for_ever(const std::string& path, std::atomic<std::int64_t>* on_disk) {
+  CheckpointDirectory directory(path, {.keep = 2});
+  const auto newest = directory.load_newest();
+  CheckpointWriter writer(directory);
+  for (std::int64_t step = newest ? newest->step + 1 : 1;; ++step) {
+    const SampleSnapshot sample(step);
+    writer.save(step, *sample);
+    if (step > 1) *on_disk = step - 1;
+  }
+}
+
+TEST(CheckpointWriter, kill_at_any_microsecond_leaves_the_newest_but_one_at_least) {
+  TestDirectory folder;
+  void* const page = mmap(nullptr, sizeof(std::atomic<std::int64_t>), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto* const on_disk = new (page) std::atomic<std::int64_t>(0);
+  std::mt19937 random(3);
+  std::uniform_int_distribution<int> delay(0, 30'000);
+  for (int round = 0; round < 40; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      close(STDERR_FILENO);  // "they come faster than the disk takes them", each time
+      save_for_ever(folder.path(), on_disk);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(delay(random)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself";
+    const auto loaded = CheckpointDirectory(folder.path(), {.read_only = true}).load_newest();
+    if (!loaded) {
+      EXPECT_EQ(*on_disk, 0);
+      continue;
+    }
+    EXPECT_GE(loaded->step, *on_disk) << "round " << round;
+    EXPECT_TRUE(loaded->refused.empty());
+    expect_sample(*loaded);
+  }
+  EXPECT_GT(*on_disk, 0) << "no round saved anything";
+  munmap(page, sizeof(std::atomic<std::int64_t>));
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,200 @@
+#include "paceline/launch/timeline_trace.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "paceline/core/error.h"
+#include "paceline/telemetry/phase_times.h"
+#include "paceline/telemetry/timeline.h"
+#include "paceline/telemetry/timeline_file.h"
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using testing::HasSubstr;
+
+Timeline::Clock::time_point at(std::chrono::nanoseconds time) {
+  return Timeline::Clock::time_point(time);
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// What a reader of Chrome's trace format relies on: the keys of each event and their types, tracks
+// that have names, and spans of one track that do not overlap.
+std::vector<json> strict_spans(const std::string& path) {
+  const json trace = json::parse(read_text(path));
+  EXPECT_EQ(trace.size(), 2u);
+  EXPECT_EQ(trace.at("displayTimeUnit"), "ms");
+  std::set<std::pair<int, int>> named;
+  std::set<int> processes;
+  std::map<std::pair<int, int>, double> ends;
+  std::vector<json> spans;
+  for (const json& event : trace.at("traceEvents")) {
+    const std::string kind = event.at("ph");
+    const int process = event.at("pid").get<int>();
+    if (kind == "M") {
+      const std::string name = event.at("name");
+      if (name == "process_name") processes.insert(process);
+      if (name == "thread_name") named.emplace(process, event.at("tid").get<int>());
+      EXPECT_TRUE(event.at("args").contains(name.ends_with("_name") ? "name" : "sort_index"));
+      continue;
+    }
+    EXPECT_EQ(kind, "X");
+    const auto track = std::pair(process, event.at("tid").get<int>());
+    EXPECT_TRUE(named.contains(track) && processes.contains(process)) << event;
+    const double begin = event.at("ts").get<double>();
+    const double length = event.at("dur").get<double>();
+    EXPECT_GE(begin, 0) << event;
+    EXPECT_GE(length, 0) << event;
+    EXPECT_GE(begin, ends[track] - 1e-6) << event;
+    ends[track] = begin + length;
+    EXPECT_TRUE(event.at("name").is_string() && event.at("args").is_object());
+    spans.push_back(event);
+  }
+  return spans;
+}
+
+TEST(TimelineTrace, has_all_ranks_on_one_clock) {
+  const FreshDirectory directory;
+  for (int rank = 0; rank < 2; ++rank) {
+    Timeline timeline({.directory = directory.path(), .rank = rank, .world_size = 2});
+    timeline.name_group(0, "world \"quoted\\");
+    timeline.set_clock(rank * -1ms, rank * 1us);
+    const auto shift = rank * 1ms;  // this host's clock is ahead
+    timeline.add(SpanKind::kStep, 0, 9, at(100us + shift), at(300us + shift));
+    timeline.add(SpanKind::kPhase, static_cast<std::uint8_t>(Phase::kBackward), 0,
+                 at(100us + shift), at(250us + shift));
+    timeline.add({.op = 0, .count = 64, .sequence = 3},
+                 {static_cast<std::uint64_t>((200us + shift).count()) * 1000, 1'240'001});
+  }
+  const std::string output = directory.file("trace.json");
+  const TraceSummary summary = write_trace(timelines_in(directory.path()), output);
+  EXPECT_EQ(summary.num_spans, 6u);
+  EXPECT_EQ(summary.num_files, 2u);
+  EXPECT_THAT(describe(summary), HasSubstr("6 spans of 2 ranks; clocks of hosts agree to 1 us"));
+  const auto spans = strict_spans(output);
+  ASSERT_EQ(spans.size(), 6u);
+  for (const json& span : spans) {
+    if (span["name"] == "step") {
+      EXPECT_EQ(span["ts"], 0.0);
+      EXPECT_EQ(span["dur"], 200.0);
+      EXPECT_EQ(span["args"]["step"], 9);
+    } else if (span["name"] == "all_reduce") {
+      EXPECT_EQ(span["ts"], 100.0);
+      EXPECT_EQ(span["args"]["elements"], 64);
+      EXPECT_EQ(span["args"]["sequence"], 3);
+    } else {
+      EXPECT_EQ(span["name"], "backward");
+    }
+  }
+  EXPECT_THAT(read_text(output), HasSubstr(R"(collectives of world \"quoted\\)"));
+}
+
+TEST(TimelineTrace, spans_that_overlap_get_tracks_of_their_own) {
+  const FreshDirectory directory;
+  Timeline timeline({.directory = directory.path()});
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    timeline.add({.op = 9, .count = 1}, {1000 * i, 1000 * i + 1 + 997 * (i * 7 % 5)});
+  }
+  const std::string output = directory.file("trace.json");
+  write_trace(timelines_in(directory.path()), output);
+  std::set<int> tracks;
+  const auto spans = strict_spans(output);
+  for (const json& span : spans) tracks.insert(span["tid"].get<int>());
+  EXPECT_EQ(spans.size(), 200u);
+  EXPECT_GT(tracks.size(), 1u);
+  EXPECT_LT(tracks.size(), 6u);
+}
+
+TEST(TimelineTrace, what_cannot_be_read_is_left_out_and_said) {
+  const FreshDirectory directory;
+  { Timeline timeline({.directory = directory.path()}); }
+  const std::string bad = directory.write("rank-009-000.timeline", "nonsense");
+  const std::string output = directory.file("trace.json");
+  const TraceSummary summary = write_trace(timelines_in(directory.path()), output);
+  EXPECT_EQ(summary.num_files, 1u);
+  ASSERT_EQ(summary.problems.size(), 1u);
+  EXPECT_THAT(summary.problems[0], HasSubstr(bad));
+  EXPECT_TRUE(strict_spans(output).empty());
+  EXPECT_THROW(write_trace({bad}, output), Error);
+  EXPECT_THROW(write_trace({}, output), Error);
+}
+
+TEST(TimelineTrace, a_trace_that_cannot_be_written_leaves_the_old_one) {
+  const FreshDirectory directory;
+  { Timeline timeline({.directory = directory.path()}); }
+  EXPECT_THROW(write_trace(timelines_in(directory.path()), "/proc/nowhere/trace.json"), Error);
+  const std::string output = directory.write("trace.json", "old");
+  std::filesystem::create_directory(output + ".part");
+  EXPECT_THROW(write_trace(timelines_in(directory.path()), output), Error);
+  EXPECT_EQ(read_text(output), "old");
+}
+
+std::vector<std::string> job(const std::string& output, const std::string& how) {
+  return {"run", "--nproc-per-node", "3", "--timeline", output, RECORDED_PROGRAM, how};
+}
+
+TEST(RunTimeline, a_job_leaves_its_trace_and_nothing_else) {
+  const FreshDirectory directory;
+  const std::string output = directory.file("trace.json");
+  PacelineProcess paceline(job(output, "ends"));
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("timeline: " + output + " (6 spans of 3 ranks)"));
+  EXPECT_TRUE(std::filesystem::is_empty(paceline.temporary()));
+  std::map<std::string, int> counts;
+  for (const json& span : strict_spans(output)) ++counts[span["name"]];
+  EXPECT_EQ(counts, (std::map<std::string, int>{{"all_reduce", 3}, {"broadcast", 3}}));
+}
+
+TEST(RunTimeline, a_job_that_fails_leaves_it_too) {
+  const FreshDirectory directory;
+  const std::string output = directory.file("trace.json");
+  const Outcome outcome = run_paceline(job(output, "dies"));
+  EXPECT_EQ(outcome.exit_code, 137);
+  int broadcasts = 0;
+  for (const json& span : strict_spans(output)) broadcasts += span["name"] == "broadcast" ? 1 : 0;
+  EXPECT_GE(broadcasts, 2);
+}
+
+TEST(RunTimeline, a_program_without_groups_and_a_place_that_is_not_there_are_said) {
+  const FreshDirectory directory;
+  const Outcome nothing = run_paceline({"run", "--timeline", directory.file("trace.json"), "true"});
+  EXPECT_EQ(nothing.exit_code, 0);
+  EXPECT_THAT(nothing.err, HasSubstr("no rank recorded anything"));
+  const Outcome nowhere = run_paceline(job("/proc/nowhere/trace.json", "ends"));
+  EXPECT_EQ(nowhere.exit_code, 0);
+  EXPECT_THAT(nowhere.err, HasSubstr("no timeline: opening the trace /proc/nowhere/trace.json"));
+}
+
+TEST(TimelineCommand, makes_the_trace_of_a_directory) {
+  const FreshDirectory directory;
+  const Outcome recorded =
+      run_paceline({"run", "--nproc-per-node", "2", "env",
+                    "PACELINE_TIMELINE_DIR=" + directory.path(), RECORDED_PROGRAM, "ends"});
+  EXPECT_EQ(recorded.exit_code, 0) << recorded.err;
+  const std::string output = directory.file("trace.json");
+  const Outcome outcome = run_paceline({"timeline", "-o", output, directory.path()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, output + ": 4 spans of 2 ranks\n");
+  EXPECT_EQ(strict_spans(output).size(), 4u);
+  EXPECT_EQ(run_paceline({"timeline"}).exit_code, 2);
+  EXPECT_EQ(run_paceline({"timeline", directory.file("missing")}).exit_code, 3);
+}
+
+}  // namespace
+}  // namespace paceline::launch
