@@ -193,7 +193,9 @@ void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
   operation.scratch_stride = schedule.scratch_count;
   const std::size_t scratch = schedule.scratch_count * operation.element * pieces;
   const std::size_t partials = schedule.partial_count * operation.partial;
-  if (!operation.is_shared && scratch_.size() < scratch) scratch_.resize(scratch);
+  if (!operation.is_shared && scratch_.bytes() < scratch) {
+    scratch_ = Mapping::anonymous(scratch, Pages::kOnTouch);
+  }
   if (partials_.size() < partials) partials_.resize(partials);
 }
 

@@ -30,6 +30,7 @@
 #include "paceline/collectives/schedule.h"
 #include "paceline/collectives/scoreboard.h"
 #include "paceline/transport/exchange.h"
+#include "paceline/transport/mapping.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -86,7 +87,7 @@ class MessageExecutor {
   Exchange exchange_;
   std::vector<Transfer> transfers_;  // of the collective under way
   Scoreboard scoreboard_;            // their numbers
-  std::vector<std::byte> scratch_;
+  Mapping scratch_;                  // given back with the group, which malloc() would not promise
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // of the reduce under way
   std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that it was heard of in
