@@ -121,6 +121,20 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
   return line;
 }
 
+CommandLine split_around_word(const CLI::App& app, const std::vector<std::string>& arguments) {
+  CommandLine line = split_command_line(app, arguments);
+  if (line.program.empty()) return line;
+  CommandLine rest = split_command_line(app, {line.program.begin() + 1, line.program.end()});
+  for (std::string& option : rest.options) {
+    const std::string name = option.substr(0, option.find('='));
+    if (line.has(name)) throw UsageError(fmt::format("{} is given twice", name));
+    line.options.push_back(std::move(option));
+  }
+  line.program.resize(1);
+  line.program.insert(line.program.end(), rest.program.begin(), rest.program.end());
+  return line;
+}
+
 bool take_options(CLI::App& app, const CommandLine& line) {
   try {
     app.parse(std::vector<std::string>(line.options.rbegin(), line.options.rend()));

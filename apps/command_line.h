@@ -23,6 +23,10 @@ struct CommandLine {
 // Throws UsageError.
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments);
 
+// The same for a command whose words are its own: options may stand before and behind the first.
+// Throws UsageError.
+CommandLine split_around_word(const CLI::App& app, const std::vector<std::string>& arguments);
+
 // Lets `app` take the options, and the variables of those that were not typed. False when --help
 // was among them. Throws UsageError.
 bool take_options(CLI::App& app, const CommandLine& line);

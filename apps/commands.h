@@ -15,7 +15,12 @@ int run_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
+int logs_command(const Arguments& arguments);
+int ps_command(const Arguments& arguments);
+int stacks_command(const Arguments& arguments);
+int stop_command(const Arguments& arguments);
 int timeline_command(const Arguments& arguments);
+int top_command(const Arguments& arguments);
 int topo_command(const Arguments& arguments);
 
 }  // namespace paceline::apps

@@ -34,6 +34,11 @@ constexpr Command kCommands[] = {
     {"doctor", doctor_command, "say what this machine and this build can do"},
     {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
     {"timeline", timeline_command, "put what ranks recorded into one trace for Perfetto"},
+    {"ps", ps_command, "list your jobs on this machine"},
+    {"top", top_command, "show a job's ranks live: steps, cpu, memory, waiting"},
+    {"logs", logs_command, "show what the ranks of a job write"},
+    {"stop", stop_command, "end a job cleanly"},
+    {"stacks", stacks_command, "say where every thread of a running job is"},
 };
 
 void print_help() {

@@ -179,6 +179,20 @@ std::chrono::nanoseconds parse_seconds(const Checker& checker, const std::string
       std::chrono::duration<double>(seconds));
 }
 
+void choose_hang_watch(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
+  if (!texts.hang_timeout.empty()) {
+    options.hang_timeout = parse_seconds(checker, "--hang-timeout", texts.hang_timeout);
+  }
+  if (!texts.straggler_after.empty()) {
+    options.straggler_patience = parse_seconds(checker, "--straggler-after", texts.straggler_after);
+  }
+  if (texts.hang_action.empty() || texts.hang_action == "report") return;
+  if (texts.hang_action != "kill") {
+    checker.refuse("--hang-action", texts.hang_action, "report or kill");
+  }
+  options.kill_hanging = true;
+}
+
 launch::Binding choose_binding(const Checker& checker, const RunTexts& texts) {
   if (!texts.bind.empty() && !texts.numa_binding.empty()) {
     throw UsageError(fmt::format("{} and {} exclude each other", checker.source("--bind"),
@@ -272,9 +286,16 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   output.value("--timeline", texts.timeline, "FILE", "",
                "What every rank did when, on one clock: a trace for https://ui.perfetto.dev");
 
-  Group(app, "Stopping")
-      .value("--shutdown-timeout", texts.shutdown_timeout, "S", "10",
-             "Seconds from SIGTERM to SIGKILL (after a failure at most 5)");
+  Group stopping(app, "Stopping");
+  stopping.value("--shutdown-timeout", texts.shutdown_timeout, "S", "10",
+                 "Seconds from SIGTERM to SIGKILL (after a failure at most 5)");
+  Group watching(app, "Watching");
+  watching.value("--hang-timeout", texts.hang_timeout, "S", "30",
+                 "Seconds without progress until it is said who is where; 0: never");
+  watching.value("--hang-action", texts.hang_action, "DO", "report",
+                 "report; or kill: also end the ranks that the others wait for");
+  watching.value("--straggler-after", texts.straggler_after, "S", "30",
+                 "Seconds for which a rank keeps the others waiting until it is said; 0: never");
   Group help(app, "Help");
   help.flag("--dry-run", texts.dry_run, "Say what would be started, start nothing");
   help.flag("--print-config", texts.print_config,
@@ -315,6 +336,7 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   if (!texts.shutdown_timeout.empty()) {
     options.shutdown_timeout = parse_seconds(checker, "--shutdown-timeout", texts.shutdown_timeout);
   }
+  choose_hang_watch(checker, texts, options);
   if (options.command.empty()) {
     throw UsageError("no program given: paceline run [options] PROGRAM [arguments]");
   }

@@ -18,7 +18,7 @@ namespace paceline::apps {
 struct RunTexts {
   std::string nproc_per_node, nnodes, node_rank, master_addr, master_port, rdzv_id;
   std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, local_ranks_filter,
-      shutdown_timeout, timeline;
+      shutdown_timeout, timeline, hang_timeout, hang_action, straggler_after;
   bool standalone = false, encrypt = false, report_bindings = false;
   bool all_ranks = false, dry_run = false, print_config = false;
 };

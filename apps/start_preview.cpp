@@ -77,6 +77,11 @@ class Config {
     add("--timeline", options_.timeline.empty() ? "none" : options_.timeline);
     const std::chrono::duration<double> seconds = options_.shutdown_timeout;
     add("--shutdown-timeout", fmt::format("{:g}", seconds.count()));
+    add("--hang-timeout",
+        fmt::format("{:g}", std::chrono::duration<double>(options_.hang_timeout).count()));
+    add("--hang-action", options_.kill_hanging ? "kill" : "report");
+    add("--straggler-after",
+        fmt::format("{:g}", std::chrono::duration<double>(options_.straggler_patience).count()));
   }
 
   std::string threads_source() const {

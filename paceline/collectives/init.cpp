@@ -6,6 +6,7 @@
 #include "paceline/collectives/clock_offset.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/telemetry/crash_reporter.h"
 
 namespace paceline {
 namespace {
@@ -21,6 +22,7 @@ bool is_set(const char* name) {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  report_crashes_to_launcher();
   Rendezvous meeting = rendezvous(options.rendezvous);
   GroupOptions group = options.group;
   const char* transport = std::getenv("PACELINE_TRANSPORT");

@@ -15,7 +15,7 @@
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/generation.h"
-#include "paceline/launch/running_jobs.h"
+#include "paceline/launch/job_watch.h"
 
 namespace paceline::launch {
 namespace {
@@ -43,13 +43,15 @@ class Agent {
         flights_(inherited_environment(), logs_.problem().empty() ? logs_.path() : ""),
         timeline_(plan.options.timeline, logs_.problem().empty() ? logs_.path() : ""),
         services_(plan.options),
+        watch_(loop_, plan, {logs_.problem().empty() ? logs_.path() : "", flights_.directory()},
+               {[this](const std::string& text) { consoles_.say(text); },
+                [this](int rank) { generation_->kill_rank(rank); }}),
         children_(make_child_signal_fd()) {}
 
   int run();
 
  private:
   void start();
-  void mark_job();
   void loop();
   bool finished() const { return abandoned_ || (concluded_ && consoles_.empty()); }
   void on_control();
@@ -68,7 +70,7 @@ class Agent {
   const JobMemory memory_;
   const JobTimeline timeline_;
   JobServices services_;
-  Fd mark_;  // for the other jobs of this machine
+  JobWatch watch_;
   Fd children_;
   std::unique_ptr<Generation> generation_;
   bool orphans_may_wait_ = false;
@@ -83,25 +85,22 @@ int Agent::run() {
   loop_.watch(channel_.control.get(), [this] { on_control(); });
   loop_.watch(children_.get(), [this] { orphans_may_wait_ = true; });
   start();
-  mark_job();
   warn_about_logs();
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
+  if (abandoned_ && !concluded_ && stop_signal_ == 0) {
+    timeline_.finish();
+    remove_records();  // nobody is left to be told of the logs
+  }
   return exit_code();
 }
 
 void Agent::start() {
   generation_ = std::make_unique<Generation>(
-      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_},
+      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_, watch_},
       plan_.options.place(), services_, channel_.stdin_fd.get());
   channel_.stdin_fd.reset();
   services_.start_store();
-}
-
-void Agent::mark_job() {
-  int num_threads = 0;
-  for (const RankPlacement& rank : plan_.placement.ranks) num_threads += rank.num_threads;
-  mark_ = mark_running_job(plan_.options.num_local_ranks, num_threads);
 }
 
 void Agent::loop() {

@@ -73,9 +73,17 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
   std::string text = fmt::format(
       "paceline: rank {} failed first: {} (host {}, pid {}, after {:.1f} s)\n", culprit.rank,
       describe(culprit), context.host, culprit.pid, culprit.after.count());
-  if (const std::string hint = hint_for(culprit); !hint.empty()) {
+  if (!context.cause.empty()) {
+    text += fmt::format("  cause: {}\n", context.cause);
+  } else if (const std::string hint = hint_for(culprit);
+             !hint.empty() && (context.stack.empty() || culprit.signal != SIGSEGV)) {
     text += fmt::format("  hint: {}\n", hint);
   }
+  if (!context.finished.empty()) {
+    text += fmt::format("  before: rank{} {} ended with exit code 0\n",
+                        context.finished.size() == 1 ? "" : "s", format_ranks(context.finished));
+  }
+  text += context.stack;
   if (context.last_lines.empty()) {
     text += "  it wrote nothing\n";
   } else {

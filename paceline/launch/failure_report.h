@@ -4,6 +4,7 @@
 // last lines, where its log is. Pure functions.
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct RankEnd {
   int exit_code = 0;
   int signal = 0;                         // 0: it exited by itself
   std::chrono::duration<double> after{};  // since its start
+  std::uint64_t peak_bytes = 0;           // resident memory; 0: not known
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool stopped_as_agreed() const { return signal == 0 && exit_code == kStoppedAsAgreed; }
@@ -38,8 +40,11 @@ std::string hint_for(const RankEnd& end);
 
 struct FailureContext {
   std::string host;
-  std::string last_lines;  // indented, ready to print; may be empty
-  std::string log_path;    // empty when there is no log
+  std::string last_lines;     // indented, ready to print; may be empty
+  std::string log_path;       // empty when there is no log
+  std::string cause;          // what is known of it; empty: what is usual is said
+  std::string stack;          // where it was, indented, ready to print; may be empty
+  std::vector<int> finished;  // ranks that had ended with exit code 0 before
 };
 std::string failure_report(const RankEnd& culprit, const FailureContext& context);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -28,9 +29,11 @@ Generation::Generation(const GenerationContext& context, const NodePlace& place,
     : context_(context), place_(place) {
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   context_.flights.begin_generation();
+  context_.watch.begin_generation(place_);
   for (int i = 0; i < context_.plan.options.num_local_ranks; ++i) {
     const bool reads = place_.rank_of(i) == 0 && stdin_fd >= 0;
     ranks_.push_back(start_rank(i, services, reads ? stdin_fd : null_fd.get()));
+    context_.watch.rank_started(ranks_.back()->rank(), ranks_.back()->process().pid);
     ++num_running_;
     watch_rank(ranks_.size() - 1);
   }
@@ -62,6 +65,7 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
   context_.flights.add_variables(spec.environment);
   context_.memory.add_variables(spec.environment);
   context_.timeline.add_variables(spec.environment);
+  context_.watch.add_variables(spec.environment);
   if (plan.placement.bound) {
     spec.cpus = plan.placement.ranks[local_rank].cpus;
     spec.numa_nodes = plan.placement.ranks[local_rank].numa_nodes;
@@ -111,16 +115,21 @@ void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
   const RankEnd end = rank.collect();
+  context_.watch.rank_ended(end.rank);
   --num_running_;
   drain(rank.output());
   if (end.stopped_as_agreed()) ++num_stopped_;
-  if (!end.failed() || end.stopped_as_agreed()) return;
+  if (!end.failed() || end.stopped_as_agreed()) {
+    if (!end.failed() && !culprit_) finished_.push_back(end.rank);
+    return;
+  }
   if (culprit_ || stopping_) {
     followers_.push_back(end);
     return;
   }
   culprit_ = end;
-  report(rank);
+  unreported_ = &rank;
+  report_when_known();
   if (when_failed_) when_failed_();
   stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
 }
@@ -164,9 +173,16 @@ void Generation::send(int signal) {
   for (const auto& rank : ranks_) rank->send(signal);
 }
 
+void Generation::kill_rank(int rank) {
+  for (const auto& process : ranks_) {
+    if (process->rank() == rank) process->send(SIGKILL);
+  }
+}
+
 void Generation::tend() {
   if (kill_at_ && kill_at_->expired()) kill();
-  if (num_running_ == 0 && !over_) close_outputs();
+  report_when_known();
+  if (num_running_ == 0 && !over_ && unreported_ == nullptr) close_outputs();
   hold_back_or_resume();
 }
 
@@ -210,10 +226,19 @@ void Generation::hold_back_or_resume() {
   }
 }
 
+void Generation::report_when_known() {
+  if (unreported_ == nullptr || context_.watch.is_reading(unreported_->rank())) return;
+  report(*std::exchange(unreported_, nullptr));
+}
+
 void Generation::report(RankProcess& culprit) {
   const LogDirectory& logs = context_.logs;
-  const FailureContext context{host_name(), culprit.output().last_lines(kShownLines),
-                               logs.problem().empty() ? logs.path_of(culprit.rank()) : ""};
+  FailureContext context;
+  context.host = host_name();
+  context.last_lines = culprit.output().last_lines(kShownLines);
+  if (logs.problem().empty()) context.log_path = logs.path_of(culprit.rank());
+  context.finished = finished_;
+  context_.watch.explain(*culprit.end(), context);
   context_.consoles.say(failure_report(*culprit.end(), context));
 }
 

@@ -27,6 +27,7 @@
 #include "paceline/launch/job_memory.h"
 #include "paceline/launch/job_services.h"
 #include "paceline/launch/job_timeline.h"
+#include "paceline/launch/job_watch.h"
 #include "paceline/launch/launch_plan.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/node_place.h"
@@ -44,6 +45,7 @@ struct GenerationContext {
   JobFlights& flights;
   const JobMemory& memory;
   const JobTimeline& timeline;
+  JobWatch& watch;
 };
 
 class Generation {
@@ -64,6 +66,8 @@ class Generation {
   void stop(int signal, std::chrono::nanoseconds grace);
   void kill();
   void send(int signal);
+  // SIGKILL to one rank, which then counts as one that failed.
+  void kill_rank(int rank);
 
   // Once after each turn of the loop: what is due by time, and what the output needs.
   void tend();
@@ -100,6 +104,7 @@ class Generation {
   void drain(RankOutput& output);
   void close_outputs();
   void hold_back_or_resume();
+  void report_when_known();
   void report(RankProcess& culprit);
 
   const GenerationContext context_;
@@ -114,6 +119,8 @@ class Generation {
   bool stopping_ = false;
   std::optional<Deadline> kill_at_;
   std::optional<RankEnd> culprit_;
+  std::vector<int> finished_;          // ended with exit code 0 before the culprit
+  RankProcess* unreported_ = nullptr;  // the culprit, while its stack is being read
   std::vector<RankEnd> followers_;
 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "paceline/collectives/flight/explain.h"
+#include "paceline/telemetry/step_gauge.h"
 
 namespace paceline::launch {
 namespace {
@@ -65,7 +66,11 @@ std::string JobFlights::text(bool waited_long) const {
 
 void JobFlights::remove(const std::vector<int>& ranks) const {
   if (directory_.empty()) return;
-  for (const int rank : ranks) unlink((directory_ + "/" + flight_file_name(rank)).c_str());
+  for (const int rank : ranks) {
+    for (const std::string& name : {flight_file_name(rank), step_gauge_name(rank)}) {
+      unlink((directory_ + "/" + name).c_str());
+    }
+  }
 }
 
 }  // namespace paceline::launch

@@ -16,6 +16,7 @@ class JobFlights {
   // otherwise in `log_directory`.
   JobFlights(const Environment& inherited, const std::string& log_directory);
 
+  const std::string& directory() const { return directory_; }  // empty: nothing is recorded
   // What tells a rank where to record.
   void add_variables(Environment& environment) const;
   // Forgets what the ranks of an earlier generation did.

@@ -46,6 +46,11 @@ struct LaunchOptions {
 
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 
+  std::chrono::nanoseconds hang_timeout = std::chrono::seconds(30);  // 0: never said
+  bool kill_hanging = false;                                         // and ended, not only said
+  // A rank that keeps the others waiting for so long is said to; 0: never.
+  std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
+
   int world_size() const { return num_nodes * num_local_ranks; }
   int rank_of(int local_rank) const { return node_rank * num_local_ranks + local_rank; }
   // In the first generation of a job whose nodes are all alike.

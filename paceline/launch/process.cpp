@@ -57,6 +57,7 @@ void bind_to(const std::vector<int>& cpus) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above took effect
+  prctl(PR_SET_PTRACER, parent, 0, 0, 0);         // it and its helpers may read where the rank is
   dup2(spec.stdin_fd, STDIN_FILENO);
   dup2(spec.stdout_fd, STDOUT_FILENO);
   dup2(spec.stderr_fd, STDERR_FILENO);

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 namespace paceline::launch {
@@ -22,9 +23,11 @@ RankProcess::RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput>
 RankEnd RankProcess::collect() {
   kill(-process_.pid, SIGKILL);
   int status = 0;
-  while (waitpid(process_.pid, &status, 0) < 0 && errno == EINTR) {
+  rusage usage{};
+  while (wait4(process_.pid, &status, 0, &usage) < 0 && errno == EINTR) {
   }
   end_ = rank_end(rank_, process_.pid, status, std::chrono::steady_clock::now() - started_);
+  end_->peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
   return *end_;
 }
 

@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <set>
-#include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kPrefix = "@paceline-job/";  // as /proc/net/unix writes the leading zero
 constexpr int kMostCpus = 8192;
+constexpr int kBacklog = 128;
 
 // The name as it stands in the table of sockets; nothing when it is not one of ours.
 bool parse_name(const std::string& name, RunningJob& job) {
@@ -49,25 +51,43 @@ void add_cpus_of(pid_t pid, std::set<int>& cpus) {
 
 }  // namespace
 
+std::string mark_name(pid_t launcher, int num_ranks, int num_threads) {
+  return fmt::format("{}{}/{}x{}", kPrefix + 1, launcher, num_ranks, num_threads);
+}
+
 Fd mark_running_job(int num_ranks, int num_threads) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string name = fmt::format("{}{}/{}x{}", kPrefix + 1, getpid(), num_ranks, num_threads);
+  const std::string name = mark_name(getpid(), num_ranks, num_threads);
   std::memcpy(address.sun_path + 1, name.data(), name.size());  // after the zero that begins it
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  Fd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return Fd();
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return Fd();
+  }
   return fd;
 }
 
-std::vector<RunningJob> find_running_jobs() {
-  std::vector<RunningJob> jobs;
+std::vector<std::string> find_marks() {
+  std::map<pid_t, std::string> marks;  // connections to a mark bear its name, too
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
     const auto at = line.find(kPrefix);
     RunningJob job;
     if (at == std::string::npos || !parse_name(line.substr(at), job)) continue;
-    if (job.launcher == getpid()) continue;
+    marks[job.launcher] = line.substr(at + 1);
+  }
+  std::vector<std::string> names;
+  for (auto& [launcher, name] : marks) names.push_back(std::move(name));
+  return names;
+}
+
+std::vector<RunningJob> find_running_jobs() {
+  std::vector<RunningJob> jobs;
+  for (const std::string& name : find_marks()) {
+    RunningJob job;
+    if (!parse_name("@" + name, job) || job.launcher == getpid()) continue;
     std::set<int> cpus;
     for (const pid_t rank : children_of(job.launcher)) add_cpus_of(rank, cpus);
     if (cpus.empty()) continue;

@@ -4,7 +4,7 @@
 // unnoticed. Every launcher holds a mark: a Unix socket whose name, in Linux's abstract namespace,
 // says its pid and how many threads its ranks compute with. The kernel removes it with the process,
 // however that ends, so nothing is ever left behind. Anybody on the machine can make such a name;
-// it is believed for a warning, and for nothing else.
+// it is believed for a warning; who asks a job something looks whose socket it is (job_socket.h).
 //
 // Jobs in other network namespaces (most containers) are not seen.
 
@@ -25,9 +25,16 @@ struct RunningJob {
   bool operator==(const RunningJob&) const = default;
 };
 
-// Marks the calling process as the launcher of such ranks, until the descriptor is closed. Not
-// valid when the name is taken or sockets are forbidden; that costs others a warning, no more.
+// The mark's name without the zero that begins it: "paceline-job/711/2x4".
+std::string mark_name(pid_t launcher, int num_ranks, int num_threads);
+
+// Marks the calling process as the launcher of such ranks, until the descriptor is closed: a
+// listening, non-blocking stream socket (job_socket.h). Not valid when the name is taken or sockets
+// are forbidden.
 Fd mark_running_job(int num_ranks, int num_threads);
+
+// The names of all marks on this machine, this process's own included, in the order of pids.
+std::vector<std::string> find_marks();
 
 // Jobs that have a rank by now, the calling process's own excepted.
 std::vector<RunningJob> find_running_jobs();

@@ -7,18 +7,24 @@ set(SOURCES
   descendants.cpp
   descriptor_limit.cpp
   event_loop.cpp
+  failure_cause.cpp
   failure_report.cpp
   generation.cpp
+  hang_watch.cpp
   job_flights.cpp
   job_memory.cpp
   job_services.cpp
+  job_socket.cpp
   job_timeline.cpp
+  job_watch.cpp
+  kernel_log.cpp
   line_formatter.cpp
   log_directory.cpp
   machine_map.cpp
   machine_svg.cpp
   machine_text.cpp
   memory_binding.cpp
+  memory_counters.cpp
   placement.cpp
   placement_warnings.cpp
   process.cpp
@@ -30,9 +36,12 @@ set(SOURCES
   running_jobs.cpp
   spawn.cpp
   spawn_group.cpp
+  stack_reader.cpp
+  stack_survey.cpp
+  straggler_watch.cpp
   stdin_relay.cpp
   supervisor.cpp
   thread_census.cpp
   timeline_trace.cpp
   worker_environment.cpp)
-set(LIBRARIES fmt::fmt)
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

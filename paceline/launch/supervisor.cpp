@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <system_error>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -132,6 +133,12 @@ void let_go_of_input() {
     std::fprintf(stderr, "paceline run: %s\n", error.what());
     status = error.code() == ErrorCode::kInvalid ? kUsageError : kEnvironmentError;
     end_all_descendants(Deadline::after(5s));
+  } catch (const std::system_error& error) {  // of a std::jthread
+    std::fprintf(stderr,
+                 "paceline run: starting a thread: %s (see ulimit -u and the pids cgroup)\n",
+                 error.code().message().c_str());
+    status = kEnvironmentError;
+    end_all_descendants(Deadline::after(5s));
   }
   std::fflush(nullptr);
   _exit(status);
@@ -151,7 +158,8 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
   std::fflush(nullptr);
   const pid_t pid = fork();
-  if (pid < 0) throw system_error("starting the launcher's agent");
+  if (pid < 0)
+    throw system_error("starting the launcher's agent (see ulimit -u and the pids cgroup)");
   if (pid == 0) {
     control.write_end.reset();
     typed.write_end.reset();

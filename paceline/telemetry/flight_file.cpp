@@ -252,6 +252,13 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name) {
   return flight;
 }
 
+std::uint64_t num_begun_in(const std::string& path) noexcept {
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::uint64_t begun = 0;
+  constexpr auto kOffset = static_cast<off_t>(offsetof(flight::Header, next));
+  return file && pread(file.get(), &begun, sizeof begun, kOffset) == sizeof begun ? begun : 0;
+}
+
 Flight read_flight(const std::string& path) {
   Flight flight;
   for (int reading = 0; reading < kReadings; ++reading) {

@@ -75,6 +75,10 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name);
 // As parse_flight, and looks whether the process lives. Error(kSystem).
 Flight read_flight(const std::string& path);
 
+// How many operations the rank has begun so far, from a file's header alone; 0 when there is no
+// such file.
+std::uint64_t num_begun_in(const std::string& path) noexcept;
+
 struct FlightDirectory {
   std::vector<Flight> flights;        // by rank
   std::vector<std::string> problems;  // files that were left out, and why

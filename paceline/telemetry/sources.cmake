@@ -1,7 +1,9 @@
 set(SOURCES
+  crash_reporter.cpp
   flight_file.cpp
   flight_recorder.cpp
   metrics_log.cpp
+  step_gauge.cpp
   step_log.cpp
   tensorboard_log.cpp
   timeline.cpp

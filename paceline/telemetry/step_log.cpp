@@ -21,6 +21,7 @@ void StepLog::step(std::int64_t samples, double seconds, double communication_se
   log_.write(
       "step",
       {{"samples", samples}, {"seconds", seconds}, {"communication", communication_seconds}});
+  gauge_.step(samples, seconds, communication_seconds);
 }
 
 }  // namespace paceline

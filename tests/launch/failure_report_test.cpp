@@ -24,6 +24,19 @@ TEST(FailureReport, names_rank_host_pid_cause_lines_and_log) {
   EXPECT_EQ(end.status(), 137);
 }
 
+TEST(FailureReport, says_cause_instead_of_hint_who_had_finished_and_where_it_was) {
+  const RankEnd end{.rank = 0, .pid = 42, .signal = SIGSEGV};
+  FailureContext context;
+  context.finished = {2, 1};
+  EXPECT_THAT(failure_report(end, context), HasSubstr("before: ranks 1, 2 ended with exit code 0"));
+  EXPECT_THAT(failure_report(end, context), HasSubstr("hint: a memory error"));
+  context.stack = "  where (thread train):\n    #0  step\n";
+  EXPECT_THAT(failure_report(end, context), HasSubstr("\n  where (thread train):\n    #0  step\n"));
+  EXPECT_THAT(failure_report(end, context), testing::Not(HasSubstr("hint: ")));
+  context.cause = "the moon";
+  EXPECT_THAT(failure_report(end, context), HasSubstr("\n  cause: the moon\n"));
+}
+
 TEST(FailureReport, followers_take_one_line) {
   const RankEnd one{.rank = 4, .exit_code = 1}, two{.rank = 1, .exit_code = 1};
   const RankEnd killed{.rank = 0, .signal = SIGTERM};

@@ -4,6 +4,11 @@
 //   misses   rank 1 does not come to the second one
 //   dies     rank 1 is killed in front of the second one
 //   hangs    rank 1 does not come, and nobody gives up
+//   stops    rank 1 stops itself; SIGCONT lets it go on, for a second
+//   works    200 collectives in two seconds
+//   counts   steps for ever, a quarter of each spent waiting, as it says
+//   sleeps   the same, and rank 1 takes three times as long, most of it asleep
+//   computes nobody calls anything for two seconds
 
 #include <chrono>
 #include <csignal>
@@ -12,7 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include "paceline/collectives/init.h"
+#include "paceline/telemetry/step_log.h"
 
 using namespace std::chrono_literals;
 
@@ -27,11 +35,39 @@ int main(int, char** argv) {
     if (group->rank() == 1 && (how == "misses" || how == "hangs")) {
       std::this_thread::sleep_for(60s);
     }
+    if (how == "works") {
+      for (int i = 0; i < 200; ++i) {
+        std::this_thread::sleep_for(10ms);
+        group->all_reduce(std::span(data));
+      }
+    }
+    if (how == "counts" || how == "sleeps") {
+      paceline::StepLog steps;
+      for (int i = 0;; ++i) {
+        std::this_thread::sleep_for(how == "sleeps" && group->rank() == 1 ? 15ms : 5ms);
+        group->all_reduce(std::span(data));
+        steps.step(32, 0.008, 0.002);
+        if (i == 3 && group->rank() == 0) {
+          std::printf("waiting\n");
+          std::fflush(stdout);
+        }
+      }
+    }
+    if (how == "computes") std::this_thread::sleep_for(2s);
+    if (group->rank() == 1 && how == "stops") {
+      std::printf("pid %d\n", getpid());
+      std::fflush(stdout);
+      std::raise(SIGSTOP);
+    }
     if (group->rank() == 0) {
       std::printf("waiting\n");
       std::fflush(stdout);
     }
     group->all_reduce(std::span(data));
+    for (int i = 0; i < 100 && how == "stops"; ++i) {
+      std::this_thread::sleep_for(10ms);
+      group->all_reduce(std::span(data));
+    }
   } catch (const paceline::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 5;

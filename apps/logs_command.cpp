@@ -1,0 +1,151 @@
+// paceline logs: what the ranks of a running job have written, and what they write.
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/core/fd.h"
+#include "paceline/launch/line_formatter.h"
+#include "paceline/launch/process.h"
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/job_list.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+constexpr int kLookEveryMs = 100;  // a plain file cannot be waited for
+constexpr off_t kTailBytes = 1 << 20;
+constexpr long kMostLines = 1'000'000;
+
+// Where the last `count` lines of a text begin.
+std::size_t start_of_last(const std::string& text, long count) {
+  if (count == 0) return text.size();
+  std::size_t at = text.size() - (text.ends_with('\n') ? 1 : 0);
+  for (; count > 0; --count) {
+    const auto newline = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
+    if (newline == std::string::npos) return 0;
+    at = newline;
+  }
+  return at + 1;
+}
+
+// The log of one rank, from its last lines on.
+class LogTail {
+ public:
+  LogTail(std::string path, const std::string& prefix)
+      : path_(std::move(path)), file_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)), lines_(prefix) {}
+
+  bool is_open() const { return static_cast<bool>(file_); }
+
+  void begin_at_last(long count) {
+    std::string text(kTailBytes, '\0');
+    const off_t size = lseek(file_.get(), 0, SEEK_END);
+    const off_t begin = std::max<off_t>(0, size - kTailBytes);
+    const ssize_t length = pread(file_.get(), text.data(), text.size(), begin);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+    lseek(file_.get(), begin + static_cast<off_t>(start_of_last(text, count)), SEEK_SET);
+  }
+
+  void print_new() {
+    char bytes[65536];
+    ssize_t length = 0;
+    while ((length = read(file_.get(), bytes, sizeof bytes)) > 0) {
+      std::string out;
+      lines_.feed(std::string_view(bytes, static_cast<std::size_t>(length)), out);
+      std::fwrite(out.data(), 1, out.size(), stdout);
+    }
+  }
+
+  void finish() {
+    std::string out;
+    lines_.finish(out);
+    std::fwrite(out.data(), 1, out.size(), stdout);
+  }
+
+ private:
+  std::string path_;
+  Fd file_;
+  launch::LineFormatter lines_;
+};
+
+long number(const char* flag, const std::string& text, long most) {
+  long value = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || stop != text.data() + text.size() || value < 0 || value > most) {
+    throw UsageError(fmt::format("{}: '{}' is not a whole number from 0 to {}", flag, text, most));
+  }
+  return value;
+}
+
+std::vector<LogTail> open_logs(const JobEntry& job, const std::string& wanted) {
+  if (job.log_directory.empty()) {
+    throw UsageError(fmt::format("{} keeps no logs: its log folder could not be made", job.id));
+  }
+  std::vector<int> ranks;
+  for (const JobRank& rank : job.ranks) ranks.push_back(rank.rank);
+  if (!wanted.empty()) {
+    ranks = {static_cast<int>(number("--rank", wanted, job.world_size - 1))};
+  }
+  std::vector<LogTail> logs;
+  for (const int rank : ranks) {
+    const std::string prefix = ranks.size() > 1 ? fmt::format("[{}] ", rank) : "";
+    logs.emplace_back(fmt::format("{}/rank-{:03}.log", job.log_directory, rank), prefix);
+    if (!logs.back().is_open()) {
+      throw system_error(
+          fmt::format("opening the log of rank {} in {} (does it run on this "
+                      "machine?)",
+                      rank, job.log_directory));
+    }
+  }
+  return logs;
+}
+
+}  // namespace
+
+int logs_command(const Arguments& arguments) {
+  CLI::App app(
+      "Shows what the ranks of a running job wrote last, with control characters as text. Without "
+      "JOB: the only job that runs.",
+      "paceline logs");
+  std::string job, rank, lines = "20";
+  bool follow = false;
+  app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
+  app.add_option("--rank", rank, "This rank alone, without \"[3] \" before the lines");
+  app.add_option("-n,--lines", lines, "Lines of each rank [20]");
+  app.add_flag("-f,--follow", follow, "Go on with what they write until the job ends");
+  app.footer(
+      "\nExamples:\n  paceline logs\n  paceline logs -f --rank 1\n  paceline logs 1f0c93aa -n 100");
+  const CommandLine line = split_around_word(app, arguments);
+  if (!take_options(app, line)) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  const long count = number("--lines", lines, kMostLines);
+  const JobEntry found = find_job(line.program);
+  const Fd launcher = launch::open_pidfd(found.supervisor);
+  std::vector<LogTail> logs = open_logs(found, rank);
+  for (LogTail& log : logs) log.begin_at_last(count);
+  for (bool over = false; !over;) {
+    pollfd end{launcher.get(), POLLIN, 0};
+    over = !follow || (poll(&end, 1, 0) > 0 && end.revents != 0);
+    for (LogTail& log : logs) log.print_new();
+    if (std::fflush(stdout) != 0) break;  // nobody reads any more
+    if (!over) poll(&end, 1, kLookEveryMs);
+  }
+  for (LogTail& log : logs) log.finish();
+  return 0;
+}
+
+}  // namespace paceline::apps

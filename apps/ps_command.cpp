@@ -1,0 +1,82 @@
+// paceline ps: the user's jobs on this machine.
+
+#include <algorithm>
+#include <ctime>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/job_list.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+constexpr std::size_t kCommandWidth = 40;
+
+std::string json_of(const std::vector<JobEntry>& jobs) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const JobEntry& job : jobs) {
+    nlohmann::ordered_json entry;
+    entry["job"] = job.id;
+    entry["supervisor"] = job.supervisor;
+    entry["launcher"] = job.launcher;
+    entry["command"] = job.command;
+    entry["started"] = job.started;
+    entry["generation"] = job.generation;
+    entry["world_size"] = job.world_size;
+    entry["log_directory"] = job.log_directory;
+    entry["flight_directory"] = job.flight_directory;
+    entry["ranks"] = nlohmann::ordered_json::array();
+    for (const JobRank& rank : job.ranks) {
+      entry["ranks"].push_back({{"rank", rank.rank}, {"pid", rank.pid}, {"cpus", rank.cpus}});
+    }
+    all.push_back(std::move(entry));
+  }
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string table_of(const std::vector<JobEntry>& jobs) {
+  if (jobs.empty()) return "no job of yours runs on this machine\n";
+  std::size_t widest = 3;
+  for (const JobEntry& job : jobs) widest = std::max(widest, job.id.size());
+  std::string text = fmt::format("{:<{}}  {:>8}  {:>9}  {:>8}  {:<{}}  {}\n", "JOB", widest, "PID",
+                                 "RANKS", "RUNS FOR", "COMMAND", kCommandWidth, "LOGS");
+  for (const JobEntry& job : jobs) {
+    const std::string ranks = job.world_size == static_cast<int>(job.ranks.size())
+                                  ? fmt::to_string(job.world_size)
+                                  : fmt::format("{} of {}", job.ranks.size(), job.world_size);
+    text += fmt::format("{:<{}}  {:>8}  {:>9}  {:>8}  {:<{}}  {}\n", job.id, widest, job.supervisor,
+                        ranks, age_text(std::time(nullptr) - job.started),
+                        short_command(job, kCommandWidth), kCommandWidth, job.log_directory);
+  }
+  return text;
+}
+
+}  // namespace
+
+int ps_command(const Arguments& arguments) {
+  CLI::App app(
+      "Lists your jobs on this machine: those that paceline run started and that still run.",
+      "paceline ps");
+  bool json = false;
+  app.add_flag("--json", json, "One JSON list, with every rank's process and cpus");
+  app.footer(
+      "\nJobs in other network namespaces (most containers) are not seen.\n\n"
+      "Examples:\n  paceline ps\n  paceline ps --json | jq '.[].job'");
+  const CommandLine line = split_command_line(app, arguments);
+  if (!take_options(app, line)) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  if (!line.program.empty()) {
+    throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
+  }
+  const auto jobs = list_jobs();
+  fmt::print("{}", json ? json_of(jobs) : table_of(jobs));
+  return 0;
+}
+
+}  // namespace paceline::apps

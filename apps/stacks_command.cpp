@@ -1,0 +1,124 @@
+// paceline stacks: where the ranks of a job, or the threads of a process, are.
+
+#include <cstdio>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/error.h"
+#include "paceline/launch/job_socket.h"
+#include "paceline/launch/stack_reader.h"
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/job_list.h"
+#include "apps/message.h"
+#include "apps/process_stacks.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned kLongestLook = 10;  // seconds; a process in the kernel's hands may never stand
+constexpr auto kLongestAnswer = 60s;
+
+struct StacksTexts {
+  std::string pid, threads;
+  bool json = false, crashed = false;
+};
+
+int number(const char* flag, const std::string& text) {
+  std::istringstream words(text);
+  int value = 0;
+  if (!(words >> value) || !words.eof() || value < 1) {
+    throw UsageError(fmt::format("{}: '{}' is not a process or thread id", flag, text));
+  }
+  return value;
+}
+
+std::string json_of(const std::vector<ThreadStack>& stacks) {
+  nlohmann::ordered_json json;
+  json["threads"] = nlohmann::ordered_json::array();
+  for (const ThreadStack& stack : stacks) {
+    json["threads"].push_back(
+        {{"thread", stack.thread}, {"name", stack.name}, {"frames", stack.frames}});
+  }
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string text_of(const std::vector<ThreadStack>& stacks) {
+  std::string text;
+  for (const ThreadStack& stack : stacks) {
+    text += fmt::format("thread {} ({}):\n{}", stack.thread, stack.name,
+                        launch::frames_text(stack.frames, "    "));
+  }
+  return text;
+}
+
+// Whoever waits for the process to run on holds the other end of the standard input.
+void let_go_of_input() {
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  dup2(nothing, STDIN_FILENO);
+  close(nothing);
+}
+
+int stacks_of_process(const StacksTexts& texts) {
+  StackQuestion question;
+  question.pid = number("--pid", texts.pid);
+  question.crashed = texts.crashed;
+  std::istringstream threads(texts.threads);
+  for (std::string thread; std::getline(threads, thread, ',');) {
+    question.threads.push_back(number("--threads", thread));
+  }
+  alarm(kLongestLook);
+  try {
+    const auto stacks = read_stacks(question, let_go_of_input);
+    fmt::print("{}", texts.json ? json_of(stacks) : text_of(stacks));
+    return 0;
+  } catch (const Error& error) {
+    if (!texts.json) throw;
+    const nlohmann::json problem = {{"problem", error.what()}};
+    fmt::print("{}\n", problem.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return kExitEnvironment;
+  }
+}
+
+}  // namespace
+
+int stacks_command(const Arguments& arguments) {
+  CLI::App app(
+      "Says where the ranks of a running job are: every thread's call stack, equal ones once. "
+      "Without JOB: the only job that runs. No root is needed; the ranks stand still for some "
+      "milliseconds.",
+      "paceline stacks");
+  StacksTexts texts;
+  std::string job;
+  app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
+  app.add_option("--pid", texts.pid, "The threads of this process instead, rank or not");
+  app.add_option("--threads", texts.threads, "Only these threads of it: 711,713");
+  app.add_flag("--crashed", texts.crashed, "They are inside a signal's handler: leave that out");
+  app.add_flag("--json", texts.json, "With --pid: one JSON object");
+  app.footer(
+      "\nExamples:\n  paceline stacks\n  paceline stacks 1f0c93aa\n  paceline stacks --pid 711");
+  const CommandLine line = split_around_word(app, arguments);
+  if (!take_options(app, line)) {
+    fmt::print("{}", app.help());
+    return 0;
+  }
+  if (!texts.pid.empty()) {
+    if (!line.program.empty()) throw UsageError("either JOB or --pid");
+    return stacks_of_process(texts);
+  }
+  const JobEntry found = find_job(line.program);
+  fmt::print("{}", launch::ask_job(found.socket, "stacks", Deadline::after(kLongestAnswer)));
+  return 0;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,74 @@
+#pragma once
+
+// Where a running job can be asked: a socket in Linux's abstract namespace that its launcher
+// listens on, gone with the launcher however that ends. It answers processes of its own user (and
+// root) and closes what anybody else opens.
+//
+// A request is one line of at most 255 bytes, the answer whatever the launcher writes until it
+// closes the connection:
+//
+//   describe             the job as JSON: id, command, ranks with their pids, folders
+//   stacks               where every rank is, as text
+//   stop                 ends the job as SIGTERM to the launcher does
+//   crash THREAD SIGNAL  from a rank (telemetry/crash_reporter.h), which waits for the end
+//
+// Its name says the launcher's pid and how many threads its ranks compute with; running_jobs.h
+// finds the jobs of a machine by it.
+//
+// Thread safety: none; everything happens in handlers of the loop.
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+#include "paceline/launch/event_loop.h"
+
+namespace paceline::launch {
+
+struct JobRequest {
+  std::vector<std::string> words;
+  pid_t sender = -1;
+  Fd connection;  // non-blocking; closing it ends the answer
+};
+
+class JobSocket {
+ public:
+  using Handler = std::function<void(JobRequest)>;
+
+  // `num_threads` of all `num_ranks` local ranks together. A socket that cannot be made (the name
+  // is taken, sockets are forbidden) leaves name() empty: the job runs, and cannot be asked.
+  JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler);
+  JobSocket(const JobSocket&) = delete;
+  JobSocket& operator=(const JobSocket&) = delete;
+  ~JobSocket();
+
+  // Without the zero that begins it: "paceline-job/711/2x4".
+  const std::string& name() const { return name_; }
+
+ private:
+  struct Asking {
+    Fd connection;
+    pid_t sender = -1;
+    std::string text;
+  };
+  void accept_all();
+  void read(int fd);
+  void close(int fd);
+
+  EventLoop& loop_;
+  Handler handler_;
+  std::string name_;
+  Fd listener_;
+  std::map<int, Asking> asking_;  // connections whose line is not complete
+};
+
+// Asks the job whose socket has this name and returns the whole answer. Error(kSystem) when the job
+// is gone or belongs to another user, Error(kTimeout) when no end of the answer comes.
+std::string ask_job(const std::string& name, const std::string& request, Deadline deadline);
+
+}  // namespace paceline::launch

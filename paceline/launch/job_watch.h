@@ -1,0 +1,114 @@
+#pragma once
+
+// The launcher's eyes on its job: looks at ranks that crash before they are gone, collects what is
+// known of an end, notices when nothing moves any more or one rank holds the others up, and answers
+// who asks about the job (job_socket.h).
+//
+// Thread safety: none; everything happens in handlers of the loop.
+
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_cause.h"
+#include "paceline/launch/failure_report.h"
+#include "paceline/launch/hang_watch.h"
+#include "paceline/launch/job_socket.h"
+#include "paceline/launch/kernel_log.h"
+#include "paceline/launch/launch_plan.h"
+#include "paceline/launch/memory_counters.h"
+#include "paceline/launch/node_place.h"
+#include "paceline/launch/stack_survey.h"
+#include "paceline/launch/straggler_watch.h"
+#include "paceline/launch/worker_environment.h"
+
+namespace paceline::launch {
+
+class JobWatch {
+ public:
+  struct Folders {
+    std::string logs, flights;  // empty: none
+  };
+  struct Actions {
+    std::function<void(const std::string&)> say;
+    std::function<void(int rank)> kill;
+  };
+
+  // `plan` and `loop` must outlive it.
+  JobWatch(EventLoop& loop, const LaunchPlan& plan, Folders folders, Actions actions);
+  JobWatch(const JobWatch&) = delete;
+  JobWatch& operator=(const JobWatch&) = delete;
+  ~JobWatch();
+
+  // What tells a rank whom to tell when it crashes.
+  void add_variables(Environment& environment) const;
+  void begin_generation(const NodePlace& place);
+  void rank_started(int rank, pid_t pid);
+  void rank_ended(int rank);
+
+  // The stack of this rank, which crashed, is being read: explain() would come too early.
+  bool is_reading(int rank) const { return crashes_.contains(rank) && !crashes_.at(rank).known; }
+  // Adds cause and stack to what is said of the first failure.
+  void explain(const RankEnd& end, FailureContext& context);
+
+ private:
+  struct Crash {
+    JobRequest request;                   // until it is read
+    std::unique_ptr<StackReader> reader;  // while it is
+    bool known = false;                   // then `stacks` has what could be read
+    ProcessStacks stacks;
+    std::optional<FileSystemRoom> shared;  // /dev/shm at that moment
+  };
+
+  // A failure to look at ranks is said, and costs nothing else.
+  void guarded(const std::function<void()>& body);
+  void answer(JobRequest request);
+  void on_crash(JobRequest request);
+  void read_crashes();
+  void crash_read(int rank, ProcessStacks stacks);
+  void send_stacks(JobRequest request);
+  std::string description() const;
+  void look_for_hang();
+  void look_for_straggler();
+  void tell(const Hang& hang);
+  void end_hanging(const Hang& hang);
+  // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
+  // an operation.
+  std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
+  std::vector<int> running() const;
+  // The rank that `pid` is or descends from; nothing when it is none's.
+  std::optional<int> rank_of(pid_t pid) const;
+
+  EventLoop& loop_;
+  const LaunchPlan& plan_;
+  const Folders folders_;
+  const Actions actions_;
+  MemoryCounters memory_at_start_;  // of the generation
+  const pid_t supervisor_ = getppid();
+  KernelLog kernel_log_;
+  const std::int64_t started_ = std::time(nullptr);  // seconds since 1970
+  NodePlace place_;
+  std::map<int, pid_t> ranks_;  // those that run
+  std::map<int, Crash> crashes_;
+  std::map<int, std::string> ended_because_;  // the ranks that end_hanging() ended
+  std::optional<HangWatch> hang_watch_;
+  Fd hang_timer_;
+  std::unique_ptr<StackSurvey> hang_survey_;
+  std::optional<StragglerWatch> straggler_watch_;
+  Fd straggler_timer_;
+  std::map<int, std::unique_ptr<StackSurvey>> asked_surveys_;
+  int num_asked_ = 0;
+  JobSocket socket_;
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,25 @@
+#pragma once
+
+// Lets the launcher look at a rank that crashes, before the rank is gone: the launcher then says
+// where it was, with the names of functions.
+//
+// How. A handler of SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT tells the job's socket
+// (PACELINE_JOB_SOCKET, set by `paceline run`) which thread crashed, waits until the launcher has
+// read the stack from outside, puts the default action back and lets the signal strike again: the
+// exit signal, its cause and the core dump are those of a program without it. Nothing is unwound,
+// allocated or formatted in the crashing process, whose memory may be corrupt. The wait ends with
+// the launcher or after 10 s.
+//
+// A signal that the program handles itself is left alone, before and after. The main thread's stack
+// may overflow (the handler has a stack of its own there); in other threads an overflow ends the
+// process without a report.
+
+namespace paceline {
+
+// Called by init_process_group(). Does nothing outside `paceline run`, a second time, and with
+// PACELINE_CRASH_REPORT=0. Never fails: who cannot be reported crashes as always.
+// Thread safety: call it from one thread at a time; the thread that calls gets the stack for
+// overflows, so call it from main().
+void report_crashes_to_launcher() noexcept;
+
+}  // namespace paceline

@@ -1,0 +1,215 @@
+// paceline ps, top, logs and stop on real jobs, and who may ask.
+
+#include <csignal>
+#include <cstddef>
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/job_socket.h"
+#include "paceline/launch/running_jobs.h"
+#include "paceline/telemetry/step_gauge.h"
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+// A job of two ranks whose name no other test uses.
+class Job {
+ public:
+  explicit Job(std::string id, const std::string& script = "echo ready; read end; sleep 60",
+               std::vector<std::string> options = {})
+      : id_(std::move(id)), process_(arguments(script, std::move(options))) {
+    process_.wait_for_lines("[0] ready", 1);
+    process_.wait_for_lines("[1] ready", 1);
+  }
+  const std::string& id() const { return id_; }
+  PacelineProcess& process() { return process_; }
+
+ private:
+  std::vector<std::string> arguments(const std::string& script, std::vector<std::string> options) {
+    std::vector<std::string> all = {"run",         "--nproc-per-node", "2",
+                                    "--all-ranks", "--rdzv-id",        id_};
+    all.insert(all.end(), options.begin(), options.end());
+    all.insert(all.end(), {"sh", "-c", script});
+    return all;
+  }
+  std::string id_;
+  PacelineProcess process_;
+};
+
+nlohmann::json listed(const std::string& id) {
+  for (const auto& job : nlohmann::json::parse(run_paceline({"ps", "--json"}).out)) {
+    if (job["job"] == id) return job;
+  }
+  return {};
+}
+
+TEST(JobCommands, ps_lists_a_job_with_its_ranks_until_it_ends) {
+  Job job("ps-test");
+  const auto entry = listed(job.id());
+  EXPECT_EQ(entry["supervisor"], job.process().pid());
+  EXPECT_EQ(entry["world_size"], 2);
+  EXPECT_EQ(entry["ranks"].size(), 2u);
+  EXPECT_EQ(entry["command"][0], "sh");
+  EXPECT_THAT(entry["log_directory"].get<std::string>(), StartsWith(job.process().temporary()));
+  const std::string table = run_paceline({"ps"}).out;
+  EXPECT_THAT(table, StartsWith("JOB "));
+  EXPECT_THAT(table, HasSubstr("ps-test"));
+  job.process().send(SIGTERM);
+  job.process().wait();
+  EXPECT_TRUE(listed(job.id()).is_null());
+}
+
+TEST(JobCommands, stop_ends_a_job_as_a_signal_does) {
+  Job job("stop-test");
+  const Outcome stop = run_paceline({"stop", "stop-test"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_EQ(stop.out, "stop-test has ended\n");
+  const Outcome outcome = job.process().wait();
+  EXPECT_EQ(outcome.exit_code, 143);
+  EXPECT_THAT(outcome.err, HasSubstr("stopped by SIGTERM"));
+}
+
+TEST(JobCommands, stop_says_when_a_job_does_not_end_in_time) {
+  Job job("deaf-test", "trap '' TERM; echo ready; while :; do sleep 0.05; done");
+  const Outcome stop = run_paceline({"stop", "deaf-test", "--timeout", "0.2"});
+  EXPECT_EQ(stop.exit_code, 3);
+  EXPECT_THAT(stop.err, HasSubstr("still runs after 0.2 s"));
+  job.process().send(SIGINT);
+  job.process().send(SIGINT);
+  job.process().wait();
+}
+
+TEST(JobCommands, logs_shows_the_last_lines_and_follows_until_the_end) {
+  Job job("logs-test",
+          "for i in 1 2 3 4; do echo line $i; done; printf 'a\\033[2Jb\\n'; echo ready; "
+          "until [ -e $TMPDIR/go ]; do sleep 0.02; done; echo last $RANK");
+  const Outcome last = run_paceline({"logs", "logs-test", "--rank", "1", "-n", "3"});
+  EXPECT_EQ(last.out, "line 4\na\\x1b[2Jb\nready\n") << last.err;
+  const Outcome none = run_paceline({"logs", "logs-test", "--rank", "1", "-n", "0"});
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(run_paceline({"logs", "logs-test"}).out, HasSubstr("[1] line 1\n"));
+  PacelineProcess follow({"logs", "-f", "logs-test"});
+  follow.wait_for_lines("[1] ready", 1);
+  std::ofstream(job.process().temporary() + "/go") << "";
+  EXPECT_EQ(job.process().wait().exit_code, 0);
+  const Outcome outcome = follow.wait();
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("[0] last 0\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[1] last 1\n"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
+}
+
+TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
+  PacelineProcess paceline(
+      {"run", "--nproc-per-node", "2", "--rdzv-id", "top-test", RECORDED_PROGRAM, "counts"});
+  paceline.wait_for_lines("waiting", 1);
+  const Outcome outcome =
+      run_paceline({"top", "top-test", "--json", "--once", "--interval", "0.5"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json["ranks"].size(), 2u);
+  for (const auto& rank : json["ranks"]) {
+    EXPECT_EQ(rank["state"], "running");
+    EXPECT_GT(rank["memory_bytes"], 1 << 20);
+    EXPECT_GT(rank["step"], 0);
+    EXPECT_GT(rank["samples_per_second"], 0);
+    EXPECT_NEAR(rank["waiting_share"].get<double>(), 0.25, 0.01);  // as the program says
+    EXPECT_GT(rank["operations_per_second"], 0);
+    EXPECT_THAT(rank["where"].get<std::string>(), HasSubstr("all_reduce #"));
+  }
+  const Outcome table = run_paceline({"top", "top-test", "--interval", "0.2"});  // no terminal
+  EXPECT_THAT(table.out, StartsWith("top-test  "));
+  EXPECT_THAT(table.out, HasSubstr("SAMPLES/S"));
+  EXPECT_THAT(table.out, Not(HasSubstr("\x1b")));
+  const std::string temporary = paceline.temporary();
+  EXPECT_EQ(run_paceline({"stop", "top-test"}).exit_code, 0);
+  paceline.wait();
+}
+
+TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
+  Job one("same-1"), two("same-2");
+  const Outcome missing = run_paceline({"stop", "other"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("no job 'other'; there are "));
+  const Outcome both = run_paceline({"logs", "same-"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("'same-' may be "));
+  EXPECT_EQ(run_paceline({"stop", "a", "b"}).exit_code, 2);
+  EXPECT_EQ(run_paceline({"ps", "x"}).exit_code, 2);
+  EXPECT_EQ(run_paceline({"top", "--interval", "0"}).exit_code, 2);
+  EXPECT_EQ(run_paceline({"logs", "same-1", "-n", "-3"}).exit_code, 2);
+  const std::string by_pid = std::to_string(two.process().pid());
+  EXPECT_EQ(run_paceline({"stop", by_pid}).out, "same-2 has ended\n");
+}
+
+TEST(JobSocket, is_asked_by_its_own_user_alone) {
+  if (getuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  Job job("private-test");
+  std::string name;
+  for (const std::string& mark : find_marks()) {
+    if (mark.find(std::to_string(listed(job.id())["launcher"].get<int>())) != std::string::npos) {
+      name = mark;
+    }
+  }
+  ASSERT_FALSE(name.empty());
+  EXPECT_THAT(ask_job(name, "describe", Deadline::after(10s)), HasSubstr("private-test"));
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    // The stranger does not look whose socket it is: the launcher must.
+    if (setuid(65534) != 0) _exit(9);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    name.copy(address.sun_path + 1, name.size());
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) _exit(8);
+    if (send(fd, "stop\n", 5, MSG_NOSIGNAL) < 0) _exit(0);
+    char byte = 0;
+    _exit(read(fd, &byte, 1) > 0 ? 7 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(stranger, &status, 0), stranger);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_FALSE(listed(job.id()).is_null());  // nobody stopped it
+  EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
+}
+
+TEST(JobSocket, takes_whatever_is_sent_to_it) {
+  Job job("noise-test");
+  std::string name;
+  for (const std::string& mark : find_marks()) {
+    if (mark.find(std::to_string(listed(job.id())["launcher"].get<int>())) != std::string::npos) {
+      name = mark;
+    }
+  }
+  for (const std::string& request :
+       {std::string(), std::string("nonsense"), std::string("crash"), std::string("crash x y"),
+        std::string("crash 1 11"), std::string(100'000, 'x'), std::string("a\nb\nc")}) {
+    try {
+      EXPECT_EQ(ask_job(name, request, Deadline::after(10s)), "") << request.substr(0, 20);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);  // closed while it was still being sent
+    }
+  }
+  EXPECT_FALSE(listed(job.id()).is_null());
+  EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace paceline::launch

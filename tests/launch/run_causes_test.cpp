@@ -1,0 +1,181 @@
+// What `paceline run` says about the end of a real rank: where it was, and why it ended.
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+// A sanitizer would handle these signals itself.
+const PacelineProcess::Variables kNoSanitizer = {
+    {"ASAN_OPTIONS",
+     "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:"
+     "detect_leaks=0"},
+    {"UBSAN_OPTIONS", "handle_segv=0"},
+    {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0:handle_sigfpe=0"}};
+
+std::vector<std::string> crash(const std::string& how, const char* ranks = "2") {
+  return {"run", "--nproc-per-node", ranks, CRASHING_PROGRAM, how};
+}
+
+// The innermost frame that is shown.
+std::string first_frame(const std::string& text) {
+  const auto at = text.find("    #0  ");
+  return at == std::string::npos ? "" : text.substr(at + 8, text.find('\n', at) - at - 8);
+}
+
+TEST(RunCauses, a_segmentation_fault_is_shown_with_the_names_of_functions) {
+  const Outcome outcome = run_paceline(crash("null"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 139);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGSEGV"));
+  EXPECT_THAT(first_frame(outcome.err), HasSubstr("write_to_nowhere")) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("compute_loss"), HasSubstr("train_step")));
+  EXPECT_THAT(outcome.err, HasSubstr("main"));
+  EXPECT_EQ(outcome.err.find("failed first"), outcome.err.rfind("failed first"));
+}
+
+TEST(RunCauses, threads_overflows_divisions_and_instructions_are_shown_as_well) {
+  for (const auto& [how, code, function] :
+       std::vector<std::tuple<std::string, int, std::string>>{{"thread", 139, "write_to_nowhere"},
+                                                              {"overflow", 139, "call_without_end"},
+                                                              {"zero", 136, "divide"},
+                                                              {"illegal", 132, "run_kernel"}}) {
+    const Outcome outcome = run_paceline(crash(how), kNoSanitizer);
+    EXPECT_EQ(outcome.exit_code, code) << how;
+    EXPECT_THAT(first_frame(outcome.err), HasSubstr(function)) << how << outcome.err;
+  }
+}
+
+TEST(RunCauses, an_uncaught_exception_is_shown_with_its_text_and_where_it_was_thrown) {
+  const Outcome outcome = run_paceline(crash("throws"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 134);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("cause: an uncaught exception: std::runtime_error: no such key: "
+                        "learning_rate"));
+  EXPECT_THAT(first_frame(outcome.err), HasSubstr("read_config")) << outcome.err;
+}
+
+TEST(RunCauses, a_failed_assertion_is_shown_with_its_text) {
+  const Outcome outcome = run_paceline(crash("asserts"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 134);
+  EXPECT_THAT(outcome.err, HasSubstr("cause: a failed assertion: value < 0"));
+  EXPECT_THAT(first_frame(outcome.err), HasSubstr("check_loss")) << outcome.err;
+}
+
+TEST(RunCauses, a_programs_own_handler_is_left_alone) {
+  const Outcome outcome = run_paceline(crash("handled"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 9);
+  EXPECT_EQ(first_frame(outcome.err), "");
+}
+
+TEST(RunCauses, a_variable_switches_the_report_off) {
+  auto variables = kNoSanitizer;
+  variables["PACELINE_CRASH_REPORT"] = "0";
+  const Outcome outcome = run_paceline(crash("null"), variables);
+  EXPECT_EQ(outcome.exit_code, 139);
+  EXPECT_EQ(first_frame(outcome.err), "");
+  EXPECT_THAT(outcome.err, HasSubstr("hint: a memory error"));
+}
+
+TEST(RunCauses, a_missing_shared_library_is_named) {
+  const FreshDirectory directory;
+  const std::string build =
+      "cd " + directory.path() +
+      " && echo 'int f() { return 0; }' > lib.c && echo 'int f(); int main() { "
+      "return f(); }' > main.c && cc -shared -fPIC lib.c -o libgone.so && cc "
+      "main.c -L. -lgone -o program && rm libgone.so";
+  ASSERT_EQ(std::system(build.c_str()), 0);
+  const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", directory.file("program")});
+  EXPECT_EQ(outcome.exit_code, 127);
+  EXPECT_THAT(outcome.err, HasSubstr("cause: the shared library libgone.so is missing"));
+}
+
+TEST(RunCauses, a_kill_by_hand_is_told_from_a_lack_of_memory) {
+  const Outcome outcome = run_paceline({"run", "sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("cause: killed by somebody"));
+}
+
+TEST(RunCauses, a_rank_that_leaves_while_others_wait_is_named) {
+  const Outcome outcome = run_paceline(crash("leaves", "3"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_THAT(outcome.err, HasSubstr("before: rank 1 ended with exit code 0"));
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: rank 1 (pid "));  // what the records tell
+}
+
+// A cgroup of its own with a limit of memory; empty where none can be made.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(std::size_t limit) {
+    for (const auto& [folder, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
+                                       std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+      const std::string path = std::string(folder) + "/paceline-test-" + std::to_string(getpid());
+      std::error_code error;
+      if (!std::filesystem::create_directory(path, error)) continue;
+      path_ = path;
+      std::ofstream setting(path + "/" + file);
+      if (setting << limit << std::flush) return;
+      std::filesystem::remove(path, error);
+      path_.clear();
+    }
+  }
+  ~MemoryGroup() {
+    std::error_code error;
+    for (int i = 0; i < 100 && !path_.empty() && !std::filesystem::remove(path_, error); ++i) {
+      usleep(50'000);  // the last process has ended and is not gone yet
+    }
+  }
+  std::string processes() const { return path_.empty() ? "" : path_ + "/cgroup.procs"; }
+
+ private:
+  std::string path_;
+};
+
+TEST(RunCauses, an_out_of_memory_kill_is_explained_with_the_limit) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more memory";
+#endif
+  const MemoryGroup group(200 << 20);
+  if (group.processes().empty()) GTEST_SKIP() << "no cgroup with a memory limit can be made here";
+  PacelineProcess paceline({"-c", "echo $$ > " + group.processes() +
+                                      " && exec " PACELINE_COMMAND
+                                      " run --nproc-per-node 2 " CRASHING_PROGRAM " memory"},
+                           kNoSanitizer, "/bin/sh");
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: out of memory: the kernel killed it at the cgroup's "
+                                     "limit of 200 MiB (/sys/fs/cgroup/"));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("; the rank used [12][0-9][0-9] MiB"));
+}
+
+TEST(RunCauses, a_full_dev_shm_is_named) {
+  if (getuid() != 0) GTEST_SKIP() << "mounting a small /dev/shm needs root";
+  PacelineProcess paceline({"-m", "sh", "-c",
+                            "mount -t tmpfs -o size=8m tmpfs /dev/shm && exec " PACELINE_COMMAND
+                            " run " CRASHING_PROGRAM " shm"},
+                           kNoSanitizer, "/usr/bin/unshare");
+  const Outcome outcome = paceline.wait();
+  if (outcome.exit_code == 1) GTEST_SKIP() << "no mount namespace here: " << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 135) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("cause: /dev/shm is full (0 MiB free of 8 MiB)"));
+  EXPECT_THAT(outcome.err, HasSubstr("fill_shared_memory"));
+}
+
+}  // namespace
+}  // namespace paceline::launch

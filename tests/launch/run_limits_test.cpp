@@ -1,0 +1,164 @@
+// Programs that behave badly and machines that give less than a job wants: a clear message, the
+// right exit code, nothing left behind.
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "paceline/core/socket.h"
+#include "paceline/launch/running_jobs.h"
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+
+std::set<std::string> entries_of(const std::string& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+TEST(RunLimits, a_rank_that_closes_its_output_is_no_failure) {
+  const Outcome outcome = run_paceline(
+      {"run", "--nproc-per-node", "2", "sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 0"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Outcome failure = run_paceline(
+      {"run", "--nproc-per-node", "2", "sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 6"});
+  EXPECT_EQ(failure.exit_code, 6);
+  EXPECT_THAT(failure.err, HasSubstr("it wrote nothing"));
+}
+
+TEST(RunLimits, a_gigabyte_in_one_line_keeps_the_launcher_small) {
+  const FreshDirectory logs;
+  std::filesystem::create_symlink("/dev/null", logs.file("rank-001.log"));
+  PacelineProcess paceline({"run", "--nproc-per-node", "2", "--log-dir", logs.path(), "sh", "-c",
+                            "[ $RANK = 0 ] && exit; head -c 1000000000 /dev/zero | tr '\\0' x; "
+                            "echo; grep VmHWM /proc/$PPID/status; exit 7"});
+  const Outcome outcome = paceline.wait(120s);
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_THAT(outcome.err, HasSubstr("  | ...xxxx"));  // its end, cut
+  EXPECT_LT(outcome.err.size(), 10'000U);
+  const auto at = outcome.err.find("VmHWM:");
+  ASSERT_NE(at, std::string::npos) << outcome.err;
+  EXPECT_LT(std::stol(outcome.err.substr(at + 6)), 64 << 10);  // KiB; of the agent
+}
+
+TEST(RunLimits, escapes_of_a_failing_rank_are_shown_as_text) {
+  const Outcome outcome = run_paceline(
+      {"run", "--nproc-per-node", "2", "sh", "-c",
+       "[ $RANK = 1 ] || sleep 60; printf '\\033]0;owned\\007\\033[2J\\n' >&2; exit 3"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("| \\x1b]0;owned\\x07\\x1b[2J"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("\x1b")));
+}
+
+TEST(RunLimits, a_log_folder_without_permission_costs_one_warning) {
+  if (getuid() != 0) GTEST_SKIP() << "becoming a user who may not write needs root";
+  const FreshDirectory directory;  // root's alone
+  PacelineProcess paceline(
+      {"--reuid=65534", "--regid=65534", "--clear-groups", PACELINE_COMMAND, "run",
+       "--nproc-per-node", "2", "--log-dir", directory.file("logs"), "sh", "-c", "echo ran"},
+      {}, "/usr/bin/setpriv");
+  const Outcome outcome = paceline.wait();
+  if (outcome.err.find("failed to execute") != std::string::npos) {
+    GTEST_SKIP() << "nobody may not execute this build: " << outcome.err;
+  }
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "ran\n");
+  EXPECT_THAT(outcome.err, HasSubstr("Permission denied; the job goes on"));
+}
+
+// A cgroup that allows so many processes; empty where none can be made.
+class ProcessGroup {
+ public:
+  explicit ProcessGroup(int limit) {
+    for (const char* folder : {"/sys/fs/cgroup/pids", "/sys/fs/cgroup"}) {
+      const std::string path = std::string(folder) + "/paceline-test-" + std::to_string(getpid());
+      std::error_code error;
+      if (!std::filesystem::create_directory(path, error)) continue;
+      path_ = path;
+      std::ofstream setting(path + "/pids.max");
+      if (setting << limit << std::flush) return;
+      std::filesystem::remove(path, error);
+      path_.clear();
+    }
+  }
+  ~ProcessGroup() {
+    std::error_code error;
+    for (int i = 0; i < 100 && !path_.empty() && !std::filesystem::remove(path_, error); ++i) {
+      usleep(50'000);  // the last process has ended and is not gone yet
+    }
+  }
+  std::string file(const std::string& name) const {
+    return path_.empty() ? "" : path_ + "/" + name;
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST(RunLimits, a_limit_of_processes_is_an_error_that_says_so_and_leaves_nobody) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer has threads of its own";
+#endif
+  for (int limit = 1; limit <= 8; ++limit) {
+    const ProcessGroup group(limit);
+    if (group.file("pids.max").empty()) {
+      GTEST_SKIP() << "no cgroup with a limit of processes can be made here";
+    }
+    PacelineProcess paceline(
+        {"-c", "echo $$ > " + group.file("cgroup.procs") +
+                   " && exec " PACELINE_COMMAND " run --nproc-per-node 4 sleep 0.5"},
+        {}, "/bin/sh");
+    const Outcome outcome = paceline.wait();
+    if (outcome.exit_code != 0) {
+      EXPECT_EQ(outcome.exit_code, 3) << limit << ": " << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr("pids cgroup")) << limit;
+    }
+    EXPECT_TRUE(outcome.exit_code == 3 || limit > 6) << limit << ": " << outcome.exit_code;
+  }
+}
+
+TEST(RunLimits, kill_9_of_the_launcher_leaves_no_port_socket_segment_or_folder) {
+  const auto shared = entries_of("/dev/shm");
+  PacelineProcess paceline({"run", "--nproc-per-node", "2", "--all-ranks", "sh", "-c",
+                            "trap '' TERM; echo port ${PACELINE_STORE#*:}; echo pid $$; "
+                            "echo mark $PACELINE_JOB_SOCKET; [ $RANK = 1 ] && kill -STOP $$; "
+                            "while :; do sleep 1; done"});
+  const std::string port = paceline.wait_for_lines("[0] port ", 1)[0];
+  const std::string mark = paceline.wait_for_lines("[0] mark ", 1)[0];
+  auto pids = open_pidfds(paceline.wait_for_lines("[0] pid ", 1));
+  for (Fd& pidfd : open_pidfds(paceline.wait_for_lines("[1] pid ", 1))) {
+    pids.push_back(std::move(pidfd));
+  }
+  EXPECT_THAT(find_marks(), testing::Contains(mark));
+  const std::string temporary = paceline.temporary();
+  paceline.send(SIGKILL);
+  EXPECT_TRUE(all_gone(pids, 10s));
+  const Deadline deadline = Deadline::after(10s);
+  const auto over = [&] {
+    const auto marks = find_marks();
+    return std::find(marks.begin(), marks.end(), mark) == marks.end();
+  };
+  while (!over() && !deadline.expired()) usleep(5'000);
+  EXPECT_TRUE(over());
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
+  EXPECT_EQ(entries_of("/dev/shm"), shared);
+  EXPECT_NO_THROW(listen_tcp({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))}));
+}
+
+}  // namespace
+}  // namespace paceline::launch

@@ -1,0 +1,82 @@
+#include "paceline/telemetry/step_gauge.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/harness/fresh_directory.h"
+
+namespace paceline {
+namespace {
+
+class StepGaugeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("PACELINE_FLIGHT_DIR", folder_.path().c_str(), 1);
+    setenv("PACELINE_FLIGHT_KEEP", "1", 1);
+    setenv("RANK", "7", 1);
+  }
+  void TearDown() override {
+    unsetenv("PACELINE_FLIGHT_DIR");
+    unsetenv("PACELINE_FLIGHT_KEEP");
+    unsetenv("RANK");
+  }
+  std::optional<StepReading> read() { return read_step_gauge(folder_.file("rank-007.steps")); }
+  FreshDirectory folder_;
+};
+
+TEST_F(StepGaugeTest, counts_for_whoever_looks_while_the_program_runs) {
+  StepGauge gauge;
+  ASSERT_TRUE(read());
+  EXPECT_EQ(read()->steps, 0u);
+  gauge.step(32, 0.5, 0.125);
+  gauge.step(16, 0.25, 0);
+  EXPECT_EQ(read()->pid, getpid());
+  EXPECT_EQ(read()->steps, 2u);
+  EXPECT_EQ(read()->samples, 48u);
+  EXPECT_DOUBLE_EQ(read()->seconds, 0.75);
+  EXPECT_DOUBLE_EQ(read()->communication_seconds, 0.125);
+}
+
+TEST_F(StepGaugeTest, goes_on_in_the_same_process_and_begins_anew_in_another) {
+  { StepGauge().step(1, 1, 0); }
+  { StepGauge().step(1, 1, 0); }
+  EXPECT_EQ(read()->steps, 2u);
+  std::fstream file(folder_.file("rank-007.steps"), std::ios::in | std::ios::out);
+  file.seekp(8);
+  file.put('\1').put('\0').put('\0').put('\0');
+  file.close();
+  StepGauge gauge;
+  EXPECT_EQ(read()->steps, 0u);
+}
+
+TEST_F(StepGaugeTest, leaves_nothing_unless_it_shall) {
+  unsetenv("PACELINE_FLIGHT_KEEP");
+  { StepGauge().step(1, 1, 0); }
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("rank-007.steps")));
+}
+
+TEST_F(StepGaugeTest, takes_nonsense_and_is_silent_where_it_cannot_write) {
+  StepGauge gauge;
+  gauge.step(-5, -1, -1);
+  EXPECT_EQ(read()->samples, 0u);
+  EXPECT_EQ(read()->seconds, 0.0);
+  setenv("PACELINE_FLIGHT_DIR", "/no/such/place", 1);
+  StepGauge().step(1, 1, 1);
+  unsetenv("PACELINE_FLIGHT_DIR");
+  StepGauge().step(1, 1, 1);
+}
+
+TEST_F(StepGaugeTest, a_file_that_is_none_is_not_read) {
+  EXPECT_FALSE(read_step_gauge(folder_.file("missing")));
+  std::ofstream(folder_.file("short")) << "PLSTEPS1";
+  EXPECT_FALSE(read_step_gauge(folder_.file("short")));
+  std::ofstream(folder_.file("other")) << std::string(64, 'x');
+  EXPECT_FALSE(read_step_gauge(folder_.file("other")));
+}
+
+}  // namespace
+}  // namespace paceline
