@@ -218,6 +218,11 @@ RunTexts texts_on_host(const RunTexts& texts, const std::vector<Host>& hosts, st
 
 HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLine& line,
                      const launch::LaunchOptions& options, const std::vector<Host>& hosts) {
+  if (hosts.size() > 1) {
+    refuse_with_hosts("--timeline", texts.timeline, line,
+                      "every host would write one; set PACELINE_TIMELINE_DIR to a folder that all "
+                      "hosts share, and then: paceline timeline FOLDER");
+  }
   HostsPlan plan;
   plan.version = version_number();
   plan.program_hint = "give --remote-paceline PATH if it is somewhere else on the hosts";

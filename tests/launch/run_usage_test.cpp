@@ -73,6 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "--ssh-command: 'ssh;x': no shell reads"},
         Refusal{{"--hosts", "a", "--start-timeout", "x"}, "--start-timeout: 'x'"},
         Refusal{{"--hosts", "a", "--tee", "4"}, "--tee: '4'"},
+        Refusal{{"--hosts", "a,b", "--timeline", "x"}, "--timeline does not go with --hosts"},
         Refusal{{"--master-port", "-5"}, "--master-port: '-5'"},
         Refusal{{"--master-port", "65536"}, "--master-port: '65536' is not a whole number from 1"},
         Refusal{{"--master-port", "29500x"}, "--master-port: '29500x'"},
