@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "paceline/core/check.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/line_formatter.h"
 
 #include "apps/submit_script.h"
@@ -131,7 +132,7 @@ std::string job(const SubmitRequest& request, const KubernetesRequest& kubernete
              "      - action: Ignore\n        onExitCodes:\n"
              "          containerName: paceline\n          operator: In\n"
              "          values: [{1}]\n",
-             request.num_nodes, kExitResume) +
+             request.num_nodes, kStoppedAsAgreed) +
          fmt::format(
              "  template:\n    metadata:\n      labels:\n"
              "        app.kubernetes.io/name: paceline\n"

@@ -9,10 +9,6 @@
 
 namespace paceline::apps {
 
-// The exit code of ranks that stopped because they were asked to, with their state saved: the job
-// is to be started again.
-inline constexpr int kExitResume = 85;
-
 // What both have in common.
 struct SubmitRequest {
   std::string job_name = "paceline";

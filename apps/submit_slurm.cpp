@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "paceline/core/check.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/shell_words.h"
 
@@ -81,7 +82,7 @@ while :; do
 done
 )",
                         command_text(run));
-  if (slurm.requeue) script += fmt::format(kRequeue, kExitResume);
+  if (slurm.requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);
   return script + "exit \"$code\"\n";
 }
 
