@@ -11,6 +11,7 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/consoles.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/failure_report.h"
@@ -258,7 +259,7 @@ void HostsAgent::on_end(std::size_t index) {
     if (host.lines[stream]) host.lines[stream]->finish(rest);
     (stream == 0 ? consoles_.out() : consoles_.err()).write(rest);
   }
-  if (host.exit_code == 0) return;
+  if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed) return;
   if (host.exit_code) {
     return fail(index, *host.exit_code,
                 fmt::format("{} failed with exit code {}", named(host), *host.exit_code));
@@ -389,6 +390,10 @@ void HostsAgent::pump_input() {
 
 int HostsAgent::exit_code() const {
   if (culprit_) return culprit_code_;
+  const bool agreed = std::all_of(hosts_.begin(), hosts_.end(), [](const HostState& host) {
+    return host.exit_code == kStoppedAsAgreed;
+  });
+  if (agreed) return kStoppedAsAgreed;
   if (stop_signal_ != 0) return 128 + stop_signal_;
   return abandoned_ ? 128 + SIGKILL : 0;
 }

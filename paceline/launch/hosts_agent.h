@@ -30,8 +30,9 @@ struct HostsPlan {
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 };
 
-// The exit code of the job: 0, that of the rank that failed first, 3 when a host could not be
-// reached or was lost, or 128 + N when signal N ended the launcher.
+// The exit code of the job: 0, that of the rank that failed first, kStoppedAsAgreed when all ranks
+// of all hosts stopped so, 3 when a host could not be reached or was lost, or 128 + N when signal N
+// ended the launcher.
 int run_on_hosts(const HostsPlan& plan, AgentChannel channel);
 
 }  // namespace paceline::launch

@@ -198,6 +198,16 @@ TEST_F(RunHosts, a_user_signal_is_passed_on_and_stops_nobody) {
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), 'h'), 4);  // of "caught"
 }
 
+TEST_F(RunHosts, an_agreed_stop_of_all_hosts_is_no_failure) {
+  PacelineProcess paceline(
+      ranks("trap 'sleep 0.$RANK; exit 85' USR1; " + ready() + "while :; do sleep 0.02; done"));
+  pids_of(paceline, 4);
+  paceline.send(SIGUSR1);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 85);
+  EXPECT_THAT(outcome.err, Not(HasSubstr("failed")));
+}
+
 TEST_F(RunHosts, ranks_that_ignore_signals_are_killed_everywhere) {
   PacelineProcess paceline(ranks("trap '' TERM; " + ready() + "while :; do sleep 1; done",
                                  {"--all-ranks", "--shutdown-timeout", "0.5"}));
