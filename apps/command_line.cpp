@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -79,6 +80,12 @@ Typed take_apart(const std::string& argument) {
   return typed;
 }
 
+bool variable_is_set(const CLI::Option& option) {
+  const char* value =
+      option.get_envname().empty() ? nullptr : std::getenv(option.get_envname().c_str());
+  return value != nullptr && *value != '\0';
+}
+
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
 }  // namespace
@@ -87,6 +94,16 @@ bool CommandLine::has(const std::string& name) const {
   return std::any_of(options.begin(), options.end(), [&](const std::string& option) {
     return option == name || option.starts_with(name + "=");
   });
+}
+
+std::string origin_of(const CLI::Option& option, const CommandLine& line) {
+  const std::string name = "--" + option.get_lnames().front();
+  if (line.has(name)) return "flag " + name;
+  if (variable_is_set(option)) return "variable " + option.get_envname();
+  for (const CommandLine::Default& one : line.defaults) {
+    if (one.name == name) return one.source;
+  }
+  return "default";
 }
 
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -136,8 +153,15 @@ CommandLine split_around_word(const CLI::App& app, const std::vector<std::string
 }
 
 bool take_options(CLI::App& app, const CommandLine& line) {
+  std::vector<std::string> options = line.options;
+  for (const CommandLine::Default& one : line.defaults) {
+    const CLI::Option* option = app.get_option_no_throw(one.name);
+    if (line.has(one.name) || variable_is_set(*option)) continue;
+    if (!one.is_flag) options.push_back(one.name + "=" + one.value);
+    if (one.is_flag && one.value == "true") options.push_back(one.name);
+  }
   try {
-    app.parse(std::vector<std::string>(line.options.rbegin(), line.options.rend()));
+    app.parse(std::vector<std::string>(options.rbegin(), options.rend()));
     return true;
   } catch (const CLI::CallForHelp&) {
     return false;

@@ -16,6 +16,15 @@ struct CommandLine {
   std::vector<std::string> options;  // "--name=value" or "--flag", with dashes
   std::vector<std::string> program;  // the program and its arguments, untouched
 
+  // What counts when neither the command line nor a variable says anything.
+  struct Default {
+    std::string name;  // "--name"
+    std::string value;
+    bool is_flag = false;  // `value` is true or false
+    std::string source;    // "file paceline.toml, line 3", for messages
+  };
+  std::vector<Default> defaults;
+
   // True when the option was typed, so that its value did not come from the environment.
   bool has(const std::string& name) const;
 };
@@ -27,8 +36,12 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
 // Throws UsageError.
 CommandLine split_around_word(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// Lets `app` take the options, and the variables of those that were not typed. False when --help
-// was among them. Throws UsageError.
+// Lets `app` take the options, the variables of those that were not typed, and the defaults of
+// those that neither says. False when --help was among them. Throws UsageError.
 bool take_options(CLI::App& app, const CommandLine& line);
+
+// Where the value of `option` comes from: "flag --name", "variable PET_NAME", what a default's
+// source says, or "default".
+std::string origin_of(const CLI::Option& option, const CommandLine& line);
 
 }  // namespace paceline::apps

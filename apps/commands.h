@@ -12,13 +12,20 @@ using Arguments = std::vector<std::string>;
 
 int advise_command(const Arguments& arguments);
 int run_command(const Arguments& arguments);
+// A script for bash, zsh or fish.
+int completion_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
+// The launcher's end on another host, which the launcher starts (remote_end.h). Not shown in the
+// help.
+int remote_agent_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
 int logs_command(const Arguments& arguments);
 int ps_command(const Arguments& arguments);
 int stacks_command(const Arguments& arguments);
 int stop_command(const Arguments& arguments);
+// Writes a job for SLURM or Kubernetes.
+int submit_command(const Arguments& arguments);
 int timeline_command(const Arguments& arguments);
 int top_command(const Arguments& arguments);
 int topo_command(const Arguments& arguments);

@@ -1,17 +1,12 @@
 // The command `paceline`: finds the subcommand and turns errors into messages and exit codes.
 
-#include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "paceline/core/error.h"
-#include "paceline/launch/program.h"
-
 #include "apps/commands.h"
-#include "apps/message.h"
+#include "apps/guarded.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
@@ -22,16 +17,19 @@ namespace {
 struct Command {
   const char* name;
   int (*run)(const Arguments&);
-  const char* summary;
+  const char* summary;  // null: not for users
 };
 
 constexpr Command kCommands[] = {
     {"run", run_command, "start a program as several ranks that train together"},
+    {"submit", submit_command, "write a job for SLURM or Kubernetes from the same flags"},
     {"advise", advise_command,
      "try your program with several ranks and threads, recommend the best"},
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"bench", bench_command, "measure collectives, alone or beside other libraries"},
     {"doctor", doctor_command, "say what this machine and this build can do"},
+    {"completion", completion_command, "print a script that completes commands in your shell"},
+    {"remote-agent", remote_agent_command, nullptr},
     {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
     {"timeline", timeline_command, "put what ranks recorded into one trace for Perfetto"},
     {"ps", ps_command, "list your jobs on this machine"},
@@ -43,8 +41,9 @@ constexpr Command kCommands[] = {
 
 void print_help() {
   fmt::print("Usage: paceline COMMAND [options]\n\nDistributed training for C++.\n\nCommands:\n");
-  for (const Command& command : kCommands)
-    fmt::print("  {:<10} {}\n", command.name, command.summary);
+  for (const Command& command : kCommands) {
+    if (command.summary != nullptr) fmt::print("  {:<10} {}\n", command.name, command.summary);
+  }
   fmt::print(
       "\nOptions:\n  -h,--help  this text; paceline COMMAND --help for a command\n"
       "  --version  version, compiler, features\n\n"
@@ -69,7 +68,7 @@ int dispatch(const Arguments& arguments) {
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
-    names.emplace_back(command.name);
+    if (command.summary != nullptr) names.emplace_back(command.name);
   }
   const std::string meant = nearest(name, names);
   throw UsageError(fmt::format("unknown command '{}'{}; see paceline --help", name,
@@ -79,18 +78,7 @@ int dispatch(const Arguments& arguments) {
 int run(const Arguments& arguments) {
   const std::string who =
       arguments.empty() || arguments[0].starts_with("-") ? "paceline" : "paceline " + arguments[0];
-  try {
-    return dispatch(arguments);
-  } catch (const UsageError& error) {
-    say(fmt::format("{}: {}", who, error.what()));
-    return kExitUsage;
-  } catch (const launch::ProgramError& error) {
-    say(fmt::format("{}: {}", who, error.what()));
-    return error.exit_code();
-  } catch (const Error& error) {
-    say(fmt::format("{}: {}", who, error.what()));
-    return error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
-  }
+  return guarded(who, [&] { return dispatch(arguments); });
 }
 
 }  // namespace

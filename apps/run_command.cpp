@@ -1,17 +1,22 @@
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "paceline/launch/agent.h"
+#include "paceline/launch/hosts_agent.h"
 #include "paceline/launch/placement_warnings.h"
 #include "paceline/launch/program.h"
 #include "paceline/launch/supervisor.h"
 #include "paceline/launch/worker_environment.h"
 
 #include "apps/commands.h"
+#include "apps/flag_file.h"
+#include "apps/hosts_options.h"
 #include "apps/message.h"
 #include "apps/run_options.h"
+#include "apps/run_part.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
 
@@ -19,7 +24,7 @@ namespace paceline::apps {
 namespace {
 
 constexpr const char* kExamples = R"(
-Every option can also be set by its variable; the command line wins.
+Every option can also be set by its variable, or in paceline.toml; the command line wins.
 
 Examples:
   paceline run --nproc-per-node 2 ./train --epochs 3
@@ -27,6 +32,7 @@ Examples:
   paceline run --nproc-per-node 4 --all-ranks python3 train.py
   paceline run --nproc-per-node 2 --dry-run ./train
   paceline run --nproc-per-node 4 --bind numa ./train
+  paceline run --hosts a:4,b:4 ./train
   paceline run --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 ./train)";
 
 // Threads that the user chose by a variable count as much as those of --threads-per-rank.
@@ -63,35 +69,80 @@ struct RunFormatter : CLI::Formatter {
   }
 };
 
-}  // namespace
+// What one call of `paceline run` goes through: options, then this machine or several hosts.
+class Run {
+ public:
+  explicit Run(std::optional<launch::HostPart> part) : part_(std::move(part)) {
+    app_.footer(kExamples);
+    auto formatter = std::make_shared<RunFormatter>();
+    formatter->column_width(34);
+    app_.formatter(formatter);
+    app_.get_help_ptr()->group("Help");
+    declare_run_options(app_, texts_);
+  }
 
-int run_command(const Arguments& arguments) {
-  CLI::App app("Starts PROGRAM as several ranks that train together.", "paceline run");
-  app.footer(kExamples);
-  auto formatter = std::make_shared<RunFormatter>();
-  formatter->column_width(34);
-  app.formatter(formatter);
-  app.get_help_ptr()->group("Help");
-  RunTexts texts;
-  declare_run_options(app, texts);
-  const CommandLine line = split_command_line(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
+  int run(const Arguments& arguments);
+
+ private:
+  int run_here();
+  int run_on(const std::vector<launch::Host>& hosts);
+
+  CLI::App app_{"Starts PROGRAM as several ranks that train together.", "paceline run"};
+  RunTexts texts_;
+  CommandLine line_;
+  std::optional<launch::HostPart> part_;
+  const Topology topology_ = discover_topology();
+};
+
+int Run::run(const Arguments& arguments) {
+  line_ = split_command_line(app_, arguments);
+  if (!part_) read_flag_file(app_, "run", line_);
+  if (!take_options(app_, line_)) {
+    fmt::print("{}", app_.help());
     return 0;
   }
-  const Topology topology = discover_topology();
+  const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
+  return hosts ? run_on(*hosts) : run_here();
+}
+
+int Run::run_here() {
   launch::LaunchPlan plan;
-  plan.options = check_run_options(texts, line, topology);
+  plan.options = check_run_options(texts_, line_, topology_);
+  plan.options.part = part_;
+  plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
   const char* path = std::getenv("PATH");
   plan.program_path =
       launch::find_program(plan.options.command.front(), path != nullptr ? path : "");
-  plan.placement = launch::plan_placement(topology, placement_request(plan.options));
-  if (texts.print_config) fmt::print("{}", config_text(plan, texts, line));
-  if (texts.dry_run) fmt::print("{}", dry_run_text(plan));
-  if (texts.dry_run || texts.print_config) return 0;
-  report(plan, topology);
+  if (texts_.print_config) fmt::print("{}", config_text(app_, plan, texts_, line_));
+  if (texts_.dry_run) fmt::print("{}", dry_run_text(plan));
+  if (texts_.dry_run || texts_.print_config) return 0;
+  report(plan, topology_);
   return launch::run_supervised(
       [&](launch::AgentChannel channel) { return launch::run_agent(plan, std::move(channel)); });
+}
+
+// The options are checked here too, so that a wrong one costs no connection.
+int Run::run_on(const std::vector<launch::Host>& hosts) {
+  launch::LaunchPlan first;
+  first.options = check_run_options(texts_on_host(texts_, hosts, 0), line_, topology_);
+  first.program_path = first.options.command.front();  // every host looks for it itself
+  const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
+  if (texts_.print_config) {
+    first.placement = launch::plan_placement(topology_, placement_request(first.options));
+    fmt::print("{}", config_text(app_, first, texts_, line_));
+  }
+  if (texts_.dry_run) fmt::print("{}", hosts_preview(plan));
+  if (texts_.dry_run || texts_.print_config) return 0;
+  return launch::run_supervised(
+      [&](launch::AgentChannel channel) { return launch::run_on_hosts(plan, std::move(channel)); });
+}
+
+}  // namespace
+
+int run_command(const Arguments& arguments) { return Run(std::nullopt).run(arguments); }
+
+int run_part(const Arguments& arguments, const launch::HostPart& part) {
+  return Run(part).run(arguments);
 }
 
 }  // namespace paceline::apps

@@ -33,7 +33,14 @@ class Checker {
 
   // Where the value of `flag` comes from, for messages.
   std::string source(const std::string& flag) const {
-    return line_.has(flag) ? flag : variable_of(flag);
+    if (line_.has(flag)) return flag;
+    const std::string variable = variable_of(flag);
+    const char* value = std::getenv(variable.c_str());
+    if (value != nullptr && *value != '\0') return variable;
+    for (const CommandLine::Default& one : line_.defaults) {
+      if (one.name == flag) return one.source + ": " + flag.substr(2);
+    }
+    return flag;
   }
 
   [[noreturn]] void refuse(const std::string& flag, const std::string& text,
@@ -211,6 +218,20 @@ launch::Binding choose_binding(const Checker& checker, const RunTexts& texts) {
 
 }  // namespace
 
+std::string source_of(const std::string& flag, const CommandLine& line) {
+  return Checker(line).source(flag);
+}
+
+long check_integer(const CommandLine& line, const std::string& flag, const std::string& text,
+                   long min, long max) {
+  return Checker(line).integer(flag, text, min, max);
+}
+
+std::chrono::nanoseconds check_seconds(const CommandLine& line, const std::string& flag,
+                                       const std::string& text) {
+  return parse_seconds(Checker(line), flag, text);
+}
+
 std::string variable_of(const std::string& flag) {
   std::string name = "PET_" + flag.substr(2);
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
@@ -264,6 +285,18 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
       .flag("--report-bindings", texts.report_bindings, "Say which cores each rank got");
 
   Group machines(app, "Machines");
+  machines.value("--hosts", texts.hosts, "LIST", "",
+                 "Start on these hosts, through ssh: a:4,b:4 (4 ranks on each)");
+  machines.value("--hostfile", texts.hostfile, "FILE", "",
+                 "The same from a file, one host a line: a slots=4");
+  machines.value("--ssh-command", texts.ssh_command, "CMD", "",
+                 "How to reach a host [ssh with BatchMode]; gets HOST and one command");
+  machines.value("--remote-paceline", texts.remote_paceline, "PATH", "",
+                 "Where paceline is on the hosts [where it is here]");
+  machines.value("--export", texts.export_names, "NAMES", "",
+                 "Variables to set on the hosts, besides PACELINE_*, OMP_* and those of BLAS");
+  machines.value("--start-timeout", texts.start_timeout, "S", "30",
+                 "Seconds until every host has answered");
   machines.flag("--standalone", texts.standalone, "One machine, free ports (what happens anyway)");
   machines.value("--nnodes", texts.nnodes, "N", "1", "Machines of the job");
   machines.value("--node-rank", texts.node_rank, "R", "0", "Which of them this one is");
@@ -297,6 +330,8 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   watching.value("--straggler-after", texts.straggler_after, "S", "30",
                  "Seconds for which a rank keeps the others waiting until it is said; 0: never");
   Group help(app, "Help");
+  help.value("--config", texts.config, "FILE", "",
+             "Options for every day, under [run] [paceline.toml, if there is one]");
   help.flag("--dry-run", texts.dry_run, "Say what would be started, start nothing");
   help.flag("--print-config", texts.print_config,
             "Say each option's value and where it comes from, start nothing");

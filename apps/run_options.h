@@ -3,6 +3,7 @@
 // The options of `paceline run`: declared once for CLI11 (help, environment variables), then
 // checked into LaunchOptions.
 
+#include <chrono>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -17,8 +18,9 @@ namespace paceline::apps {
 // As typed, or as the PET_* variables say. Empty: not given.
 struct RunTexts {
   std::string nproc_per_node, nnodes, node_rank, master_addr, master_port, rdzv_id;
+  std::string hosts, hostfile, ssh_command, remote_paceline, export_names, start_timeout;
   std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, local_ranks_filter,
-      shutdown_timeout, timeline, hang_timeout, hang_action, straggler_after;
+      shutdown_timeout, timeline, hang_timeout, hang_action, straggler_after, config;
   bool standalone = false, encrypt = false, report_bindings = false;
   bool all_ranks = false, dry_run = false, print_config = false;
 };
@@ -33,6 +35,17 @@ launch::PlacementRequest check_rank_options(const RunTexts& texts, const Command
 // Throws UsageError: flag or variable, value and range named. `topology` answers "auto".
 launch::LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
                                         const Topology& topology);
+
+// Where the value of `flag` comes from, for messages: the flag, its variable, or a file's line.
+std::string source_of(const std::string& flag, const CommandLine& line);
+
+// A whole number from `min` to `max`, or UsageError.
+long check_integer(const CommandLine& line, const std::string& flag, const std::string& text,
+                   long min, long max);
+
+// Seconds, or UsageError.
+std::chrono::nanoseconds check_seconds(const CommandLine& line, const std::string& flag,
+                                       const std::string& text);
 
 // "PET_NPROC_PER_NODE" of "--nproc-per-node".
 std::string variable_of(const std::string& flag);

@@ -1,13 +1,12 @@
 #include "apps/start_preview.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "paceline/launch/placement_warnings.h"
+#include "paceline/launch/shell_words.h"
 #include "paceline/launch/worker_environment.h"
 
 #include "apps/binding_option.h"
@@ -17,25 +16,15 @@ namespace {
 
 using launch::LaunchOptions;
 
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("_-./=:,+@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 struct ConfigLine {
   std::string flag, value, source;
 };
 
 class Config {
  public:
-  Config(const launch::LaunchPlan& plan, const RunTexts& texts, const CommandLine& line)
-      : plan_(plan), options_(plan.options), texts_(texts), line_(line) {}
+  Config(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
+         const CommandLine& line)
+      : app_(app), plan_(plan), options_(plan.options), texts_(texts), line_(line) {}
 
   std::vector<ConfigLine> lines() {
     add_ranks();
@@ -59,6 +48,12 @@ class Config {
   }
 
   void add_machines() {
+    add_given("--hosts", texts_.hosts);
+    add_given("--hostfile", texts_.hostfile);
+    add_given("--ssh-command", texts_.ssh_command);
+    add_given("--remote-paceline", texts_.remote_paceline);
+    add_given("--export", texts_.export_names);
+    add_given("--start-timeout", texts_.start_timeout);
     add("--nnodes", fmt::to_string(options_.num_nodes));
     add("--node-rank", fmt::to_string(options_.node_rank));
     add("--standalone", texts_.standalone ? "yes" : "no");
@@ -66,6 +61,11 @@ class Config {
     add("--master-port",
         options_.master_port == 0 ? "a free one" : fmt::to_string(options_.master_port));
     add("--rdzv-id", options_.run_id, texts_.rdzv_id.empty() ? "default (random)" : "");
+  }
+
+  // Options of jobs on several hosts are shown only there.
+  void add_given(const std::string& flag, const std::string& value) {
+    if (!value.empty()) add(flag, value);
   }
 
   void add_output() {
@@ -92,16 +92,14 @@ class Config {
   }
 
   std::string source(const std::string& flag) const {
-    if (line_.has(flag)) return "flag " + flag;
-    const std::string variable = variable_of(flag);
-    const char* value = std::getenv(variable.c_str());
-    return value != nullptr && *value != '\0' ? "variable " + variable : "default";
+    return origin_of(*app_.get_option(flag), line_);
   }
 
   void add(const std::string& flag, const std::string& value, const std::string& where = "") {
     lines_.push_back({flag, value, where.empty() ? source(flag) : where});
   }
 
+  const CLI::App& app_;
   const launch::LaunchPlan& plan_;
   const LaunchOptions& options_;
   const RunTexts& texts_;
@@ -113,7 +111,8 @@ class Config {
 
 std::string command_text(const std::vector<std::string>& command) {
   std::string text;
-  for (const std::string& word : command) text += (text.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : command)
+    text += (text.empty() ? "" : " ") + launch::shell_quoted(word);
   return text;
 }
 
@@ -137,16 +136,17 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
     for (const auto& [name, value] : launch::added_variables(worker, inherited)) {
       const bool at_start =
           name == "PACELINE_STORE" || name == "PACELINE_SECRET_FD" || name == "MASTER_PORT";
-      text += fmt::format("  {}={}\n", name, at_start ? "(known at the start)" : quoted(value));
+      text += fmt::format("  {}={}\n", name,
+                          at_start ? "(known at the start)" : launch::shell_quoted(value));
     }
     text += fmt::format("  {}\n", command_text(options.command));
   }
   return text;
 }
 
-std::string config_text(const launch::LaunchPlan& plan, const RunTexts& texts,
+std::string config_text(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
                         const CommandLine& line) {
-  const auto lines = Config(plan, texts, line).lines();
+  const auto lines = Config(app, plan, texts, line).lines();
   std::size_t widest = 0;
   for (const ConfigLine& one : lines) widest = std::max(widest, one.value.size());
   std::string text;

@@ -11,14 +11,14 @@
 
 namespace paceline::apps {
 
-// As a shell would take it; only for reading.
+// As a shell would take it.
 std::string command_text(const std::vector<std::string>& command);
 
 // Every process with its cores, its memory, the variables it gets and its command.
 std::string dry_run_text(const launch::LaunchPlan& plan);
 
-// Every option: value in effect, and the flag, the variable or the default it comes from.
-std::string config_text(const launch::LaunchPlan& plan, const RunTexts& texts,
+// Every option: value in effect, and the flag, the variable, the file or the default it comes from.
+std::string config_text(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
                         const CommandLine& line);
 
 }  // namespace paceline::apps

@@ -7,6 +7,8 @@ std::string version_text() {
          PACELINE_BUILD_TYPE + ", " + PACELINE_LIBTORCH + ")";
 }
 
+std::string version_number() { return PACELINE_VERSION; }
+
 bool built_with_libtorch() { return PACELINE_WITH_LIBTORCH != 0; }
 
 }  // namespace paceline::apps

@@ -38,7 +38,7 @@ class Agent {
   Agent(const LaunchPlan& plan, AgentChannel channel)
       : plan_(plan),
         channel_(std::move(channel)),
-        consoles_(loop_),
+        consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
         logs_(plan.options.log_dir),
         flights_(inherited_environment(), logs_.problem().empty() ? logs_.path() : ""),
         timeline_(plan.options.timeline, logs_.problem().empty() ? logs_.path() : ""),

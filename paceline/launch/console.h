@@ -17,6 +17,7 @@ class Console {
  public:
   explicit Console(int fd) : fd_(fd) {}
   Console(Console&&) = default;
+  Console& operator=(Console&&) = default;
 
   void write(std::string_view bytes);
   // Writes what the reader takes now.

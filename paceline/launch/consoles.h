@@ -1,7 +1,8 @@
 #pragma once
 
 // The launcher's two consoles, stdout and stderr, written without ever waiting for their readers:
-// what does not fit waits until the loop sees room.
+// what does not fit waits until the loop sees room. In a job that a launcher on another host
+// started, the launcher's own words go to that one, as frames (remote_frames.h).
 
 #include <string>
 
@@ -12,13 +13,16 @@ namespace paceline::launch {
 
 class Consoles {
  public:
-  // `loop` must outlive it.
-  explicit Consoles(EventLoop& loop) : loop_(loop) {}
+  // `loop` must outlive it. `notices_fd`, when given, takes the launcher's own words as frames; it
+  // is not owned, and its reader never stops.
+  explicit Consoles(EventLoop& loop, int notices_fd = -1) : loop_(loop), notices_fd_(notices_fd) {}
 
   Console& out() { return out_.console; }
   Console& err() { return err_.console; }
   // The launcher's own words go to stderr.
-  void say(const std::string& text) { err_.console.write(text); }
+  void say(const std::string& text);
+  // The report about the rank that failed first, with its exit code.
+  void say_culprit(const std::string& text, int exit_code);
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
   // Once a turn: asks the loop for room where something waits.
   void watch_for_room();
@@ -30,6 +34,7 @@ class Consoles {
   };
 
   EventLoop& loop_;
+  int notices_fd_;
   Watched out_{Console(1)}, err_{Console(2)};
 };
 

@@ -72,7 +72,7 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
   }
   spec.stdin_fd = stdin_fd;
   spec.inherited_fd = secret.get();
-  const std::string prefix = plan.options.prefix_lines ? fmt::format("[{}] ", rank) : "";
+  const std::string prefix = plan.options.prefix_of(rank);
   auto output = std::make_unique<RankOutput>(context_.logs.open_log(rank, place_.generation),
                                              console_of(local_rank), prefix);
   return std::make_unique<RankProcess>(rank, std::move(spec), std::move(output));
@@ -239,7 +239,7 @@ void Generation::report(RankProcess& culprit) {
   if (logs.problem().empty()) context.log_path = logs.path_of(culprit.rank());
   context.finished = finished_;
   context_.watch.explain(*culprit.end(), context);
-  context_.consoles.say(failure_report(*culprit.end(), context));
+  context_.consoles.say_culprit(failure_report(*culprit.end(), context), culprit.end()->status());
 }
 
 std::chrono::duration<double> Generation::age() const {

@@ -17,6 +17,16 @@ namespace {
 
 constexpr std::size_t kMaxSecretFile = 4096;
 
+std::string secret_of_all_nodes(int num_nodes) {
+  const char* path = std::getenv("PACELINE_SECRET_FILE");
+  check(path != nullptr && *path != '\0',
+        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
+        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
+        "launcher start all nodes: --hosts",
+        num_nodes);
+  return read_secret_file(path);
+}
+
 }  // namespace
 
 std::string read_secret_file(const std::string& path) {
@@ -55,17 +65,17 @@ void JobServices::claim_one_node(const LaunchOptions& options) {
 }
 
 void JobServices::claim_several_nodes(const LaunchOptions& options) {
-  const char* path = std::getenv("PACELINE_SECRET_FILE");
-  check(path != nullptr && *path != '\0',
-        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
-        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret)",
-        options.num_nodes);
-  secret_text_ = read_secret_file(path);
+  if (options.part) {
+    secret_text_ = options.part->secret;
+  } else {
+    secret_text_ = secret_of_all_nodes(options.num_nodes);
+  }
   const Endpoint endpoint{options.master_addr, options.master_port};
   if (options.node_rank == 0) store_listener_ = listen_tcp(endpoint);
   addresses_.store = to_string(endpoint);
   addresses_.master_addr = options.master_addr;
-  addresses_.master_port = static_cast<std::uint16_t>(options.master_port + 1);
+  addresses_.master_port =
+      options.part ? options.part->rank_port : static_cast<std::uint16_t>(options.master_port + 1);
 }
 
 Fd JobServices::make_secret_fd() const {

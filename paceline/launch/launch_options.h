@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/placement.h"
+#include "paceline/launch/remote_job.h"
 
 namespace paceline::launch {
 
@@ -51,8 +53,17 @@ struct LaunchOptions {
   // A rank that keeps the others waiting for so long is said to; 0: never.
   std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
 
-  int world_size() const { return num_nodes * num_local_ranks; }
-  int rank_of(int local_rank) const { return node_rank * num_local_ranks + local_rank; }
+  std::optional<HostPart> part;  // when a launcher on another host started this one
+
+  int world_size() const { return part ? ranks_before(num_nodes) : num_nodes * num_local_ranks; }
+  int rank_of(int local_rank) const {
+    return (part ? ranks_before(node_rank) : node_rank * num_local_ranks) + local_rank;
+  }
+  // What stands before each of a rank's lines: "[3] ", "[host:3] " or nothing.
+  std::string prefix_of(int rank) const {
+    if (!prefix_lines) return "";
+    return "[" + (part ? part->host + ":" : "") + std::to_string(rank) + "] ";
+  }
   // In the first generation of a job whose nodes are all alike.
   NodePlace place() const {
     return {.node_rank = node_rank,
@@ -65,6 +76,13 @@ struct LaunchOptions {
     if (show_rank_0 && rank == 0) return {true, true};
     const auto index = static_cast<std::size_t>(local_rank);
     return index < console.size() ? console[index] : ConsoleStreams{};
+  }
+
+ private:
+  // Of the hosts before number `host`. Requires: part.
+  int ranks_before(int host) const {
+    const auto begin = part->ranks_per_host.begin();
+    return std::accumulate(begin, begin + host, 0);
   }
 };
 

@@ -11,6 +11,10 @@ set(SOURCES
   failure_report.cpp
   generation.cpp
   hang_watch.cpp
+  host_address.cpp
+  host_link.cpp
+  host_list.cpp
+  hosts_agent.cpp
   job_flights.cpp
   job_memory.cpp
   job_services.cpp
@@ -32,8 +36,12 @@ set(SOURCES
   rank_output.cpp
   rank_process.cpp
   rank_watch.cpp
+  remote_end.cpp
+  remote_frames.cpp
+  remote_job.cpp
   reserved_port.cpp
   running_jobs.cpp
+  shell_words.cpp
   spawn.cpp
   spawn_group.cpp
   stack_reader.cpp

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <vector>
 
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/rendezvous/slurm_lists.h"
 #include "paceline/rendezvous/variables.h"
 
 namespace paceline {
@@ -82,35 +82,14 @@ std::optional<Row> open_mpi_row(const GetVariable& variable) {
   return row;
 }
 
-// "2(x3),1" says 2, 2, 2 and 1 tasks on nodes 0 to 3. Nothing when the text is something else.
-std::optional<int> tasks_on_node(const std::string& text, int node) {
-  const char* at = text.data();
-  const char* end = at + text.size();
-  while (at < end) {
-    int tasks = 0, repeat = 1;
-    auto result = std::from_chars(at, end, tasks);
-    if (result.ec != std::errc() || tasks < 1) return std::nullopt;
-    at = result.ptr;
-    if (end - at > 2 && at[0] == '(' && at[1] == 'x') {
-      result = std::from_chars(at + 2, end, repeat);
-      if (result.ec != std::errc() || result.ptr == end || *result.ptr != ')') return std::nullopt;
-      at = result.ptr + 1;
-    }
-    if (node < repeat) return tasks;
-    node -= repeat;
-    if (at < end && *at++ != ',') return std::nullopt;
-  }
-  return std::nullopt;
-}
-
 std::optional<int> slurm_local_size(const GetVariable& variable) {
   const auto text = variable("SLURM_STEP_TASKS_PER_NODE");
   if (!text) return std::nullopt;
   const int node = read_number(variable, "SLURM_NODEID").value_or(0);
-  const auto tasks = tasks_on_node(*text, node);
-  check(tasks.has_value(), "SLURM_STEP_TASKS_PER_NODE='{}' says nothing about node {}", *text,
-        node);
-  return tasks;
+  const auto tasks = expand_task_counts(*text);
+  check(tasks && node < static_cast<int>(tasks->size()),
+        "SLURM_STEP_TASKS_PER_NODE='{}' says nothing about node {}", *text, node);
+  return (*tasks)[static_cast<std::size_t>(node)];
 }
 
 // A step whose only purpose is to start another launcher's helpers, or a shell to type in.

@@ -5,5 +5,6 @@ set(SOURCES
   launch_environment.cpp
   meeting_point.cpp
   rendezvous.cpp
+  slurm_lists.cpp
   variables.cpp)
 set(LIBRARIES fmt::fmt)

@@ -1,0 +1,22 @@
+#pragma once
+
+// `paceline run` where another launcher has already given out machines or started processes.
+
+#include <optional>
+#include <vector>
+
+#include "paceline/launch/host_list.h"
+#include "paceline/rendezvous/launch_environment.h"
+
+#include "apps/run_options.h"
+
+namespace paceline::apps {
+
+// The nodes of the SLURM job that this process runs in, with its tasks as slots; nothing outside of
+// one, or when the options say that this machine is meant, or that nodes are started by hand.
+// UsageError when mpirun or srun has started several of this launcher: each would be a job of its
+// own.
+std::optional<std::vector<launch::Host>> allocated_hosts(
+    const RunTexts& texts, const GetVariable& variable = process_environment());
+
+}  // namespace paceline::apps

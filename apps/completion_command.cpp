@@ -1,0 +1,232 @@
+// `paceline completion SHELL`: a script that completes commands and options in bash, zsh or fish.
+// It is made from what each command's --help says, so it cannot fall behind.
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/shell_words.h"
+
+#include "apps/commands.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+struct OptionHelp {
+  std::string name;  // "--log-dir" or "-t"
+  std::string text;  // the first line that explains it
+  bool takes_value = false;
+};
+
+struct CommandHelp {
+  std::string name, text;
+  std::vector<OptionHelp> options;
+};
+
+std::vector<std::string> lines_of(const std::string& arguments) {
+  const std::string own = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command = launch::shell_quoted(own) + " " + arguments + " --help";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  if (!pipe) throw system_error("asking " + own + " for its help");
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (const std::size_t length = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) {
+    text.append(buffer.data(), length);
+  }
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// "  -t,--tee 0-3  (Env:PET_TEE)": the names, and whether a value stands behind them. The text is
+// on this line or on the next.
+std::vector<OptionHelp> options_in(const std::string& line, const std::string& next) {
+  std::vector<OptionHelp> options;
+  if (!line.starts_with("  -")) return options;
+  const auto end = line.find_first_of(" \t", 2);
+  std::istringstream names(line.substr(2, end - 2));
+  const bool value = end != std::string::npos && end + 1 < line.size() && line[end + 1] != ' ' &&
+                     line[end + 1] != '(';
+  const auto variable = line.find("(Env:");
+  const auto gap = variable == std::string::npos ? line.find("  ", 2) : line.find(')', variable);
+  auto text = gap == std::string::npos ? "" : line.substr(gap + 1);
+  if (text.find_first_not_of(' ') == std::string::npos) text = next;
+  const auto begin = text.find_first_not_of(' ');
+  text = begin == std::string::npos ? "" : text.substr(begin);
+  for (std::string name; std::getline(names, name, ',');) options.push_back({name, text, value});
+  return options;
+}
+
+bool knows(const CommandHelp& command, const std::string& name) {
+  return std::any_of(command.options.begin(), command.options.end(),
+                     [&](const OptionHelp& option) { return option.name == name; });
+}
+
+std::vector<CommandHelp> all_commands() {
+  std::vector<CommandHelp> commands;
+  bool in_commands = false;
+  for (const std::string& line : lines_of("")) {
+    if (line.empty()) in_commands = false;
+    if (in_commands) {
+      const auto end = line.find(' ', 2);
+      const auto text = line.find_first_not_of(' ', end);
+      commands.push_back({line.substr(2, end - 2), line.substr(text), {}});
+    }
+    in_commands = in_commands || line == "Commands:";
+  }
+  for (CommandHelp& command : commands) {
+    const auto lines = lines_of(command.name);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      for (OptionHelp& option : options_in(lines[i], i + 1 < lines.size() ? lines[i + 1] : "")) {
+        if (!knows(command, option.name)) command.options.push_back(std::move(option));
+      }
+    }
+  }
+  return commands;
+}
+
+std::string names_of(const CommandHelp& command, bool only_with_value) {
+  std::string names;
+  for (const OptionHelp& option : command.options) {
+    if (!only_with_value || option.takes_value) names += (names.empty() ? "" : " ") + option.name;
+  }
+  return names;
+}
+
+std::string bash_script(const std::vector<CommandHelp>& commands) {
+  std::string names, options, values;
+  for (const CommandHelp& command : commands) {
+    names += (names.empty() ? "" : " ") + command.name;
+    options += fmt::format("    {}) options='{}'; values=' {} ' ;;\n", command.name,
+                           names_of(command, false), names_of(command, true));
+  }
+  return fmt::format(
+      R"(# bash completion of paceline; put it into ~/.local/share/bash-completion/completions/paceline
+_paceline() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} words= options= values= word i first=2
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W '{0} --help --version' -- "$current"))
+    return
+  fi
+  case ${{COMP_WORDS[1]}} in
+{1}  esac
+  case ${{COMP_WORDS[1]}} in
+    submit) words='slurm kubernetes' first=3 ;;
+    completion) words='bash zsh fish' first=3 ;;
+  esac
+  if [ "$COMP_CWORD" -lt "$first" ]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+    return
+  fi
+  # Behind the program everything is the program's; files are the best guess.
+  for ((i = first; i < COMP_CWORD; ++i)); do
+    word=${{COMP_WORDS[i]}}
+    case $word in
+      =) ;;
+      --) compopt -o default; return ;;
+      -*) case $values in *" $word "*) [ $((i + 1)) -lt "$COMP_CWORD" ] && ((++i)) ;; esac ;;
+      *) [ "${{COMP_WORDS[i - 1]}}" = = ] || {{ compopt -o default; return; }} ;;
+    esac
+  done
+  if [[ $current == -* ]]; then
+    COMPREPLY=($(compgen -W "$options" -- "$current"))
+  else
+    compopt -o default
+  fi
+}}
+complete -F _paceline paceline
+)",
+      names, options);
+}
+
+// What zsh and fish show beside an option: single-quoted, without what they would read in it.
+std::string plain(const std::string& text) {
+  std::string kept;
+  for (const char c : text)
+    kept += std::string_view("'[]:\\").find(c) == std::string_view::npos ? c : ' ';
+  return kept;
+}
+
+std::string zsh_script(const std::vector<CommandHelp>& commands) {
+  std::string names, cases;
+  for (const CommandHelp& command : commands) {
+    names += fmt::format("    '{}:{}'\n", command.name, plain(command.text));
+    cases += fmt::format("    {}) _arguments -S \\\n", command.name);
+    for (const OptionHelp& option : command.options) {
+      cases += fmt::format("      '{}[{}]{}' \\\n", option.name, plain(option.text),
+                           option.takes_value ? ":value:_files" : "");
+    }
+    cases += "      '*::program:_normal' ;;\n";
+  }
+  return fmt::format(R"(#compdef paceline
+# zsh completion of paceline; put it as _paceline into a folder of $fpath
+_paceline() {{
+  local -a commands
+  commands=(
+{0}  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+    return
+  fi
+  shift words
+  (( CURRENT-- ))
+  case $words[1] in
+{1}  esac
+}}
+compdef _paceline paceline
+)",
+                     names, cases);
+}
+
+std::string fish_script(const std::vector<CommandHelp>& commands) {
+  std::string text =
+      "# fish completion of paceline; put it into ~/.config/fish/completions/paceline.fish\n";
+  for (const CommandHelp& command : commands) {
+    text += fmt::format("complete -c paceline -n __fish_use_subcommand -f -a {} -d '{}'\n",
+                        command.name, plain(command.text));
+    for (const OptionHelp& option : command.options) {
+      const bool is_long = option.name.starts_with("--");
+      text +=
+          fmt::format("complete -c paceline -n '__fish_seen_subcommand_from {}' {} {}{} -d '{}'\n",
+                      command.name, is_long ? "-l" : "-s", option.name.substr(is_long ? 2 : 1),
+                      option.takes_value ? " -r" : "", plain(option.text));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+int completion_command(const Arguments& arguments) {
+  const std::string shell = arguments.size() == 1 ? arguments[0] : "";
+  if (shell == "--help" || shell == "-h") {
+    fmt::print(
+        "Usage: paceline completion bash|zsh|fish\n\nPrints a script that completes commands and "
+        "options.\n\nExamples:\n  source <(paceline completion bash)\n  paceline completion zsh > "
+        "~/.zsh/functions/_paceline\n  paceline completion fish > "
+        "~/.config/fish/completions/paceline.fish\n");
+    return 0;
+  }
+  if (shell != "bash" && shell != "zsh" && shell != "fish") {
+    throw UsageError("give one shell: paceline completion bash, zsh or fish");
+  }
+  const auto commands = all_commands();
+  fmt::print("{}", shell == "bash"  ? bash_script(commands)
+                   : shell == "zsh" ? zsh_script(commands)
+                                    : fish_script(commands));
+  return 0;
+}
+
+}  // namespace paceline::apps

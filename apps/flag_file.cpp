@@ -1,0 +1,196 @@
+#include "apps/flag_file.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string_view>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "paceline/core/fd.h"
+#include "paceline/launch/line_formatter.h"
+
+#include "apps/suggestion.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+constexpr const char* kUsualName = "paceline.toml";
+constexpr std::size_t kMaxFile = 1 << 20;
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+  throw UsageError(fmt::format("{}: {}", where, launch::neutralise(what)));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+bool is_key(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return c < 0x80 && (std::isalnum(c) != 0 || c == '-' || c == '_');
+  });
+}
+
+bool is_number(std::string_view text) {
+  double value = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status == std::errc() && stop == text.data() + text.size();
+}
+
+// The string that begins at `text`; what follows it may only be a comment.
+std::string take_string(std::string_view text, const std::string& where) {
+  const char quote = text.front();
+  std::string value;
+  std::size_t at = 1;
+  for (; at < text.size() && text[at] != quote; ++at) {
+    const bool escaped = quote == '"' && text[at] == '\\';
+    if (!escaped) {
+      value += text[at];
+      continue;
+    }
+    const char next = at + 1 < text.size() ? text[++at] : '\0';
+    if (next != '"' && next != '\\') refuse(where, "after a backslash only \" or \\ may stand");
+    value += next;
+  }
+  if (at == text.size()) refuse(where, fmt::format("the string has no closing {}", quote));
+  const auto rest = trimmed(text.substr(at + 1));
+  if (!rest.empty() && rest.front() != '#') refuse(where, fmt::format("'{}' is too much", rest));
+  return value;
+}
+
+void take_value(FlagFileEntry& entry, std::string_view text, const std::string& where) {
+  if (!text.empty() && (text.front() == '"' || text.front() == '\'')) {
+    entry.value = take_string(text, where);
+  } else {
+    const auto bare = trimmed(text.substr(0, text.find('#')));
+    entry.is_flag = bare == "true" || bare == "false";
+    if (!entry.is_flag && !is_number(bare)) {
+      refuse(where, fmt::format("'{}' is not a number, true, false or a string in quotes", bare));
+    }
+    entry.value = bare;
+  }
+  if (entry.value.empty()) refuse(where, fmt::format("{}: the value is empty", entry.key));
+}
+
+std::string take_section(std::string_view text, const std::string& where) {
+  const auto end = text.find(']');
+  const auto name = trimmed(text.substr(1, end == std::string_view::npos ? end : end - 1));
+  const auto rest = end == std::string_view::npos ? "]" : trimmed(text.substr(end + 1));
+  if (!is_key(name) || (!rest.empty() && rest.front() != '#')) {
+    refuse(where, fmt::format("'{}' is not the name of a command in brackets", text));
+  }
+  if (name != "run" && name != "submit") {
+    refuse(where, fmt::format("[{}] is none of [run] and [submit]", name));
+  }
+  return std::string(name);
+}
+
+FlagFileEntry take_entry(std::string_view text, const std::string& command, int line,
+                         const std::string& where) {
+  const auto equals = text.find('=');
+  FlagFileEntry entry{.command = command, .key = std::string(trimmed(text.substr(0, equals)))};
+  entry.line = line;
+  std::replace(entry.key.begin(), entry.key.end(), '_', '-');
+  if (equals == std::string_view::npos || !is_key(entry.key)) {
+    refuse(where, fmt::format("'{}' is not option = value", text));
+  }
+  if (command.empty()) refuse(where, "options stand behind the name of their command: [run]");
+  take_value(entry, trimmed(text.substr(equals + 1)), where);
+  return entry;
+}
+
+std::string read_file(int fd, const std::string& path) {
+  std::string text(kMaxFile + 1, '\0');
+  const ssize_t length = read(fd, text.data(), text.size());
+  if (length < 0) refuse(path, std::strerror(errno));
+  if (length > static_cast<ssize_t>(kMaxFile)) refuse(path, "it is larger than 1 MiB");
+  text.resize(static_cast<std::size_t>(length));
+  return text;
+}
+
+void require_own(int fd, const std::string& path) {
+  struct stat status {};
+  fstat(fd, &status);
+  const bool own = status.st_uid == geteuid() || status.st_uid == 0;
+  if (own && (status.st_mode & S_IWOTH) == 0) return;
+  refuse(path, "it belongs to somebody else or everybody may write it; it is not read");
+}
+
+// Of the command line, else the usual one where it exists, else "".
+std::string chosen_path(const CommandLine& line) {
+  for (const std::string& option : line.options) {
+    if (option.starts_with("--config=")) return option.substr(std::strlen("--config="));
+  }
+  const char* variable = std::getenv("PET_CONFIG");
+  if (variable != nullptr && *variable != '\0') return variable;
+  return access(kUsualName, F_OK) == 0 ? kUsualName : "";
+}
+
+void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::string& where,
+                 CommandLine& line) {
+  const std::string name = "--" + entry.key;
+  const CLI::Option* option = app.get_option_no_throw(name);
+  if (option == nullptr || name == "--help" || name == "--config") {
+    std::vector<std::string> known;
+    for (const CLI::Option* one : app.get_options()) {
+      for (const std::string& long_name : one->get_lnames()) known.push_back(long_name);
+    }
+    const std::string meant = nearest(entry.key, known);
+    refuse(where, fmt::format("paceline {} has no option {}{}", entry.command, entry.key,
+                              meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+  }
+  const bool flag = option->get_items_expected_max() == 0;
+  if (flag != entry.is_flag) {
+    refuse(where, fmt::format("{} {}", entry.key, flag ? "is true or false" : "takes a value"));
+  }
+  for (const CommandLine::Default& other : line.defaults) {
+    if (other.name == name) refuse(where, fmt::format("{} is given twice", entry.key));
+  }
+  line.defaults.push_back({name, entry.value, flag, "file " + where});
+}
+
+}  // namespace
+
+std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::string& path) {
+  std::vector<FlagFileEntry> entries;
+  std::istringstream lines(text);
+  std::string command;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const std::string where = fmt::format("{}, line {}", path, number);
+    const auto content = trimmed(line);
+    if (content.empty() || content.front() == '#') continue;
+    if (content.front() == '[') {
+      command = take_section(content, where);
+    } else {
+      entries.push_back(take_entry(content, command, number, where));
+    }
+  }
+  return entries;
+}
+
+void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line) {
+  const std::string path = chosen_path(line);
+  if (path.empty()) return;
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) refuse(path, std::strerror(errno));
+  require_own(file.get(), path);
+  for (const FlagFileEntry& entry : parse_flag_file(read_file(file.get(), path), path)) {
+    if (entry.command != command) continue;
+    add_default(app, entry, fmt::format("{}, line {}", path, entry.line), line);
+  }
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,274 @@
+#include "apps/hosts_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/secret.h"
+#include "paceline/launch/host_address.h"
+#include "paceline/launch/program.h"
+#include "paceline/launch/shell_words.h"
+#include "paceline/launch/worker_environment.h"
+
+#include "apps/allocation.h"
+#include "apps/start_preview.h"
+#include "apps/usage_error.h"
+#include "apps/version.h"
+
+namespace paceline::apps {
+namespace {
+
+using launch::Host;
+using launch::HostRoute;
+using launch::HostsPlan;
+
+// No questions, and an end within 15 s when a host stops answering.
+constexpr const char* kDefaultSsh =
+    "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+
+// Decided here for all hosts; the other options travel as they are.
+constexpr std::array<std::string_view, 17> kDecidedHere = {
+    "config",         "hosts",         "hostfile",    "ssh-command", "remote-paceline",
+    "export",         "start-timeout", "nnodes",      "node-rank",   "standalone",
+    "nproc-per-node", "rdzv-id",       "master-addr", "master-port", "dry-run",
+    "print-config",   "help"};
+
+// Variables that every host gets as they are here. Those that name this job's or this machine's own
+// things stay here.
+constexpr std::array<std::string_view, 5> kForwarded = {"PACELINE_", "OMP_", "OPENBLAS_", "MKL_",
+                                                        "BLIS_"};
+constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
+                                                   "PACELINE_STORE", "PACELINE_TERMINAL"};
+
+bool is_variable_name(const std::string& name) {
+  const auto good = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::all_of(name.begin(), name.end(), good);
+}
+
+launch::Environment exported(const std::string& names, const CommandLine& line) {
+  const launch::Environment own = launch::inherited_environment();
+  launch::Environment chosen;
+  for (const auto& [name, value] : own) {
+    const bool kept = std::find(kKept.begin(), kKept.end(), name) != kKept.end();
+    const bool wanted = std::any_of(kForwarded.begin(), kForwarded.end(),
+                                    [&](auto start) { return name.starts_with(start); });
+    if (wanted && !kept) chosen.emplace(name, value);
+  }
+  std::istringstream items(names);
+  for (std::string name; std::getline(items, name, ',');) {
+    if (!is_variable_name(name)) {
+      throw UsageError(
+          fmt::format("{}: '{}' is not the name of a variable", source_of("--export", line), name));
+    }
+    const auto found = own.find(name);
+    if (found == own.end()) {
+      throw UsageError(
+          fmt::format("{}: there is no variable {} here", source_of("--export", line), name));
+    }
+    chosen.insert(*found);
+  }
+  return chosen;
+}
+
+void refuse_with_hosts(const std::string& flag, const std::string& value, const CommandLine& line,
+                       const char* why) {
+  if (value.empty()) return;
+  throw UsageError(fmt::format("{} does not go with --hosts: {}", source_of(flag, line), why));
+}
+
+// Slots say what a host has room for; --nproc-per-node may ask for less.
+void fill_slots(std::vector<Host>& hosts, const RunTexts& texts, const CommandLine& line) {
+  const std::string& text = texts.nproc_per_node;
+  const bool number = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+  const int asked =
+      number ? static_cast<int>(check_integer(line, "--nproc-per-node", text, 1, launch::kMaxSlots))
+             : 0;
+  for (Host& host : hosts) {
+    if (host.slots == 0 && !number && !text.empty()) {
+      throw UsageError(fmt::format("{}: '{}' needs the slots of host {}: {}:4",
+                                   source_of("--nproc-per-node", line), text, host.name,
+                                   host.name));
+    }
+    if (host.slots > 0 && asked > host.slots) {
+      throw UsageError(fmt::format("{}: {} ranks, but host {} has {} slots",
+                                   source_of("--nproc-per-node", line), asked, host.name,
+                                   host.slots));
+    }
+    host.slots = asked > 0 ? asked : std::max(host.slots, 1);
+  }
+}
+
+std::string meeting_address(const std::vector<Host>& hosts, const RunTexts& texts) {
+  if (!texts.master_addr.empty()) return texts.master_addr;
+  if (hosts.size() == 1) return "127.0.0.1";
+  const std::string first = hosts[0].address();
+  if (!launch::is_this_machine(first)) {
+    const std::string number = launch::numeric_address(first);
+    return number.empty() ? first : number;
+  }
+  const auto other = std::find_if(hosts.begin(), hosts.end(), [](const Host& host) {
+    return !launch::is_this_machine(host.address());
+  });
+  if (other == hosts.end()) return "127.0.0.1";
+  const std::string own = launch::own_address_towards(other->address());
+  check(!own.empty() && launch::numeric_address(own) == own,
+        "--hosts: which address of this machine ({}) the other hosts reach cannot be told from "
+        "here, as {} does not resolve; give --master-addr",
+        hosts[0].name, other->name);
+  return own;
+}
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+std::string remote_program(const RunTexts& texts) {
+  return texts.remote_paceline.empty() ? own_program() : texts.remote_paceline;
+}
+
+// srun starts one end on the node, with all that the job has there, and passes bytes on as they
+// are.
+HostRoute route_through_srun(const Host& host, const RunTexts& texts) {
+  const char* path = std::getenv("PATH");
+  return {host.name,
+          launch::find_program("srun", path != nullptr ? path : ""),
+          {"srun", "--nodelist=" + host.name, "--nodes=1", "--ntasks=1", "--overlap", "--mem=0",
+           "--cpu-bind=none", "--mpi=none", "--unbuffered", "--quiet", "--export=ALL",
+           remote_program(texts), "remote-agent"}};
+}
+
+HostRoute route_to(const Host& host, const RunTexts& texts, const CommandLine& line) {
+  const bool allocated = texts.hosts.empty() && texts.hostfile.empty();
+  if (allocated && texts.ssh_command.empty()) return route_through_srun(host, texts);
+  const bool as_other_user = host.name.find('@') != std::string::npos;
+  if (texts.ssh_command.empty() && !as_other_user && launch::is_this_machine(host.address())) {
+    return {host.name, own_program(), {own_program(), "remote-agent"}};
+  }
+  const std::string text = texts.ssh_command.empty() ? kDefaultSsh : texts.ssh_command;
+  auto command = launch::split_shell_words(text, source_of("--ssh-command", line));
+  check(!command.empty(), "{}: it is empty", source_of("--ssh-command", line));
+  const char* path = std::getenv("PATH");
+  std::string program;
+  try {
+    program = launch::find_program(command.front(), path != nullptr ? path : "");
+  } catch (const launch::ProgramError& error) {
+    fail(ErrorCode::kUnsupported,
+         "host {} cannot be reached: {}; install openssh-client or give --ssh-command", host.name,
+         error.what());
+  }
+  command.push_back(host.name);
+  command.push_back("exec " + launch::shell_quoted(remote_program(texts)) + " remote-agent");
+  return {host.name, program, command};
+}
+
+}  // namespace
+
+std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const CommandLine& line) {
+  if (texts.hosts.empty() && texts.hostfile.empty()) {
+    auto hosts = allocated_hosts(texts);
+    if (hosts) fill_slots(*hosts, texts, line);
+    return hosts;
+  }
+  if (!texts.hosts.empty() && !texts.hostfile.empty()) {
+    throw UsageError(fmt::format("{} and {} exclude each other", source_of("--hosts", line),
+                                 source_of("--hostfile", line)));
+  }
+  refuse_with_hosts("--node-rank", texts.node_rank, line, "it numbers the hosts itself");
+  refuse_with_hosts("--standalone", texts.standalone ? "1" : "", line, "it means one machine");
+  auto hosts = texts.hosts.empty()
+                   ? launch::read_hostfile(texts.hostfile)
+                   : launch::parse_host_list(texts.hosts, source_of("--hosts", line));
+  if (!texts.nnodes.empty() &&
+      check_integer(line, "--nnodes", texts.nnodes, 1, launch::kMaxHosts) !=
+          static_cast<long>(hosts.size())) {
+    throw UsageError(fmt::format("{}: {}, but there are {} hosts", source_of("--nnodes", line),
+                                 texts.nnodes, hosts.size()));
+  }
+  fill_slots(hosts, texts, line);
+  return hosts;
+}
+
+std::vector<std::string> passed_on(const CLI::App& app) {
+  std::vector<std::string> arguments;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const std::string& name = option->get_lnames().front();
+    if (option->get_group() == kJobGroup) continue;
+    if (std::find(kDecidedHere.begin(), kDecidedHere.end(), name) != kDecidedHere.end()) continue;
+    const bool flag = option->get_items_expected_max() == 0;
+    if (flag && option->as<bool>()) arguments.push_back("--" + name);
+    if (!flag) arguments.push_back("--" + name + "=" + option->as<std::string>());
+  }
+  return arguments;
+}
+
+RunTexts texts_on_host(const RunTexts& texts, const std::vector<Host>& hosts, std::size_t host) {
+  RunTexts there = texts;
+  there.nproc_per_node = std::to_string(hosts[host].slots);
+  there.nnodes = std::to_string(hosts.size());
+  there.node_rank = std::to_string(host);
+  return there;
+}
+
+HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLine& line,
+                     const launch::LaunchOptions& options, const std::vector<Host>& hosts) {
+  if (hosts.size() > 1) {
+    refuse_with_hosts("--timeline", texts.timeline, line,
+                      "every host would write one; set PACELINE_TIMELINE_DIR to a folder that all "
+                      "hosts share, and then: paceline timeline FOLDER");
+  }
+  HostsPlan plan;
+  plan.version = version_number();
+  plan.program_hint = "give --remote-paceline PATH if it is somewhere else on the hosts";
+  plan.prefix_lines = options.prefix_lines;
+  plan.shutdown_timeout = options.shutdown_timeout;
+  if (!texts.start_timeout.empty()) {
+    plan.start_timeout = check_seconds(line, "--start-timeout", texts.start_timeout);
+  }
+  launch::RemoteJob job;
+  job.arguments = passed_on(app);
+  job.arguments.push_back("--rdzv-id=" + options.run_id);
+  job.arguments.push_back("--nnodes=" + std::to_string(hosts.size()));
+  job.arguments.push_back("--master-addr=" + meeting_address(hosts, texts));
+  job.directory = std::filesystem::current_path().string();
+  job.environment = exported(texts.export_names, line);
+  job.secret = random_hex(Secret::kSize);
+  for (const Host& host : hosts) job.ranks_per_host.push_back(host.slots);
+  if (!texts.master_port.empty()) {
+    job.ports = {options.master_port, static_cast<std::uint16_t>(options.master_port + 1)};
+  }
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    launch::RemoteJob part = job;
+    part.host = hosts[i].address();
+    part.arguments.push_back("--node-rank=" + std::to_string(i));
+    part.arguments.push_back("--nproc-per-node=" + std::to_string(hosts[i].slots));
+    part.arguments.push_back("--");
+    part.arguments.insert(part.arguments.end(), options.command.begin(), options.command.end());
+    plan.parts.push_back({route_to(hosts[i], texts, line), std::move(part)});
+  }
+  return plan;
+}
+
+std::string hosts_preview(const HostsPlan& plan) {
+  const auto& ranks = plan.parts.front().job.ranks_per_host;
+  int total = 0;
+  for (const int count : ranks) total += count;
+  std::string text = fmt::format("{} hosts, world size {}\n", plan.parts.size(), total);
+  for (const auto& [name, value] : plan.parts.front().job.environment) {
+    text += fmt::format("  {}={}\n", name, launch::shell_quoted(value));
+  }
+  for (const HostsPlan::Part& part : plan.parts) {
+    text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
+    text += fmt::format("  cd {}\n  paceline run {}\n", launch::shell_quoted(part.job.directory),
+                        command_text(part.job.arguments));
+  }
+  return text;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,41 @@
+#pragma once
+
+// `paceline run` on several hosts: who they are, how each is reached, and what each is told.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/launch/host_list.h"
+#include "paceline/launch/hosts_agent.h"
+
+#include "apps/run_options.h"
+
+namespace paceline::apps {
+
+// The hosts that the options name, each with its slots; nothing when the job runs on this machine,
+// or is started by hand on each. Throws UsageError, Error(kInvalid).
+std::optional<std::vector<launch::Host>> chosen_hosts(const RunTexts& texts,
+                                                      const CommandLine& line);
+
+// The options as if they had been typed on `host`, for checking them and for --print-config.
+RunTexts texts_on_host(const RunTexts& texts, const std::vector<launch::Host>& hosts,
+                       std::size_t host);
+
+// Everything that is needed to start. `app` has taken the options; `options` are those of host 0,
+// checked. Throws UsageError, Error(kInvalid), ProgramError.
+launch::HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLine& line,
+                             const launch::LaunchOptions& options,
+                             const std::vector<launch::Host>& hosts);
+
+// The help's group of options that are a scheduler's, not of paceline run.
+inline constexpr const char* kJobGroup = "Job";
+
+// The options of paceline run, as arguments, that were given in any way and that every host takes
+// as they are.
+std::vector<std::string> passed_on(const CLI::App& app);
+
+// What would be started where, for --dry-run. The secret is not in it.
+std::string hosts_preview(const launch::HostsPlan& plan);
+
+}  // namespace paceline::apps

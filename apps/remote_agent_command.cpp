@@ -1,0 +1,62 @@
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/launch/remote_end.h"
+#include "paceline/launch/worker_environment.h"
+
+#include "apps/commands.h"
+#include "apps/guarded.h"
+#include "apps/message.h"
+#include "apps/run_part.h"
+#include "apps/usage_error.h"
+#include "apps/version.h"
+
+namespace paceline::apps {
+namespace {
+
+// The options come from the launcher alone: what this host's variables say does not count, and the
+// launcher's own must not make a part start hosts of its own.
+void forget_options_in_variables() {
+  for (const auto& [name, value] : launch::inherited_environment()) {
+    if (name.starts_with("PET_")) unsetenv(name.c_str());
+  }
+}
+
+int run_job(const launch::RemoteJob& job, int notices_fd) {
+  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
+  forget_options_in_variables();
+  if (chdir(job.directory.c_str()) != 0) {
+    say(fmt::format("paceline run: on host {}: the working directory {}: {}", job.host,
+                    job.directory, std::strerror(errno)));
+    return kExitEnvironment;
+  }
+  launch::HostPart part{.host = job.host,
+                        .secret = job.secret,
+                        .rank_port = job.ports.ranks,
+                        .ranks_per_host = job.ranks_per_host,
+                        .notices_fd = notices_fd};
+  Arguments arguments = job.arguments;
+  if (part.ranks_per_host.size() > 1) {
+    arguments.insert(arguments.begin(), "--master-port=" + std::to_string(job.ports.store));
+  }
+  return guarded("paceline run", [&] { return run_part(arguments, part); });
+}
+
+}  // namespace
+
+int remote_agent_command(const Arguments& arguments) {
+  if (!arguments.empty()) {
+    throw UsageError("a launcher starts it on another host; there is nothing to type");
+  }
+  if (isatty(STDIN_FILENO) == 1) {
+    throw UsageError("a launcher starts it on another host, and speaks to it through its stdin");
+  }
+  return launch::serve_remote_end(version_number(), run_job);
+}
+
+}  // namespace paceline::apps

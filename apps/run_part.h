@@ -1,0 +1,12 @@
+#pragma once
+
+#include "paceline/launch/remote_job.h"
+
+#include "apps/commands.h"
+
+namespace paceline::apps {
+
+// `paceline run` as this host's part of a job that a launcher on another host started.
+int run_part(const Arguments& arguments, const launch::HostPart& part);
+
+}  // namespace paceline::apps

@@ -1,0 +1,46 @@
+#pragma once
+
+// What `paceline submit` writes: a batch script for SLURM, manifests for Kubernetes. Pure; every
+// value that a user gave is checked or quoted.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace paceline::apps {
+
+// What both have in common.
+struct SubmitRequest {
+  std::string job_name = "paceline";
+  int num_nodes = 1;
+  int ranks_per_node = 1;
+  int cores_per_rank = 1;
+  std::string memory;                    // per node: 16G
+  std::string paceline;                  // where it is on the nodes
+  std::vector<std::string> run_options;  // passed on to paceline run
+  std::vector<std::string> command;      // the program and its arguments
+};
+
+struct SlurmRequest {
+  std::string time, partition, account, qos, constraint, reservation, array, output;
+  std::string directory;     // where the job starts
+  int signal_seconds = 120;  // before the end of its time
+  bool requeue = true;
+};
+
+// Error(kInvalid) for a value that SLURM would read as something else.
+std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm);
+
+struct KubernetesRequest {
+  std::string image, name_space;
+  std::string shared_memory = "1Gi";  // of /dev/shm
+  std::int64_t user = -1;             // to run as; -1: the image's
+  std::uint16_t port = 29500;
+  std::string secret;  // of the job, as text
+};
+
+// A secret, a headless service and an Indexed Job. Error(kInvalid) for a value that Kubernetes
+// would refuse.
+std::string kubernetes_manifests(const SubmitRequest& request, const KubernetesRequest& kubernetes);
+
+}  // namespace paceline::apps

@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "paceline/core/check.h"
+#include "paceline/core/exit_code.h"
+#include "paceline/launch/line_formatter.h"
+#include "paceline/launch/shell_words.h"
+
+#include "apps/start_preview.h"
+#include "apps/submit_script.h"
+
+namespace paceline::apps {
+namespace {
+
+// SLURM splits a #SBATCH line at blanks, so a value that has none needs no quotes.
+void add_directive(std::string& script, const std::string& flag, const std::string& value,
+                   std::string_view also) {
+  if (value.empty()) return;
+  const bool good = std::all_of(value.begin(), value.end(), [&](unsigned char c) {
+    return (c < 0x80 && std::isalnum(c) != 0) || also.find(static_cast<char>(c)) != also.npos;
+  });
+  check(good, "--{}: '{}' may hold letters, digits and {} only", flag, launch::neutralise(value),
+        also);
+  script += fmt::format("#SBATCH --{}={}\n", flag, value);
+}
+
+std::string directives(const SubmitRequest& request, const SlurmRequest& slurm) {
+  std::string text;
+  add_directive(text, "job-name", request.job_name, "._-");
+  text +=
+      fmt::format("#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n#SBATCH --cpus-per-task={}\n",
+                  request.num_nodes, request.ranks_per_node, request.cores_per_rank);
+  add_directive(text, "mem", request.memory, "");
+  add_directive(text, "time", slurm.time, ":-");
+  add_directive(text, "partition", slurm.partition, "._,-");
+  add_directive(text, "account", slurm.account, "._-");
+  add_directive(text, "qos", slurm.qos, "._-");
+  add_directive(text, "constraint", slurm.constraint, "._,&|*[]()-");
+  add_directive(text, "reservation", slurm.reservation, "._,-");
+  add_directive(text, "array", slurm.array, ",:%-");
+  add_directive(text, "output", slurm.output, "._/%=+@-");
+  if (slurm.signal_seconds > 0) {
+    text += fmt::format("#SBATCH --signal=B:USR1@{}\n", slurm.signal_seconds);
+  }
+  text += slurm.requeue ? "#SBATCH --requeue\n" : "#SBATCH --no-requeue\n";
+  return text + "#SBATCH --open-mode=append\n";
+}
+
+constexpr const char* kRequeue = R"(if [ "$code" -eq {0} ]; then
+  echo "stopped as agreed; the job is queued again"
+  job_id=$SLURM_JOB_ID
+  [ -z "${{SLURM_ARRAY_JOB_ID:-}}" ] || job_id=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+  scontrol requeue "$job_id"
+fi
+)";
+
+}  // namespace
+
+// paceline run starts one end of itself on each node through srun. The signal before the end of the
+// time goes to this script alone, which passes it on; wait returns when a signal comes, so it is
+// repeated until the launcher, $!, has ended.
+std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm) {
+  std::vector<std::string> run = {request.paceline, "run",
+                                  "--nproc-per-node=" + std::to_string(request.ranks_per_node)};
+  run.insert(run.end(), request.run_options.begin(), request.run_options.end());
+  run.push_back("--");
+  run.insert(run.end(), request.command.begin(), request.command.end());
+  std::string script = "#!/bin/bash\n" + directives(request, slurm) + "\n";
+  if (!slurm.directory.empty()) {
+    script += fmt::format("cd {} || exit 3\n", launch::shell_quoted(slurm.directory));
+  }
+  script += fmt::format(R"(pass_on() {{ [ -z "$!" ] || kill -s "$1" "$!"; }}
+trap 'pass_on USR1' USR1
+trap 'pass_on TERM' TERM
+{} &
+code=0
+while :; do
+  wait "$!"
+  code=$?
+  kill -0 "$!" 2>/dev/null || break
+done
+)",
+                        command_text(run));
+  if (slurm.requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);
+  return script + "exit \"$code\"\n";
+}
+
+}  // namespace paceline::apps

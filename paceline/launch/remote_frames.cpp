@@ -1,0 +1,69 @@
+#include "paceline/launch/remote_frames.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "paceline/core/check.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr std::string_view kKinds = "HAJSIEP12WCTX";
+constexpr std::size_t kHeader = 1 + sizeof(std::uint32_t);
+constexpr std::uint32_t kMaxPayload = 32 << 20;
+constexpr std::size_t kKeptSkipped = 2000;
+
+}  // namespace
+
+std::string encode_frame(FrameKind kind, std::string_view payload) {
+  check(payload.size() <= kMaxPayload, "a message for another host is larger than {} bytes",
+        kMaxPayload);
+  const auto length = static_cast<std::uint32_t>(payload.size());
+  std::string bytes(kHeader, static_cast<char>(kind));
+  std::memcpy(bytes.data() + 1, &length, sizeof length);
+  return bytes.append(payload);
+}
+
+void FrameReader::feed(std::string_view bytes) {
+  if (taken_ == buffer_.size()) {
+    buffer_.clear();
+    taken_ = 0;
+  }
+  buffer_.append(bytes);
+}
+
+bool FrameReader::find_greeting() {
+  const auto found = buffer_.find(greeting_);
+  // The greeting's beginning may be at the end of what has come.
+  const auto end = found != std::string::npos
+                       ? found
+                       : buffer_.size() - std::min(buffer_.size(), greeting_.size() - 1);
+  skipped_.append(buffer_, 0, end);
+  if (skipped_.size() > kKeptSkipped) skipped_.erase(0, skipped_.size() - kKeptSkipped);
+  buffer_.erase(0, end);
+  if (found == std::string::npos) return false;
+  buffer_.erase(0, greeting_.size());
+  greeting_ = {};
+  return true;
+}
+
+std::optional<Frame> FrameReader::next() {
+  if (!greeting_.empty() && !find_greeting()) return std::nullopt;
+  if (buffer_.size() - taken_ < kHeader) return std::nullopt;
+  const char kind = buffer_[taken_];
+  std::uint32_t length = 0;
+  std::memcpy(&length, buffer_.data() + taken_ + 1, sizeof length);
+  if (kKinds.find(kind) == std::string_view::npos || length > kMaxPayload) {
+    fail(ErrorCode::kCorrupt, "what came is no message of a launcher");
+  }
+  if (buffer_.size() - taken_ - kHeader < length) return std::nullopt;
+  Frame frame{static_cast<FrameKind>(kind), buffer_.substr(taken_ + kHeader, length)};
+  taken_ += kHeader + length;
+  if (taken_ > buffer_.size() / 2) {
+    buffer_.erase(0, taken_);
+    taken_ = 0;
+  }
+  return frame;
+}
+
+}  // namespace paceline::launch

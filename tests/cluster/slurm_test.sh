@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# slurm_test.sh PACELINE RANK (inside with_slurm): paceline under a real SLURM of two nodes. RANK is a program that forms a group.
+set -uo pipefail
+paceline=$1 rank=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+PATH=$(dirname "$paceline"):$PATH
+failures=0
+
+# expect NAME WANTED_EXIT PATTERN COMMAND...: the exit code and a pattern of what is printed.
+expect() {
+  local name=$1 wanted=$2 pattern=$3 output code=0
+  shift 3
+  output=$(timeout 60 "$@" 2>&1) || code=$?
+  if [ "$code" = "$wanted" ] && grep -qzE -e "$pattern" <<<"$output"; then
+    echo "ok $name"
+  else
+    echo "FAILED $name: exit $code (wanted $wanted), wanted /$pattern/ in:"
+    tail -n 25 <<<"$output"
+    failures=$((failures + 1))
+  fi
+}
+
+# state JOB: as SLURM says. wait_for JOB STATES: until it is one of them.
+state() { scontrol show job "$1" 2>/dev/null | grep -o 'JobState=[A-Z_]*' | head -n 1 | cut -d= -f2; }
+wait_for() {
+  local job=$1 states=$2 _
+  for _ in $(seq 300); do
+    grep -qwE "$(state "$job")" <<<"$states" && return 0
+    sleep 0.2
+  done
+  echo "job $job is $(state "$job"), not one of: $states"
+  return 1
+}
+number() { grep -oE '[0-9]+$'; }
+
+# The binary itself under srun.
+(umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >secret)
+expect binary_under_srun 0 'waiting' env PACELINE_SECRET_FILE="$work/secret" MASTER_ADDR=10.98.0.1 MASTER_PORT=29871 \
+  srun -N2 -n4 "$rank" ends
+
+# paceline run in an allocation starts on its nodes.
+# shellcheck disable=SC2016
+expect run_in_an_allocation 0 '\[n1:0\] 0/4 .*\[n2:3\] 3/4 |\[n2:3\] 3/4 .*\[n1:0\] 0/4 ' \
+  salloc -Q -N2 --ntasks-per-node=2 paceline run --all-ranks sh -c 'echo $RANK/$WORLD_SIZE $SLURM_JOB_ID'
+expect group_in_an_allocation 0 'waiting' salloc -Q -N2 --ntasks-per-node=2 paceline run "$rank" ends
+# shellcheck disable=SC2016
+expect exit_code_of_the_failing_rank 7 'rank 2 failed first: exit code 7' \
+  salloc -Q -N2 --ntasks-per-node=2 paceline run sh -c '[ $RANK = 2 ] && exit 7; sleep 60'
+expect copies_are_refused 2 'srun has started 2 of this launcher' srun -Q -K0 -N2 -n2 --wait=0 paceline run true
+
+# paceline submit: a job on both nodes.
+job=$(paceline submit slurm --nnodes 2 --nproc-per-node 2 --output out-%j "$rank" ends | number)
+wait_for "$job" COMPLETED && expect submitted_job 0 waiting cat "out-$job" || failures=$((failures + 1))
+
+# A job array: its jobs run at once on the same nodes and never meet.
+# shellcheck disable=SC2016
+job=$(paceline submit slurm --array 0-3 --nproc-per-node 1 --output array-%a sh -c '"$0" ends; echo ended $?' "$rank" | number)
+for task in 0 1 2 3; do
+  for _ in $(seq 300); do grep -q ended "array-$task" 2>/dev/null && break; sleep 0.2; done
+  expect "array_task_$task" 0 'ended 0' cat "array-$task"
+done
+
+# scancel: nothing is left.
+job=$(paceline submit slurm --nnodes 2 --nproc-per-node 2 --output cancelled sh -c "echo ready; exec sleep 4321" | number)
+for _ in $(seq 150); do [ "$(pgrep -fxc 'sleep 4321')" = 4 ] && break; sleep 0.2; done
+expect ranks_run_on_both_nodes 0 '^4' pgrep -fxc 'sleep 4321'
+scancel "$job"
+for _ in $(seq 150); do pgrep -fx 'sleep 4321' >/dev/null || break; sleep 0.2; done
+expect nothing_is_left_after_scancel 1 '^0' pgrep -fxc 'sleep 4321'
+wait_for "$job" CANCELLED || failures=$((failures + 1))
+
+# The signal before the end: ranks that stop as agreed are queued again and go on.
+# shellcheck disable=SC2016
+job=$(paceline submit slurm --nproc-per-node 1 --output again --shutdown-timeout 5 sh -c '
+  [ -e stopped ] && { echo "went on after $SLURM_RESTART_COUNT"; exit 0; }
+  trap "touch stopped; exit 85" USR1; echo ready; while :; do sleep 0.1; done' | number)
+for _ in $(seq 150); do grep -q ready again 2>/dev/null && break; sleep 0.2; done
+scancel --batch --signal=USR1 "$job"
+for _ in $(seq 300); do [ -e stopped ] && break; sleep 0.2; done
+scontrol update JobId="$job" StartTime=now 2>/dev/null
+for _ in $(seq 900); do grep -q 'went on' again && break; sleep 0.2; done
+expect a_job_that_stopped_as_agreed_goes_on 0 'went on after 1' cat again
+
+# A node dies: the job ends with a message that names it.
+job=$(paceline submit slurm --no-requeue --nnodes 2 --nproc-per-node 1 --output died sh -c "echo ready; exec sleep 4322" | number)
+for _ in $(seq 150); do [ "$(pgrep -fxc 'sleep 4322')" = 2 ] && break; sleep 0.2; done
+kill -9 $(pgrep -f 'slurmstepd: \[[0-9.]*\]' | tail -n 1) "$(cat "$SLURM_STATE/n2.pid")"
+for _ in $(seq 300); do pgrep -fx 'sleep 4322' >/dev/null || break; sleep 0.2; done
+wait_for "$job" "NODE_FAIL FAILED" || failures=$((failures + 1))
+expect nothing_is_left_after_a_node_died 1 '^0' pgrep -fxc 'sleep 4322'
+
+exit "$((failures > 0))"
