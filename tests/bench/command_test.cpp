@@ -76,6 +76,15 @@ TEST(BenchCommandTest, the_yardsticks_come_with_a_peer) {
   EXPECT_EQ(outcome.err, "");
 }
 
+// Whoever was built must start: a missing library is said as such, a crash is a defect.
+TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
+  const Outcome outcome = bench({"all_reduce", "--np", "2", "--sizes", "4K", "--check", "--rounds",
+                                 "1", "--calls", "2", "--peer", "all"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("did not start")));
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("signal")));
+}
+
 TEST(BenchCommandTest, the_limit_comes_only_where_it_has_a_part) {
   const Outcome outcome = bench({"all_reduce", "--np", "3", "--sizes", "4K", "--rounds", "1",
                                  "--calls", "2", "--peer", "memcpy"});
