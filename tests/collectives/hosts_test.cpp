@@ -103,7 +103,8 @@ TEST_P(HostsTest, give_the_bits_of_one_host) {
           const auto results = all_results(group, count);
           const auto& expected = wanted[static_cast<std::size_t>(group.rank())];
           ASSERT_EQ(results.size(), expected.size());
-          ASSERT_EQ(std::memcmp(results.data(), expected.data(), results.size() * sizeof(float)), 0)
+          ASSERT_TRUE(results.empty() || std::memcmp(results.data(), expected.data(),
+                                                     results.size() * sizeof(float)) == 0)
               << "rank " << group.rank() << ", count " << count;
         },
         options_for(setting));

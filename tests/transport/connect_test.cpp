@@ -147,7 +147,7 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
   store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 opens its door
   auto first = join(0, 2);
   for (Fd& socket : knock()) {
-    const std::string hello("PLINE\0\0\x01 and then half a nonce, byte by byte", 48);
+    const char hello[] = "PLINE\0\0\x01 and then half a nonce, byte by byte";
     const auto deadline = Deadline::after(30s);
     std::size_t sent = 0;
     char byte = 0;
