@@ -178,14 +178,21 @@ TEST(CheckpointWriter, kill_at_any_microsecond_leaves_the_newest_but_one_at_leas
   ASSERT_NE(page, MAP_FAILED);
   auto* const on_disk = new (page) std::atomic<std::int64_t>(0);
   std::mt19937 random(3);
-  std::uniform_int_distribution<int> delay(0, 30'000);
+  // Up to twice the time that two saves take, whatever else the machine does.
+  std::uniform_real_distribution<double> part(0, 2);
+  std::chrono::duration<double> time_of_two_saves(60);
   for (int round = 0; round < 40; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
       close(STDERR_FILENO);  // "they come faster than the disk takes them", each time
       save_for_ever(folder.path(), on_disk);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(delay(random)));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto moment = begin + (round == 0 ? time_of_two_saves : part(random) * time_of_two_saves);
+    while (std::chrono::steady_clock::now() < moment && (round > 0 || *on_disk == 0)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (round == 0) time_of_two_saves = std::chrono::steady_clock::now() - begin;
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);

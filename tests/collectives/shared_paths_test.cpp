@@ -165,5 +165,26 @@ INSTANTIATE_TEST_SUITE_P(All, SharedPaths,
                                               std::get<1>(info.param));
                          });
 
+// Together more than most machines' last-level cache, which is another way of copying.
+TEST(SharedPaths, move_what_is_larger_than_the_caches) {
+  constexpr std::size_t kCount = (12 << 20) / sizeof(float) + 3;
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    const auto memory = group.allocate_symmetric(4 * kCount * sizeof(float));
+    const auto input = memory.as<float>().first(2 * kCount);
+    const auto output = memory.as<float>().last(2 * kCount);
+    const auto self = static_cast<std::size_t>(group.rank());
+    const std::string trace;
+
+    fill(input, group.rank(), 1);
+    group.all_to_all(input, output);
+    EXPECT_VALUES(output, value_of(static_cast<int>(i / kCount), 1, self * kCount + i % kCount));
+    group.all_gather(input.first(kCount), output);
+    EXPECT_VALUES(output, value_of(static_cast<int>(i / kCount), 1, i % kCount));
+    fill(output, group.rank(), 2);
+    group.broadcast(output, 1);
+    EXPECT_VALUES(output, value_of(1, 2, i));
+  });
+}
+
 }  // namespace
 }  // namespace paceline

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "paceline/collectives/algorithms/direct.h"
+#include "paceline/collectives/kernels/copy.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
 #include "paceline/transport/shared_memory.h"
@@ -26,6 +27,8 @@ constexpr std::size_t kSmallBytes = 16 << 10;
 // Up to here, and staged, every rank reduces everything itself, which saves a phase. Two ranks read
 // no more of each other's memory that way, whatever the size.
 constexpr std::size_t kOneShotBytes = 8 << 10;
+// From here on a broadcast in symmetric memory is the root's work, too.
+constexpr std::size_t kLeastPushedBytes = 64 << 10;
 constexpr std::size_t kMaxSchedules = 256;
 
 bool gives_blocks(Op op) {
@@ -35,6 +38,20 @@ bool gives_blocks(Op op) {
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// As copy_bytes(), for what is too large for the caches.
+void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from) copy_past_caches(to, from, bytes);
+}
+
+// Bytes of a broadcast that each peer reads; the root writes the rest into every peer's memory
+// meanwhile. As much work for everybody, and no cache line is written by two.
+std::size_t pulled_bytes(std::size_t bytes, int world) {
+  if (bytes < kLeastPushedBytes) return bytes;
+  constexpr std::size_t kLine = 64;
+  const auto ranks = static_cast<std::size_t>(world);
+  return bytes / ranks * (ranks - 1) / kLine * kLine;
 }
 
 std::uint64_t key_of(const ScheduleSpec& spec, bool one_shot) {
@@ -298,9 +315,14 @@ std::byte* SharedExecutor::staging(int rank) const {
 
 void SharedExecutor::run_zero_copy(const Operation& operation) {
   const auto& call = operation.call;
+  if (call.op == Op::kBroadcast) {
+    broadcast_together(operation);
+    return;
+  }
   ScheduleSpec spec{call.op,    mesh_.rank(), mesh_.world_size(), call.root,
                     call.count, call.count,   call.count};
   const Schedule& schedule = schedule_for(spec, false);
+  const auto copy = copy_for(operation);
   const auto peer_input = [&](int peer, std::size_t offset) {
     return symmetric(peer, announced_[static_cast<std::size_t>(peer)].input) +
            offset * operation.element;
@@ -310,18 +332,50 @@ void SharedExecutor::run_zero_copy(const Operation& operation) {
     if (step.kind == Step::Kind::kReduce) {
       reduce_and_deliver(operation, schedule, step);
     } else if (step.kind == Step::Kind::kCopy) {
-      copy_bytes(call.output + step.to.offset * operation.element,
-                 call.input + step.from.offset * operation.element, bytes);
+      copy(call.output + step.to.offset * operation.element,
+           call.input + step.from.offset * operation.element, bytes);
     } else if (step.kind == Step::Kind::kReceive && step.from.space == Space::kInput) {
       const std::byte* source = peer_input(step.peer, step.from.offset);
       if (step.to.space == Space::kScratch) {
         contributions_[static_cast<std::size_t>(step.peer)] = source;
       } else {
-        copy_bytes(call.output + step.to.offset * operation.element, source, bytes);
+        copy(call.output + step.to.offset * operation.element, source, bytes);
       }
     }  // a send of input is the peer's receive; results were delivered by the reduce
   }
   meet(operation);
+}
+
+// The root writes its share into every peer's memory while the peers read the rest.
+void SharedExecutor::broadcast_together(const Operation& operation) {
+  const auto& call = operation.call;
+  const auto copy = copy_for(operation);
+  const std::size_t bytes = call.count * operation.element;
+  const std::size_t pulled = pulled_bytes(bytes, mesh_.world_size());
+  if (mesh_.rank() == call.root) {
+    copy(call.output, call.input, bytes);
+    for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+      if (peer == call.root) continue;
+      const auto& said = announced_[static_cast<std::size_t>(peer)];
+      copy(symmetric(peer, said.output) + pulled, call.input + pulled, bytes - pulled);
+    }
+  } else {
+    const auto& root = announced_[static_cast<std::size_t>(call.root)];
+    copy(call.output, symmetric(call.root, root.input), pulled);
+  }
+  meet(operation);
+}
+
+// Past the caches when what the ranks read and write together does not fit there anyway.
+SharedExecutor::Copy SharedExecutor::copy_for(const Operation& operation) const {
+  const int world = mesh_.world_size();
+  std::size_t elements = 0;
+  for (int rank = 0; rank < world; ++rank) {
+    elements +=
+        input_count(operation.call, rank, world) + output_count(operation.call, rank, world);
+  }
+  const std::size_t cache = last_level_cache_bytes();
+  return elements * operation.element > cache + cache / 4 ? copy_large_bytes : copy_bytes;
 }
 
 // Reduces into this rank's output, if it has one, and into the output of every peer that the

@@ -4,7 +4,8 @@
 //
 //   zero-copy  when all ranks' buffers are in symmetric memory: peers' input is read in place,
 //   results of a reduce are written straight
-//              into the peers' output. Two phases: everybody has come, everybody is done.
+//              into the peers' output, and so is a share of a large broadcast by its root. Two
+//              phases: everybody has come, everybody is done.
 //   staged     for any other memory, and for tiny calls: what peers read is copied, piece by piece,
 //              into a shared staging area that stays in the L2 cache. One phase per piece, two when
 //              there is a reduce to hand around. Two areas are used in turn, so that no phase is
@@ -60,7 +61,10 @@ class SharedExecutor {
   void run_large(const Operation& operation);
   bool all_symmetric(const Operation& operation) const;
   void require_inside(const Operation& operation) const;
+  using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
+  Copy copy_for(const Operation& operation) const;
   void run_zero_copy(const Operation& operation);
+  void broadcast_together(const Operation& operation);
   void run_staged(const Operation& operation);
   void run_staged_blocks(const Operation& operation);
   void copy_in(const Operation& operation, const Schedule& schedule, std::size_t begin,
