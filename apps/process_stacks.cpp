@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include <cxxabi.h>
@@ -125,15 +126,20 @@ DwflPtr open_process(pid_t pid) {
   return dwfl;
 }
 
-// Addresses inside the instruction that called, or that was interrupted.
-using Addresses = std::vector<Dwarf_Addr>;
+// Inside the instruction that called, or the one that was interrupted: the innermost, a signal's
+// trampoline, and what the signal struck.
+struct Address {
+  Dwarf_Addr pc = 0;
+  bool interrupted = false;
+};
+using Addresses = std::vector<Address>;
 
 int add_frame(Dwfl_Frame* frame, void* target) {
   auto& addresses = *static_cast<Addresses*>(target);
   Dwarf_Addr pc = 0;
   bool interrupted = false;
   if (!dwfl_frame_pc(frame, &pc, &interrupted)) return DWARF_CB_ABORT;
-  addresses.push_back(interrupted ? pc : pc - 1);
+  addresses.push_back({interrupted ? pc : pc - 1, interrupted});
   return addresses.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
@@ -162,9 +168,10 @@ std::string readable(const char* symbol) {
 struct Frame {
   std::string symbol;  // as the linker knows it; empty: none
   std::string text;
+  bool interrupted = false;
 };
 
-Frame describe(Dwfl* dwfl, Dwarf_Addr address) {
+Frame describe_place(Dwfl* dwfl, Dwarf_Addr address) {
   Dwfl_Module* const module = dwfl_addrmodule(dwfl, address);
   if (module == nullptr) return {"", fmt::format("{:#x}", address)};
   if (const char* symbol = dwfl_module_addrname(module, address)) {
@@ -188,22 +195,36 @@ Frame describe(Dwfl* dwfl, Dwarf_Addr address) {
                           address - start)};
 }
 
+Frame describe(Dwfl* dwfl, const Address& address) {
+  Frame frame = describe_place(dwfl, address.pc);
+  frame.interrupted = address.interrupted;
+  return frame;
+}
+
 bool is_any_of(std::string_view symbol, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), symbol) != names.end();
 }
 
 // Leaves out the handler, and what the libraries did between the program and the signal.
 void begin_at_the_cause(std::vector<Frame>& frames) {
-  const auto end_of = [&](std::initializer_list<std::string_view> names) {
-    const auto searched = frames.begin() + std::min(frames.size(), kDeepestRuntime);
-    auto last = frames.begin();
-    for (auto frame = frames.begin(); frame != searched; ++frame) {
-      if (is_any_of(frame->symbol, names)) last = frame + 1;
-    }
-    return last;
+  const auto searched = [&] {
+    return std::span(frames).first(std::min(frames.size(), kDeepestRuntime));
   };
-  frames.erase(frames.begin(), end_of({"__restore_rt", "__kernel_rt_sigreturn"}));
-  frames.erase(frames.begin(), end_of({"abort", "__assert_fail", "__cxa_throw", "__cxa_rethrow"}));
+  const auto erase_before = [&](std::size_t first) {
+    frames.erase(frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(first));
+  };
+  std::size_t struck = 0;
+  for (std::size_t i = 0; i < searched().size(); ++i) {
+    if (frames[i].interrupted) struck = i;
+  }
+  erase_before(struck);
+  std::size_t runtime = 0;
+  for (std::size_t i = 0; i < searched().size(); ++i) {
+    if (is_any_of(frames[i].symbol, {"abort", "__assert_fail", "__cxa_throw", "__cxa_rethrow"})) {
+      runtime = i + 1;
+    }
+  }
+  erase_before(runtime);
 }
 
 }  // namespace
@@ -225,7 +246,7 @@ std::vector<ThreadStack> read_stacks(const StackQuestion& question,
   if (released) released();
   for (std::size_t i = 0; i < threads.size(); ++i) {
     std::vector<Frame> frames;
-    for (const Dwarf_Addr address : addresses[i]) frames.push_back(describe(dwfl.get(), address));
+    for (const Address& address : addresses[i]) frames.push_back(describe(dwfl.get(), address));
     if (question.crashed) begin_at_the_cause(frames);
     for (Frame& frame : frames) stacks[i].frames.push_back(std::move(frame.text));
   }

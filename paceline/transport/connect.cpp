@@ -47,6 +47,10 @@ class Connector {
       for (int peer = 0; peer < options_.rank; ++peer) dial(peer);
       accept_higher_ranks();
     } catch (const Error& error) {
+      // Before the sockets close, so that who sees that can read why.
+      if (options_.give_up && error.code() != ErrorCode::kTimeout) {
+        options_.give_up(encode_notice(error));
+      }
       tell_connected_peers(error);
       throw;
     }
@@ -136,6 +140,7 @@ class Connector {
       }
     } catch (const Error& error) {
       require_connected_peers();  // the cause may have been told already
+      require_nobody_gave_up();
       throw Error(error.code(),
                   fmt::format("rank {}: connecting to {} of group {} failed: {}", options_.rank,
                               describe(peer), options_.name, error.what()));
@@ -209,12 +214,24 @@ class Connector {
       }
       const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
       if (notice && notice->goodbye) continue;
-      throw Error(notice && notice->code == ErrorCode::kPeerLost ? ErrorCode::kPeerLost
-                                                                 : ErrorCode::kAborted,
+      throw Error(code_after(notice),
                   fmt::format("rank {}: {} gave up while group {} formed: {}", options_.rank,
                               describe(peer), options_.name,
                               notice ? notice->text : "(its notice cannot be read)"));
     }
+  }
+
+  void require_nobody_gave_up() const {
+    const std::string text = options_.given_up ? options_.given_up() : std::string();
+    const auto notice = decode_notice(text);
+    if (!notice || notice->goodbye) return;
+    throw Error(code_after(notice), fmt::format("rank {}: group {} did not form: {}", options_.rank,
+                                                options_.name, notice->text));
+  }
+
+  static ErrorCode code_after(const std::optional<Notice>& notice) {
+    return notice && notice->code == ErrorCode::kPeerLost ? ErrorCode::kPeerLost
+                                                          : ErrorCode::kAborted;
   }
 
   void tell_connected_peers(const Error& error) const {

@@ -39,6 +39,11 @@ struct ConnectOptions {
   // rank, waiting for it.
   std::function<void(const std::string& value)> publish;
   std::function<std::string(int rank)> fetch;
+  // How a rank that gives up tells those that are still on their way to it: the first text given to
+  // `give_up` is what `given_up` returns on the others; empty when nobody has, or when that cannot
+  // be known soon. Neither throws an Error. Both may be left out.
+  std::function<void(const std::string& notice)> give_up;
+  std::function<std::string()> given_up;
 };
 
 // Error(kInvalid) when ranks mean other members or only some of them encrypt, kTimeout names the

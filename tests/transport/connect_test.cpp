@@ -12,6 +12,7 @@
 #include "paceline/core/host.h"
 #include "paceline/core/socket.h"
 #include "paceline/store/memory_store.h"
+#include "paceline/transport/notice.h"
 #include "paceline/transport/peer.h"
 
 namespace paceline {
@@ -141,6 +142,36 @@ TEST_P(ConnectTest, a_peer_of_another_version_is_named_with_both_versions) {
     EXPECT_NE(text.find("rank 0 (box)"), std::string::npos) << text;
     EXPECT_NE(text.find("version 2, this build speaks 1"), std::string::npos) << text;
   }
+}
+
+// Who is on its way to a rank that gave up sees nothing but a closed door.
+TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_were_not_connected_to_it) {
+  store_.set("0", address_of_a_dead_rank().encode());
+  std::string told;
+  const auto text_of_failure = [&](const std::string& given_up) {
+    auto second = options(1, 2);
+    second.give_up = [&](const std::string& notice) { told = notice; };
+    second.given_up = [&] { return given_up; };
+    try {
+      connect_mesh(second, secret_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+      return std::string(error.what());
+    }
+    return std::string("nothing failed");
+  };
+  EXPECT_NE(text_of_failure("").find("connecting to rank 0 (box) of group world failed"),
+            std::string::npos);
+  const auto notice = decode_notice(told);
+  ASSERT_TRUE(notice);
+  EXPECT_EQ(notice->code, ErrorCode::kPeerLost);
+  EXPECT_NE(notice->text.find("rank 1: connecting to rank 0"), std::string::npos) << notice->text;
+
+  const Error cause(ErrorCode::kPeerLost, "rank 0: rank 7 (box) died");
+  const std::string text = text_of_failure(encode_notice(cause));
+  EXPECT_NE(text.find("rank 1: group world did not form: rank 0: rank 7 (box) died"),
+            std::string::npos)
+      << text;
 }
 
 TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_waits) {

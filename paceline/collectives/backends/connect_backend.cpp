@@ -19,6 +19,9 @@
 namespace paceline {
 namespace {
 
+// Who sees a connection end looks for the reason, which was written before.
+constexpr std::chrono::milliseconds kNoticeTimeout(200);
+
 // What a rank says about its choice: its text or, when the rank cannot have it, why.
 struct Statement {
   bool good = true;
@@ -101,6 +104,19 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
     rendezvous.store->set(key_of(options.rank), value);
   };
   connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
+  const auto if_possible = [](auto&& body) {
+    try {
+      return body();
+    } catch (const Error&) {  // the store may be what was lost
+      return std::string();
+    }
+  };
+  connect.give_up = [&](const std::string& notice) {
+    if_possible([&] { return rendezvous.store->compare_set(prefix + "gave_up", "", notice); });
+  };
+  connect.given_up = [&] {
+    return if_possible([&] { return rendezvous.store->get(prefix + "gave_up", kNoticeTimeout); });
+  };
   return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
                                            engine_options(rendezvous, options),
                                            Deadline::after(connect.timeout));
