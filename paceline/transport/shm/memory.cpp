@@ -33,21 +33,15 @@ bool is_beyond_file_size_limit(std::size_t bytes) {
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur;
 }
 
-// Returns an errno.
-int give_size(const Fd& file, std::size_t bytes, Pages pages) {
-  const auto size = static_cast<off_t>(bytes);
-  if (pages == Pages::kPresent) return posix_fallocate(file.get(), 0, size);
-  return ftruncate(file.get(), size) == 0 ? 0 : errno;
-}
-
-// A descriptor whose size stays, so that touching it later cannot fail; empty, with errno set,
-// otherwise.
-Fd make_file(std::size_t bytes, Pages pages) {
+// A descriptor whose size stays; empty, with errno set, otherwise. It has no pages yet.
+Fd make_file(std::size_t bytes) {
   Fd file(memfd_create("paceline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return file;
-  int status = EFBIG;
-  if (!is_beyond_file_size_limit(bytes)) status = give_size(file, bytes, pages);
-  if (status == 0 && fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  int status = 0;
+  if (is_beyond_file_size_limit(bytes)) {
+    status = EFBIG;
+  } else if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+             fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     status = errno;
   }
   if (status != 0) {
@@ -80,7 +74,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
     if (!mapping && error == 0) error = errno;
     mappings[static_cast<std::size_t>(rank)] = std::move(mapping);
   };
-  const Fd own = make_file(bytes, pages);
+  const Fd own = make_file(bytes);
   keep(mesh_.rank(), own ? Mapping::of_file(own, bytes, pages) : Mapping());
   exchange_with_peers(
       mesh_, bytes, deadline,
