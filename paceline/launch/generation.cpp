@@ -173,10 +173,12 @@ void Generation::send(int signal) {
   for (const auto& rank : ranks_) rank->send(signal);
 }
 
-void Generation::kill_rank(int rank) {
-  for (const auto& process : ranks_) {
-    if (process->rank() == rank) process->send(SIGKILL);
-  }
+bool Generation::send_to(int rank, int signal) {
+  const int local_rank = rank - place_.first_rank;
+  if (local_rank < 0 || local_rank >= static_cast<int>(ranks_.size())) return false;
+  const RankProcess& process = *ranks_[static_cast<std::size_t>(local_rank)];
+  process.send(signal);
+  return process.running();
 }
 
 void Generation::tend() {
@@ -259,11 +261,6 @@ std::vector<int> Generation::ranks() const {
   std::vector<int> ranks;
   for (const auto& rank : ranks_) ranks.push_back(rank->rank());
   return ranks;
-}
-
-pid_t Generation::pid_of(int local_rank) const {
-  const RankProcess& rank = *ranks_[static_cast<std::size_t>(local_rank)];
-  return rank.running() ? rank.process().pid : -1;
 }
 
 }  // namespace paceline::launch

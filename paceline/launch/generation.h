@@ -66,8 +66,8 @@ class Generation {
   void stop(int signal, std::chrono::nanoseconds grace);
   void kill();
   void send(int signal);
-  // SIGKILL to one rank, which then counts as one that failed.
-  void kill_rank(int rank);
+  // To one rank; false when it does not run, or not on this node.
+  bool send_to(int rank, int signal);
 
   // Once after each turn of the loop: what is due by time, and what the output needs.
   void tend();
@@ -89,8 +89,6 @@ class Generation {
   // Why a rank's log is incomplete; empty when all are whole.
   std::string log_problem() const;
   std::vector<int> ranks() const;
-  // Of a rank that runs; -1 when it does not.
-  pid_t pid_of(int local_rank) const;
 
  private:
   std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
