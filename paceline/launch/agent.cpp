@@ -20,6 +20,7 @@
 #include "paceline/launch/generation.h"
 #include "paceline/launch/job_watch.h"
 #include "paceline/launch/rehearsal.h"
+#include "paceline/launch/run_tally.h"
 
 namespace paceline::launch {
 namespace {
@@ -43,6 +44,10 @@ Fd make_child_signal_fd() {
   return fd;
 }
 
+double seconds() {
+  return std::chrono::duration<double>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
 Deadline sooner(Deadline a, Deadline b) { return a.moment() < b.moment() ? a : b; }
 
 class Agent {
@@ -57,7 +62,7 @@ class Agent {
         watch_(loop_, plan, {log_folder(), flights_.directory()},
                {[this](const std::string& text) { consoles_.say(text); },
                 [this](int rank) { generation_->send_to(rank, SIGKILL); }}),
-        rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_),
+        rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
         children_(make_child_signal_fd()),
         search_(loop_, plan.options) {}
 
@@ -71,6 +76,7 @@ class Agent {
   void obey(const StartOrder& order);
   void obey(const StopOrder& order);
   void obey(const EndOrder& order);
+  void remove_old_flights(const NodePlace& place) const;
   void on_coordinator_lost();
   void report_stopped();
 
@@ -90,6 +96,7 @@ class Agent {
   std::string log_folder() const { return logs_.problem().empty() ? logs_.path() : ""; }
   bool stopped_as_agreed() const;
   void conclude();
+  void say_tally();
   void explain_end();
   void remove_records();
   int exit_code() const;
@@ -104,6 +111,7 @@ class Agent {
   const JobTimeline timeline_;
   JobWatch watch_;
   Rehearsal rehearsal_;
+  RunTally tally_;
   Fd children_;
   CoordinatorSearch search_;
   std::unique_ptr<JobControl> control_;  // null while it is looked for
@@ -182,21 +190,35 @@ void Agent::obey(const StartOrder& order) {
   if (!order.note.empty()) {
     consoles_.say(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
   }
-  if (last_start_) flights_.remove(generation_->ranks());
+  const NodePlace place = plan_.options.part ? plan_.options.place() : order.place;
+  remove_old_flights(place);
   generation_.reset();
   last_start_ = order;
   told_to_stop_ = settled_ = false;
   if (order.place.node_rank != 0) services_->use({order.store, order.master});
   const GenerationContext context{plan_,    loop_,   consoles_, logs_,
                                   flights_, memory_, timeline_, watch_};
-  const NodePlace place = plan_.options.part ? plan_.options.place() : order.place;
   generation_ = std::make_unique<Generation>(context, place, *services_, channel_.stdin_fd.get());
   generation_->when_failed([this] { on_failure(); });
+  tally_.started(seconds());
   // A rank 0 that may be started again reads on where the last one stopped.
   if (plan_.options.restarts.max_restarts == 0 && !plan_.options.agents_meet()) {
     channel_.stdin_fd.reset();
   }
   services_->start_store();
+}
+
+// What is left of an older generation, or an older job in the same folder, says nothing of the
+// ranks to come. Ranks that are now another node's may run already, on the same folder.
+void Agent::remove_old_flights(const NodePlace& place) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < plan_.options.num_local_ranks; ++i) ranks.push_back(place.rank_of(i));
+  if (generation_) {
+    for (const int rank : generation_->ranks()) {
+      if (rank >= place.world_size) ranks.push_back(rank);
+    }
+  }
+  flights_.remove(ranks);
 }
 
 void Agent::obey(const StopOrder& order) {
@@ -238,9 +260,11 @@ void Agent::on_coordinator_lost() {
 
 void Agent::report_stopped() {
   claim_services();
+  const auto steps = flights_.steps(generation_->ranks());
   control_->report(
       Stopped{.generation = generation_->place().generation,
               .lived = std::chrono::duration_cast<std::chrono::milliseconds>(generation_->age()),
+              .steps = steps ? std::optional(steps->steps) : std::nullopt,
               .offer = services_->offer()});
 }
 
@@ -256,6 +280,7 @@ void Agent::on_failure() {
 
 void Agent::on_generation_over() {
   settled_ = true;
+  tally_.ended(seconds(), flights_.steps(generation_->ranks()));
   if (generation_->culprit()) consoles_.say(followers_summary(generation_->followers()));
   if (stop_signal_ != 0 || end_) return;
   if (!control_) return;
@@ -272,7 +297,7 @@ void Agent::loop() {
   while (!finished()) {
     loop_.turn(next_deadline());
     if (orphans_may_wait_) reap_orphans();
-    rehearsal_.tend(running() ? generation_.get() : nullptr);
+    if (running()) rehearsal_.tend(*generation_);
     if (generation_) generation_->tend();
     warn_about_logs();
     if (!settled_ && generation_->over()) on_generation_over();
@@ -362,7 +387,7 @@ bool Agent::stopped_as_agreed() const {
 void Agent::conclude() {
   concluded_ = Deadline::after(kLastWords);
   consoles_.say(timeline_.finish());
-  consoles_.say(rehearsal_.summary());
+  say_tally();
   const bool failed = generation_ && generation_->culprit();
   if (stopped_as_agreed()) {
     consoles_.say(
@@ -382,6 +407,15 @@ void Agent::conclude() {
     consoles_.say(flights_.text(!failed));
     if (end_) explain_end();
   }
+}
+
+// Of a run that did not go straight through, or was not meant to.
+void Agent::say_tally() {
+  const std::string faults = rehearsal_.summary();
+  if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
+  consoles_.say(fmt::format(
+      "paceline: the run on this node\n{}{}",
+      faults.empty() ? "" : fmt::format("  faults                {}\n", faults), tally_.text()));
 }
 
 void Agent::explain_end() {

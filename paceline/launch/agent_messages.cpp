@@ -90,16 +90,20 @@ Json to_json(const Finished& finished) {
 }
 
 Json to_json(const Stopped& stopped) {
-  return {{"type", "stopped"},
-          {"generation", stopped.generation},
-          {"lived_ms", stopped.lived.count()},
-          {"offer", to_json(stopped.offer)}};
+  Json json = {{"type", "stopped"},
+               {"generation", stopped.generation},
+               {"lived_ms", stopped.lived.count()},
+               {"offer", to_json(stopped.offer)}};
+  if (stopped.steps) json["steps"] = *stopped.steps;
+  return json;
 }
 
 Stopped stopped_of(const Json& json) {
-  return {.generation = json.at("generation"),
-          .lived = std::chrono::milliseconds(json.at("lived_ms").get<std::int64_t>()),
-          .offer = offer_of(json.at("offer"))};
+  Stopped stopped{.generation = json.at("generation"),
+                  .lived = std::chrono::milliseconds(json.at("lived_ms").get<std::int64_t>()),
+                  .offer = offer_of(json.at("offer"))};
+  if (json.contains("steps")) stopped.steps = json.at("steps").get<std::uint64_t>();
+  return stopped;
 }
 
 Json to_json(const Leaving& leaving) { return {{"type", "leaving"}, {"signal", leaving.signal}}; }

@@ -59,6 +59,7 @@ struct Finished {
 struct Stopped {
   int generation = 0;
   std::chrono::milliseconds lived{};
+  std::optional<std::uint64_t> steps;  // that its ranks made; nothing: they do not count them
   Offer offer;
   bool operator==(const Stopped&) const = default;
 };

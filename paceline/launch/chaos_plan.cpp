@@ -14,7 +14,7 @@ namespace {
 constexpr double kStopSeconds = 5;
 constexpr double kLongest = 1e7;
 
-constexpr const char* kForm = "KIND[:rank=N][:rate=1/15s|:every=15s][:for=5s][@30s]";
+constexpr const char* kForm = "KIND[:rank=N][:rate=1/15s|:every=15s][:for=5s][@30s|@step50]";
 
 double seconds_of(std::string text, const std::string& item) {
   if (text.ends_with('s')) text.pop_back();
@@ -64,6 +64,17 @@ void set_property(Fault& fault, const std::string& property, const std::string& 
   }
 }
 
+void set_moment(Fault& fault, const std::string& moment, const std::string& item) {
+  const std::string by_steps = "step";
+  if (!moment.starts_with(by_steps)) {
+    fault.at_seconds = seconds_of(moment, item);
+    return;
+  }
+  fault.at_step = number_of(moment.substr(by_steps.size()), item);
+  check(fault.rank.has_value(), "--chaos: '{}': a moment by steps needs a rank: kill:rank=1@step50",
+        item);
+}
+
 Fault parse_fault(const std::string& item) {
   const auto at = item.find('@');
   std::istringstream parts(item.substr(0, at));
@@ -72,7 +83,7 @@ Fault parse_fault(const std::string& item) {
   Fault fault{.kind = kind_of(part, item)};
   if (fault.kind == FaultKind::kStop) fault.for_seconds = kStopSeconds;
   while (std::getline(parts, part, ':')) set_property(fault, part, item);
-  if (at != std::string::npos) fault.at_seconds = seconds_of(item.substr(at + 1), item);
+  if (at != std::string::npos) set_moment(fault, item.substr(at + 1), item);
   const int moments =
       (fault.mean_seconds > 0) + (fault.every_seconds > 0) + (at != std::string::npos ? 1 : 0);
   check(moments <= 1, "--chaos: '{}': one of rate, every and @ only", item);
@@ -126,15 +137,21 @@ void ChaosPlan::go_on(double seconds, std::vector<Action>& actions) {
   std::erase_if(running_, [&](const Running& one) { return one.next == kNever; });
 }
 
-std::vector<ChaosPlan::Action> ChaosPlan::due(double seconds, int world_size) {
+bool ChaosPlan::Pending::is_due(double seconds, const StepsOf& steps) const {
+  if (done) return false;
+  return fault.at_step ? steps(*fault.rank) >= *fault.at_step : moment <= seconds;
+}
+
+std::vector<ChaosPlan::Action> ChaosPlan::due(double seconds, int world_size,
+                                              const StepsOf& steps) {
   std::vector<Action> actions;
   go_on(seconds, actions);
   for (Pending& pending : pending_) {
-    while (!pending.done && pending.moment <= seconds) {
+    while (pending.is_due(seconds, steps)) {
       const Fault& fault = pending.fault;
       const bool again = fault.mean_seconds > 0 || fault.every_seconds > 0;
-      const int drawn = static_cast<int>(uniform() * world_size);
-      actions.push_back(begin(fault, fault.rank.value_or(drawn), seconds));
+      const int rank = fault.rank ? *fault.rank : static_cast<int>(uniform() * world_size);
+      actions.push_back(begin(fault, rank, seconds));
       pending.done = !again;
       plan_next(pending);
     }
@@ -145,10 +162,15 @@ std::vector<ChaosPlan::Action> ChaosPlan::due(double seconds, int world_size) {
 double ChaosPlan::next_moment() const {
   double next = kNever;
   for (const Pending& pending : pending_) {
-    if (!pending.done) next = std::min(next, pending.moment);
+    if (!pending.done && !pending.fault.at_step) next = std::min(next, pending.moment);
   }
   for (const Running& one : running_) next = std::min(next, one.next);
   return next;
+}
+
+bool ChaosPlan::waits_for_steps() const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const Pending& pending) { return pending.fault.at_step && !pending.done; });
 }
 
 }  // namespace paceline::launch

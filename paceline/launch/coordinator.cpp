@@ -32,10 +32,10 @@ Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
 void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (const auto* joining = std::get_if<Joining>(&report)) return join(from, *joining, now);
   if (!members_.contains(from) || phase_ == Phase::kOver) return;
-  if (const auto* failure = std::get_if<RankFailure>(&report)) fail(from, *failure);
+  if (const auto* failure = std::get_if<RankFailure>(&report)) fail(from, *failure, now);
   if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
   if (const auto* left = std::get_if<Stopped>(&report)) stopped(from, *left, now);
-  if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving);
+  if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving, now);
 }
 
 std::string Coordinator::refusal_of(const Joining& joining) const {
@@ -82,14 +82,15 @@ void Coordinator::join(Agent from, const Joining& joining, Moment now) {
   // A job that is ending is not begun anew for a newcomer.
   const bool ending = std::any_of(members_.begin(), members_.end(),
                                   [](const auto& entry) { return entry.second.finished; });
-  if (!ending) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""});
+  if (!ending) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
 }
 
-void Coordinator::fail(Agent from, const RankFailure& failure) {
+void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
   if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
   const RankEnd end{.exit_code = failure.exit_code, .signal = failure.signal};
   stop_all(from,
-           {end.signal != 0 ? kSignal : kExitCode, failure.cause, describe(end), end.status()});
+           {end.signal != 0 ? kSignal : kExitCode, failure.cause, describe(end), end.status()},
+           now);
 }
 
 void Coordinator::finish(Agent from, const Finished& finished) {
@@ -113,21 +114,27 @@ void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
   member.ready = true;
   member.joining.offer = report.offer;
   lived_ = std::max(lived_, report.lived);
+  steps_ = std::max(steps_, report.steps);
   if (phase_ == Phase::kStopping) settle(now);
 }
 
 // A host that is taken away leaves a job that can do without it; any other job ends.
-void Coordinator::leave(Agent from, const Leaving& leaving) {
+void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
   const std::string host = members_.at(from).joining.host;
-  if (num_members() - 1 < settings_.min_nodes || phase_ == Phase::kGathering) {
+  if (num_members() - 1 < settings_.min_nodes) {
     return end_all({128 + leaving.signal, "",
                     fmt::format("stopped by {} at host {}", signal_name(leaving.signal), host)},
                    from);
   }
+  if (phase_ == Phase::kGathering) {
+    members_.erase(from);
+    return;
+  }
   // Its ranks have yet to end, and its connection with them.
   members_.at(from).leaving = true;
-  stop_all(from, {kMembership,
-                  fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), ""});
+  stop_all(from,
+           {kMembership, fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), ""},
+           now);
 }
 
 void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
@@ -139,18 +146,35 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
   if (member.leaving) return settle(now);
   const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
-  stop_all(agent, {kLost, what, "a lost host", kLostHost});
+  stop_all(agent, {kLost, what, "a lost host", kLostHost}, now);
   settle(now);
 }
 
 // Also while stopping already: a heavier reason may come to light.
-void Coordinator::stop_all(Agent except, Reason reason) {
+void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
   if (reason.weight > reason_.weight) reason_ = reason;
   if (phase_ != Phase::kRunning) return;
   phase_ = Phase::kStopping;
+  stop_until_ = now + settings_.stop_timeout;
   for (auto& [agent, member] : members_) {
     if (member.ready || agent == except) continue;
     send(agent, StopOrder{reason.cause});
+  }
+}
+
+// Ranks that not even SIGKILL ends, as in a file system that does not answer.
+void Coordinator::lose_the_stuck(Moment now) {
+  std::vector<Agent> stuck;
+  for (const auto& [agent, member] : members_) {
+    if (!member.ready) stuck.push_back(agent);
+  }
+  const std::string cause =
+      fmt::format("its ranks did not end within {:g} s",
+                  std::chrono::duration<double>(settings_.stop_timeout).count());
+  for (const Agent agent : stuck) {
+    const std::string host = members_.at(agent).joining.host;
+    send(agent, EndOrder{kLostHost, fmt::format("host {} is lost: {}", host, cause), ""});
+    lose(agent, cause, now);
   }
 }
 
@@ -163,7 +187,7 @@ void Coordinator::settle(Moment now) {
     phase_ = Phase::kOver;
     return;
   }
-  const bool progressed = lived_ >= RestartPolicy::kLongLife;
+  const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
   const Reason reason = std::exchange(reason_, {});
   // Fewer hosts are what MIN:MAX allows, and more are no failure either.
   const bool for_free = reason.weight == kMembership ||
@@ -186,6 +210,7 @@ void Coordinator::gather(Moment now, std::string note) {
   note_ = std::move(note);
   gather_until_ = now + settings_.join_timeout;
   lived_ = {};
+  steps_.reset();
   stopped_as_agreed_ = false;
 }
 
@@ -247,6 +272,7 @@ void Coordinator::start() {
 }
 
 void Coordinator::tick(Moment now) {
+  if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
   start_if_possible(now);
   if (phase_ != Phase::kGathering || now < gather_until_) return;
@@ -266,6 +292,7 @@ std::string Coordinator::missing() const {
 }
 
 Coordinator::Moment Coordinator::next_deadline() const {
+  if (phase_ == Phase::kStopping) return stop_until_;
   if (phase_ != Phase::kGathering) return Moment::max();
   Moment next = gather_until_;
   if (last_call_ && generation_ == settings_.first_generation) next = std::min(next, *last_call_);

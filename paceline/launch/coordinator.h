@@ -41,6 +41,8 @@ struct CoordinatorSettings {
   // once MIN are there, the first time.
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
+  // How long the ranks of a node may take to end, SIGKILL included; then it is lost to the job.
+  std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
   // With so many the first generation starts without a last call.
   int expected_nodes = 1;
   int first_generation = 0;  // above 0 after a take-over
@@ -92,12 +94,13 @@ class Coordinator {
 
   void join(Agent from, const Joining& joining, Moment now);
   std::string refusal_of(const Joining& joining) const;
-  void fail(Agent from, const RankFailure& failure);
+  void fail(Agent from, const RankFailure& failure, Moment now);
   void finish(Agent from, const Finished& finished);
   void end_if_finished();
   void stopped(Agent from, const Stopped& report, Moment now);
-  void leave(Agent from, const Leaving& leaving);
-  void stop_all(Agent except, Reason reason);
+  void leave(Agent from, const Leaving& leaving, Moment now);
+  void stop_all(Agent except, Reason reason, Moment now);
+  void lose_the_stuck(Moment now);
   void settle(Moment now);
   void gather(Moment now, std::string note);
   void start_if_possible(Moment now);
@@ -117,11 +120,13 @@ class Coordinator {
   int generation_ = 0;               // that runs or stops, or comes next while gathering
   std::string note_;                 // why the next generation is made
   Moment gather_until_;              // join_timeout
+  Moment stop_until_;                // stop_timeout, while stopping
   std::optional<Moment> last_call_;  // while gathering the first time, once enough are there
   std::optional<Moment> pause_until_;
   Reason reason_;
-  std::chrono::milliseconds lived_{};  // of the generation that stops
-  bool stopped_as_agreed_ = false;     // ranks of this generation did, of themselves
+  std::chrono::milliseconds lived_{};   // of the generation that stops
+  std::optional<std::uint64_t> steps_;  // that it made, where that is counted
+  bool stopped_as_agreed_ = false;      // ranks of this generation did, of themselves
 };
 
 }  // namespace paceline::launch

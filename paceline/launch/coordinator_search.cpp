@@ -2,13 +2,22 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/launch/coordinator_host.h"
 #include "paceline/launch/coordinator_link.h"
 #include "paceline/rendezvous/job_secret.h"
 
 namespace paceline::launch {
 namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLookUpPause = 1s;
+// Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
+constexpr auto kStopMargin = 30s;
 
 Secret require_secret(int num_nodes) {
   const auto secret = find_job_secret(process_environment());
@@ -35,6 +44,7 @@ CoordinatorSettings CoordinatorSearch::settings() const {
           .restarts = options_.restarts,
           .join_timeout = options_.meeting.join_timeout,
           .last_call_timeout = options_.meeting.last_call_timeout,
+          .stop_timeout = options_.shutdown_timeout + kStopMargin,
           .expected_nodes = options_.max_agents()};
 }
 
@@ -63,8 +73,23 @@ Fd CoordinatorSearch::listen_if_host() const {
   }
 }
 
+// Looked up once a second, until it is.
+bool CoordinatorSearch::name_is_known() {
+  if (named_ || !look_up_at_.expired()) return named_;
+  look_up_at_ = Deadline::after(kLookUpPause);
+  const bool first = cause_.empty();
+  cause_ = why_unresolved(options_.meeting.endpoint.host);
+  named_ = cause_.empty();
+  if (!named_ && first) {
+    log::warning(fmt::format("{}; trying again for up to {:g} s (--rdzv-conf join_timeout)", cause_,
+                             std::chrono::duration<double>(options_.meeting.join_timeout).count()));
+  }
+  return named_;
+}
+
 std::unique_ptr<JobControl> CoordinatorSearch::find_first() {
   const Endpoint& endpoint = options_.meeting.endpoint;
+  if (!name_is_known()) return nullptr;
   Fd listener = listen_if_host();
   if (!listener) return connect(endpoint);
   address_ = endpoint.host;

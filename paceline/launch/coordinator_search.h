@@ -11,7 +11,10 @@
 // halves of a network that cannot see each other can thus become two jobs when each has as many
 // nodes as MIN of --nnodes.
 //
-// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s with a peer that answers.
+// The endpoint's name may be unknown for a while: those of containers and pods come with them.
+//
+// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s with a peer that answers, or
+// as long as the system looks for a name.
 
 #include <chrono>
 #include <memory>
@@ -50,6 +53,7 @@ class CoordinatorSearch {
   std::unique_ptr<JobControl> find_first();
   std::unique_ptr<JobControl> find_successor();
   std::unique_ptr<JobControl> connect(const Endpoint& endpoint);
+  bool name_is_known();
   Fd listen_if_host() const;
   void prepare_stand_in();
 
@@ -57,7 +61,9 @@ class CoordinatorSearch {
   const LaunchOptions& options_;
   std::optional<Secret> secret_;
   Deadline give_up_;
-  std::string cause_;  // why the last attempt failed
+  std::string cause_;   // why the last attempt failed
+  bool named_ = false;  // the endpoint's name has an address
+  Deadline look_up_at_ = Deadline::after({});
   std::string address_;
   Endpoint current_;  // of the coordinator that was found last
   Endpoint stand_in_;

@@ -9,6 +9,7 @@
 
 #include "paceline/core/host.h"
 #include "paceline/launch/descendants.h"
+#include "paceline/launch/dying_process.h"
 #include "paceline/launch/worker_environment.h"
 
 namespace paceline::launch {
@@ -19,7 +20,8 @@ using namespace std::chrono_literals;
 // After a failure the others cannot do useful work any more, so they get less time than after a
 // Ctrl-C.
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
-constexpr auto kEndOfDescendants = 5s;
+constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
+constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
 constexpr int kShownLines = 20;
 
 }  // namespace
@@ -115,6 +117,7 @@ void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
   const RankEnd end = rank.collect();
+  if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) end_who_died_first();
   context_.watch.rank_ended(end.rank);
   --num_running_;
   drain(rank.output());
@@ -132,6 +135,13 @@ void Generation::on_end(std::size_t index) {
   report_when_known();
   if (when_failed_) when_failed_();
   stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
+}
+
+void Generation::end_who_died_first() {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i]->running()) continue;
+    if (died_of_signal(ranks_[i]->process(), Deadline::after(kDeath))) return on_end(i);
+  }
 }
 
 bool Generation::stopped_as_agreed() const {
@@ -188,7 +198,10 @@ void Generation::tend() {
   hold_back_or_resume();
 }
 
-Deadline Generation::next_deadline() const { return kill_at_.value_or(Deadline::never()); }
+Deadline Generation::next_deadline() const {
+  if (descendants_until_ && !over_ && !descendants_until_->expired()) return Deadline::after(0ns);
+  return kill_at_.value_or(Deadline::never());
+}
 
 bool Generation::owns(pid_t pid) const {
   return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
@@ -199,7 +212,9 @@ bool Generation::owns(pid_t pid) const {
 // What left the ranks' process groups goes too, and with it the last holders of the pipes. Not over
 // while a console still has to take something.
 void Generation::close_outputs() {
-  end_all_descendants(Deadline::after(kEndOfDescendants));
+  if (!descendants_until_) descendants_until_ = Deadline::after(kEndOfDescendants);
+  // In slices: other nodes wait for signs of life.
+  if (!end_all_descendants(Deadline::after(kSlice)) && !descendants_until_->expired()) return;
   bool all_closed = true;
   for (const auto& rank : ranks_) {
     RankOutput& output = rank->output();

@@ -5,26 +5,36 @@
 #include <fmt/format.h>
 
 namespace paceline::launch {
+namespace {
 
-Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles)
-    : consoles_(consoles), seed_(seed), active_(!faults.empty()), plan_(faults, seed) {}
+using namespace std::chrono_literals;
+
+// While a fault waits for a step, which nobody announces.
+constexpr std::chrono::nanoseconds kStepInterval = 10ms;
+
+}  // namespace
+
+Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
+                     const JobFlights& flights)
+    : consoles_(consoles),
+      flights_(flights),
+      seed_(seed),
+      active_(!faults.empty()),
+      plan_(faults, seed) {}
 
 double Rehearsal::seconds() const {
   return std::chrono::duration<double>(Clock::now() - *started_).count();
 }
 
-void Rehearsal::tend(Generation* running) {
+void Rehearsal::tend(Generation& running) {
   if (!active_) return;
-  if (running == nullptr) {
-    if (started_ && !idle_since_) idle_since_ = Clock::now();
-    return;
-  }
   if (!started_) started_ = Clock::now();
-  if (idle_since_) idle_ += Clock::now() - *idle_since_;
-  idle_since_.reset();
-  last_generation_ = running->place().generation;
-  for (const auto& action : plan_.due(seconds(), running->place().world_size)) {
-    apply(action, *running);
+  const auto steps = [this](int rank) {
+    const auto reading = flights_.steps({rank});
+    return reading ? reading->steps : 0;
+  };
+  for (const auto& action : plan_.due(seconds(), running.place().world_size, steps)) {
+    apply(action, running);
   }
 }
 
@@ -39,27 +49,24 @@ Deadline Rehearsal::next_deadline(bool running) const {
   if (!active_ || !running) return Deadline::never();
   if (!started_) return Deadline::after({});
   const double next = plan_.next_moment();
-  if (next >= ChaosPlan::kNever) return Deadline::never();
-  return Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(
+  const Deadline step =
+      plan_.waits_for_steps() ? Deadline::after(kStepInterval) : Deadline::never();
+  if (next >= ChaosPlan::kNever) return step;
+  const Deadline moment = Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(std::max(0.0, next - seconds()))));
+  return step.moment() < moment.moment() ? step : moment;
 }
 
 std::string Rehearsal::summary() const {
-  if (!active_ || !started_) return "";
+  if (!active_) return "";
   int count = 0;
   std::string kinds;
   for (const auto& [name, times] : faults_) {
     count += times;
     kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", name, times);
   }
-  const double total = seconds();
-  return fmt::format(
-      "paceline: chaos (seed {}): {:.1f} s\n"
-      "  faults on this node   {}{}\n"
-      "  generations           {}\n"
-      "  without ranks         {:.1f} s ({:.1f}% of the time)\n",
-      seed_, total, count, kinds.empty() ? "" : fmt::format(" ({})", kinds), last_generation_ + 1,
-      idle_.count(), total > 0 ? 100 * idle_.count() / total : 0.0);
+  return fmt::format("{}{}, seed {}", count, kinds.empty() ? "" : fmt::format(" ({})", kinds),
+                     seed_);
 }
 
 }  // namespace paceline::launch

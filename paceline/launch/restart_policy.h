@@ -28,7 +28,7 @@ struct RestartLimits {
 // How a generation ended that had to end.
 struct GenerationEnd {
   std::string cause;        // without its place, which may differ from time to time: "exit code 3"
-  bool progressed = false;  // it got somewhere: it lived for kLongLife
+  bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
   std::chrono::nanoseconds lived{};
 };
 

@@ -13,6 +13,7 @@ set(SOURCES
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
+  dying_process.cpp
   event_loop.cpp
   failure_cause.cpp
   failure_report.cpp
@@ -49,6 +50,7 @@ set(SOURCES
   remote_job.cpp
   reserved_port.cpp
   restart_policy.cpp
+  run_tally.cpp
   running_jobs.cpp
   shell_words.cpp
   spawn.cpp

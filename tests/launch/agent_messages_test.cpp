@@ -25,8 +25,12 @@ Joining some_joining() {
 }
 
 TEST(AgentMessages, reports_arrive_as_they_were_sent) {
-  std::vector<Report> reports = {some_joining(), Finished{4}, Finished{4, true},
-                                 Stopped{5, 1234ms, kOffer}, Leaving{15}};
+  std::vector<Report> reports = {some_joining(),
+                                 Finished{4},
+                                 Finished{4, true},
+                                 Stopped{5, 1234ms, {}, kOffer},
+                                 Stopped{5, 1234ms, 7, kOffer},
+                                 Leaving{15}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
   reports.emplace_back(with_rank);

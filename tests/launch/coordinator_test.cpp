@@ -52,8 +52,9 @@ class Job {
     const std::string cause = fmt::format("failure at h{}", agent);
     report(agent, RankFailure{generation, 0, exit_code, signal, cause});
   }
-  void stopped(int agent, int generation, std::chrono::milliseconds lived = 100ms) {
-    report(agent, Stopped{generation, lived, joining(agent).offer});
+  void stopped(int agent, int generation, std::chrono::milliseconds lived = 100ms,
+               std::optional<std::uint64_t> steps = {}) {
+    report(agent, Stopped{generation, lived, steps, joining(agent).offer});
   }
   void lose(int agent) {
     coordinator_.lose(agent, "the connection was closed", now_);
@@ -326,6 +327,62 @@ TEST(Coordinator, failures_after_a_long_life_are_no_crash_loop) {
     job.stopped(1, generation, 10s);
     ASSERT_TRUE(job.take<StartOrder>(1)) << generation;
   }
+}
+
+TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
+  Job job(nodes(1, 2));
+  job.join(1);
+  job.join(2);
+  job.fail(1, 0, 3);
+  job.stopped(1, 0);
+  job.pass(59s);
+  EXPECT_FALSE(job.take<EndOrder>(2));
+  job.pass(1s);
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 1);
+  EXPECT_THAT(end->cause, HasSubstr("host h2 is lost: its ranks did not end within 60 s"));
+  const auto start = job.take<StartOrder>(1);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->place.world_size, 2);
+}
+
+TEST(Coordinator, a_node_that_leaves_between_generations_does_not_end_a_job_that_can_do_without) {
+  Job job(nodes(1, 3, 10));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  for (const int generation : {0, 1}) {
+    job.fail(1, generation, 3 + generation);
+    for (const int agent : {1, 2, 3}) job.stopped(agent, generation);
+  }
+  // The second early death is followed by a pause.
+  job.report(2, Leaving{15});
+  EXPECT_FALSE(job.over());
+  job.pass(1s);
+  ASSERT_TRUE(job.take<StartOrder>(1));
+  EXPECT_EQ(job.take<StartOrder>(3)->place.world_size, 4);
+  job.lose(2);
+  EXPECT_FALSE(job.take<StopOrder>(1));
+}
+
+TEST(Coordinator, where_steps_are_counted_they_alone_are_progress) {
+  Job stepping(nodes(2, 2, 50));
+  stepping.join(1);
+  stepping.join(2);
+  for (int generation = 0; generation < 20; ++generation) {
+    stepping.fail(1, generation, 3);
+    stepping.stopped(1, generation, 10ms, 0);
+    stepping.stopped(2, generation, 10ms, 1);
+    stepping.pass(6s);
+    ASSERT_TRUE(stepping.take<StartOrder>(1)) << generation;
+  }
+  Job idle(nodes(1, 1, 50));
+  idle.join(1);
+  for (int generation = 0; generation < RestartPolicy::kCrashLoop; ++generation) {
+    idle.fail(1, generation, 3);
+    idle.stopped(1, generation, 60s, 0);
+  }
+  EXPECT_TRUE(idle.over());
+  EXPECT_THAT(idle.take<EndOrder>(1)->reason, HasSubstr("before any progress"));
 }
 
 }  // namespace

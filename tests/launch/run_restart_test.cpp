@@ -87,8 +87,9 @@ TEST(RunRestart, a_signal_to_the_launcher_ends_the_job_and_starts_nothing) {
 }
 
 TEST(RunRestart, ranks_that_stop_as_agreed_are_not_started_again) {
-  const Outcome outcome = run_paceline(job("echo gen $G; [ $G = 0 ] && exit 3; exit 85",
-                                           {"--nproc-per-node", "2", "--max-restarts", "5"}));
+  const Outcome outcome =
+      run_paceline(job("echo gen $G; [ $G = 1 ] && exit 85; [ $RANK = 0 ] && exit 3; exec sleep 60",
+                       {"--nproc-per-node", "2", "--max-restarts", "5"}));
   EXPECT_EQ(outcome.exit_code, 85) << outcome.err;
   EXPECT_EQ(outcome.out, "gen 0\ngen 1\n");
   EXPECT_THAT(outcome.err, HasSubstr("all ranks stopped as agreed"));
@@ -118,17 +119,64 @@ TEST(RunRestart, chaos_kills_ranks_and_says_what_it_came_to) {
   EXPECT_THAT(outcome.err, HasSubstr("paceline: chaos: kill of rank "));
   EXPECT_THAT(outcome.err, HasSubstr("failed first: killed by SIGKILL"));
   EXPECT_THAT(outcome.err, HasSubstr("generations           3\n"));
-  EXPECT_THAT(outcome.err, HasSubstr("faults on this node   2 (kill 2)\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("faults                2 (kill 2), seed 0\n"));
+}
+
+// A step gauge that says five steps (docs/formats/step_gauge.md), for programs of any language.
+const std::string kFiveSteps =
+    R"({ printf 'PLSTEPS1\1\0\0\0\0\0\0\0\5'; head -c 47 /dev/zero; } > )"
+    R"($PACELINE_FLIGHT_DIR/rank-00$RANK.steps; )";
+// The same in half a second, and the training had 3 steps behind it (word 6 says 4).
+const std::string kFromStep3 =
+    R"({ printf 'PLSTEPS1\1\0\0\0\0\0\0\0\5'; head -c 15 /dev/zero; )"
+    R"(printf '\0\145\315\035'; head -c 12 /dev/zero; printf '\4'; head -c 15 /dev/zero; } > )"
+    R"($PACELINE_FLIGHT_DIR/rank-00$RANK.steps; )";
+
+TEST(RunRestart, a_run_with_restarts_ends_with_what_it_came_to) {
+  const Outcome outcome =
+      run_paceline(job(kFromStep3 + "exit $((1 - G))", {"--max-restarts", "10"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: the run on this node\n  time "));
+  EXPECT_THAT(outcome.err, HasSubstr("generations           2\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("steps                 10, 5 of them lost and made again\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("goodput "));
+  EXPECT_THAT(run_paceline(job("true", {"--max-restarts", "10"})).err,
+              Not(HasSubstr("the run on this node")));
+}
+
+TEST(RunRestart, ranks_that_make_steps_are_in_no_crash_loop) {
+  const Outcome outcome =
+      run_paceline(job("[ $G = 4 ] && exit 0; " + kFiveSteps + "exit 4", {"--max-restarts", "10"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST(RunRestart, steps_of_an_older_generation_are_not_taken_for_those_of_the_next) {
+  const Outcome outcome =
+      run_paceline(job("[ $G = 0 ] && " + kFiveSteps + "exit 4", {"--max-restarts", "10"}));
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("3 times in a row before any progress"));
+  EXPECT_THAT(outcome.err, HasSubstr("generation 3: "));
+}
+
+TEST(RunRestart, chaos_strikes_at_a_step_of_a_rank) {
+  const Outcome outcome = run_paceline(
+      job("[ $G = 1 ] && exit 0; " + kFiveSteps + "exec sleep 60",
+          {"--nproc-per-node", "2", "--max-restarts", "1", "--chaos", "kill:rank=1@step5"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: chaos: kill of rank 1 after "));
+  EXPECT_THAT(outcome.err, HasSubstr("steps                 5, with those made again\n"));
 }
 
 // The ranks of the older generation take a second to go; that is when the launcher is killed.
 TEST(RunRestart, kill_9_of_the_launcher_during_a_restart_leaves_nobody_behind) {
   for (const char* whom : {"supervisor", "agent"}) {
-    PacelineProcess paceline(
-        job("trap '' TERM; echo pid $$; echo agent $PPID; [ $RANK = 1 ] && exit 3; "
-            "sleep 1000 & echo pid $!; wait",
-            {"--nproc-per-node", "2", "--max-restarts", "3", "--shutdown-timeout", "1",
-             "--all-ranks"}));
+    const FreshDirectory seen;
+    PacelineProcess paceline(job("trap '' TERM; cd " + seen.path() +
+                                     "; echo pid $$; echo agent $PPID; [ $RANK = 0 ] || "
+                                     "{ until [ -e both ]; do sleep 0.01; done; exit 3; }; "
+                                     "sleep 1000 & echo pid $!; touch both; wait",
+                                 {"--nproc-per-node", "2", "--max-restarts", "3",
+                                  "--shutdown-timeout", "1", "--all-ranks"}));
     const auto pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", 2));
     const int agent = std::stoi(paceline.wait_for_lines("[0] agent ", 1)[0]);
     paceline.wait_for_lines("[1] pid ", 1);
