@@ -18,7 +18,7 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
   throw UsageError(
       fmt::format("{0} has started {1} of this launcher ({2}={1}), and each would start a job of "
                   "its own; start the program itself with {0}, or this launcher once, without {0}; "
-                  "or give --nnodes and --node-rank",
+                  "or give --nnodes and --rdzv-endpoint",
                   launcher, *size, name));
 }
 
@@ -26,7 +26,8 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
 
 std::optional<std::vector<launch::Host>> allocated_hosts(const RunTexts& texts,
                                                          const GetVariable& variable) {
-  if (texts.standalone || !texts.node_rank.empty()) return std::nullopt;
+  const bool by_hand = !texts.node_rank.empty() || !texts.rdzv_endpoint.empty();
+  if (texts.standalone || by_hand) return std::nullopt;
   refuse_copies(variable, "OMPI_COMM_WORLD_SIZE", "mpirun");
   refuse_copies(variable, "PMI_SIZE", "mpiexec");
   if (variable("SLURM_STEP_ID")) refuse_copies(variable, "SLURM_STEP_NUM_TASKS", "srun");

@@ -181,6 +181,8 @@ std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const Comma
   }
   refuse_with_hosts("--node-rank", texts.node_rank, line, "it numbers the hosts itself");
   refuse_with_hosts("--standalone", texts.standalone ? "1" : "", line, "it means one machine");
+  refuse_with_hosts("--rdzv-endpoint", texts.rdzv_endpoint, line,
+                    "the hosts do not have to find each other");
   auto hosts = texts.hosts.empty()
                    ? launch::read_hostfile(texts.hostfile)
                    : launch::parse_host_list(texts.hosts, source_of("--hosts", line));
@@ -222,6 +224,9 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
     refuse_with_hosts("--timeline", texts.timeline, line,
                       "every host would write one; set PACELINE_TIMELINE_DIR to a folder that all "
                       "hosts share, and then: paceline timeline FOLDER");
+    refuse_with_hosts("--max-restarts", texts.max_restarts, line,
+                      "only agents that meet at --rdzv-endpoint, started on each machine, restart "
+                      "a job of several");
   }
   HostsPlan plan;
   plan.version = version_number();

@@ -19,6 +19,7 @@
 #include "apps/run_part.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
+#include "apps/version.h"
 
 namespace paceline::apps {
 namespace {
@@ -109,6 +110,7 @@ int Run::run_here() {
   launch::LaunchPlan plan;
   plan.options = check_run_options(texts_, line_, topology_);
   plan.options.part = part_;
+  plan.options.version = version_number();
   plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
   const char* path = std::getenv("PATH");
   plan.program_path =

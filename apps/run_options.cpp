@@ -13,6 +13,8 @@
 #include "paceline/core/secret.h"
 
 #include "apps/binding_option.h"
+#include "apps/meeting_options.h"
+#include "apps/option_checker.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -22,51 +24,8 @@ using launch::ConsoleStreams;
 using launch::LaunchOptions;
 
 constexpr long kMaxLocalRanks = 4096;
-constexpr long kMaxNodes = 65536;
 constexpr long kMaxThreads = 4096;
-constexpr double kMaxShutdownSeconds = 86400;
-constexpr long kDefaultMasterPort = 29500;
-
-class Checker {
- public:
-  explicit Checker(const CommandLine& line) : line_(line) {}
-
-  // Where the value of `flag` comes from, for messages.
-  std::string source(const std::string& flag) const {
-    if (line_.has(flag)) return flag;
-    const std::string variable = variable_of(flag);
-    const char* value = std::getenv(variable.c_str());
-    if (value != nullptr && *value != '\0') return variable;
-    for (const CommandLine::Default& one : line_.defaults) {
-      if (one.name == flag) return one.source + ": " + flag.substr(2);
-    }
-    return flag;
-  }
-
-  [[noreturn]] void refuse(const std::string& flag, const std::string& text,
-                           const std::string& allowed) const {
-    throw UsageError(fmt::format("{}: '{}' is not {}", source(flag), text, allowed));
-  }
-
-  long integer(const std::string& flag, const std::string& text, long min, long max,
-               const std::string& also = "") const {
-    long value = 0;
-    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool good = status == std::errc() && stop == text.data() + text.size();
-    if (!good || value < min || value > max) {
-      refuse(flag, text, fmt::format("a whole number from {} to {}{}", min, max, also));
-    }
-    return value;
-  }
-
-  long integer_or(const std::string& flag, const std::string& text, long fallback, long min,
-                  long max) const {
-    return text.empty() ? fallback : integer(flag, text, min, max);
-  }
-
- private:
-  const CommandLine& line_;
-};
+constexpr double kMaxSeconds = 86400;
 
 int local_ranks(const Checker& checker, const std::string& text, const Topology& topology) {
   const std::string flag = "--nproc-per-node";
@@ -78,32 +37,6 @@ int local_ranks(const Checker& checker, const std::string& text, const Topology&
                     checker.source(flag), text));
   }
   return static_cast<int>(checker.integer(flag, text, 1, kMaxLocalRanks, ", auto, cores or cpu"));
-}
-
-void check_nodes(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  if (texts.nnodes.find(':') != std::string::npos) {
-    checker.refuse("--nnodes", texts.nnodes,
-                   "a whole number (MIN:MAX, a job whose size changes, is not available yet)");
-  }
-  options.num_nodes =
-      static_cast<int>(checker.integer_or("--nnodes", texts.nnodes, 1, 1, kMaxNodes));
-  options.node_rank = static_cast<int>(
-      checker.integer_or("--node-rank", texts.node_rank, 0, 0, options.num_nodes - 1));
-  if (texts.standalone && options.num_nodes > 1) {
-    throw UsageError(fmt::format("--standalone is for one node, but {} is {}",
-                                 checker.source("--nnodes"), texts.nnodes));
-  }
-}
-
-void check_address(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  // torchrun: --standalone wins over the rendezvous flags.
-  const std::string port = texts.standalone ? "" : texts.master_port;
-  if (!texts.master_addr.empty() && !texts.standalone) options.master_addr = texts.master_addr;
-  const bool several = options.num_nodes > 1;
-  // With several nodes the ranks' MASTER_PORT is the next one.
-  options.master_port = static_cast<std::uint16_t>(checker.integer_or(
-      "--master-port", port, several ? kDefaultMasterPort : 0, 1, several ? 65534 : 65535));
-  options.run_id = texts.rdzv_id.empty() ? random_hex(8) : texts.rdzv_id;
 }
 
 ConsoleStreams streams_of(const Checker& checker, const std::string& all,
@@ -173,25 +106,13 @@ void choose_console(const Checker& checker, const RunTexts& texts, LaunchOptions
   options.prefix_lines = everything || !texts.tee.empty();
 }
 
-std::chrono::nanoseconds parse_seconds(const Checker& checker, const std::string& flag,
-                                       const std::string& text) {
-  double seconds = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  const bool good = status == std::errc() && stop == text.data() + text.size();
-  if (!good || !(seconds >= 0 && seconds <= kMaxShutdownSeconds)) {
-    checker.refuse(flag, text,
-                   fmt::format("a number of seconds from 0 to {}", kMaxShutdownSeconds));
-  }
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(seconds));
-}
-
 void choose_hang_watch(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
   if (!texts.hang_timeout.empty()) {
-    options.hang_timeout = parse_seconds(checker, "--hang-timeout", texts.hang_timeout);
+    options.hang_timeout = checker.seconds("--hang-timeout", texts.hang_timeout, kMaxSeconds);
   }
   if (!texts.straggler_after.empty()) {
-    options.straggler_patience = parse_seconds(checker, "--straggler-after", texts.straggler_after);
+    options.straggler_patience =
+        checker.seconds("--straggler-after", texts.straggler_after, kMaxSeconds);
   }
   if (texts.hang_action.empty() || texts.hang_action == "report") return;
   if (texts.hang_action != "kill") {
@@ -229,7 +150,7 @@ long check_integer(const CommandLine& line, const std::string& flag, const std::
 
 std::chrono::nanoseconds check_seconds(const CommandLine& line, const std::string& flag,
                                        const std::string& text) {
-  return parse_seconds(Checker(line), flag, text);
+  return Checker(line).seconds(flag, text, kMaxSeconds);
 }
 
 std::string variable_of(const std::string& flag) {
@@ -298,13 +219,34 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   machines.value("--start-timeout", texts.start_timeout, "S", "30",
                  "Seconds until every host has answered");
   machines.flag("--standalone", texts.standalone, "One machine, free ports (what happens anyway)");
-  machines.value("--nnodes", texts.nnodes, "N", "1", "Machines of the job");
-  machines.value("--node-rank", texts.node_rank, "R", "0", "Which of them this one is");
+  machines.value("--nnodes", texts.nnodes, "N|MIN:MAX", "1",
+                 "Machines of the job; MIN:MAX: it goes on while MIN are there");
+  machines.value("--node-rank", texts.node_rank, "R", "",
+                 "Which of them this one is [as they come]");
   machines.value("--master-addr", texts.master_addr, "A", "127.0.0.1", "Address of machine 0");
   machines.value("--master-port", texts.master_port, "P", "",
                  "Its port [one machine: a free one; several: 29500]");
   machines.flag("--encrypt", texts.encrypt, "Encrypt what the ranks send over TCP");
-  machines.value("--rdzv-id", texts.rdzv_id, "ID", "", "Name of the job [random]");
+  machines.value("--rdzv-endpoint", texts.rdzv_endpoint, "HOST:PORT", "",
+                 "Where the machines meet [master-addr:master-port]");
+  machines.value("--rdzv-id", texts.rdzv_id, "ID", "",
+                 "Name of the job [one machine: random; several: none]");
+  machines.value("--rdzv-backend", texts.rdzv_backend, "NAME", "paceline",
+                 "paceline; c10d and static mean the same here");
+  machines.value("--rdzv-conf", texts.rdzv_conf, "K=V,...", "",
+                 "join_timeout=600, last_call_timeout=3, keep_alive_interval=0.5, "
+                 "keep_alive_max_attempt=6, is_host");
+
+  Group surviving(app, "Surviving");
+  surviving.value("--max-restarts", texts.max_restarts, "N", "0",
+                  "Start all ranks again after a failure, up to N times within the window");
+  surviving.value("--restart-window", texts.restart_window, "S", "3600",
+                  "Restarts longer ago do not count; 0: all do");
+  surviving.value("--monitor-interval", texts.monitor_interval, "S", "",
+                  "As torchrun's, without effect: failures are noticed at once");
+  surviving.value("--chaos", texts.chaos, "FAULTS", "",
+                  "Kill, stop, slow ranks on purpose: kill:rate=1/15s,stop:rank=1@30s,slow:rank=0");
+  surviving.value("--chaos-seed", texts.chaos_seed, "N", "0", "Decides the moments and the ranks");
 
   Group output(app, "Output");
   output.value("--log-dir", texts.log_dir, "DIR", "",
@@ -359,8 +301,9 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   options.num_local_ranks = ranks.num_local_ranks;
   options.threads_per_rank = ranks.threads_per_rank;
   options.binding = ranks.binding;
-  check_nodes(checker, texts, options);
-  check_address(checker, texts, options);
+  check_meeting(checker, texts, options);
+  check_restarts(checker, texts, options);
+  check_chaos(checker, texts, options);
   options.backend = check_backend(checker, texts.backend);
   options.encrypt = texts.encrypt;
   options.report_bindings = texts.report_bindings || isatty(STDERR_FILENO) == 1;
@@ -369,7 +312,8 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   choose_console(checker, texts, options);
   options.terminal = isatty(STDOUT_FILENO) == 1;
   if (!texts.shutdown_timeout.empty()) {
-    options.shutdown_timeout = parse_seconds(checker, "--shutdown-timeout", texts.shutdown_timeout);
+    options.shutdown_timeout =
+        checker.seconds("--shutdown-timeout", texts.shutdown_timeout, kMaxSeconds);
   }
   choose_hang_watch(checker, texts, options);
   if (options.command.empty()) {

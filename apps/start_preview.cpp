@@ -54,13 +54,21 @@ class Config {
     add_given("--remote-paceline", texts_.remote_paceline);
     add_given("--export", texts_.export_names);
     add_given("--start-timeout", texts_.start_timeout);
-    add("--nnodes", fmt::to_string(options_.num_nodes));
-    add("--node-rank", fmt::to_string(options_.node_rank));
+    const bool elastic = options_.min_nodes != options_.num_nodes;
+    add("--nnodes", elastic ? fmt::format("{}:{}", options_.min_nodes, options_.num_nodes)
+                            : fmt::to_string(options_.num_nodes));
+    add("--node-rank", options_.node_rank ? fmt::to_string(*options_.node_rank) : "as they come");
     add("--standalone", texts_.standalone ? "yes" : "no");
     add("--master-addr", options_.master_addr);
     add("--master-port",
         options_.master_port == 0 ? "a free one" : fmt::to_string(options_.master_port));
-    add("--rdzv-id", options_.run_id, texts_.rdzv_id.empty() ? "default (random)" : "");
+    add("--rdzv-id", options_.run_id,
+        texts_.rdzv_id.empty() && !options_.several_nodes() ? "default (random)" : "");
+    if (options_.several_nodes()) add("--rdzv-endpoint", to_string(options_.meeting.endpoint));
+    add("--max-restarts", fmt::to_string(options_.restarts.max_restarts));
+    const std::chrono::duration<double> window = options_.restarts.window;
+    add("--restart-window", fmt::format("{:g}", window.count()));
+    add("--chaos", texts_.chaos.empty() ? "none" : texts_.chaos);
   }
 
   // Options of jobs on several hosts are shown only there.
@@ -118,9 +126,10 @@ std::string command_text(const std::vector<std::string>& command) {
 
 std::string dry_run_text(const launch::LaunchPlan& plan) {
   const LaunchOptions& options = plan.options;
-  std::string text = fmt::format("{} rank{} on machine {} of {}, world size {}\n",
-                                 options.num_local_ranks, options.num_local_ranks == 1 ? "" : "s",
-                                 options.node_rank, options.num_nodes, options.world_size());
+  std::string text =
+      fmt::format("{} rank{} on machine {} of {}, world size {}\n", options.num_local_ranks,
+                  options.num_local_ranks == 1 ? "" : "s", options.place().node_rank,
+                  options.num_nodes, options.world_size());
   text += fmt::format("program: {}\n", plan.program_path);
   for (const std::string& reason : plan.placement.reasons) {
     text += fmt::format("because: {}\n", reason);

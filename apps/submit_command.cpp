@@ -34,10 +34,10 @@ Examples:
   paceline submit kubernetes --dry-run --image registry/train:1 --nnodes 2 ./train)";
 
 // Options of paceline run that the scheduler decides, or that have no meaning in a job that waits.
-constexpr std::array<std::string_view, 11> kNotHere = {
+constexpr std::array<std::string_view, 12> kNotHere = {
     "--hosts",           "--hostfile",     "--ssh-command", "--export",
     "--start-timeout",   "--standalone",   "--node-rank",   "--master-addr",
-    "--report-bindings", "--print-config", "--rdzv-id"};
+    "--report-bindings", "--print-config", "--rdzv-id",     "--rdzv-endpoint"};
 
 struct SubmitTexts {
   RunTexts run;
@@ -106,7 +106,15 @@ SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const 
   return request;
 }
 
-SlurmRequest check_slurm(const SubmitTexts& texts, const CommandLine& line) {
+// In a SLURM job one launcher starts all nodes.
+void refuse_restarts(const SubmitTexts& texts, const CommandLine& line, int num_nodes) {
+  if (num_nodes == 1 || texts.run.max_restarts.empty()) return;
+  throw UsageError(fmt::format("{}: a SLURM job on several nodes is not restarted; leave it out",
+                               source_of("--max-restarts", line)));
+}
+
+SlurmRequest check_slurm(const SubmitTexts& texts, const CommandLine& line, int num_nodes) {
+  refuse_restarts(texts, line, num_nodes);
   return {.time = texts.time,
           .partition = texts.partition,
           .account = texts.account,
@@ -163,7 +171,7 @@ int submit(const std::string& where, const Arguments& arguments) {
   }
   SubmitRequest request = check_common(app, texts, line);
   if (!kubernetes) {
-    const std::string script = slurm_script(request, check_slurm(texts, line));
+    const std::string script = slurm_script(request, check_slurm(texts, line, request.num_nodes));
     if (!texts.run.dry_run) return hand_to_sbatch(script);
     fmt::print("{}", script);
     return 0;

@@ -156,6 +156,15 @@ std::string to_string(const Endpoint& endpoint) {
              : fmt::format("[{}]:{}", endpoint.host, endpoint.port);
 }
 
+std::string why_unresolved(const std::string& host) {
+  try {
+    resolve({host, 0}, 0);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 bool is_loopback(const std::string& host) {
   in_addr v4{};
   in6_addr v6{};

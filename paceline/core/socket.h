@@ -27,6 +27,9 @@ struct Endpoint {
 // message.
 Endpoint parse_endpoint(const std::string& text, const std::string& what);
 std::string to_string(const Endpoint& endpoint);
+// Why `host` has no address now: "the address 'h' does not resolve: ..."; empty when it has one.
+// May take as long as the system's resolver waits for its servers.
+std::string why_unresolved(const std::string& host);
 // True for 127.0.0.0/8, ::1 and "localhost".
 bool is_loopback(const std::string& host);
 

@@ -1,5 +1,6 @@
 #include "paceline/launch/agent.h"
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 
@@ -10,12 +11,16 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/host.h"
 #include "paceline/launch/consoles.h"
+#include "paceline/launch/coordinator_search.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/generation.h"
 #include "paceline/launch/job_watch.h"
+#include "paceline/launch/rehearsal.h"
+#include "paceline/launch/run_tally.h"
 
 namespace paceline::launch {
 namespace {
@@ -23,6 +28,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kEndOfDescendants = 5s;
+// For ranks that are stopped because of what happened elsewhere.
+constexpr std::chrono::nanoseconds kGraceOfOthers = 5s;
+constexpr auto kSearchPause = 50ms;
+// At the end, for other agents to take their last orders.
+constexpr auto kLastWords = 2s;
+constexpr int kEnvironmentError = 3;
 
 Fd make_child_signal_fd() {
   sigset_t set;
@@ -33,6 +44,12 @@ Fd make_child_signal_fd() {
   return fd;
 }
 
+double seconds() {
+  return std::chrono::duration<double>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+Deadline sooner(Deadline a, Deadline b) { return a.moment() < b.moment() ? a : b; }
+
 class Agent {
  public:
   Agent(const LaunchPlan& plan, AgentChannel channel)
@@ -40,24 +57,47 @@ class Agent {
         channel_(std::move(channel)),
         consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
         logs_(plan.options.log_dir),
-        flights_(inherited_environment(), logs_.problem().empty() ? logs_.path() : ""),
-        timeline_(plan.options.timeline, logs_.problem().empty() ? logs_.path() : ""),
-        services_(plan.options),
-        watch_(loop_, plan, {logs_.problem().empty() ? logs_.path() : "", flights_.directory()},
+        flights_(inherited_environment(), log_folder()),
+        timeline_(plan.options.timeline, log_folder()),
+        watch_(loop_, plan, {log_folder(), flights_.directory()},
                {[this](const std::string& text) { consoles_.say(text); },
-                [this](int rank) { generation_->kill_rank(rank); }}),
-        children_(make_child_signal_fd()) {}
+                [this](int rank) { generation_->send_to(rank, SIGKILL); }}),
+        rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
+        children_(make_child_signal_fd()),
+        search_(loop_, plan.options) {}
 
   int run();
 
  private:
-  void start();
+  // With the coordinator.
+  void seek_coordinator();
+  void claim_services();
+  void follow_orders();
+  void obey(const StartOrder& order);
+  void obey(const StopOrder& order);
+  void obey(const EndOrder& order);
+  void remove_old_flights(const NodePlace& place) const;
+  void on_coordinator_lost();
+  void report_stopped();
+
+  // With the ranks.
+  void on_failure();
+  void on_generation_over();
+  bool running() const { return generation_ && !generation_->over(); }
+
+  // With the rest of the process.
   void loop();
-  bool finished() const { return abandoned_ || (concluded_ && consoles_.empty()); }
+  Deadline next_deadline() const;
+  bool finished() const;
   void on_control();
+  void on_signal(int signal);
   void reap_orphans();
   void warn_about_logs();
+  std::string log_folder() const { return logs_.problem().empty() ? logs_.path() : ""; }
+  bool stopped_as_agreed() const;
   void conclude();
+  void say_tally();
+  void explain_end();
   void remove_records();
   int exit_code() const;
 
@@ -69,23 +109,32 @@ class Agent {
   JobFlights flights_;
   const JobMemory memory_;
   const JobTimeline timeline_;
-  JobServices services_;
   JobWatch watch_;
+  Rehearsal rehearsal_;
+  RunTally tally_;
   Fd children_;
+  CoordinatorSearch search_;
+  std::unique_ptr<JobControl> control_;  // null while it is looked for
+  Deadline search_at_ = Deadline::after(0ns);
+  std::unique_ptr<JobServices> services_;  // of the generation that runs, or is to come
   std::unique_ptr<Generation> generation_;
+  std::optional<StartOrder> last_start_;
+  std::string own_cause_;      // of this node's culprit, in the words that all agents use
+  bool told_to_stop_ = false;  // this generation, by the coordinator
+  bool settled_ = true;        // the end of this generation has been seen to
   bool orphans_may_wait_ = false;
   bool abandoned_ = false;  // the supervisor is gone
   bool warned_about_logs_ = false;
-  bool concluded_ = false;  // everything has been said
-  int stop_signal_ = 0;     // the first signal that ended the job
+  int stop_signal_ = 0;  // the first signal that ended this launcher
+  std::optional<EndOrder> end_;
+  std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
 };
 
 int Agent::run() {
   require_descriptors(plan_.options.num_local_ranks);
   loop_.watch(channel_.control.get(), [this] { on_control(); });
   loop_.watch(children_.get(), [this] { orphans_may_wait_ = true; });
-  start();
-  warn_about_logs();
+  seek_coordinator();
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
@@ -95,23 +144,187 @@ int Agent::run() {
   return exit_code();
 }
 
-void Agent::start() {
-  generation_ = std::make_unique<Generation>(
-      GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_, watch_},
-      plan_.options.place(), services_, channel_.stdin_fd.get());
-  channel_.stdin_fd.reset();
-  services_.start_store();
+// --- The coordinator ---
+
+void Agent::seek_coordinator() {
+  control_ = search_.find();
+  search_at_ = Deadline::after(kSearchPause);
+  if (!control_) return;
+  const LaunchOptions& options = plan_.options;
+  claim_services();
+  control_->report(Joining{.version = options.version,
+                           .run_id = options.run_id,
+                           .host = host_name(),
+                           .num_ranks = options.num_local_ranks,
+                           .min_nodes = options.min_agents(),
+                           .max_nodes = options.max_agents(),
+                           .node_rank = options.node_rank,
+                           .stand_in = search_.stand_in(),
+                           .offer = services_->offer(),
+                           .next_generation = last_start_ ? last_start_->place.generation + 1 : 0});
+  follow_orders();
 }
+
+void Agent::claim_services() {
+  services_.reset();
+  services_ = plan_.options.agents_meet()
+                  ? std::make_unique<JobServices>(search_.address(), search_.secret())
+                  : std::make_unique<JobServices>(plan_.options);
+}
+
+// What is done to obey one may bring the next.
+void Agent::follow_orders() {
+  for (auto orders = control_->take_orders(); !orders.empty(); orders = control_->take_orders()) {
+    for (const Order& order : orders) {
+      std::visit([this](const auto& one) { obey(one); }, order);
+    }
+  }
+}
+
+void Agent::obey(const StartOrder& order) {
+  if (stop_signal_ != 0 || end_) return;
+  if (generation_ && generation_->culprit()) {
+    const std::string sentence = flights_.sentence(false);
+    if (!sentence.empty()) consoles_.say(fmt::format("paceline: {}\n", sentence));
+  }
+  if (!order.note.empty()) {
+    consoles_.say(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
+  }
+  const NodePlace place = plan_.options.part ? plan_.options.place() : order.place;
+  remove_old_flights(place);
+  generation_.reset();
+  last_start_ = order;
+  told_to_stop_ = settled_ = false;
+  if (order.place.node_rank != 0) services_->use({order.store, order.master});
+  const GenerationContext context{plan_,    loop_,   consoles_, logs_,
+                                  flights_, memory_, timeline_, watch_};
+  generation_ = std::make_unique<Generation>(context, place, *services_, channel_.stdin_fd.get());
+  generation_->when_failed([this] { on_failure(); });
+  tally_.started(seconds());
+  // A rank 0 that may be started again reads on where the last one stopped.
+  if (plan_.options.restarts.max_restarts == 0 && !plan_.options.agents_meet()) {
+    channel_.stdin_fd.reset();
+  }
+  services_->start_store();
+}
+
+// What is left of an older generation, or an older job in the same folder, says nothing of the
+// ranks to come. Ranks that are now another node's may run already, on the same folder.
+void Agent::remove_old_flights(const NodePlace& place) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < plan_.options.num_local_ranks; ++i) ranks.push_back(place.rank_of(i));
+  if (generation_) {
+    for (const int rank : generation_->ranks()) {
+      if (rank >= place.world_size) ranks.push_back(rank);
+    }
+  }
+  flights_.remove(ranks);
+}
+
+void Agent::obey(const StopOrder& order) {
+  if (!generation_ || told_to_stop_) return;
+  told_to_stop_ = true;
+  if (settled_) return report_stopped();
+  if (!generation_->culprit()) {
+    consoles_.say(fmt::format("paceline: {}; stopping the ranks of this node\n", order.reason));
+  }
+  generation_->stop(SIGTERM, std::min(kGraceOfOthers, plan_.options.shutdown_timeout));
+}
+
+void Agent::obey(const EndOrder& order) {
+  if (end_) return;
+  end_ = order;
+  if (running()) {
+    generation_->stop(SIGTERM, std::min(kGraceOfOthers, plan_.options.shutdown_timeout));
+  }
+}
+
+// The ranks of its host are dead or on their own; whoever takes over begins a new generation.
+void Agent::on_coordinator_lost() {
+  const std::string cause = control_->lost();
+  control_.reset();
+  if (end_ || stop_signal_ != 0) return;
+  if (!last_start_) {
+    consoles_.say(fmt::format("paceline: {}, before the job began\n", cause));
+    end_ = EndOrder{kEnvironmentError, "", ""};
+    return;
+  }
+  consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
+  search_.lose(*last_start_, cause);
+  search_at_ = Deadline::after(0ns);
+  told_to_stop_ = true;
+  if (running()) {
+    generation_->stop(SIGTERM, std::min(kGraceOfOthers, plan_.options.shutdown_timeout));
+  }
+}
+
+void Agent::report_stopped() {
+  claim_services();
+  const auto steps = flights_.steps(generation_->ranks());
+  control_->report(
+      Stopped{.generation = generation_->place().generation,
+              .lived = std::chrono::duration_cast<std::chrono::milliseconds>(generation_->age()),
+              .steps = steps ? std::optional(steps->steps) : std::nullopt,
+              .offer = services_->offer()});
+}
+
+// --- The ranks ---
+
+void Agent::on_failure() {
+  const RankEnd& culprit = *generation_->culprit();
+  own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, host_name(), describe(culprit));
+  if (!control_) return;
+  control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
+                               culprit.signal, own_cause_});
+}
+
+void Agent::on_generation_over() {
+  settled_ = true;
+  tally_.ended(seconds(), flights_.steps(generation_->ranks()));
+  if (generation_->culprit()) consoles_.say(followers_summary(generation_->followers()));
+  if (stop_signal_ != 0 || end_) return;
+  if (!control_) return;
+  if (generation_->culprit() || told_to_stop_) {
+    report_stopped();
+  } else {
+    control_->report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
+  }
+}
+
+// --- The process ---
 
 void Agent::loop() {
   while (!finished()) {
-    loop_.turn(generation_->next_deadline());
+    loop_.turn(next_deadline());
     if (orphans_may_wait_) reap_orphans();
-    generation_->tend();
+    if (running()) rehearsal_.tend(*generation_);
+    if (generation_) generation_->tend();
     warn_about_logs();
-    if (generation_->over() && !concluded_) conclude();
+    if (!settled_ && generation_->over()) on_generation_over();
+    if (control_) {
+      control_->tend();
+      follow_orders();
+      if (!control_->lost().empty()) on_coordinator_lost();
+    } else if (!running() && !end_ && stop_signal_ == 0 && search_at_.expired()) {
+      seek_coordinator();
+    }
+    if (!concluded_ && !running() && (end_ || stop_signal_ != 0)) conclude();
     consoles_.watch_for_room();
   }
+}
+
+Deadline Agent::next_deadline() const {
+  Deadline next = control_ ? control_->next_deadline() : search_at_;
+  if (!control_ && running()) next = Deadline::never();
+  if (generation_) next = sooner(next, generation_->next_deadline());
+  next = sooner(next, rehearsal_.next_deadline(running()));
+  return concluded_ ? sooner(next, *concluded_) : next;
+}
+
+bool Agent::finished() const {
+  if (abandoned_) return true;
+  if (!concluded_ || !consoles_.empty()) return false;
+  return !control_ || control_->flushed() || concluded_->expired();
 }
 
 void Agent::on_control() {
@@ -121,14 +334,21 @@ void Agent::on_control() {
     return;
   }
   if (signal == SIGUSR1 || signal == SIGUSR2) {
-    generation_->send(signal);
-  } else if (stop_signal_ == 0) {
+    if (generation_) generation_->send(signal);
+  } else {
+    on_signal(signal);
+  }
+}
+
+void Agent::on_signal(int signal) {
+  if (stop_signal_ == 0) {
     stop_signal_ = signal;
-    generation_->stop(signal, plan_.options.shutdown_timeout);
+    if (running()) generation_->stop(signal, plan_.options.shutdown_timeout);
+    if (control_) control_->report(Leaving{signal});
   } else if (signal == SIGINT) {
-    generation_->kill();
+    if (generation_) generation_->kill();
     // Nobody reads what is left to print.
-    if (generation_->num_running() == 0) abandoned_ = true;
+    if (!generation_ || generation_->num_running() == 0) abandoned_ = true;
   }
 }
 
@@ -142,7 +362,7 @@ void Agent::reap_orphans() {
   for (;;) {
     siginfo_t ended{};
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
-    if (generation_->owns(ended.si_pid)) {
+    if (generation_ && generation_->owns(ended.si_pid)) {
       orphans_may_wait_ = true;  // look again once its pidfd has been seen
       return;
     }
@@ -151,7 +371,7 @@ void Agent::reap_orphans() {
 }
 
 void Agent::warn_about_logs() {
-  if (warned_about_logs_) return;
+  if (warned_about_logs_ || !generation_) return;
   const std::string problem =
       logs_.problem().empty() ? generation_->log_problem() : logs_.problem();
   if (problem.empty()) return;
@@ -159,36 +379,63 @@ void Agent::warn_about_logs() {
   consoles_.say(fmt::format("paceline: warning: {}; the job goes on\n", problem));
 }
 
+// Also when that was asked for at another node.
+bool Agent::stopped_as_agreed() const {
+  return generation_ && generation_->stopped_as_agreed() && (!end_ || end_->cause.empty());
+}
+
 void Agent::conclude() {
-  concluded_ = true;
+  concluded_ = Deadline::after(kLastWords);
   consoles_.say(timeline_.finish());
-  if (generation_->culprit()) {
-    consoles_.say(followers_summary(generation_->followers()));
-    consoles_.say(flights_.text(false));
-  } else if (generation_->stopped_as_agreed()) {
+  say_tally();
+  const bool failed = generation_ && generation_->culprit();
+  if (stopped_as_agreed()) {
     consoles_.say(
         fmt::format("paceline: all ranks stopped as agreed; start the job again to continue (exit "
                     "code {})\n",
                     kStoppedAsAgreed));
     remove_records();
-  } else if (stop_signal_ != 0) {
-    consoles_.say(
-        fmt::format("paceline: stopped by {}; all ranks have ended{}\n", signal_name(stop_signal_),
-                    logs_.problem().empty() ? fmt::format(" (logs: {})", logs_.path()) : ""));
+  } else if (stop_signal_ != 0 && !failed) {
+    const std::string logs = log_folder();
+    consoles_.say(fmt::format("paceline: stopped by {}; all ranks have ended{}\n",
+                              signal_name(stop_signal_),
+                              logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
     consoles_.say(flights_.text(true));
-  } else {
+  } else if (end_ && end_->exit_code == 0) {
     remove_records();
+  } else {
+    consoles_.say(flights_.text(!failed));
+    if (end_) explain_end();
   }
 }
 
+// Of a run that did not go straight through, or was not meant to.
+void Agent::say_tally() {
+  const std::string faults = rehearsal_.summary();
+  if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
+  consoles_.say(fmt::format(
+      "paceline: the run on this node\n{}{}",
+      faults.empty() ? "" : fmt::format("  faults                {}\n", faults), tally_.text()));
+}
+
+void Agent::explain_end() {
+  if (!end_->cause.empty() && end_->cause != own_cause_) {
+    consoles_.say(fmt::format("paceline: the job ended because of {}\n", end_->cause));
+  }
+  if (!end_->reason.empty()) consoles_.say(fmt::format("paceline: {}\n", end_->reason));
+  if (!generation_) remove_records();
+}
+
 void Agent::remove_records() {
-  flights_.remove(generation_->ranks());
-  logs_.remove_if_temporary();
+  if (generation_) flights_.remove(generation_->ranks());
+  // What was said about a failure names its log.
+  if (!generation_ || generation_->place().generation == 0) logs_.remove_if_temporary();
 }
 
 int Agent::exit_code() const {
-  if (generation_->culprit()) return generation_->culprit()->status();
-  if (generation_->stopped_as_agreed()) return kStoppedAsAgreed;
+  if (stopped_as_agreed()) return kStoppedAsAgreed;
+  if (end_ && stop_signal_ == 0) return end_->exit_code;
+  if (generation_ && generation_->culprit()) return generation_->culprit()->status();
   if (stop_signal_ != 0) return 128 + stop_signal_;
   return abandoned_ ? 128 + SIGKILL : 0;
 }

@@ -9,14 +9,10 @@
 #include <sys/wait.h>
 
 namespace paceline::launch {
-namespace {
-
 std::string describe(const RankEnd& end) {
   return end.signal != 0 ? fmt::format("killed by {}", signal_name(end.signal))
                          : fmt::format("exit code {}", end.exit_code);
 }
-
-}  // namespace
 
 RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after) {
   RankEnd end{.rank = rank, .pid = pid, .after = after};

@@ -35,6 +35,9 @@ RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<dou
 // "SIGKILL", "SIGTERM", ...
 std::string signal_name(int signal);
 
+// "exit code 3", "killed by SIGSEGV".
+std::string describe(const RankEnd& end);
+
 // What usually causes such an end, or "".
 std::string hint_for(const RankEnd& end);
 

@@ -9,6 +9,7 @@
 
 #include "paceline/core/host.h"
 #include "paceline/launch/descendants.h"
+#include "paceline/launch/dying_process.h"
 #include "paceline/launch/worker_environment.h"
 
 namespace paceline::launch {
@@ -19,7 +20,8 @@ using namespace std::chrono_literals;
 // After a failure the others cannot do useful work any more, so they get less time than after a
 // Ctrl-C.
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
-constexpr auto kEndOfDescendants = 5s;
+constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
+constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
 constexpr int kShownLines = 20;
 
 }  // namespace
@@ -115,6 +117,7 @@ void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
   const RankEnd end = rank.collect();
+  if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) end_who_died_first();
   context_.watch.rank_ended(end.rank);
   --num_running_;
   drain(rank.output());
@@ -132,6 +135,13 @@ void Generation::on_end(std::size_t index) {
   report_when_known();
   if (when_failed_) when_failed_();
   stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
+}
+
+void Generation::end_who_died_first() {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i]->running()) continue;
+    if (died_of_signal(ranks_[i]->process(), Deadline::after(kDeath))) return on_end(i);
+  }
 }
 
 bool Generation::stopped_as_agreed() const {
@@ -173,10 +183,12 @@ void Generation::send(int signal) {
   for (const auto& rank : ranks_) rank->send(signal);
 }
 
-void Generation::kill_rank(int rank) {
-  for (const auto& process : ranks_) {
-    if (process->rank() == rank) process->send(SIGKILL);
-  }
+bool Generation::send_to(int rank, int signal) {
+  const int local_rank = rank - place_.first_rank;
+  if (local_rank < 0 || local_rank >= static_cast<int>(ranks_.size())) return false;
+  const RankProcess& process = *ranks_[static_cast<std::size_t>(local_rank)];
+  process.send(signal);
+  return process.running();
 }
 
 void Generation::tend() {
@@ -186,7 +198,10 @@ void Generation::tend() {
   hold_back_or_resume();
 }
 
-Deadline Generation::next_deadline() const { return kill_at_.value_or(Deadline::never()); }
+Deadline Generation::next_deadline() const {
+  if (descendants_until_ && !over_ && !descendants_until_->expired()) return Deadline::after(0ns);
+  return kill_at_.value_or(Deadline::never());
+}
 
 bool Generation::owns(pid_t pid) const {
   return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
@@ -197,7 +212,9 @@ bool Generation::owns(pid_t pid) const {
 // What left the ranks' process groups goes too, and with it the last holders of the pipes. Not over
 // while a console still has to take something.
 void Generation::close_outputs() {
-  end_all_descendants(Deadline::after(kEndOfDescendants));
+  if (!descendants_until_) descendants_until_ = Deadline::after(kEndOfDescendants);
+  // In slices: other nodes wait for signs of life.
+  if (!end_all_descendants(Deadline::after(kSlice)) && !descendants_until_->expired()) return;
   bool all_closed = true;
   for (const auto& rank : ranks_) {
     RankOutput& output = rank->output();
@@ -259,11 +276,6 @@ std::vector<int> Generation::ranks() const {
   std::vector<int> ranks;
   for (const auto& rank : ranks_) ranks.push_back(rank->rank());
   return ranks;
-}
-
-pid_t Generation::pid_of(int local_rank) const {
-  const RankProcess& rank = *ranks_[static_cast<std::size_t>(local_rank)];
-  return rank.running() ? rank.process().pid : -1;
 }
 
 }  // namespace paceline::launch

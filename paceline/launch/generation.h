@@ -5,7 +5,8 @@
 //
 // The first rank that really ends badly is the culprit: it is reported at once, and the others get
 // SIGTERM, then SIGKILL after a grace time. The loop calls handlers in the order in which
-// descriptors became ready, so the order of deaths is the real one even when several come at once.
+// descriptors became ready, so the order of deaths is the real one even when several come at once;
+// but for one that a signal is still ending when another has noticed and exited: it was first.
 //
 // Thread safety: none. Everything happens in the handlers it gives to the loop, and in tend().
 
@@ -66,8 +67,8 @@ class Generation {
   void stop(int signal, std::chrono::nanoseconds grace);
   void kill();
   void send(int signal);
-  // SIGKILL to one rank, which then counts as one that failed.
-  void kill_rank(int rank);
+  // To one rank; false when it does not run, or not on this node.
+  bool send_to(int rank, int signal);
 
   // Once after each turn of the loop: what is due by time, and what the output needs.
   void tend();
@@ -89,8 +90,6 @@ class Generation {
   // Why a rank's log is incomplete; empty when all are whole.
   std::string log_problem() const;
   std::vector<int> ranks() const;
-  // Of a rank that runs; -1 when it does not.
-  pid_t pid_of(int local_rank) const;
 
  private:
   std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
@@ -100,6 +99,7 @@ class Generation {
   void watch_first_rank();
   void on_watch();
   void on_end(std::size_t index);
+  void end_who_died_first();
   void read(std::size_t index, int stream);
   void drain(RankOutput& output);
   void close_outputs();
@@ -118,6 +118,7 @@ class Generation {
   bool over_ = false;
   bool stopping_ = false;
   std::optional<Deadline> kill_at_;
+  std::optional<Deadline> descendants_until_;  // once all ranks have ended
   std::optional<RankEnd> culprit_;
   std::vector<int> finished_;          // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;  // the culprit, while its stack is being read

@@ -1,10 +1,11 @@
 #include "paceline/launch/job_flights.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "paceline/collectives/flight/explain.h"
-#include "paceline/telemetry/step_gauge.h"
 
 namespace paceline::launch {
 namespace {
@@ -62,6 +63,16 @@ std::string JobFlights::text(bool waited_long) const {
   if (reason.empty()) return "";
   return fmt::format("paceline: {}\n  flight records: {} (paceline explain {})\n", reason,
                      directory_, directory_);
+}
+
+std::optional<StepReading> JobFlights::steps(const std::vector<int>& ranks) const {
+  std::optional<StepReading> most;
+  if (directory_.empty()) return most;
+  for (const int rank : ranks) {
+    const auto reading = read_step_gauge(directory_ + "/" + step_gauge_name(rank));
+    if (reading && (!most || reading->steps > most->steps)) most = reading;
+  }
+  return most;
 }
 
 void JobFlights::remove(const std::vector<int>& ranks) const {

@@ -3,10 +3,12 @@
 // The flight records of the ranks that an agent starts: where they are, what they say when the job
 // goes wrong, and their end when it goes well.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "paceline/launch/worker_environment.h"
+#include "paceline/telemetry/step_gauge.h"
 
 namespace paceline::launch {
 
@@ -31,6 +33,9 @@ class JobFlights {
   std::string text(bool waited_long) const;
   // Removes the records of these ranks.
   void remove(const std::vector<int>& ranks) const;
+  // Training steps since the records were last removed, of the rank that made most; nothing when
+  // none of them counts its steps (step_gauge.h).
+  std::optional<StepReading> steps(const std::vector<int>& ranks) const;
 
  private:
   std::string directory_;

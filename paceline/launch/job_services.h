@@ -4,8 +4,10 @@
 // a port for programs that bring a store of their own, and the secret that only this job knows.
 //
 // One node: the store listens on loopback, on a port the kernel picks; MASTER_PORT is another, kept
-// free (reserved_port.h). Several nodes: the store listens on master-addr:master-port of node 0,
-// the secret comes from PACELINE_SECRET_FILE, and MASTER_PORT is master-port + 1.
+// free (reserved_port.h). Several nodes: the same at every node, on the address by which the others
+// reach it, and all use those of the node with rank 0. Each generation has services of its own, so
+// that what an older one left reaches nobody. One launcher for several hosts: it decides port,
+// secret and MASTER_PORT beforehand (remote_job.h).
 //
 // The secret travels in a memfd that each rank inherits, never in an argument or a variable.
 
@@ -13,6 +15,8 @@
 #include <string>
 
 #include "paceline/core/fd.h"
+#include "paceline/core/secret.h"
+#include "paceline/launch/agent_messages.h"
 #include "paceline/launch/launch_options.h"
 #include "paceline/launch/reserved_port.h"
 #include "paceline/launch/worker_environment.h"
@@ -22,28 +26,33 @@ namespace paceline::launch {
 
 class JobServices {
  public:
-  // Claims ports and reads the secret; starts no thread yet. Error(kInvalid) for a secret file that
-  // is missing or readable by others, Error(kSystem) for a port that is taken.
+  // For ranks on one node, with a secret of their own; for one host's part of a job, with what its
+  // launcher has decided for all hosts. Claims ports; starts no thread yet. Error(kSystem) for a
+  // port that is taken.
   explicit JobServices(const LaunchOptions& options);
+  // For a node of several, which the others reach at `host`.
+  JobServices(const std::string& host, const Secret& secret);
 
   // A fresh descriptor with the secret for one rank (each has a read position of its own).
   Fd make_secret_fd() const;
   JobAddresses addresses() const { return addresses_; }
-  // Starts the store's thread. Requires: all ranks have been forked.
+  Offer offer() const { return offer_; }
+  // Uses another node's services and gives up the claims of this one.
+  void use(const Offer& others);
+  // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
   void start_store();
 
  private:
-  void claim_one_node(const LaunchOptions& options);
-  void claim_several_nodes(const LaunchOptions& options);
+  void claim(const std::string& host, const std::string& master_addr, std::uint16_t master_port);
+  void claim_part(const LaunchOptions& options);
+  void set_addresses();
 
-  std::string secret_text_;
+  Secret secret_;
+  Offer offer_;
   JobAddresses addresses_;
   ReservedPort reserved_;
   Fd store_listener_;  // until the store takes it
   std::unique_ptr<TcpStoreServer> store_;
 };
-
-// The text of the secret file of a job on several nodes, without its line end. Error(kInvalid).
-std::string read_secret_file(const std::string& path);
 
 }  // namespace paceline::launch

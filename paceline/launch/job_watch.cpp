@@ -100,6 +100,10 @@ void JobWatch::begin_generation(const NodePlace& place) {
   crashes_.clear();
   ended_because_.clear();
   hang_survey_.reset();
+  // What an older generation left, and the time between the two, mean nothing for this one.
+  const LaunchOptions& options = plan_.options;
+  if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights);
+  if (straggler_watch_) straggler_watch_.emplace(options.straggler_patience, folders_.flights);
 }
 
 void JobWatch::rank_started(int rank, pid_t pid) { ranks_[rank] = pid; }

@@ -9,9 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "paceline/core/socket.h"
+#include "paceline/launch/chaos_plan.h"
+#include "paceline/launch/keep_alive.h"
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/placement.h"
 #include "paceline/launch/remote_job.h"
+#include "paceline/launch/restart_policy.h"
 
 namespace paceline::launch {
 
@@ -22,16 +26,32 @@ struct ConsoleStreams {
   bool operator==(const ConsoleStreams&) const = default;
 };
 
+// How the nodes of a job find and watch each other.
+struct MeetingOptions {
+  Endpoint endpoint;            // where the first agents meet
+  std::optional<bool> is_host;  // whether this node's agent listens there; nothing: node 0's does,
+                                // or that of the node with this address
+  std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
+  std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
+  KeepAlive keep_alive;
+};
+
 struct LaunchOptions {
   std::vector<std::string> command;  // the program as typed, then its arguments, untouched
 
   int num_local_ranks = 1;
-  int num_nodes = 1;
-  int node_rank = 0;
+  int num_nodes = 1;             // the most of them
+  int min_nodes = 1;             // the job goes on with that many
+  std::optional<int> node_rank;  // nothing: as the nodes come
+  MeetingOptions meeting;        // of several nodes
+  RestartLimits restarts;
+  std::vector<Fault> chaos;  // done to the ranks on purpose
+  std::uint64_t chaos_seed = 0;
 
   std::string master_addr = "127.0.0.1";
-  std::uint16_t master_port = 0;  // 0: a free one (one node only)
+  std::uint16_t master_port = 0;  // 0: a free one
   std::string run_id;
+  std::string version;  // of Paceline; all nodes of a job need the same
 
   std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
   bool encrypt = false;  // the ranks' PACELINE_ENCRYPT; false: as it is
@@ -55,9 +75,15 @@ struct LaunchOptions {
 
   std::optional<HostPart> part;  // when a launcher on another host started this one
 
+  bool several_nodes() const { return num_nodes > 1; }
+  // The agents of the nodes were started apart and find each other; any other agent leads itself.
+  bool agents_meet() const { return several_nodes() && !part; }
+  int min_agents() const { return agents_meet() ? min_nodes : 1; }
+  int max_agents() const { return agents_meet() ? num_nodes : 1; }
   int world_size() const { return part ? ranks_before(num_nodes) : num_nodes * num_local_ranks; }
   int rank_of(int local_rank) const {
-    return (part ? ranks_before(node_rank) : node_rank * num_local_ranks) + local_rank;
+    const int node = node_rank.value_or(0);
+    return (part ? ranks_before(node) : node * num_local_ranks) + local_rank;
   }
   // What stands before each of a rank's lines: "[3] ", "[host:3] " or nothing.
   std::string prefix_of(int rank) const {
@@ -66,7 +92,8 @@ struct LaunchOptions {
   }
   // In the first generation of a job whose nodes are all alike.
   NodePlace place() const {
-    return {.node_rank = node_rank,
+    return {.max_restarts = restarts.max_restarts,
+            .node_rank = node_rank.value_or(0),
             .num_nodes = num_nodes,
             .first_rank = rank_of(0),
             .world_size = world_size()};

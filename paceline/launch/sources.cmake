@@ -1,11 +1,19 @@
 set(SOURCES
   advice.cpp
   agent.cpp
+  agent_link.cpp
+  agent_messages.cpp
+  chaos_plan.cpp
   console.cpp
   consoles.cpp
+  coordinator.cpp
+  coordinator_host.cpp
+  coordinator_link.cpp
+  coordinator_search.cpp
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
+  dying_process.cpp
   event_loop.cpp
   failure_cause.cpp
   failure_report.cpp
@@ -36,10 +44,13 @@ set(SOURCES
   rank_output.cpp
   rank_process.cpp
   rank_watch.cpp
+  rehearsal.cpp
   remote_end.cpp
   remote_frames.cpp
   remote_job.cpp
   reserved_port.cpp
+  restart_policy.cpp
+  run_tally.cpp
   running_jobs.cpp
   shell_words.cpp
   spawn.cpp

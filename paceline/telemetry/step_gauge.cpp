@@ -37,7 +37,8 @@ std::uint64_t nanoseconds(double seconds) {
 struct StepGauge::Page {
   std::array<char, 8> magic;
   std::uint64_t pid, steps, samples, step_ns, communication_ns;
-  std::array<std::uint64_t, 2> reserved;
+  std::uint64_t begun_after;  // one more than the steps before the first; 0: not said
+  std::uint64_t reserved;
 };
 
 std::string step_gauge_name(int rank) { return fmt::format("rank-{:03}.steps", rank); }
@@ -47,9 +48,12 @@ std::optional<StepReading> read_step_gauge(const std::string& path) {
   std::array<std::uint64_t, 8> words{};
   if (!file || pread(file.get(), words.data(), sizeof words, 0) != sizeof words) return {};
   if (std::memcmp(words.data(), kMagic.data(), kMagic.size()) != 0) return {};
-  return StepReading{static_cast<int>(words[1]), words[2], words[3],
+  return StepReading{static_cast<int>(words[1]),
+                     words[2],
+                     words[3],
                      static_cast<double>(words[4]) / kNanoseconds,
-                     static_cast<double>(words[5]) / kNanoseconds};
+                     static_cast<double>(words[5]) / kNanoseconds,
+                     words[6] > 0 ? std::optional(words[6] - 1) : std::nullopt};
 }
 
 StepGauge::StepGauge() noexcept {
@@ -78,6 +82,11 @@ StepGauge::~StepGauge() {
   munmap(page_, sizeof(Page));
   const char* const keep = std::getenv("PACELINE_FLIGHT_KEEP");
   if (keep == nullptr || std::strcmp(keep, "1") != 0) unlink(path_.c_str());
+}
+
+void StepGauge::begin_at(std::int64_t steps) noexcept {
+  if (page_ == nullptr || steps < 0 || load(page_->begun_after) != 0) return;
+  add(page_->begun_after, static_cast<std::uint64_t>(steps) + 1);
 }
 
 void StepGauge::step(std::int64_t samples, double seconds, double communication_seconds) noexcept {

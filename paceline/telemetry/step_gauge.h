@@ -19,6 +19,8 @@ struct StepReading {
   std::uint64_t samples = 0;         // this rank's
   double seconds = 0;                // of all steps together
   double communication_seconds = 0;  // the part of them in which the rank waited for others
+  // Steps that the training had behind it before these, as after a restart; nothing: not said.
+  std::optional<std::uint64_t> begun_at;
 };
 
 // "rank-003.steps".
@@ -37,6 +39,8 @@ class StepGauge {
   StepGauge(const StepGauge&) = delete;
   StepGauge& operator=(const StepGauge&) = delete;
 
+  // Before the first step: how many the training has behind it. Counts once a process.
+  void begin_at(std::int64_t steps) noexcept;
   void step(std::int64_t samples, double seconds, double communication_seconds) noexcept;
 
  private:

@@ -30,6 +30,8 @@ class StepLog {
 
   // Once, before the first step.
   void model(std::int64_t parameter_bytes);
+  // Once, before the first step: how many steps the training has behind it (a resumed one).
+  void begin_at(std::int64_t steps) { gauge_.begin_at(steps); }
   void step(std::int64_t samples, double seconds, double communication_seconds);
 
  private:

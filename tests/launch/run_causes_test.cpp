@@ -61,6 +61,36 @@ TEST(RunCauses, threads_overflows_divisions_and_instructions_are_shown_as_well) 
   }
 }
 
+// Rank 1 takes a while to die, as its memory goes first. Rank 0 sees that and exits before.
+constexpr const char* kSlowDeath = R"py(
+import os, signal, sys
+name = sys.argv[1] + "/pid"
+if os.environ["RANK"] == "1":
+    memory = bytearray(b"1") * (1 << 29)
+    with open(name + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(name + ".new", name)
+    os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists(name):
+    pass
+try:
+    stat = os.open(f"/proc/{open(name).read()}/stat", os.O_RDONLY)
+    while not int(os.pread(stat, 4096, 0).rpartition(b")")[2].split()[6]) & 4:
+        pass
+except OSError:
+    pass
+os._exit(5)
+)py";
+
+TEST(RunCauses, who_is_still_dying_comes_before_who_has_noticed_and_exited) {
+  const FreshDirectory folder;
+  const Outcome outcome = run_paceline(
+      {"run", "--nproc-per-node", "2", "/usr/bin/python3", "-c", kSlowDeath, folder.path()});
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (exit code 5)"));
+}
+
 TEST(RunCauses, an_uncaught_exception_is_shown_with_its_text_and_where_it_was_thrown) {
   const Outcome outcome = run_paceline(crash("throws"), kNoSanitizer);
   EXPECT_EQ(outcome.exit_code, 134);

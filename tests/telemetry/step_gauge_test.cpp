@@ -53,6 +53,15 @@ TEST_F(StepGaugeTest, goes_on_in_the_same_process_and_begins_anew_in_another) {
   EXPECT_EQ(read()->steps, 0u);
 }
 
+TEST_F(StepGaugeTest, says_where_a_resumed_training_began) {
+  StepGauge gauge;
+  EXPECT_FALSE(read()->begun_at);
+  gauge.begin_at(0);
+  EXPECT_EQ(read()->begun_at, 0u);
+  gauge.begin_at(50);  // another loop of the same process
+  EXPECT_EQ(read()->begun_at, 0u);
+}
+
 TEST_F(StepGaugeTest, leaves_nothing_unless_it_shall) {
   unsetenv("PACELINE_FLIGHT_KEEP");
   { StepGauge().step(1, 1, 0); }

@@ -1,0 +1,108 @@
+#include "paceline/launch/agent_link.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/socket.h"
+#include "paceline/launch/agent_messages.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr std::size_t kHeader = 4;
+
+std::uint32_t length_in(const std::string& bytes) {
+  std::uint32_t length = 0;
+  for (std::size_t i = 0; i < kHeader; ++i) {
+    length |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[i])) << 8 * i;
+  }
+  return length;
+}
+
+}  // namespace
+
+AgentLink::AgentLink(Fd socket) : socket_(std::move(socket)), peer_(peer_name(socket_)) {
+  const int on = 1;
+  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+AgentLink::AgentLink(Fd socket, const Secret& secret) : AgentLink(std::move(socket)) {
+  handshake_ = std::make_unique<ServerHandshake>(secret, kAgentContext, peer_);
+}
+
+// False when there is nothing now.
+bool AgentLink::shake_hands() {
+  std::array<std::byte, 64> buffer;
+  const auto wanted = std::min(buffer.size(), handshake_->wanted());
+  const ssize_t got = ::recv(socket_.get(), buffer.data(), wanted, 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got <= 0) fail(ErrorCode::kPeerLost, "{} hung up before it said who it is", peer_);
+  const auto answer = handshake_->feed({buffer.data(), static_cast<std::size_t>(got)});
+  output_.append(reinterpret_cast<const char*>(answer.data()), answer.size());
+  flush();
+  if (handshake_->done()) handshake_.reset();
+  return true;
+}
+
+bool AgentLink::receive() {
+  std::array<char, 16 << 10> buffer;
+  const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got <= 0) {
+    closed_ = got == 0 ? "the connection was closed" : std::strerror(errno);
+    return false;
+  }
+  last_heard_ = Deadline::Clock::now();
+  input_.append(buffer.data(), static_cast<std::size_t>(got));
+  return true;
+}
+
+std::vector<std::string> AgentLink::read() {
+  while (handshake_) {
+    if (!shake_hands()) return {};
+  }
+  std::vector<std::string> messages;
+  bool more = true;
+  while (more && input_.size() <= kMaxAgentMessage) more = receive();
+  std::size_t taken = 0;
+  while (input_.size() - taken >= kHeader) {
+    const std::size_t length = length_in(input_.substr(taken, kHeader));
+    if (length > kMaxAgentMessage) {
+      fail(ErrorCode::kCorrupt, "{} announces a message of {} bytes", peer_, length);
+    }
+    if (input_.size() - taken < kHeader + length) break;
+    if (length > 0) messages.push_back(input_.substr(taken + kHeader, length));
+    taken += kHeader + length;
+  }
+  input_.erase(0, taken);
+  // What came before the end still counts.
+  if (messages.empty() && !closed_.empty()) fail(ErrorCode::kPeerLost, "{}: {}", peer_, closed_);
+  return messages;
+}
+
+void AgentLink::send(const std::string& text) {
+  for (std::size_t i = 0; i < kHeader; ++i) {
+    output_ += static_cast<char>(text.size() >> 8 * i & 0xff);
+  }
+  output_ += text;
+  flush();
+}
+
+void AgentLink::flush() {
+  while (has_output()) {
+    const ssize_t sent = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) return;
+    if (sent < 0) fail(ErrorCode::kPeerLost, "{}: {}", peer_, std::strerror(errno));
+    output_.erase(0, static_cast<std::size_t>(sent));
+  }
+}
+
+}  // namespace paceline::launch

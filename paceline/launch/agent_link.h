@@ -1,0 +1,62 @@
+#pragma once
+
+// One connection between an agent and the coordinator of its job: authenticated with the job's
+// secret before anything else is parsed, then frames of a u32 length and that many bytes of text
+// (agent_messages.h) in both directions. An empty frame is a sign of life. Nothing here waits.
+//
+// Thread safety: none.
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/handshake.h"
+#include "paceline/core/secret.h"
+
+namespace paceline::launch {
+
+inline constexpr char kAgentContext[] = "agents of a job";
+
+class AgentLink {
+ public:
+  using Moment = Deadline::Clock::time_point;
+
+  // The agent's end: `socket` has been authenticated.
+  explicit AgentLink(Fd socket);
+  // The coordinator's end: a stranger until it has proved that it knows the secret, which must
+  // outlive this.
+  AgentLink(Fd socket, const Secret& secret);
+
+  // Takes what has come; the complete messages among it. Error(kPeerLost) when the other end is
+  // gone, kInvalid when it is none of the job's, kCorrupt when it breaks the protocol.
+  std::vector<std::string> read();
+  // Sends now what the socket takes and keeps the rest. Error(kPeerLost).
+  void send(const std::string& text);
+  void send_sign_of_life() { send(""); }
+  void flush();
+  bool has_output() const { return !output_.empty(); }
+
+  bool authenticated() const { return handshake_ == nullptr; }
+  // When bytes came last; at first, when the connection was made.
+  Moment last_heard() const { return last_heard_; }
+  int fd() const { return socket_.get(); }
+  // Address and port of the other end.
+  const std::string& peer() const { return peer_; }
+
+ private:
+  bool shake_hands();
+  bool receive();
+
+  Fd socket_;
+  std::string peer_;
+  std::unique_ptr<ServerHandshake> handshake_;  // until it is done
+  Moment last_heard_ = Deadline::Clock::now();
+  std::string input_, output_;
+  std::string closed_;  // why nothing more comes
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,109 @@
+#pragma once
+
+// What the agents of a job's nodes tell their coordinator, and what it orders. Values, and their
+// form as text: one JSON object each, {"type": "failure", ...}. No clock reading of one host is
+// ever sent to another: durations only.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "paceline/core/socket.h"
+#include "paceline/launch/node_place.h"
+
+namespace paceline::launch {
+
+// What an agent offers to the next generation, in case rank 0 runs at its node.
+struct Offer {
+  Endpoint store;   // it listens there already
+  Endpoint master;  // kept free for rank 0
+  bool operator==(const Offer&) const = default;
+};
+
+// --- Reports ---
+
+// The first words of an agent.
+struct Joining {
+  std::string version;  // of Paceline; all agents need the same
+  std::string run_id;
+  std::string host;
+  int num_ranks = 1;
+  int min_nodes = 1, max_nodes = 1;
+  std::optional<int> node_rank;  // when the user gave one
+  Endpoint stand_in;             // where it would coordinate, should the coordinator vanish
+  Offer offer;
+  int next_generation = 0;  // above 0: it was in this job under a coordinator that vanished
+  bool operator==(const Joining&) const = default;
+};
+
+// The first rank of a node that ended badly.
+struct RankFailure {
+  int generation = 0;
+  int rank = 0;
+  int exit_code = 0, signal = 0;
+  std::string cause;  // "rank 1 on host a: exit code 3"
+  bool operator==(const RankFailure&) const = default;
+};
+
+// Every rank of the node has ended in order.
+struct Finished {
+  int generation = 0;
+  bool stopped_as_agreed = false;  // before their work was done (core/exit_code.h)
+  bool operator==(const Finished&) const = default;
+};
+
+// Nothing of the generation is left on the node.
+struct Stopped {
+  int generation = 0;
+  std::chrono::milliseconds lived{};
+  std::optional<std::uint64_t> steps;  // that its ranks made; nothing: they do not count them
+  Offer offer;
+  bool operator==(const Stopped&) const = default;
+};
+
+// The node's launcher was told to stop.
+struct Leaving {
+  int signal = 0;
+  bool operator==(const Leaving&) const = default;
+};
+
+using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving>;
+
+// --- Orders ---
+
+struct StartOrder {
+  NodePlace place;
+  Endpoint store;                   // of the ranks, at node 0
+  Endpoint master;                  // for programs that bring a store of their own
+  std::string note;                 // why this generation is made; empty for the first
+  std::vector<Endpoint> stand_ins;  // who coordinates next, in this order, should this one vanish
+  bool operator==(const StartOrder&) const = default;
+};
+
+struct StopOrder {
+  std::string reason;  // "rank 3 on host b: exit code 1"
+  bool operator==(const StopOrder&) const = default;
+};
+
+// The job is over.
+struct EndOrder {
+  int exit_code = 0;
+  std::string cause;   // what went wrong: that of the rank's failure, or the loss of a host
+  std::string reason;  // why it is not tried again, or not at all
+  bool operator==(const EndOrder&) const = default;
+};
+
+using Order = std::variant<StartOrder, StopOrder, EndOrder>;
+
+inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
+
+std::string encode(const Report& report);
+std::string encode(const Order& order);
+// Error(kCorrupt) when the text is none.
+Report decode_report(const std::string& text);
+Order decode_order(const std::string& text);
+
+}  // namespace paceline::launch

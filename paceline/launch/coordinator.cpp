@@ -1,0 +1,310 @@
+#include "paceline/launch/coordinator.h"
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/core/exit_code.h"
+#include "paceline/launch/failure_report.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
+constexpr int kUsageError = 2, kEnvironmentError = 3, kLostHost = 1;
+constexpr int kMembership = 1, kExitCode = 2, kSignal = 3, kLost = 4;
+
+std::string nodes(int count) { return fmt::format("{} node{}", count, count == 1 ? "" : "s"); }
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
+    : settings_(std::move(settings)),
+      policy_(settings_.restarts),
+      generation_(settings_.first_generation),
+      note_(settings_.first_note),
+      gather_until_(now + settings_.join_timeout) {}
+
+void Coordinator::receive(Agent from, const Report& report, Moment now) {
+  if (const auto* joining = std::get_if<Joining>(&report)) return join(from, *joining, now);
+  if (!members_.contains(from) || phase_ == Phase::kOver) return;
+  if (const auto* failure = std::get_if<RankFailure>(&report)) fail(from, *failure, now);
+  if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
+  if (const auto* left = std::get_if<Stopped>(&report)) stopped(from, *left, now);
+  if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving, now);
+}
+
+std::string Coordinator::refusal_of(const Joining& joining) const {
+  if (phase_ == Phase::kOver) return "the job is over";
+  if (joining.version != settings_.version) {
+    return fmt::format("this node has Paceline {}, the job's others {}: install the same version",
+                       joining.version, settings_.version);
+  }
+  if (joining.run_id != settings_.run_id) {
+    return fmt::format(
+        "--rdzv-id is '{}' here and '{}' at the job's others: another job is at this "
+        "endpoint, or the ids differ by mistake",
+        joining.run_id, settings_.run_id);
+  }
+  if (joining.min_nodes != settings_.min_nodes || joining.max_nodes != settings_.max_nodes) {
+    return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others", joining.min_nodes,
+                       joining.max_nodes, settings_.min_nodes, settings_.max_nodes);
+  }
+  if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
+    return fmt::format("{} ranks on one node", joining.num_ranks);
+  }
+  for (const auto& [agent, member] : members_) {
+    if (!joining.node_rank || member.joining.node_rank != joining.node_rank) continue;
+    return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
+                       *joining.node_rank, member.joining.host);
+  }
+  if (num_members() >= settings_.max_nodes) {
+    return fmt::format("all {} of the job are there already (--nnodes)",
+                       nodes(settings_.max_nodes));
+  }
+  return "";
+}
+
+void Coordinator::join(Agent from, const Joining& joining, Moment now) {
+  const std::string refusal = refusal_of(joining);
+  if (!refusal.empty() || members_.contains(from)) {
+    return send(from, EndOrder{kUsageError, "",
+                               fmt::format("the job '{}' refused this node: {}", settings_.run_id,
+                                           refusal)});
+  }
+  members_.emplace(from, Member{.joining = joining, .arrival = num_arrivals_++});
+  generation_ = std::max(generation_, phase_ == Phase::kGathering ? joining.next_generation : 0);
+  if (phase_ == Phase::kGathering) return start_if_possible(now);
+  // A job that is ending is not begun anew for a newcomer.
+  const bool ending = std::any_of(members_.begin(), members_.end(),
+                                  [](const auto& entry) { return entry.second.finished; });
+  if (!ending) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
+}
+
+void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
+  if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
+  const RankEnd end{.exit_code = failure.exit_code, .signal = failure.signal};
+  stop_all(from,
+           {end.signal != 0 ? kSignal : kExitCode, failure.cause, describe(end), end.status()},
+           now);
+}
+
+void Coordinator::finish(Agent from, const Finished& finished) {
+  if (finished.generation != generation_ || phase_ != Phase::kRunning) return;
+  members_.at(from).finished = true;
+  if (finished.stopped_as_agreed) stopped_as_agreed_ = true;
+  end_if_finished();
+}
+
+// Whoever has come too late to take part does not hold up the end.
+void Coordinator::end_if_finished() {
+  const bool all_finished = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.finished || entry.second.ready;
+  });
+  if (all_finished) end_all({.exit_code = stopped_as_agreed_ ? kStoppedAsAgreed : 0});
+}
+
+void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
+  if (report.generation != generation_ || phase_ == Phase::kGathering) return;
+  Member& member = members_.at(from);
+  member.ready = true;
+  member.joining.offer = report.offer;
+  lived_ = std::max(lived_, report.lived);
+  steps_ = std::max(steps_, report.steps);
+  if (phase_ == Phase::kStopping) settle(now);
+}
+
+// A host that is taken away leaves a job that can do without it; any other job ends.
+void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
+  const std::string host = members_.at(from).joining.host;
+  if (num_members() - 1 < settings_.min_nodes) {
+    return end_all({128 + leaving.signal, "",
+                    fmt::format("stopped by {} at host {}", signal_name(leaving.signal), host)},
+                   from);
+  }
+  if (phase_ == Phase::kGathering) {
+    members_.erase(from);
+    return;
+  }
+  // Its ranks have yet to end, and its connection with them.
+  members_.at(from).leaving = true;
+  stop_all(from,
+           {kMembership, fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), ""},
+           now);
+}
+
+void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
+  const auto found = members_.find(agent);
+  if (found == members_.end() || phase_ == Phase::kOver) return;
+  const Member member = std::move(found->second);
+  members_.erase(found);
+  if (phase_ == Phase::kGathering) return;
+  if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
+  if (member.leaving) return settle(now);
+  const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
+  stop_all(agent, {kLost, what, "a lost host", kLostHost}, now);
+  settle(now);
+}
+
+// Also while stopping already: a heavier reason may come to light.
+void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
+  if (reason.weight > reason_.weight) reason_ = reason;
+  if (phase_ != Phase::kRunning) return;
+  phase_ = Phase::kStopping;
+  stop_until_ = now + settings_.stop_timeout;
+  for (auto& [agent, member] : members_) {
+    if (member.ready || agent == except) continue;
+    send(agent, StopOrder{reason.cause});
+  }
+}
+
+// Ranks that not even SIGKILL ends, as in a file system that does not answer.
+void Coordinator::lose_the_stuck(Moment now) {
+  std::vector<Agent> stuck;
+  for (const auto& [agent, member] : members_) {
+    if (!member.ready) stuck.push_back(agent);
+  }
+  const std::string cause =
+      fmt::format("its ranks did not end within {:g} s",
+                  std::chrono::duration<double>(settings_.stop_timeout).count());
+  for (const Agent agent : stuck) {
+    const std::string host = members_.at(agent).joining.host;
+    send(agent, EndOrder{kLostHost, fmt::format("host {} is lost: {}", host, cause), ""});
+    lose(agent, cause, now);
+  }
+}
+
+// Once nothing runs any more: is there another generation?
+void Coordinator::settle(Moment now) {
+  const bool all_ready = std::all_of(members_.begin(), members_.end(),
+                                     [](const auto& entry) { return entry.second.ready; });
+  if (phase_ != Phase::kStopping || !all_ready) return;
+  if (members_.empty()) {
+    phase_ = Phase::kOver;
+    return;
+  }
+  const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
+  const Reason reason = std::exchange(reason_, {});
+  // Fewer hosts are what MIN:MAX allows, and more are no failure either.
+  const bool for_free = reason.weight == kMembership ||
+                        (reason.weight == kLost && num_members() >= settings_.min_nodes);
+  if (for_free) {
+    gather(now, fmt::format("{}; going on with {}", reason.cause, nodes(num_members())));
+    return start_if_possible(now);
+  }
+  const auto decision = policy_.after({reason.kind, progressed, lived_}, now);
+  if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
+  gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
+                          settings_.restarts.max_restarts, reason.cause));
+  if (decision.pause.count() > 0) pause_until_ = now + decision.pause;
+  start_if_possible(now);
+}
+
+void Coordinator::gather(Moment now, std::string note) {
+  phase_ = Phase::kGathering;
+  ++generation_;
+  note_ = std::move(note);
+  gather_until_ = now + settings_.join_timeout;
+  lived_ = {};
+  steps_.reset();
+  stopped_as_agreed_ = false;
+}
+
+void Coordinator::start_if_possible(Moment now) {
+  const int count = num_members();
+  if (phase_ != Phase::kGathering || count < settings_.min_nodes) return;
+  if (pause_until_ && now < *pause_until_) return;
+  // The first time hosts come one after the other; later those that are there are all there are.
+  if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
+    if (!last_call_) last_call_ = now + settings_.last_call_timeout;
+    if (now < *last_call_) return;
+  }
+  start();
+}
+
+// Node ranks: those that users gave, then as they were, then in the order of arrival. A given one
+// that is too high for a smaller world only orders.
+std::vector<Coordinator::Agent> Coordinator::seats() const {
+  const auto count = members_.size();
+  std::vector<Agent> seats(count, -1);
+  constexpr int kLast = std::numeric_limits<int>::max();
+  std::vector<std::tuple<int, std::int64_t, Agent>> others;
+  for (const auto& [agent, member] : members_) {
+    const int wanted = member.joining.node_rank.value_or(-1);
+    if (wanted >= 0 && static_cast<std::size_t>(wanted) < count) {
+      seats[static_cast<std::size_t>(wanted)] = agent;
+    } else {
+      const int before = member.node_rank >= 0 ? member.node_rank : kLast;
+      others.emplace_back(wanted >= 0 ? wanted : before, member.arrival, agent);
+    }
+  }
+  std::sort(others.begin(), others.end());
+  auto next = others.begin();
+  for (Agent& seat : seats) {
+    if (seat < 0) seat = std::get<2>(*next++);
+  }
+  return seats;
+}
+
+void Coordinator::start() {
+  phase_ = Phase::kRunning;
+  pause_until_.reset();
+  const std::vector<Agent> order = seats();
+  const Offer& offer = members_.at(order.front()).joining.offer;
+  StartOrder start{.store = offer.store, .master = offer.master, .note = std::exchange(note_, "")};
+  for (const Agent agent : order) start.stand_ins.push_back(members_.at(agent).joining.stand_in);
+  start.place = {.generation = generation_,
+                 .max_restarts = settings_.restarts.max_restarts,
+                 .num_nodes = num_members(),
+                 .world_size = 0};
+  for (const auto& [agent, member] : members_) start.place.world_size += member.joining.num_ranks;
+  for (const Agent agent : order) {
+    Member& member = members_.at(agent);
+    send(agent, start);
+    member.ready = member.finished = false;
+    member.node_rank = start.place.node_rank++;
+    start.place.first_rank += member.joining.num_ranks;
+  }
+}
+
+void Coordinator::tick(Moment now) {
+  if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
+  if (phase_ != Phase::kGathering) return;
+  start_if_possible(now);
+  if (phase_ != Phase::kGathering || now < gather_until_) return;
+  end_all({kEnvironmentError, "", missing()});
+}
+
+std::string Coordinator::missing() const {
+  std::string hosts;
+  for (const auto& [agent, member] : members_) {
+    hosts += fmt::format("{}{}", hosts.empty() ? "" : ", ", member.joining.host);
+  }
+  return fmt::format(
+      "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
+      "do they reach the endpoint?",
+      nodes(num_members()), std::chrono::duration<double>(settings_.join_timeout).count(),
+      settings_.min_nodes == 1 ? "1 is" : fmt::format("{} are", settings_.min_nodes), hosts);
+}
+
+Coordinator::Moment Coordinator::next_deadline() const {
+  if (phase_ == Phase::kStopping) return stop_until_;
+  if (phase_ != Phase::kGathering) return Moment::max();
+  Moment next = gather_until_;
+  if (last_call_ && generation_ == settings_.first_generation) next = std::min(next, *last_call_);
+  if (pause_until_) next = std::min(next, *pause_until_);
+  return next;
+}
+
+void Coordinator::end_all(const EndOrder& order, Agent except) {
+  phase_ = Phase::kOver;
+  for (const auto& [agent, member] : members_) {
+    if (agent != except) send(agent, order);
+  }
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,162 @@
+#include "paceline/launch/coordinator_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "paceline/core/error.h"
+#include "paceline/core/log.h"
+#include "paceline/core/socket.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr int kAcceptsAtOnce = 64;
+// Those that have not said yet who they are.
+constexpr std::chrono::seconds kHandshakeTimeout{3};
+constexpr std::size_t kMostStrangers = 256;
+
+Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
+
+Deadline at(Deadline::Clock::time_point moment) {
+  if (moment == Deadline::Clock::time_point::max()) return Deadline::never();
+  return Deadline::after(moment - now());
+}
+
+}  // namespace
+
+CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings)
+    : loop_(loop), coordinator_(settings, now()) {}
+
+CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
+                                 const Secret& secret, const KeepAlive& keep_alive)
+    : loop_(loop),
+      coordinator_(settings, now()),
+      listener_(std::move(listener)),
+      secret_(secret),
+      keep_alive_(keep_alive),
+      next_signs_(now()) {
+  fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
+  loop_.watch(listener_.get(), [this] { accept_some(); });
+}
+
+CoordinatorHost::~CoordinatorHost() {
+  if (listener_) loop_.forget(listener_.get());
+  for (const auto& [agent, remote] : remotes_) loop_.forget(remote.link->fd());
+}
+
+void CoordinatorHost::report(const Report& report) {
+  coordinator_.receive(kOwn, report, now());
+  deliver();
+}
+
+void CoordinatorHost::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    Fd socket;
+    try {
+      socket = accept_connection(listener_, Deadline::after({}));
+    } catch (const Error& error) {
+      log::warning(fmt::format("the job's coordinator cannot take a connection: {}", error.what()));
+    }
+    if (!socket) return;
+    const auto strangers = std::count_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+      return !entry.second.link->authenticated();
+    });
+    if (static_cast<std::size_t>(strangers) >= kMostStrangers) continue;
+    const Agent agent = ++last_agent_;
+    const int fd = socket.get();
+    remotes_[agent].link = std::make_unique<AgentLink>(std::move(socket), *secret_);
+    loop_.watch(fd, [this, agent] { serve(agent); });
+  }
+}
+
+void CoordinatorHost::serve(Agent agent) {
+  try {
+    Remote& remote = remotes_.at(agent);
+    remote.link->flush();
+    for (const std::string& text : remote.link->read()) {
+      coordinator_.receive(agent, decode_report(text), now());
+    }
+    watch_for_room(agent, remote);
+  } catch (const Error& error) {
+    drop(agent, error.what());
+  }
+  deliver();
+}
+
+void CoordinatorHost::deliver() {
+  for (auto mail = coordinator_.take_mail(); !mail.empty(); mail = coordinator_.take_mail()) {
+    for (auto& [to, order] : mail) {
+      if (to == kOwn) {
+        own_orders_.push_back(std::move(order));
+      } else {
+        send(to, encode(order));
+      }
+    }
+  }
+}
+
+void CoordinatorHost::send(Agent agent, const std::string& text) {
+  const auto found = remotes_.find(agent);
+  if (found == remotes_.end()) return;
+  try {
+    found->second.link->send(text);
+    watch_for_room(agent, found->second);
+  } catch (const Error& error) {
+    drop(agent, error.what());
+  }
+}
+
+void CoordinatorHost::watch_for_room(Agent, Remote& remote) {
+  const bool wanted = remote.link->has_output();
+  if (std::exchange(remote.wants_room, wanted) == wanted) return;
+  loop_.change(remote.link->fd(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void CoordinatorHost::drop(Agent agent, const std::string& cause) {
+  const auto found = remotes_.find(agent);
+  if (found == remotes_.end()) return;
+  const bool authenticated = found->second.link->authenticated();
+  if (!authenticated) log::warning("refused at the job's coordinator: " + cause);
+  loop_.forget(found->second.link->fd());
+  remotes_.erase(found);
+  if (authenticated) coordinator_.lose(agent, cause, now());
+}
+
+void CoordinatorHost::tend() {
+  const Moment moment = now();
+  if (coordinator_.next_deadline() <= moment) coordinator_.tick(moment);
+  if (next_signs_ <= moment) check_signs_of_life(moment);
+  deliver();
+}
+
+void CoordinatorHost::check_signs_of_life(Moment moment) {
+  next_signs_ = moment + keep_alive_.interval;
+  std::vector<std::pair<Agent, std::string>> silent;
+  for (const auto& [agent, remote] : remotes_) {
+    const bool known = remote.link->authenticated();
+    const std::chrono::milliseconds limit = known ? keep_alive_.limit() : kHandshakeTimeout;
+    if (moment - remote.link->last_heard() <= limit) continue;
+    silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
+                                           remote.link->peer(), limit.count() / 1000.0));
+  }
+  for (const auto& [agent, cause] : silent) drop(agent, cause);
+  std::vector<Agent> all;
+  for (const auto& [agent, remote] : remotes_) {
+    if (remote.link->authenticated()) all.push_back(agent);
+  }
+  for (const Agent agent : all) send(agent, "");
+}
+
+Deadline CoordinatorHost::next_deadline() const {
+  return at(std::min(coordinator_.next_deadline(), next_signs_));
+}
+
+bool CoordinatorHost::flushed() const {
+  return std::none_of(remotes_.begin(), remotes_.end(),
+                      [](const auto& entry) { return entry.second.link->has_output(); });
+}
+
+}  // namespace paceline::launch

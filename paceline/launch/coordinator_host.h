@@ -1,0 +1,70 @@
+#pragma once
+
+// The coordinator with the connections of the agents that report to it: those of other nodes come
+// over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
+//
+// An agent is lost when its connection breaks, which the kernel tells at once when the process
+// dies, and when it gives no sign of life, as from a host that has vanished.
+//
+// Thread safety: none.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/core/fd.h"
+#include "paceline/core/secret.h"
+#include "paceline/launch/agent_link.h"
+#include "paceline/launch/coordinator.h"
+#include "paceline/launch/event_loop.h"
+#include "paceline/launch/job_control.h"
+#include "paceline/launch/keep_alive.h"
+
+namespace paceline::launch {
+
+class CoordinatorHost final : public JobControl {
+ public:
+  // One node: without a listener.
+  CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings);
+  // Several: `listener` is made non-blocking.
+  CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
+                  const Secret& secret, const KeepAlive& keep_alive);
+  ~CoordinatorHost() override;
+
+  void report(const Report& report) override;
+  std::vector<Order> take_orders() override { return std::exchange(own_orders_, {}); }
+  void tend() override;
+  Deadline next_deadline() const override;
+  std::string lost() const override { return ""; }
+  bool flushed() const override;
+
+ private:
+  using Agent = Coordinator::Agent;
+  using Moment = Coordinator::Moment;
+  static constexpr Agent kOwn = 0;
+  struct Remote {
+    std::unique_ptr<AgentLink> link;
+    bool wants_room = false;
+  };
+
+  void accept_some();
+  void serve(Agent agent);
+  void deliver();
+  void send(Agent agent, const std::string& text);
+  void watch_for_room(Agent agent, Remote& remote);
+  void drop(Agent agent, const std::string& cause);
+  void check_signs_of_life(Moment now);
+
+  EventLoop& loop_;
+  Coordinator coordinator_;
+  std::vector<Order> own_orders_;
+  Fd listener_;
+  std::optional<Secret> secret_;
+  KeepAlive keep_alive_;
+  Moment next_signs_ = Moment::max();
+  Agent last_agent_ = kOwn;
+  std::map<Agent, Remote> remotes_;
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,149 @@
+#include "paceline/launch/coordinator_search.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+#include "paceline/launch/coordinator_host.h"
+#include "paceline/launch/coordinator_link.h"
+#include "paceline/rendezvous/job_secret.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLookUpPause = 1s;
+// Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
+constexpr auto kStopMargin = 30s;
+
+Secret require_secret(int num_nodes) {
+  const auto secret = find_job_secret(process_environment());
+  check(secret.has_value(),
+        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
+        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
+        "launcher start all nodes: --hosts",
+        num_nodes);
+  return *secret;
+}
+
+}  // namespace
+
+CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
+    : loop_(loop), options_(options), give_up_(Deadline::after(options.meeting.join_timeout)) {
+  if (options.agents_meet()) secret_ = require_secret(options.num_nodes);
+}
+
+CoordinatorSettings CoordinatorSearch::settings() const {
+  return {.version = options_.version,
+          .run_id = options_.run_id,
+          .min_nodes = options_.min_agents(),
+          .max_nodes = options_.max_agents(),
+          .restarts = options_.restarts,
+          .join_timeout = options_.meeting.join_timeout,
+          .last_call_timeout = options_.meeting.last_call_timeout,
+          .stop_timeout = options_.shutdown_timeout + kStopMargin,
+          .expected_nodes = options_.max_agents()};
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find() {
+  if (!options_.agents_meet()) return std::make_unique<CoordinatorHost>(loop_, settings());
+  auto found = last_ ? find_successor() : find_first();
+  if (!found && give_up_.expired()) {
+    fail(ErrorCode::kTimeout,
+         "the other nodes of the job were not found at {}: {}. Is the agent of node 0 running, and "
+         "does this host reach it? (--rdzv-conf join_timeout)",
+         to_string(options_.meeting.endpoint), cause_);
+  }
+  return found;
+}
+
+// Empty when another agent is the host.
+Fd CoordinatorSearch::listen_if_host() const {
+  const auto& meeting = options_.meeting;
+  if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_tcp(meeting.endpoint);
+  if (meeting.is_host || options_.node_rank) return {};
+  try {
+    return listen_tcp(meeting.endpoint);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalid) throw;
+    return {};  // not this host's address, or another agent of this host was here first
+  }
+}
+
+// Looked up once a second, until it is.
+bool CoordinatorSearch::name_is_known() {
+  if (named_ || !look_up_at_.expired()) return named_;
+  look_up_at_ = Deadline::after(kLookUpPause);
+  const bool first = cause_.empty();
+  cause_ = why_unresolved(options_.meeting.endpoint.host);
+  named_ = cause_.empty();
+  if (!named_ && first) {
+    log::warning(fmt::format("{}; trying again for up to {:g} s (--rdzv-conf join_timeout)", cause_,
+                             std::chrono::duration<double>(options_.meeting.join_timeout).count()));
+  }
+  return named_;
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_first() {
+  const Endpoint& endpoint = options_.meeting.endpoint;
+  if (!name_is_known()) return nullptr;
+  Fd listener = listen_if_host();
+  if (!listener) return connect(endpoint);
+  address_ = endpoint.host;
+  current_ = stand_in_ = endpoint;
+  return std::make_unique<CoordinatorHost>(loop_, settings(), std::move(listener), *secret_,
+                                           options_.meeting.keep_alive);
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint) {
+  try {
+    auto link = std::make_unique<CoordinatorLink>(
+        loop_, endpoint, *secret_, options_.meeting.keep_alive, Deadline::after(kAttempt));
+    address_ = link->local_address();
+    current_ = endpoint;
+    prepare_stand_in();
+    return link;
+  } catch (const Error& error) {
+    const bool may_come = error.code() == ErrorCode::kTimeout ||
+                          error.code() == ErrorCode::kPeerLost ||
+                          (last_ && error.code() == ErrorCode::kInvalid);
+    if (!may_come) throw;
+    cause_ = error.what();
+    return nullptr;
+  }
+}
+
+void CoordinatorSearch::prepare_stand_in() {
+  if (stand_in_listener_) return;
+  stand_in_listener_ = listen_tcp({address_, 0});
+  stand_in_ = {address_, local_port(stand_in_listener_)};
+}
+
+void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
+  last_ = last;
+  lost_because_ = cause;
+  next_candidate_ = 0;
+  give_up_ = Deadline::after(options_.meeting.join_timeout);
+  last_->stand_ins.insert(last_->stand_ins.begin(), current_);
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
+  const Endpoint candidate = last_->stand_ins[next_candidate_];
+  const bool again = next_candidate_ > 0 && candidate == current_;
+  next_candidate_ = (next_candidate_ + 1) % last_->stand_ins.size();
+  if (again) return nullptr;
+  if (candidate != stand_in_) return connect(candidate);
+  if (!stand_in_listener_) return nullptr;
+  CoordinatorSettings mine = settings();
+  mine.expected_nodes = last_->place.num_nodes - 1;
+  mine.first_generation = last_->place.generation + 1;
+  mine.first_note = lost_because_;
+  current_ = stand_in_;
+  return std::make_unique<CoordinatorHost>(loop_, mine, std::move(stand_in_listener_), *secret_,
+                                           options_.meeting.keep_alive);
+}
+
+}  // namespace paceline::launch

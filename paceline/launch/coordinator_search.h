@@ -1,0 +1,76 @@
+#pragma once
+
+// How an agent comes by the coordinator of its job, and to another one when that is gone.
+//
+// At first: the agent of node 0, or without given node ranks the first one at the host that the
+// endpoint names, is the coordinator itself and listens at the endpoint; the others connect to it.
+//
+// After a loss: every agent listens somewhere from the start (its stand-in endpoint, known to all
+// since the last generation began). All try the coordinator that they lost, then the stand-ins in
+// the order of node ranks; whoever comes to its own endpoint on the way is the new coordinator. Two
+// halves of a network that cannot see each other can thus become two jobs when each has as many
+// nodes as MIN of --nnodes.
+//
+// The endpoint's name may be unknown for a while: those of containers and pods come with them.
+//
+// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s with a peer that answers, or
+// as long as the system looks for a name.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/core/secret.h"
+#include "paceline/launch/coordinator.h"
+#include "paceline/launch/event_loop.h"
+#include "paceline/launch/job_control.h"
+#include "paceline/launch/launch_options.h"
+
+namespace paceline::launch {
+
+class CoordinatorSearch {
+ public:
+  static constexpr std::chrono::milliseconds kAttempt{250};
+
+  // Error(kInvalid) when the job has several nodes and no secret.
+  CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
+
+  // One attempt; nothing when nobody is there yet. Error(kTimeout) once join_timeout is over,
+  // Error(kInvalid), Error(kSystem) for what will not get better.
+  std::unique_ptr<JobControl> find();
+  // From now on find() looks for a successor. `last` is the order that started the last generation.
+  void lose(const StartOrder& last, const std::string& cause);
+
+  // Of a job with several nodes. Requires: find() has found.
+  const Secret& secret() const { return *secret_; }
+  // Where other hosts reach this one, and where it would coordinate.
+  const std::string& address() const { return address_; }
+  const Endpoint& stand_in() const { return stand_in_; }
+
+ private:
+  CoordinatorSettings settings() const;
+  std::unique_ptr<JobControl> find_first();
+  std::unique_ptr<JobControl> find_successor();
+  std::unique_ptr<JobControl> connect(const Endpoint& endpoint);
+  bool name_is_known();
+  Fd listen_if_host() const;
+  void prepare_stand_in();
+
+  EventLoop& loop_;
+  const LaunchOptions& options_;
+  std::optional<Secret> secret_;
+  Deadline give_up_;
+  std::string cause_;   // why the last attempt failed
+  bool named_ = false;  // the endpoint's name has an address
+  Deadline look_up_at_ = Deadline::after({});
+  std::string address_;
+  Endpoint current_;  // of the coordinator that was found last
+  Endpoint stand_in_;
+  Fd stand_in_listener_;
+  std::optional<StartOrder> last_;  // once the coordinator was lost
+  std::string lost_because_;
+  std::size_t next_candidate_ = 0;
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,72 @@
+#include "paceline/launch/rehearsal.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+// While a fault waits for a step, which nobody announces.
+constexpr std::chrono::nanoseconds kStepInterval = 10ms;
+
+}  // namespace
+
+Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
+                     const JobFlights& flights)
+    : consoles_(consoles),
+      flights_(flights),
+      seed_(seed),
+      active_(!faults.empty()),
+      plan_(faults, seed) {}
+
+double Rehearsal::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - *started_).count();
+}
+
+void Rehearsal::tend(Generation& running) {
+  if (!active_) return;
+  if (!started_) started_ = Clock::now();
+  const auto steps = [this](int rank) {
+    const auto reading = flights_.steps({rank});
+    return reading ? reading->steps : 0;
+  };
+  for (const auto& action : plan_.due(seconds(), running.place().world_size, steps)) {
+    apply(action, running);
+  }
+}
+
+void Rehearsal::apply(const ChaosPlan::Action& action, Generation& running) {
+  if (!running.send_to(action.rank, action.signal) || action.fault.empty()) return;
+  ++faults_[action.fault];
+  consoles_.say(fmt::format("paceline: chaos: {} of rank {} after {:.1f} s\n", action.fault,
+                            action.rank, seconds()));
+}
+
+Deadline Rehearsal::next_deadline(bool running) const {
+  if (!active_ || !running) return Deadline::never();
+  if (!started_) return Deadline::after({});
+  const double next = plan_.next_moment();
+  const Deadline step =
+      plan_.waits_for_steps() ? Deadline::after(kStepInterval) : Deadline::never();
+  if (next >= ChaosPlan::kNever) return step;
+  const Deadline moment = Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::max(0.0, next - seconds()))));
+  return step.moment() < moment.moment() ? step : moment;
+}
+
+std::string Rehearsal::summary() const {
+  if (!active_) return "";
+  int count = 0;
+  std::string kinds;
+  for (const auto& [name, times] : faults_) {
+    count += times;
+    kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", name, times);
+  }
+  return fmt::format("{}{}, seed {}", count, kinds.empty() ? "" : fmt::format(" ({})", kinds),
+                     seed_);
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,57 @@
+#include "paceline/launch/restart_policy.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kYoung = 1s;
+constexpr std::chrono::nanoseconds kFirstPause = 100ms, kLongestPause = 5s;
+
+std::string within(std::chrono::nanoseconds window) {
+  if (window == 0ns) return "";
+  return fmt::format(" within {:g} s", std::chrono::duration<double>(window).count());
+}
+
+}  // namespace
+
+RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
+  const bool alike = !end.progressed && end.cause == last_cause_;
+  num_alike_ = end.progressed ? 0 : (alike ? num_alike_ + 1 : 1);
+  last_cause_ = end.cause;
+  if (limits_.max_restarts == 0) return {};
+  if (num_alike_ >= kCrashLoop) {
+    return {.reason =
+                fmt::format("crash loop: the ranks ended with {}, {} times in a row before any "
+                            "progress; restarting does not help",
+                            end.cause, num_alike_)};
+  }
+  const bool forget = limits_.window != 0ns;
+  while (forget && !restarts_.empty() && now - restarts_.front() >= limits_.window) {
+    restarts_.pop_front();
+  }
+  if (static_cast<int>(restarts_.size()) >= limits_.max_restarts) {
+    return {.reason = fmt::format("{} restart{} used up{} (--max-restarts {})", restarts_.size(),
+                                  restarts_.size() == 1 ? "" : "s", within(limits_.window),
+                                  limits_.max_restarts)};
+  }
+  restarts_.push_back(now);
+  ++num_restarts_;
+  return {.restart = true, .pause = pause_after(end)};
+}
+
+std::chrono::nanoseconds RestartPolicy::pause_after(const GenerationEnd& end) {
+  if (end.progressed || end.lived >= kYoung) {
+    num_young_ = 0;
+    return 0ns;
+  }
+  const int doublings = num_young_++ - 1;
+  if (doublings < 0) return 0ns;
+  return std::min(kLongestPause, kFirstPause * (1 << std::min(doublings, 10)));
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,64 @@
+#pragma once
+
+// Shall a job go on after a failure? A pure function of what happened and when; the agent acts on
+// it.
+//
+//   - At most max_restarts restarts within `window`; older ones no longer count.
+//   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
+//     one more attempt would end in the same way, whatever is left of the budget.
+//   - A generation that died young without progress is followed by a pause, from 100 ms on doubling
+//     to 5 s, except the first time; a program that cannot start does not keep the machine busy.
+//
+// Thread safety: none. Time comes in as an argument, from a monotonic clock.
+
+#include <chrono>
+#include <deque>
+#include <string>
+
+#include "paceline/core/deadline.h"
+
+namespace paceline::launch {
+
+struct RestartLimits {
+  int max_restarts = 0;
+  std::chrono::nanoseconds window = std::chrono::hours(1);  // zero: the whole job
+  bool operator==(const RestartLimits&) const = default;
+};
+
+// How a generation ended that had to end.
+struct GenerationEnd {
+  std::string cause;        // without its place, which may differ from time to time: "exit code 3"
+  bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
+  std::chrono::nanoseconds lived{};
+};
+
+struct RestartDecision {
+  bool restart = false;
+  std::chrono::nanoseconds pause{};  // before it
+  std::string reason;                // of a refusal, for people
+};
+
+class RestartPolicy {
+ public:
+  using Moment = Deadline::Clock::time_point;
+  static constexpr int kCrashLoop = 3;
+  static constexpr std::chrono::seconds kLongLife{10};
+
+  explicit RestartPolicy(const RestartLimits& limits) : limits_(limits) {}
+
+  RestartDecision after(const GenerationEnd& end, Moment now);
+  // Restarts so far, also those that no longer count.
+  int num_restarts() const { return num_restarts_; }
+
+ private:
+  std::chrono::nanoseconds pause_after(const GenerationEnd& end);
+
+  const RestartLimits limits_;
+  std::deque<Moment> restarts_;  // those within the window, oldest first
+  int num_restarts_ = 0;
+  std::string last_cause_;
+  int num_alike_ = 0;  // ends in a row with last_cause_ and without progress
+  int num_young_ = 0;  // ends in a row that were young and without progress
+};
+
+}  // namespace paceline::launch

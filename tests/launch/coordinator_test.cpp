@@ -1,0 +1,389 @@
+// The coordinator alone: agents are numbers, time is an argument.
+
+#include "paceline/launch/coordinator.h"
+
+#include <csignal>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "paceline/core/exit_code.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+CoordinatorSettings nodes(int min, int max, int max_restarts = 0) {
+  return {.version = "1",
+          .run_id = "job",
+          .min_nodes = min,
+          .max_nodes = max,
+          .restarts = {.max_restarts = max_restarts},
+          .join_timeout = 60s,
+          .last_call_timeout = 3s,
+          .expected_nodes = max};
+}
+
+class Job {
+ public:
+  explicit Job(const CoordinatorSettings& settings)
+      : settings_(settings), coordinator_(settings, now_) {}
+
+  Joining joining(int agent) const {
+    return {.version = "1",
+            .run_id = "job",
+            .host = fmt::format("h{}", agent),
+            .num_ranks = 2,
+            .min_nodes = settings_.min_nodes,
+            .max_nodes = settings_.max_nodes,
+            .stand_in = {fmt::format("10.0.0.{}", agent), 1},
+            .offer = {{fmt::format("10.0.0.{}", agent), 2}, {fmt::format("10.0.0.{}", agent), 3}}};
+  }
+  void join(int agent) { join(agent, joining(agent)); }
+  void join(int agent, const Joining& joining) { report(agent, joining); }
+  void report(int agent, const Report& report) {
+    coordinator_.receive(agent, report, now_);
+    collect();
+  }
+  void fail(int agent, int generation, int exit_code, int signal = 0) {
+    const std::string cause = fmt::format("failure at h{}", agent);
+    report(agent, RankFailure{generation, 0, exit_code, signal, cause});
+  }
+  void stopped(int agent, int generation, std::chrono::milliseconds lived = 100ms,
+               std::optional<std::uint64_t> steps = {}) {
+    report(agent, Stopped{generation, lived, steps, joining(agent).offer});
+  }
+  void lose(int agent) {
+    coordinator_.lose(agent, "the connection was closed", now_);
+    collect();
+  }
+  void pass(std::chrono::nanoseconds time) {
+    now_ += time;
+    if (coordinator_.next_deadline() <= now_) coordinator_.tick(now_);
+    collect();
+  }
+
+  // The last order that the agent got and that nobody has asked for; nothing when there is none.
+  template <class T>
+  std::optional<T> take(int agent) {
+    const auto found = last_.find(agent);
+    if (found == last_.end()) return {};
+    const Order order = found->second;
+    last_.erase(found);
+    const T* one = std::get_if<T>(&order);
+    return one != nullptr ? std::optional(*one) : std::nullopt;
+  }
+  bool over() const { return coordinator_.over(); }
+
+ private:
+  void collect() {
+    for (auto& [to, order] : coordinator_.take_mail()) last_.insert_or_assign(to, order);
+  }
+
+  const CoordinatorSettings settings_;
+  Coordinator::Moment now_{};
+  Coordinator coordinator_;
+  std::map<int, Order> last_;
+};
+
+TEST(Coordinator, starts_when_all_nodes_are_there_with_ranks_in_a_row) {
+  Job job(nodes(2, 2));
+  job.join(5);
+  EXPECT_FALSE(job.take<StartOrder>(5));
+  Joining uneven = job.joining(7);
+  uneven.num_ranks = 3;
+  job.join(7, uneven);
+  const auto first = job.take<StartOrder>(5), second = job.take<StartOrder>(7);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->place, (NodePlace{0, 0, 0, 2, 0, 5}));
+  EXPECT_EQ(second->place, (NodePlace{0, 0, 1, 2, 2, 5}));
+  EXPECT_EQ(second->store, (Endpoint{"10.0.0.5", 2}));
+  EXPECT_EQ(second->master, (Endpoint{"10.0.0.5", 3}));
+  EXPECT_THAT(second->stand_ins,
+              testing::ElementsAre(Endpoint{"10.0.0.5", 1}, Endpoint{"10.0.0.7", 1}));
+}
+
+TEST(Coordinator, given_node_ranks_hold_and_the_others_fill_the_gaps) {
+  Job job(nodes(3, 3));
+  Joining first = job.joining(1), second = job.joining(2);
+  first.node_rank = 2;
+  second.node_rank = 0;
+  job.join(1, first);
+  job.join(2, second);
+  job.join(3);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.node_rank, 2);
+  EXPECT_EQ(job.take<StartOrder>(2)->place.node_rank, 0);
+  EXPECT_EQ(job.take<StartOrder>(3)->place.node_rank, 1);
+}
+
+TEST(Coordinator, refuses_who_does_not_fit_and_names_both_sides) {
+  const auto refused = [](auto change, const std::string& reason) {
+    Job job(nodes(2, 3));
+    Joining first = job.joining(1), other = job.joining(2);
+    first.node_rank = 1;
+    job.join(1, first);
+    change(other);
+    job.join(2, other);
+    const auto end = job.take<EndOrder>(2);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->exit_code, 2);
+    EXPECT_THAT(end->reason, HasSubstr(reason));
+    job.pass(3s);
+    EXPECT_FALSE(job.take<StartOrder>(1)) << "a refused node counts";
+  };
+  refused([](Joining& one) { one.version = "2"; }, "has Paceline 2, the job's others 1");
+  refused([](Joining& one) { one.run_id = "x"; }, "--rdzv-id is 'x' here and 'job'");
+  refused([](Joining& one) { one.max_nodes = 4; }, "--nnodes is 2:4 here and 2:3");
+  refused([](Joining& one) { one.node_rank = 1; }, "--node-rank 1 is taken by host h1");
+  refused([](Joining& one) { one.num_ranks = 1 << 30; }, "ranks on one node");
+}
+
+TEST(Coordinator, one_node_too_many_is_refused) {
+  Job job(nodes(1, 1));
+  job.join(1);
+  job.join(2);
+  EXPECT_THAT(job.take<EndOrder>(2)->reason, HasSubstr("all 1 node of the job are there already"));
+}
+
+TEST(Coordinator, waits_for_more_nodes_until_the_last_call_is_over) {
+  Job job(nodes(1, 3));
+  job.join(1);
+  job.pass(2s);
+  job.join(2);
+  EXPECT_FALSE(job.take<StartOrder>(1));
+  job.pass(1s);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 2);
+}
+
+TEST(Coordinator, ends_when_too_few_nodes_come) {
+  Job job(nodes(2, 2));
+  job.join(1);
+  job.pass(60s);
+  const auto end = job.take<EndOrder>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 3);
+  EXPECT_THAT(end->reason, HasSubstr("1 node came within 60 s, 2 are needed; here: h1"));
+  EXPECT_TRUE(job.over());
+}
+
+TEST(Coordinator, ends_in_order_when_every_node_has) {
+  Job job(nodes(2, 2));
+  job.join(1);
+  job.join(2);
+  job.report(1, Finished{0});
+  EXPECT_FALSE(job.over());
+  job.lose(1);  // it has nothing left to do
+  EXPECT_FALSE(job.over());
+  job.report(2, Finished{0});
+  EXPECT_EQ(job.take<EndOrder>(2)->exit_code, 0);
+}
+
+TEST(Coordinator, ranks_that_stopped_as_agreed_end_the_job_with_that_code_and_no_restart) {
+  Job job(nodes(2, 2, 5));
+  job.join(1);
+  job.join(2);
+  job.report(1, Finished{0, true});
+  EXPECT_FALSE(job.over());
+  job.report(2, Finished{0});
+  EXPECT_TRUE(job.over());
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(*end, (EndOrder{kStoppedAsAgreed, "", ""}));
+}
+
+TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothing_is_left) {
+  Job job(nodes(2, 2, 1));
+  job.join(1);
+  job.join(2);
+  job.take<StartOrder>(2);
+  job.fail(1, 0, 7);
+  EXPECT_THAT(job.take<StopOrder>(2)->reason, HasSubstr("failure at h1"));
+  job.stopped(1, 0);
+  job.take<StartOrder>(1);
+  job.fail(2, 0, 1);  // because of it
+  job.stopped(2, 0);
+  const auto next = job.take<StartOrder>(1);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->place, (NodePlace{1, 1, 0, 2, 0, 4}));
+  EXPECT_THAT(next->note, HasSubstr("restart 1 of at most 1, after failure at h1"));
+  job.fail(2, 1, 0, SIGSEGV);
+  job.stopped(2, 1);
+  job.stopped(1, 1);
+  const auto end = job.take<EndOrder>(1);
+  EXPECT_EQ(end->exit_code, 128 + SIGSEGV);
+  EXPECT_EQ(end->cause, "failure at h2");
+  EXPECT_THAT(end->reason, HasSubstr("1 restart used up"));
+}
+
+TEST(Coordinator, what_an_older_generation_reports_is_dropped) {
+  Job job(nodes(2, 2, 9));
+  job.join(1);
+  job.join(2);
+  job.fail(1, 0, 7);
+  job.stopped(1, 0);
+  job.stopped(2, 0);
+  EXPECT_EQ(job.take<StartOrder>(2)->place.generation, 1);
+  job.fail(2, 0, 9);
+  job.report(2, Finished{0});
+  job.stopped(2, 0);
+  EXPECT_FALSE(job.take<StopOrder>(1));
+  EXPECT_FALSE(job.over());
+}
+
+TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_than_both) {
+  Job job(nodes(2, 3));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.fail(1, 0, 1);  // it noticed first that rank 2 was gone
+  job.fail(2, 0, 0, SIGKILL);
+  for (const int agent : {1, 2, 3}) job.stopped(agent, 0);
+  EXPECT_EQ(job.take<EndOrder>(3)->cause, "failure at h2");
+
+  Job other(nodes(3, 3));
+  for (const int agent : {1, 2, 3}) other.join(agent);
+  other.fail(1, 0, 1);
+  other.stopped(1, 0);
+  other.stopped(2, 0);
+  other.lose(3);
+  EXPECT_THAT(other.take<EndOrder>(1)->cause, HasSubstr("host h3 is lost"));
+}
+
+TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
+  Job job(nodes(1, 2));
+  job.join(1);
+  job.join(2);
+  job.lose(2);
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h2 is lost"));
+  job.stopped(1, 0);
+  const auto alone = job.take<StartOrder>(1);
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->place, (NodePlace{1, 0, 0, 1, 0, 2}));
+  EXPECT_THAT(alone->note, HasSubstr("going on with 1 node"));
+  job.join(3);
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h3 joins"));
+  job.stopped(1, 1);
+  EXPECT_EQ(job.take<StartOrder>(1)->place, (NodePlace{2, 0, 0, 2, 0, 4}));
+  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{2, 0, 1, 2, 2, 4}));
+}
+
+TEST(Coordinator, a_host_that_joins_does_not_hold_up_a_job_that_is_ending) {
+  Job job(nodes(1, 3));
+  job.join(1);
+  job.join(2);
+  job.pass(3s);
+  job.report(1, Finished{0});
+  job.join(3);
+  EXPECT_FALSE(job.take<StopOrder>(2));
+  job.report(2, Finished{0});
+  EXPECT_EQ(job.take<EndOrder>(3)->exit_code, 0);
+}
+
+TEST(Coordinator, a_second_loss_during_recovery_is_survived) {
+  Job job(nodes(1, 3));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.lose(2);
+  job.stopped(1, 0);
+  job.lose(3);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 1);
+}
+
+TEST(Coordinator, waits_for_a_replacement_where_a_lost_host_is_needed_and_restarts_are_allowed) {
+  Job job(nodes(2, 2, 1));
+  job.join(1);
+  job.join(2);
+  job.lose(2);
+  job.take<StopOrder>(1);
+  job.stopped(1, 0);
+  EXPECT_FALSE(job.take<StartOrder>(1));
+  job.join(3);
+  EXPECT_EQ(job.take<StartOrder>(3)->place.generation, 1);
+}
+
+TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_one) {
+  Job elastic(nodes(1, 2));
+  elastic.join(1);
+  elastic.join(2);
+  elastic.report(2, Leaving{SIGTERM});
+  EXPECT_THAT(elastic.take<StopOrder>(1)->reason, HasSubstr("host h2 leaves (SIGTERM)"));
+  elastic.stopped(1, 0);
+  EXPECT_FALSE(elastic.take<StartOrder>(1)) << "ranks of the leaving host may still run";
+  elastic.lose(2);
+  EXPECT_EQ(elastic.take<StartOrder>(1)->place.num_nodes, 1);
+
+  Job fixed(nodes(2, 2, 5));
+  fixed.join(1);
+  fixed.join(2);
+  fixed.report(2, Leaving{SIGTERM});
+  EXPECT_EQ(fixed.take<EndOrder>(1)->exit_code, 128 + SIGTERM);
+}
+
+TEST(Coordinator, failures_after_a_long_life_are_no_crash_loop) {
+  Job job(nodes(1, 1, 50));
+  job.join(1);
+  for (int generation = 0; generation < 20; ++generation) {
+    job.fail(1, generation, 3);
+    job.stopped(1, generation, 10s);
+    ASSERT_TRUE(job.take<StartOrder>(1)) << generation;
+  }
+}
+
+TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
+  Job job(nodes(1, 2));
+  job.join(1);
+  job.join(2);
+  job.fail(1, 0, 3);
+  job.stopped(1, 0);
+  job.pass(59s);
+  EXPECT_FALSE(job.take<EndOrder>(2));
+  job.pass(1s);
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 1);
+  EXPECT_THAT(end->cause, HasSubstr("host h2 is lost: its ranks did not end within 60 s"));
+  const auto start = job.take<StartOrder>(1);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->place.world_size, 2);
+}
+
+TEST(Coordinator, a_node_that_leaves_between_generations_does_not_end_a_job_that_can_do_without) {
+  Job job(nodes(1, 3, 10));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  for (const int generation : {0, 1}) {
+    job.fail(1, generation, 3 + generation);
+    for (const int agent : {1, 2, 3}) job.stopped(agent, generation);
+  }
+  // The second early death is followed by a pause.
+  job.report(2, Leaving{15});
+  EXPECT_FALSE(job.over());
+  job.pass(1s);
+  ASSERT_TRUE(job.take<StartOrder>(1));
+  EXPECT_EQ(job.take<StartOrder>(3)->place.world_size, 4);
+  job.lose(2);
+  EXPECT_FALSE(job.take<StopOrder>(1));
+}
+
+TEST(Coordinator, where_steps_are_counted_they_alone_are_progress) {
+  Job stepping(nodes(2, 2, 50));
+  stepping.join(1);
+  stepping.join(2);
+  for (int generation = 0; generation < 20; ++generation) {
+    stepping.fail(1, generation, 3);
+    stepping.stopped(1, generation, 10ms, 0);
+    stepping.stopped(2, generation, 10ms, 1);
+    stepping.pass(6s);
+    ASSERT_TRUE(stepping.take<StartOrder>(1)) << generation;
+  }
+  Job idle(nodes(1, 1, 50));
+  idle.join(1);
+  for (int generation = 0; generation < RestartPolicy::kCrashLoop; ++generation) {
+    idle.fail(1, generation, 3);
+    idle.stopped(1, generation, 60s, 0);
+  }
+  EXPECT_TRUE(idle.over());
+  EXPECT_THAT(idle.take<EndOrder>(1)->reason, HasSubstr("before any progress"));
+}
+
+}  // namespace
+}  // namespace paceline::launch

@@ -1,0 +1,94 @@
+// Generations of real processes without the command around them: nothing may grow with their
+// number.
+
+#include "paceline/launch/generation.h"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "tests/harness/fresh_directory.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::ptrdiff_t num_descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+long resident_pages() {
+  long total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident;
+}
+
+std::string children() {
+  std::string pids;
+  std::getline(std::ifstream("/proc/thread-self/children"), pids);
+  return pids;
+}
+
+class GenerationTest : public testing::Test {
+ protected:
+  GenerationTest() {
+    plan_.options.command = {"sleep", "1000"};
+    plan_.options.num_local_ranks = 2;
+    plan_.program_path = "/bin/sleep";
+    plan_.placement = plan_placement(discover_topology(),
+                                     {.num_local_ranks = 2, .binding = {.to = BindTo::kNone}});
+  }
+
+  // Starts two ranks with a store of their own, kills one and waits until nothing is left.
+  void cycle(int generation) {
+    JobServices services(plan_.options);
+    const NodePlace place{.generation = generation, .world_size = 2};
+    Generation ranks({plan_, loop_, consoles_, logs_, flights_, memory_, timeline_, watch_}, place,
+                     services, -1);
+    services.start_store();
+    ASSERT_TRUE(ranks.send_to(generation % 2, SIGKILL));
+    const Deadline deadline = Deadline::after(20s);
+    while (!ranks.over() && !deadline.expired()) {
+      loop_.turn(Deadline::after(
+          std::min(ranks.next_deadline().remaining(), std::chrono::nanoseconds(1s))));
+      ranks.tend();
+    }
+    ASSERT_TRUE(ranks.over());
+    ASSERT_TRUE(ranks.culprit());
+    EXPECT_EQ(ranks.culprit()->rank, generation % 2);
+    EXPECT_EQ(ranks.culprit()->signal, SIGKILL);
+    EXPECT_EQ(ranks.followers().size(), 1u);
+  }
+
+  const FreshDirectory directory_;
+  LaunchPlan plan_;
+  EventLoop loop_;
+  Consoles consoles_{loop_};
+  LogDirectory logs_{directory_.path()};
+  JobFlights flights_{{{"PACELINE_FLIGHT_DIR", ""}}, ""};
+  const JobMemory memory_;
+  const JobTimeline timeline_{"", ""};
+  JobWatch watch_{loop_, plan_, {}, {}};
+};
+
+TEST_F(GenerationTest, a_thousand_kills_and_restarts_leave_no_descriptor_process_or_memory) {
+  testing::internal::CaptureStderr();  // a report of each
+  for (int generation = 1; generation <= 20; ++generation) cycle(generation);
+  const auto descriptors = num_descriptors();
+  const long pages = resident_pages();
+  for (int generation = 21; generation <= 1000 && !HasFatalFailure(); ++generation) {
+    cycle(generation);
+  }
+  const auto descriptors_after = num_descriptors();
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(descriptors_after, descriptors);
+  EXPECT_LT(resident_pages() - pages, 5L << 20 >> 12);  // 5 MiB
+  EXPECT_EQ(children(), "");
+}
+
+}  // namespace
+}  // namespace paceline::launch

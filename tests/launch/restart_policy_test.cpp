@@ -1,0 +1,74 @@
+#include "paceline/launch/restart_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+const RestartPolicy::Moment kBegin{};
+const GenerationEnd kUseful{"exit code 3", true, 60s};
+
+TEST(RestartPolicy, without_restarts_there_is_no_reason_to_give) {
+  RestartPolicy policy({.max_restarts = 0});
+  const auto decision = policy.after(kUseful, kBegin);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.reason, "");
+}
+
+TEST(RestartPolicy, as_many_restarts_as_were_allowed) {
+  RestartPolicy policy({.max_restarts = 2, .window = 0s});
+  EXPECT_TRUE(policy.after(kUseful, kBegin).restart);
+  EXPECT_TRUE(policy.after(kUseful, kBegin + 24h).restart);
+  const auto last = policy.after(kUseful, kBegin + 48h);
+  EXPECT_FALSE(last.restart);
+  EXPECT_THAT(last.reason, HasSubstr("2 restarts used up (--max-restarts 2)"));
+  EXPECT_EQ(policy.num_restarts(), 2);
+}
+
+TEST(RestartPolicy, what_is_longer_ago_than_the_window_does_not_count) {
+  RestartPolicy policy({.max_restarts = 1, .window = 1h});
+  EXPECT_TRUE(policy.after(kUseful, kBegin).restart);
+  EXPECT_TRUE(policy.after(kUseful, kBegin + 1h).restart);
+  const auto refused = policy.after(kUseful, kBegin + 1h + 59min);
+  EXPECT_FALSE(refused.restart);
+  EXPECT_THAT(refused.reason, HasSubstr("1 restart used up within 3600 s"));
+}
+
+TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop) {
+  RestartPolicy policy({.max_restarts = 100});
+  const GenerationEnd useless{"exit code 1", false, 10ms};
+  EXPECT_TRUE(policy.after(useless, kBegin).restart);
+  EXPECT_TRUE(policy.after(useless, kBegin).restart);
+  const auto last = policy.after(useless, kBegin);
+  EXPECT_FALSE(last.restart);
+  EXPECT_THAT(last.reason,
+              HasSubstr("crash loop: the ranks ended with exit code 1, 3 times in a row"));
+}
+
+TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
+  RestartPolicy policy({.max_restarts = 100});
+  const GenerationEnd one{"one", false, 10ms}, other{"other", false, 10ms};
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(policy.after(one, kBegin).restart);
+    EXPECT_TRUE(policy.after(one, kBegin).restart);
+    EXPECT_TRUE(policy.after(i % 2 == 0 ? kUseful : other, kBegin).restart);
+  }
+}
+
+TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
+  RestartPolicy policy({.max_restarts = 100});
+  std::vector<std::chrono::nanoseconds> pauses;
+  for (int i = 0; i < 9; ++i) {
+    pauses.push_back(policy.after({i % 2 == 0 ? "one" : "other", false, 10ms}, kBegin).pause);
+  }
+  EXPECT_THAT(pauses, testing::ElementsAre(0s, 100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 5s, 5s));
+  EXPECT_EQ(policy.after(kUseful, kBegin).pause, 0s);
+  EXPECT_EQ(policy.after({"one", false, 10ms}, kBegin).pause, 0s);
+}
+
+}  // namespace
+}  // namespace paceline::launch

@@ -1,0 +1,176 @@
+// What goes wrong while the agents of a job meet: names, versions, clocks, hosts that go.
+
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "paceline/launch/coordinator_link.h"
+
+#include "tests/launch/job_nodes.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+class RunNodesFaults : public JobNodes {
+ protected:
+  Endpoint endpoint() const { return {"127.0.0.1", port_.port}; }
+};
+
+// A machine with names of its own, which the test may change.
+const char* const kWithNames =
+    "mount --bind $0/hosts /etc/hosts && mount --bind $0/switch /etc/nsswitch.conf && exec \"$@\"";
+
+TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, for a file system with other names";
+  std::ofstream(directory_.file("switch")) << "hosts: files\n";
+  std::ofstream(directory_.file("hosts")) << "127.0.0.1 localhost\n";
+  std::vector<Node> nodes;
+  for (const std::string is_host : {"true", "false"}) {
+    nodes.push_back(std::make_unique<PacelineProcess>(
+        std::vector<std::string>{"-m", "sh", "-c", kWithNames, directory_.path(), PACELINE_COMMAND,
+                                 "run", "--nnodes", "2", "--rdzv-conf", "is_host=" + is_host,
+                                 "--rdzv-endpoint", "head.job:" + std::to_string(port_.port),
+                                 "echo", "$RANK"},
+        PacelineProcess::Variables{{"PACELINE_SECRET_FILE", secret_}}, "/usr/bin/unshare"));
+  }
+  std::this_thread::sleep_for(300ms);
+  std::ofstream(directory_.file("hosts"), std::ios::app) << "127.0.0.1 head.job\n";
+  for (const auto& node : nodes) {
+    const Outcome outcome = node->wait();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("the address 'head.job' does not resolve"));
+    EXPECT_THAT(outcome.err, HasSubstr("trying again for up to 600 s"));
+  }
+}
+
+TEST_F(RunNodesFaults, a_meeting_place_whose_name_stays_unknown_is_named_at_the_end) {
+  PacelineProcess lost({"run", "--nnodes", "2", "--rdzv-conf", "join_timeout=1.5",
+                        "--rdzv-endpoint", "no-such-host.invalid:29400", "true"},
+                       {{"PACELINE_SECRET_FILE", secret_}});
+  const Outcome outcome = lost.wait();
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("no-such-host.invalid:29400: the address "
+                                     "'no-such-host.invalid' does not resolve"));
+}
+
+// Says that it is of another version.
+TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
+  const auto first = start_first("2", "true");
+  EventLoop loop;
+  const Secret secret = Secret::from_text("0123456789abcdef0123456789abcdef");
+  std::unique_ptr<CoordinatorLink> link;
+  const Deadline deadline = Deadline::after(20s);
+  while (!link) {
+    try {
+      link = std::make_unique<CoordinatorLink>(loop, endpoint(), secret, KeepAlive{}, deadline);
+    } catch (const Error&) {
+      ASSERT_FALSE(deadline.expired());
+    }
+  }
+  link->report(Joining{.version = "0.0.1",
+                       .run_id = "none",
+                       .host = "old",
+                       .min_nodes = 2,
+                       .max_nodes = 2,
+                       .stand_in = {"127.0.0.1", 1},
+                       .offer = {{"127.0.0.1", 1}, {"127.0.0.1", 1}}});
+  std::vector<Order> orders;
+  while (orders.empty() && link->lost().empty() && !deadline.expired()) {
+    loop.turn(Deadline::after(100ms));
+    link->tend();
+    orders = link->take_orders();
+  }
+  ASSERT_EQ(orders.size(), 1u) << link->lost();
+  const auto* end = std::get_if<EndOrder>(&orders.front());
+  ASSERT_TRUE(end != nullptr);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("this node has Paceline 0.0.1, the job's others "));
+  // The job goes on without it.
+  const auto second = start("2", "true");
+  EXPECT_EQ(first->wait().exit_code, 0);
+  EXPECT_EQ(second->wait().exit_code, 0);
+}
+
+// The wall clock by a library in front of the system's, the monotonic one by a namespace.
+TEST_F(RunNodesFaults, a_host_whose_clocks_are_an_hour_off_takes_part) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, for a monotonic clock of its own";
+  std::vector<std::string> common = {"run",
+                                     "--nnodes",
+                                     "2",
+                                     "--rdzv-endpoint",
+                                     "127.0.0.1:" + std::to_string(port_.port),
+                                     "--max-restarts",
+                                     "1",
+                                     "--timeline",
+                                     directory_.file("timeline.json")};
+  const std::vector<std::string> program = {
+      "sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3; exec " RECORDED_PROGRAM " works"};
+  std::vector<std::string> late = {"-T",   "--monotonic", "3600",         "--boottime",
+                                   "3600", "--fork",      "--kill-child", PACELINE_COMMAND};
+  const auto add = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  add(late, common);
+  add(late, {"--rdzv-conf", "is_host=false"});
+  add(late, program);
+  add(common, {"--rdzv-conf", "is_host=true"});
+  add(common, program);
+  PacelineProcess first(common, {{"PACELINE_SECRET_FILE", secret_}});
+  PacelineProcess second(late,
+                         {{"PACELINE_SECRET_FILE", secret_},
+                          {"LD_PRELOAD", LATE_CLOCK},
+                          {"ASAN_OPTIONS", "verify_asan_link_order=0"}},
+                         "/usr/bin/unshare");
+  for (PacelineProcess* node : {&first, &second}) {
+    const Outcome outcome = node->wait();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 1"));
+  }
+}
+
+TEST_F(RunNodesFaults, a_host_that_disappears_before_the_job_begins_is_replaced) {
+  const auto first = start_first("3", "echo $P");
+  const auto gone = start("3", "echo $P");
+  std::this_thread::sleep_for(300ms);  // it may have joined or not
+  gone->send(SIGKILL);
+  const auto second = start("3", "echo $P");
+  const auto third = start("3", "echo $P");
+  EXPECT_EQ(first->wait().out, "[0] 0/3/0\n");
+  EXPECT_EQ(second->wait().exit_code, 0);
+  EXPECT_EQ(third->wait().exit_code, 0);
+}
+
+TEST_F(RunNodesFaults, a_host_that_disappears_while_its_ranks_start_is_replaced_by_a_restart) {
+  // Ranks of the first generation never come to a meeting of their own.
+  const std::string script = "echo $P; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60";
+  const auto first = start_first("2", script, {"--max-restarts", "1"});
+  const auto gone = start("2", script, {"--max-restarts", "1"});
+  gone->wait_for_lines("[1] 1/2/0", 1);
+  gone->send(SIGKILL);
+  const auto second = start("2", script, {"--max-restarts", "1"});
+  const Outcome outcome = first->wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 1, after host "));
+  EXPECT_EQ(second->wait().out, "[1] 1/2/1\n");
+}
+
+TEST_F(RunNodesFaults, a_crash_loop_ends_the_job_on_all_nodes_with_its_reason) {
+  const std::string script = "[ $RANK = 1 ] && exit 7; exec sleep 60";
+  const auto first = start_first("2", script, {"--max-restarts", "1000"});
+  const auto second = start("2", script, {"--max-restarts", "1000"});
+  for (const auto* node : {&first, &second}) {
+    const Outcome outcome = (*node)->wait();
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("crash loop: the ranks ended with exit code 7, 3 times"));
+  }
+}
+
+}  // namespace
+}  // namespace paceline::launch
