@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include "paceline/collectives/backends/gloo/gloo_library.h"
-#include "paceline/collectives/backends/mpi/mpi_library.h"
-#include "paceline/collectives/backends/nccl/nccl_library.h"
-#include "paceline/collectives/backends/oneccl/oneccl_library.h"
+#include "paceline/collectives/backends/library_list.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -59,7 +56,9 @@ BackendInfo find_backend(const std::string& name, const std::string& whole) {
 }  // namespace
 
 std::vector<BackendInfo> list_backends() {
-  return {paceline_info(), gloo_info(), mpi_info(), oneccl_info(), nccl_info()};
+  std::vector<BackendInfo> all = {paceline_info()};
+  for (const LibraryEntry& library : list_libraries()) all.push_back(library.info);
+  return all;
 }
 
 bool is_backend_available(const std::string& name) {

@@ -9,6 +9,7 @@
 
 #include <c10/core/Allocator.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
 
 namespace paceline {
@@ -16,6 +17,13 @@ namespace paceline {
 // A std::shared_ptr to a node in older versions, a c10::intrusive_ptr in newer ones.
 using GradientAccumulator =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+// What carries out c10d's collectives; from 2.0 on a ProcessGroup is a set of these, one a device.
+#if TORCH_VERSION_MAJOR >= 2
+using C10dProcessGroup = c10d::Backend;
+#else
+using C10dProcessGroup = c10d::ProcessGroup;
+#endif
 
 // An allocator's one function is const before 2.3; from then on it also copies.
 class PortableAllocator : public c10::Allocator {

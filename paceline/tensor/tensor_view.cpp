@@ -1,8 +1,15 @@
 #include "paceline/tensor/tensor_view.h"
 
 #include "paceline/core/check.h"
+#include "paceline/tensor/c10d.h"
 
 namespace paceline {
+namespace {
+
+// Here, because every program that communicates tensors has this file.
+[[maybe_unused]] const bool has_c10d = register_libtorch_gloo();
+
+}  // namespace
 
 Dtype to_dtype(at::ScalarType type) {
   switch (type) {

@@ -6,11 +6,8 @@
 #include <xxhash.h>
 
 #include "paceline/collectives/backend_list.h"
-#include "paceline/collectives/backends/gloo/gloo_library.h"
 #include "paceline/collectives/backends/library_backend.h"
-#include "paceline/collectives/backends/mpi/mpi_library.h"
-#include "paceline/collectives/backends/nccl/nccl_library.h"
-#include "paceline/collectives/backends/oneccl/oneccl_library.h"
+#include "paceline/collectives/backends/library_list.h"
 #include "paceline/collectives/calibration.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
@@ -160,12 +157,11 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
 
 // Null where the engine serves: everything in a group of one, but for memory it cannot read.
 std::unique_ptr<Library> connect_library(const std::string& name, const LibraryContext& context) {
-  if (context.world_size() > 1) {
-    if (name == "gloo") return connect_gloo(context);
-    if (name == "mpi") return connect_mpi(context);
-    if (name == "oneccl") return connect_oneccl(context);
+  for (const LibraryEntry& library : list_libraries()) {
+    if (library.info.name != name) continue;
+    const bool engine_serves = context.world_size() == 1 && library.info.device == Device::kCpu;
+    return engine_serves ? nullptr : library.connect(context);
   }
-  if (name == "nccl") return connect_nccl(context);
   return nullptr;
 }
 
