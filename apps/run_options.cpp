@@ -189,8 +189,9 @@ void declare_rank_options(CLI::App& app, RunTexts& texts) {
   Group ranks(app, "Ranks");
   ranks.value("--nproc-per-node", texts.nproc_per_node, "N|auto", "1",
               "Ranks on this machine; auto: one per physical core");
-  ranks.value("--backend", texts.backend, "NAME", "paceline",
-              "What carries the collectives: paceline, gloo, c10d, or by device cpu:paceline,cuda:nccl");
+  ranks.value(
+      "--backend", texts.backend, "NAME", "paceline",
+      "What carries the collectives: paceline, gloo, c10d, or by device cpu:paceline,cuda:nccl");
   ranks.value("--threads-per-rank", texts.threads_per_rank, "T", "",
               "Computing threads of a rank [its cores]");
   ranks.value("--bind", texts.bind, "TO", "core",
