@@ -32,16 +32,6 @@ data::TransformOptions normalisation(const std::string& dataset) {
   return {.mean = {0.2860f}, .std = {0.3530f}};
 }
 
-std::int64_t batch_size_of_a_rank(const Options& options, int world_size) {
-  if (options.global_batch_size == 0) return options.batch_size;
-  if (options.global_batch_size % world_size != 0) {
-    throw Error(ErrorCode::kInvalid,
-                fmt::format("--global-batch-size {} does not divide by {} ranks",
-                            options.global_batch_size, world_size));
-  }
-  return options.global_batch_size / world_size;
-}
-
 }  // namespace
 
 Images load_images(const Options& options) {
@@ -58,10 +48,11 @@ std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, c
   }
   const data::DistributedSampler sampler(images.training->size(), group.world_size(), group.rank(),
                                          {.seed = options.seed});
-  const data::DataLoaderOptions loading{
-      .batch_size = batch_size_of_a_rank(options, group.world_size()),
-      .channels_last = true,
-      .transform = transform};
+  const data::DataLoaderOptions loading{.batch_size = options.batch_size,
+                                        .global_batch_size = options.global_batch_size,
+                                        .micro_batch_size = options.micro_batch_size,
+                                        .channels_last = true,
+                                        .transform = transform};
   return std::make_unique<data::DataLoader>(images.training, sampler, loading);
 }
 

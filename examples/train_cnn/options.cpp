@@ -31,11 +31,17 @@ Options parse_options(int argc, char** argv) {
   auto* batch =
       training->add_option("--batch-size", options.batch_size, "samples a step, of each rank")
           ->check(positive);
+  auto* global_batch =
+      training
+          ->add_option("--global-batch-size", options.global_batch_size,
+                       "samples a step, of all ranks together, whatever their number")
+          ->check(positive)
+          ->excludes(batch);
   training
-      ->add_option("--global-batch-size", options.global_batch_size,
-                   "samples a step, of all ranks together")
+      ->add_option("--micro-batch-size", options.micro_batch_size,
+                   "of it, at most so many samples of a rank at once; gradients add up")
       ->check(positive)
-      ->excludes(batch);
+      ->needs(global_batch);
   training->add_option("--epochs", options.epochs)->check(positive);
   training->add_option("--max-steps", options.max_steps, "end after this many steps; 0: no limit")
       ->check(not_negative);

@@ -17,6 +17,7 @@ struct Options {
   double weight_decay = 0;
   std::int64_t batch_size = 32;        // of each rank
   std::int64_t global_batch_size = 0;  // of all ranks together, instead of batch_size
+  std::int64_t micro_batch_size = 0;   // of it, at most so many samples of a rank at once
   std::int64_t epochs = 2;
   std::int64_t max_steps = 0;
   std::uint64_t seed = 0;

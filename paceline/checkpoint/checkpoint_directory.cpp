@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <string_view>
+#include <thread>
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
@@ -20,6 +21,7 @@
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/deadline.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -27,6 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::chrono::milliseconds kLockPause{50};
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr const char* kShardFile = "state-00000-of-00001.safetensors";
@@ -75,6 +78,16 @@ void check_digest(std::span<const std::byte> bytes, const ManifestFile& file,
   }
 }
 
+// False when another process has it at the deadline.
+bool take_lock(const Fd& file, const std::string& path, Deadline deadline) {
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) throw system_error(path + ": cannot lock");
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(kLockPause);  // nothing says that a lock is free
+  }
+  return true;
+}
+
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOptions options,
@@ -98,8 +111,7 @@ void CheckpointDirectory::lock() {
   const std::string path = path_ + "/.lock";
   lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!lock_) throw system_error(path + ": cannot open");
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) throw system_error(path + ": cannot lock");
+  if (!take_lock(lock_, path, Deadline::after(options_.lock_timeout))) {
     std::array<char, 32> owner{};
     const auto size = ::pread(lock_.get(), owner.data(), owner.size(), 0);
     const std::string_view pid(owner.data(), size > 0 ? static_cast<std::size_t>(size) : 0);

@@ -15,6 +15,7 @@
 //
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,9 @@ namespace paceline {
 struct CheckpointDirectoryOptions {
   int keep = 3;            // how many checkpoints, the newest, remain after a save
   bool read_only = false;  // neither create, lock nor clean; save() is an error
+  // How long a writer waits for another one's lock. A host that has vanished keeps its own on a
+  // network file system until the server gives it up.
+  std::chrono::milliseconds lock_timeout{0};
 };
 
 struct RefusedCheckpoint {
@@ -55,7 +59,7 @@ class CheckpointDirectory {
  public:
   // A writer creates the folder, locks it for its lifetime and removes what dead writers left
   // half-written. Error(kInvalid) when another process holds the lock (the lock of a dead one is
-  // free), Error(kSystem) when the folder cannot be made.
+  // free) for lock_timeout, Error(kSystem) when the folder cannot be made.
   explicit CheckpointDirectory(std::string path, CheckpointDirectoryOptions options = {},
                                FileSystem& files = FileSystem::real());
   CheckpointDirectory(const CheckpointDirectory&) = delete;

@@ -1,7 +1,5 @@
 #include "paceline/data/data_loader.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
@@ -17,6 +15,12 @@ ImageShape shape_of(const ImageDataset& dataset) {
 void require_valid(const DataLoaderOptions& options) {
   check(options.batch_size > 0, "data loader: the batch size {} is not above 0",
         options.batch_size);
+  check(options.global_batch_size >= 0 && options.micro_batch_size >= 0,
+        "data loader: a global batch size of {} in parts of {}", options.global_batch_size,
+        options.micro_batch_size);
+  check(options.micro_batch_size == 0 || options.global_batch_size > 0,
+        "data loader: a micro batch size of {} without a global batch size",
+        options.micro_batch_size);
   check(options.num_threads >= 0 && options.num_threads <= 1024, "data loader: {} threads",
         options.num_threads);
   check(options.prefetch > 0, "data loader: the prefetch {} is not above 0", options.prefetch);
@@ -53,39 +57,50 @@ DataLoader::~DataLoader() { stop_threads(); }
 
 void DataLoader::begin_epoch(std::int64_t epoch, std::int64_t consumed) {
   stop_threads();
-  if (sampler_) {
-    sampler_->set_epoch(epoch, consumed);
-    indices_ = sampler_->indices();
-  }
+  if (sampler_) sampler_->set_epoch(epoch, consumed);
+  plan_ = plan();
   epoch_ = epoch;
-  begin_ = consumed;
-  num_taken_ = samples_taken_ = next_to_prepare_ = 0;
+  consumed_ = consumed;
+  num_taken_ = next_to_prepare_ = 0;
   ready_.clear();
   error_ = nullptr;
   start_threads();
 }
 
-std::int64_t DataLoader::batches_in(std::int64_t num_samples) const {
-  return options_.drop_last ? num_samples / options_.batch_size
-                            : (num_samples + options_.batch_size - 1) / options_.batch_size;
+std::vector<PlannedBatch> DataLoader::plan() const {
+  const bool global = sampler_ && options_.global_batch_size > 0;
+  const BatchSplit split{
+      .size = global ? options_.global_batch_size : options_.batch_size,
+      .micro_size = options_.micro_batch_size,
+      .drop_last = options_.drop_last || (global && sampler_->options().drop_last),
+      .num_ranks = sampler_ ? sampler_->num_replicas() : 1,
+      .rank = sampler_ ? sampler_->rank() : 0};
+  if (!sampler_) return plan_batches(indices_, 0, split);
+  if (!global) return plan_batches(sampler_->indices(), sampler_->consumed(), split);
+  return plan_global_batches(sampler_->order(), sampler_->consumed(), split);
 }
 
 std::int64_t DataLoader::num_batches() const {
-  if (!sampler_) return batches_in(static_cast<std::int64_t>(indices_.size()));
-  DistributedSampler whole = *sampler_;
-  whole.set_epoch(sampler_->epoch());
-  return batches_in(whole.size());
-}
-
-std::int64_t DataLoader::consumed() const {
-  return begin_ + samples_taken_ * (sampler_ ? sampler_->num_replicas() : 1);
+  const bool global = sampler_ && options_.global_batch_size > 0;
+  auto samples = static_cast<std::int64_t>(indices_.size());
+  bool drop_last = options_.drop_last;
+  if (global) {
+    samples = sampler_->num_samples();
+    drop_last = drop_last || sampler_->options().drop_last;
+  } else if (sampler_) {
+    DistributedSampler whole = *sampler_;
+    whole.set_epoch(sampler_->epoch());
+    samples = whole.size();
+  }
+  const std::int64_t size = global ? options_.global_batch_size : options_.batch_size;
+  return drop_last ? samples / size : (samples + size - 1) / size;
 }
 
 std::optional<Batch> DataLoader::next() {
-  if (num_taken_ >= batches_in(static_cast<std::int64_t>(indices_.size()))) return std::nullopt;
+  if (num_taken_ >= plan_.size()) return std::nullopt;
   Batch batch;
   if (options_.num_threads == 0) {
-    batch = prepare(num_taken_);
+    batch = prepare(plan_[num_taken_]);
   } else {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return error_ || ready_.contains(num_taken_); });
@@ -94,8 +109,8 @@ std::optional<Batch> DataLoader::next() {
     lock.unlock();
     changed_.notify_all();
   }
-  ++num_taken_;
-  samples_taken_ += static_cast<std::int64_t>(batch.indices.size());
+  const PlannedBatch& taken = plan_[num_taken_++];
+  if (taken.ends_step) consumed_ = taken.consumed;
   return batch;
 }
 
@@ -115,18 +130,17 @@ void DataLoader::stop_threads() {
 }
 
 void DataLoader::work(std::stop_token stop) {
-  const std::int64_t num_batches = batches_in(static_cast<std::int64_t>(indices_.size()));
   std::unique_lock lock(mutex_);
-  while (!stop.stop_requested() && !error_ && next_to_prepare_ < num_batches) {
+  while (!stop.stop_requested() && !error_ && next_to_prepare_ < plan_.size()) {
     const auto room = [&] { return static_cast<int>(ready_.size()) < options_.prefetch; };
     changed_.wait(lock, [&] { return stop.stop_requested() || error_ || room(); });
-    if (stop.stop_requested() || error_ || next_to_prepare_ >= num_batches) break;
-    const std::int64_t number = next_to_prepare_++;
+    if (stop.stop_requested() || error_ || next_to_prepare_ >= plan_.size()) break;
+    const std::size_t number = next_to_prepare_++;
     lock.unlock();
     std::optional<Batch> batch;
     std::exception_ptr error;
     try {
-      batch = prepare(number);
+      batch = prepare(plan_[number]);
     } catch (...) {
       error = std::current_exception();
     }
@@ -137,15 +151,12 @@ void DataLoader::work(std::stop_token stop) {
   }
 }
 
-Batch DataLoader::prepare(std::int64_t number) const {
-  const auto begin = static_cast<std::size_t>(number * options_.batch_size);
-  const std::size_t end =
-      std::min(indices_.size(), begin + static_cast<std::size_t>(options_.batch_size));
-  const auto count = static_cast<std::int64_t>(end - begin);
+Batch DataLoader::prepare(const PlannedBatch& planned) const {
+  const auto count = static_cast<std::int64_t>(planned.indices.size());
   const ImageShape shape = shape_of(*dataset_);
   const auto format =
       options_.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  Batch batch;
+  Batch batch{.indices = planned.indices, .weight = planned.weight, .ends_step = planned.ends_step};
   batch.data = at::empty({count, shape.channels, shape.height, shape.width},
                          at::TensorOptions(at::kFloat).memory_format(format));
   batch.target = at::empty({count}, at::kLong);
@@ -154,11 +165,10 @@ Batch DataLoader::prepare(std::int64_t number) const {
   const auto* const images = dataset_->images.data_ptr<std::uint8_t>();
   const auto* const labels = dataset_->labels.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t index = indices_[begin + static_cast<std::size_t>(i)];
+    const std::int64_t index = planned.indices[static_cast<std::size_t>(i)];
     transform_.apply(images + index * shape.pixels(), data + i * shape.pixels(),
                      options_.channels_last, epoch_, index);
     target[i] = labels[index];
-    batch.indices.push_back(index);
   }
   return batch;
 }

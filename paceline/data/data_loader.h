@@ -11,6 +11,11 @@
 // Batches come in the sampler's order, whatever the number of threads. The loader's position, and
 // so a checkpoint's, is that of the batches taken, not of those prepared.
 //
+// With global_batch_size a step takes so many samples of all ranks together, whatever their number,
+// so that a job that shrinks or grows goes on with the same steps (batch_plan.h). A loop then
+// multiplies each loss by the batch's weight, and steps and reduces gradients only where
+// `ends_step`; train::run_loop() does.
+//
 // Thread safety: one consumer. An error in a loader thread is thrown by next().
 
 #include <condition_variable>
@@ -25,6 +30,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/data/batch_plan.h"
 #include "paceline/data/distributed_sampler.h"
 #include "paceline/data/image_dataset.h"
 #include "paceline/data/transform.h"
@@ -35,14 +41,18 @@ struct Batch {
   at::Tensor data;                    // float32 [B, channels, height, width]
   at::Tensor target;                  // int64 [B]
   std::vector<std::int64_t> indices;  // of the samples, in the dataset
+  double weight = 1;                  // of its loss, a mean over samples
+  bool ends_step = true;              // the gradients of the next one belong to another step
 };
 
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;  // of this rank
-  int num_threads = 1;           // 0: in the thread that calls next()
-  int prefetch = 4;              // batches prepared ahead
-  bool drop_last = false;        // leave out a last batch that is not full
-  bool channels_last = false;    // memory format of the images
+  std::int64_t batch_size = 32;        // of this rank
+  std::int64_t global_batch_size = 0;  // above 0: of all ranks together, instead
+  std::int64_t micro_batch_size = 0;   // of it, at most so many samples at once; 0: any number
+  int num_threads = 1;                 // 0: in the thread that calls next()
+  int prefetch = 4;                    // batches prepared ahead
+  bool drop_last = false;              // leave out a last batch that is not full
+  bool channels_last = false;          // memory format of the images
   TransformOptions transform;
 };
 
@@ -64,33 +74,33 @@ class DataLoader {
   // The next batch; nothing at the end of the epoch. Requires: begin_epoch() was called.
   std::optional<Batch> next();
 
-  // Batches of a whole epoch begun at its first sample.
+  // Batches of a whole epoch begun at its first sample; those of one step count once.
   std::int64_t num_batches() const;
   // Samples of this epoch that all ranks together have consumed, by the batches taken.
-  std::int64_t consumed() const;
+  std::int64_t consumed() const { return consumed_; }
   const ImageDataset& dataset() const { return *dataset_; }
 
  private:
   void start_threads();
   void stop_threads();
   void work(std::stop_token stop);
-  Batch prepare(std::int64_t batch) const;
-  std::int64_t batches_in(std::int64_t num_samples) const;
+  std::vector<PlannedBatch> plan() const;
+  Batch prepare(const PlannedBatch& planned) const;
 
   const std::shared_ptr<const ImageDataset> dataset_;  // owners: the user and this
   std::optional<DistributedSampler> sampler_;
   const DataLoaderOptions options_;
   const ImageTransform transform_;
-  std::vector<std::int64_t> indices_;  // of the current epoch
+  const std::vector<std::int64_t> indices_;  // without a sampler
+  std::vector<PlannedBatch> plan_;           // from where the epoch was begun
   std::int64_t epoch_ = 0;
-  std::int64_t begin_ = 0;  // samples of all ranks consumed before this loader began
-  std::int64_t num_taken_ = 0;
-  std::int64_t samples_taken_ = 0;
+  std::int64_t consumed_ = 0;
+  std::size_t num_taken_ = 0;
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
-  std::int64_t next_to_prepare_ = 0;
-  std::map<std::int64_t, Batch> ready_;
+  std::size_t next_to_prepare_ = 0;
+  std::map<std::size_t, Batch> ready_;
   std::exception_ptr error_;
   std::vector<std::jthread> threads_;
 };

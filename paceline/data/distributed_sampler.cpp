@@ -50,9 +50,13 @@ std::int64_t DistributedSampler::size() const {
   return options_.drop_last ? left / num_replicas_ : (left + num_replicas_ - 1) / num_replicas_;
 }
 
+std::vector<std::int64_t> DistributedSampler::order() const {
+  return epoch_order(num_samples_, options_.shuffle,
+                     options_.seed + static_cast<std::uint64_t>(epoch_));
+}
+
 std::vector<std::int64_t> DistributedSampler::indices() const {
-  const auto order = epoch_order(num_samples_, options_.shuffle,
-                                 options_.seed + static_cast<std::uint64_t>(epoch_));
+  const auto order = this->order();
   std::vector<std::int64_t> mine;
   mine.reserve(static_cast<std::size_t>(size()));
   for (std::int64_t i = 0; i < size(); ++i) {

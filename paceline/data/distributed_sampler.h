@@ -33,8 +33,11 @@ class DistributedSampler {
   std::int64_t consumed() const { return consumed_; }
   std::int64_t num_samples() const { return num_samples_; }
   int num_replicas() const { return num_replicas_; }
+  int rank() const { return rank_; }
   const SamplerOptions& options() const { return options_; }
 
+  // All samples of this epoch in the order in which all ranks together see them, without padding.
+  std::vector<std::int64_t> order() const;
   // How many samples this rank still sees in this epoch; the same on every rank.
   std::int64_t size() const;
   // This rank's samples from the current position to the end of the epoch.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -47,19 +48,36 @@ ImageDataset load_idx(const std::string& folder, Split split, std::string name,
   return dataset;
 }
 
-std::vector<char> read_cifar_file(const std::string& path) {
+std::int64_t count_cifar_records(const std::string& path) {
   const auto folder = std::filesystem::path(path).parent_path().string();
   check(std::filesystem::is_directory(folder), "the data folder {} does not exist", folder);
-  std::ifstream file(path, std::ios::binary);
-  check(file.good(), "the data folder {} has no {}; CIFAR-10's binary version is needed", folder,
+  check(std::filesystem::is_regular_file(path),
+        "the data folder {} has no {}; CIFAR-10's binary version is needed", folder,
         std::filesystem::path(path).filename().string());
-  std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  check(!bytes.empty(), "{} is empty", path);
-  if (bytes.size() % kCifarRecord != 0) {
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path));
+  check(size > 0, "{} is empty", path);
+  if (size % kCifarRecord != 0) {
     fail(ErrorCode::kCorrupt, "{}: ends at byte {}, in the middle of a record of {} bytes", path,
-         bytes.size(), kCifarRecord);
+         size, kCifarRecord);
   }
-  return bytes;
+  return size / kCifarRecord;
+}
+
+// Fills `dataset` from image number `first` on. `buffer` may have any content and size.
+void read_cifar_file(const std::string& path, std::int64_t count, ImageDataset& dataset,
+                     std::int64_t first, std::vector<char>& buffer) {
+  buffer.resize(static_cast<std::size_t>(count * kCifarRecord));
+  std::ifstream file(path, std::ios::binary);
+  file.read(buffer.data(), count * kCifarRecord);
+  check(file.good(), "{} cannot be read", path);
+  auto* const labels = dataset.labels.data_ptr<std::int64_t>() + first;
+  auto* const images = dataset.images.data_ptr<std::uint8_t>() + first * kCifarImage;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const char* record = buffer.data() + i * kCifarRecord;
+    labels[i] = static_cast<unsigned char>(record[0]);
+    require_label(static_cast<int>(labels[i]), dataset.classes.size(), path, i * kCifarRecord);
+    std::memcpy(images + i * kCifarImage, record + 1, kCifarImage);
+  }
 }
 
 }  // namespace
@@ -87,24 +105,16 @@ ImageDataset load_cifar10(const std::string& given, Split split) {
   dataset.name = "cifar10";
   dataset.classes = {"airplane", "automobile", "bird",  "cat",  "deer",
                      "dog",      "frog",       "horse", "ship", "truck"};
-  std::vector<at::Tensor> images;
-  std::vector<at::Tensor> labels;
-  for (const auto& path : paths) {
-    const auto bytes = read_cifar_file(path);
-    const auto count = static_cast<std::int64_t>(bytes.size()) / kCifarRecord;
-    images.push_back(at::empty({count, 3, 32, 32}, at::kByte));
-    labels.push_back(at::empty({count}, at::kLong));
-    for (std::int64_t i = 0; i < count; ++i) {
-      const char* record = bytes.data() + i * kCifarRecord;
-      const int label = static_cast<unsigned char>(record[0]);
-      require_label(label, dataset.classes.size(), path, i * kCifarRecord);
-      labels.back().data_ptr<std::int64_t>()[i] = label;
-      std::memcpy(images.back().data_ptr<std::uint8_t>() + i * kCifarImage, record + 1,
-                  kCifarImage);
-    }
+  std::vector<std::int64_t> counts;
+  for (const auto& path : paths) counts.push_back(count_cifar_records(path));
+  const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  dataset.images = at::empty({total, 3, 32, 32}, at::kByte);
+  dataset.labels = at::empty({total}, at::kLong);
+  std::vector<char> buffer;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < paths.size(); first += counts[i++]) {
+    read_cifar_file(paths[i], counts[i], dataset, first, buffer);
   }
-  dataset.images = at::cat(images);
-  dataset.labels = at::cat(labels);
   return dataset;
 }
 

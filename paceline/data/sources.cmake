@@ -1,4 +1,5 @@
 set(SOURCES
+  batch_plan.cpp
   data_loader.cpp
   distributed_sampler.cpp
   idx_file.cpp

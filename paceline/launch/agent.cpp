@@ -28,8 +28,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kEndOfDescendants = 5s;
-// For ranks that are stopped because of what happened elsewhere.
-constexpr std::chrono::nanoseconds kGraceOfOthers = 5s;
+// For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
+// host, so that they wait for somebody who is gone.
+constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
 constexpr auto kSearchPause = 50ms;
 // At the end, for other agents to take their last orders.
 constexpr auto kLastWords = 2s;
@@ -77,6 +78,7 @@ class Agent {
   void obey(const StopOrder& order);
   void obey(const EndOrder& order);
   void remove_old_flights(const NodePlace& place) const;
+  void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
   void report_stopped();
 
@@ -120,7 +122,7 @@ class Agent {
   std::unique_ptr<Generation> generation_;
   std::optional<StartOrder> last_start_;
   std::string own_cause_;      // of this node's culprit, in the words that all agents use
-  bool told_to_stop_ = false;  // this generation, by the coordinator
+  bool told_to_stop_ = false;  // this generation; or it has stopped of itself
   bool settled_ = true;        // the end of this generation has been seen to
   bool orphans_may_wait_ = false;
   bool abandoned_ = false;  // the supervisor is gone
@@ -228,15 +230,17 @@ void Agent::obey(const StopOrder& order) {
   if (!generation_->culprit()) {
     consoles_.say(fmt::format("paceline: {}; stopping the ranks of this node\n", order.reason));
   }
-  generation_->stop(SIGTERM, std::min(kGraceOfOthers, plan_.options.shutdown_timeout));
+  stop_others(order.host_lost ? kGraceAfterLoss : kGraceOfOthers);
 }
 
 void Agent::obey(const EndOrder& order) {
   if (end_) return;
   end_ = order;
-  if (running()) {
-    generation_->stop(SIGTERM, std::min(kGraceOfOthers, plan_.options.shutdown_timeout));
-  }
+  if (running()) stop_others(kGraceOfOthers);
+}
+
+void Agent::stop_others(std::chrono::nanoseconds grace) {
+  generation_->stop(SIGTERM, std::min(grace, plan_.options.shutdown_timeout));
 }
 
 // The ranks of its host are dead or on their own; whoever takes over begins a new generation.
@@ -253,9 +257,7 @@ void Agent::on_coordinator_lost() {
   search_.lose(*last_start_, cause);
   search_at_ = Deadline::after(0ns);
   told_to_stop_ = true;
-  if (running()) {
-    generation_->stop(SIGTERM, std::min(kGraceOfOthers, plan_.options.shutdown_timeout));
-  }
+  if (running()) stop_others(kGraceAfterLoss);
 }
 
 void Agent::report_stopped() {
@@ -285,6 +287,8 @@ void Agent::on_generation_over() {
   if (stop_signal_ != 0 || end_) return;
   if (!control_) return;
   if (generation_->culprit() || told_to_stop_) {
+    // Once: the next generation may rely on the offer already when an order to stop comes late.
+    told_to_stop_ = true;
     report_stopped();
   } else {
     control_->report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});

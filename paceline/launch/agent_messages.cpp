@@ -130,7 +130,9 @@ StartOrder start_of(const Json& json) {
   return start;
 }
 
-Json to_json(const StopOrder& stop) { return {{"type", "stop"}, {"reason", stop.reason}}; }
+Json to_json(const StopOrder& stop) {
+  return {{"type", "stop"}, {"reason", stop.reason}, {"host_lost", stop.host_lost}};
+}
 
 Json to_json(const EndOrder& end) {
   return {
@@ -175,7 +177,7 @@ Report decode_report(const std::string& text) {
 Order decode_order(const std::string& text) {
   return decode(text, [](const Json& json, const std::string& type) -> Order {
     if (type == "start") return start_of(json);
-    if (type == "stop") return StopOrder{json.at("reason")};
+    if (type == "stop") return StopOrder{json.at("reason"), json.at("host_lost")};
     if (type == "end") return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason")};
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });

@@ -84,7 +84,8 @@ struct StartOrder {
 };
 
 struct StopOrder {
-  std::string reason;  // "rank 3 on host b: exit code 1"
+  std::string reason;      // "rank 3 on host b: exit code 1"
+  bool host_lost = false;  // nothing that the ranks do together comes to an end any more
   bool operator==(const StopOrder&) const = default;
 };
 

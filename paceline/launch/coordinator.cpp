@@ -158,7 +158,7 @@ void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
   stop_until_ = now + settings_.stop_timeout;
   for (auto& [agent, member] : members_) {
     if (member.ready || agent == except) continue;
-    send(agent, StopOrder{reason.cause});
+    send(agent, StopOrder{reason.cause, reason.weight == kLost});
   }
 }
 

@@ -1,6 +1,8 @@
 #include "paceline/train/checkpointer.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -20,6 +22,7 @@
 namespace paceline::train {
 namespace {
 
+constexpr std::chrono::minutes kLongestLock{2};
 constexpr const char* kRandomStates = "random_states";  // one row a rank
 
 using Tensors = optim::NamedTensors;
@@ -171,6 +174,13 @@ Newest find_newest(ProcessGroup& group, std::int64_t in_memory, std::int64_t on_
   return newest;
 }
 
+// After a restart, the older generation's writer may be on a host that is gone, with the lock. The
+// others wait for rank 0 meanwhile.
+std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
+  if (group.launch_environment().restart_count == 0) return {};
+  return std::min<std::chrono::milliseconds>(kLongestLock, group.timeout() / 2);
+}
+
 }  // namespace
 
 std::string memory_path() {
@@ -185,7 +195,8 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
                            const CheckpointerOptions& options)
     : group_(std::move(group)), has_memory_(!options.memory.empty()) {
   on_rank(0, *group_, [&] {
-    directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep});
+    directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep,
+                                                        .lock_timeout = lock_timeout(*group_)});
     writer_.emplace(*directory_, group_->timeline());
     return std::string();
   });

@@ -58,9 +58,45 @@ class LoggedStep {
   const PhaseTimes::Clock::time_point begin_ = PhaseTimes::Clock::now();
 };
 
+struct StepSum {
+  double loss = 0;  // mean over this rank's samples
+  std::int64_t samples = 0;
+};
+
 std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& times) {
   const auto timed = times.measure(Phase::kData);
   return loader.next();
+}
+
+// One batch's part of the step's gradients; the last part is reduced with them all.
+double add_gradients(const data::Batch& batch, const LossFunction& loss, Reducer& reducer,
+                     PhaseTimes& times) {
+  at::Tensor value;
+  {
+    const auto timed = times.measure(Phase::kForward);
+    value = loss(batch);
+  }
+  reducer.set_synchronize(batch.ends_step);
+  backward(batch.weight == 1 ? value : value * batch.weight, reducer, times);
+  return value.item<double>();
+}
+
+// Nothing at the end of the epoch.
+std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction& loss,
+                                   Reducer& reducer, PhaseTimes& times) {
+  auto batch = next_batch(loader, times);
+  if (!batch) return {};
+  StepSum sum;
+  double all = 0;
+  for (;; batch = next_batch(loader, times)) {
+    const auto count = static_cast<double>(batch->data.size(0));
+    sum.loss += count * add_gradients(*batch, loss, reducer, times);
+    all += count;
+    if (batch->weight > 0) sum.samples += batch->data.size(0);
+    if (batch->ends_step) break;
+  }
+  sum.loss /= all;
+  return sum;
 }
 
 }  // namespace
@@ -71,23 +107,18 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
   StepLog log;
   log.model(bytes_of(optimizer.parameters()));
+  log.begin_at(state.step);
   while (state.epoch < options.epochs && !finished()) {
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(log, times);
-      const auto batch = next_batch(loader, times);
-      if (!batch) break;
-      at::Tensor value;
-      {
-        const auto timed = times.measure(Phase::kForward);
-        value = loss(*batch);
-      }
-      backward(value, reducer, times);
+      const auto sum = add_up_step(loader, loss, reducer, times);
+      if (!sum) break;
       step(optimizer, times);
       ++state.step;
-      logged.end(state.step, batch->data.size(0));
+      logged.end(state.step, sum->samples);
       state.consumed = loader.consumed();
-      if (hooks.after_step) hooks.after_step({state, value.item<double>(), batch->data.size(0)});
+      if (hooks.after_step) hooks.after_step({state, sum->loss, sum->samples});
       if (hooks.stop_requested && hooks.stop_requested() && !finished()) return LoopEnd::kStopped;
     }
     if (finished() && state.consumed < loader.dataset().size()) break;  // in the middle of an epoch

@@ -1,7 +1,8 @@
 #pragma once
 
-// The training loop, in one page: epochs of batches, each one forward, backward and optimizer step,
-// timed by phase. Everything else (logging, evaluation, checkpoints) hangs on its hooks.
+// The training loop, in one page: epochs of steps, each one forward and backward for every batch of
+// the step (one, unless a global batch comes in parts) and the optimizer's step, timed by phase.
+// Everything else (logging, evaluation, checkpoints) hangs on its hooks.
 
 #include <functional>
 
@@ -23,8 +24,8 @@ struct LoopOptions {
 
 struct StepReport {
   const TrainingState& state;  // after the step
-  double loss;                 // of this rank's batch
-  std::int64_t samples;        // of this rank's batch
+  double loss;                 // mean over this rank's samples
+  std::int64_t samples;        // of this rank
 };
 
 struct LoopHooks {

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -100,6 +102,19 @@ TEST(CheckpointDirectory, a_second_writer_is_refused_and_readers_are_not) {
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
   EXPECT_THAT(error.what(), HasSubstr("(process " + std::to_string(::getpid()) + ")"));
   EXPECT_TRUE(CheckpointDirectory(folder.path(), {.read_only = true}).load_newest());
+}
+
+TEST(CheckpointDirectory, a_writer_waits_for_the_lock_as_long_as_it_was_told_to) {
+  const TestDirectory folder;
+  std::optional<CheckpointDirectory> first(std::in_place, folder.path());
+  EXPECT_THROW(CheckpointDirectory(folder.path(), {.lock_timeout = std::chrono::milliseconds(100)}),
+               Error);
+  std::jthread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    first.reset();
+  });
+  const CheckpointDirectory second(folder.path(), {.lock_timeout = std::chrono::seconds(20)});
+  EXPECT_TRUE(second.list().empty());
 }
 
 TEST(CheckpointDirectory, the_lock_and_the_leftovers_of_a_dead_writer_are_taken_over) {

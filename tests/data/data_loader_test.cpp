@@ -132,6 +132,31 @@ TEST(DataLoader, drop_last_leaves_out_what_is_not_full) {
   EXPECT_THAT(batches[1].indices, ElementsAre(4, 5, 6, 7));
 }
 
+TEST(DataLoader, a_global_batch_is_taken_up_where_another_number_of_ranks_left_it) {
+  const auto dataset = sample_dataset(50);
+  const auto loader_of = [&](int ranks, int rank) {
+    return std::make_unique<DataLoader>(
+        dataset, DistributedSampler(50, ranks, rank, {.seed = 7}),
+        DataLoaderOptions{.global_batch_size = 12, .micro_batch_size = 4});
+  };
+  const auto whole = loader_of(1, 0);
+  EXPECT_EQ(whole->num_batches(), 5);
+  std::vector<std::int64_t> order;
+  for (const auto& batch : epoch_of(*whole, 1)) {
+    order.insert(order.end(), batch.indices.begin(), batch.indices.end());
+  }
+  EXPECT_EQ(whole->consumed(), 50);
+  const auto first = loader_of(2, 1);
+  first->begin_epoch(1);
+  auto batch = first->next();  // half of its 6
+  EXPECT_FALSE(batch->ends_step);
+  EXPECT_EQ(first->consumed(), 0) << "the middle of a step is no position";
+  EXPECT_TRUE(first->next()->ends_step);
+  EXPECT_EQ(first->consumed(), 12);
+  const auto next = epoch_of(*loader_of(3, 2), 1, first->consumed());
+  EXPECT_THAT(next.front().indices, ElementsAre(order[14], order[17], order[20], order[23]));
+}
+
 TEST(DataLoader, evaluates_exactly_the_given_samples) {
   DataLoader loader(sample_dataset(10), std::vector<std::int64_t>{9, 0, 4}, {.batch_size = 2});
   EXPECT_EQ(loader.num_batches(), 2);

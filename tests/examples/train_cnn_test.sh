@@ -149,7 +149,7 @@ for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threa
   # shellcheck disable=SC2086
   expect "flag $flag" 2 "${flag%% *}" "$train_cnn" "${data[@]}" $flag
 done
-expect uneven_global_batch 1 'global-batch-size 7 does not divide by 2 ranks' "${run2[@]}" "$train_cnn" "${data[@]}" --global-batch-size 7
+expect uneven_global_batch 0 '86 steps' "${run2[@]}" "$train_cnn" "${data[@]}" --global-batch-size 7 --micro-batch-size 2 --epochs 1
 expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_cnn" "${data[@]}"
 
 exit "$((failures > 0))"

@@ -329,6 +329,16 @@ TEST(Coordinator, failures_after_a_long_life_are_no_crash_loop) {
   }
 }
 
+TEST(Coordinator, says_with_the_order_to_stop_whether_a_host_is_lost) {
+  Job job(nodes(1, 3, 10));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.lose(3);
+  EXPECT_TRUE(job.take<StopOrder>(1)->host_lost);
+  for (const int agent : {1, 2}) job.stopped(agent, 0);
+  job.fail(2, 1, 3);
+  EXPECT_FALSE(job.take<StopOrder>(1)->host_lost);
+}
+
 TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
   Job job(nodes(1, 2));
   job.join(1);

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <memory>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -102,9 +103,10 @@ TEST_F(RunNodes, a_rank_that_fails_on_one_node_ends_the_job_on_all_with_its_code
 }
 
 TEST_F(RunNodes, all_nodes_restart_together) {
-  const std::string script =
-      "echo $P; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
-      "[ $RANK = 1 ] && exit 7; exec sleep 60";
+  const std::string script = "echo $P; touch " + directory_.path() +
+                             "/$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
+                             "[ $RANK = 0 ] && exec sleep 60; until [ -e " +
+                             directory_.file("0") + " ]; do sleep 0.01; done; exit 7";
   const auto first = start_first("2", script, {"--max-restarts", "1"});
   const auto second = start("2", script, {"--max-restarts", "1"});
   const Outcome a = first->wait(), b = second->wait();
@@ -112,6 +114,23 @@ TEST_F(RunNodes, all_nodes_restart_together) {
   EXPECT_EQ(b.exit_code, 0) << b.err;
   EXPECT_EQ(a.out, "[0] 0/2/0\n[0] 0/2/1\n");
   EXPECT_THAT(a.err, HasSubstr("generation 1: restart 1 of at most 1, after rank 1 on host"));
+}
+
+// Whoever reports first, the other's order to stop comes when it has long stopped.
+TEST_F(RunNodes, nodes_whose_ranks_fail_at_the_same_moment_agree_on_the_next_store) {
+  for (int round = 0; round < 20; ++round) {
+    const std::string met = directory_.file(fmt::format("met{}.", round));
+    const std::string script = fmt::format(
+        "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo $PACELINE_STORE; exit; fi; "
+        "touch {}$RANK; until [ -e {}0 ] && [ -e {}1 ]; do :; done; exit 3",
+        met, met, met);
+    const auto first = start_first("2", script, {"--max-restarts", "1"});
+    const auto second = start("2", script, {"--max-restarts", "1"});
+    const Outcome a = first->wait(), b = second->wait();
+    ASSERT_EQ(a.exit_code, 0) << a.err;
+    ASSERT_EQ(b.exit_code, 0) << b.err;
+    ASSERT_EQ(a.out.substr(4), b.out.substr(4)) << "round " << round;
+  }
 }
 
 // Ends when the file is there.
