@@ -84,6 +84,22 @@ TEST_F(TrainingOperators, of_version_1_number_pods_beside_the_options) {
   EXPECT_THAT(outputs[1], HasSubstr("[3] 3 of 4, 1 of 2 here\n"));
 }
 
+// The same with an elastic policy: nobody says which pod is which.
+TEST_F(TrainingOperators, of_version_1_let_elastic_pods_meet) {
+  const auto outputs = run({{"PET_NNODES", "2:2"},
+                            {"PET_NPROC_PER_NODE", "2"},
+                            {"PET_RDZV_ENDPOINT", "127.0.0.1:" + free_port()},
+                            {"PET_RDZV_BACKEND", "c10d"},
+                            {"PET_RDZV_ID", "train"},
+                            {"PET_RDZV_CONF", "last_call_timeout=1,join_timeout=20"},
+                            {"PET_MAX_RESTARTS", "3"}},
+                           kProgram);
+  for (int rank = 0; rank < 2 * kPods; ++rank) {
+    EXPECT_THAT(outputs[0] + outputs[1], HasSubstr(fmt::format("[{0}] {0} of 4, ", rank)));
+  }
+  EXPECT_THAT(outputs[0] + outputs[1], HasSubstr("[0] waiting\n"));
+}
+
 // The same with one process a pod and no launcher in it.
 TEST_F(TrainingOperators, of_version_1_start_the_program_itself) {
   const auto outputs = run({{"RANK", "*"},
