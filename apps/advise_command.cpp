@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/sysinfo.h>
 
 #include "paceline/core/error.h"
+#include "paceline/launch/memory_counters.h"
 #include "paceline/launch/placement.h"
 #include "paceline/launch/program.h"
 
@@ -95,10 +95,10 @@ Fd block_ending_signals() {
   return fd;
 }
 
-std::uint64_t machine_memory() {
-  struct sysinfo info {};
-  sysinfo(&info);
-  return static_cast<std::uint64_t>(info.totalram) * info.mem_unit;
+// What the job may use: the machine's, or the limit of a cgroup.
+std::uint64_t usable_memory() {
+  const launch::MemoryCounters memory = launch::read_memory_counters();
+  return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));
 }
 
 class Adviser {
@@ -133,14 +133,14 @@ class Adviser {
     for (const launch::Combination& combination : combinations) {
       trials_.push_back(try_one(combination, signals));
     }
-    const launch::Advice advice = launch::conclude(trials_, machine_memory());
+    const launch::Advice advice = launch::conclude(trials_, usable_memory());
     fmt::print("{}", launch::trial_table(trials_, advice));
+    if (!advice.answer.empty()) fmt::print("\nadvice: {}\n", advice.answer);
+    for (const std::string& reason : advice.reasons) fmt::print("because: {}\n", reason);
     if (!advice.best) {
-      say("paceline advise: nothing could be measured, so there is no advice");
+      say("paceline advise: nothing could be measured, so there is no command to recommend");
       return kNothingMeasured;
     }
-    fmt::print("\nadvice: {}\n", advice.answer);
-    for (const std::string& reason : advice.reasons) fmt::print("because: {}\n", reason);
     fmt::print("command: {}\n", recommended_command(*advice.best));
     return 0;
   }

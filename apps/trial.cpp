@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -99,6 +100,7 @@ class TrialRun {
     start();
     watch();
     stop();
+    trial_.parameter_bytes = first_rank_.parameter_bytes();
     if (trial_.problem.empty()) evaluate();
     return trial_;
   }
@@ -201,6 +203,7 @@ class TrialRun {
     const int code = stop();
     if (code != 0) {
       trial_.problem = fmt::format("failed with exit code {}: {}", code, last_words());
+      trial_.lacked_memory = says("out of memory: the kernel") || says("std::bad_alloc");
     } else if (first_rank_.steps().size() < num_warm_up(first_rank_.steps()) + kFewestSteps) {
       trial_.problem =
           fmt::format("ended after {} steps, too few to measure", first_rank_.steps().size());
@@ -216,6 +219,15 @@ class TrialRun {
       if (!line.empty()) last = line;
     }
     return last;
+  }
+
+  // In the launcher's report of a failure (failure_cause.h).
+  bool says(std::string_view words) const {
+    std::ifstream file(output_file());
+    for (std::string line; std::getline(file, line);) {
+      if (line.find(words) != std::string::npos) return true;
+    }
+    return false;
   }
 
   // Ends the launcher if it still runs; its exit code.
@@ -249,7 +261,6 @@ class TrialRun {
       return;
     }
     trial_.num_steps = static_cast<std::int64_t>(end - begin);
-    trial_.parameter_bytes = first_rank_.parameter_bytes();
     for (std::size_t i = begin; i < end; ++i) {
       trial_.seconds += first_rank_.steps()[i].seconds;
       for (const StepReader& rank : ranks) {

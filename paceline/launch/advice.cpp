@@ -14,17 +14,7 @@ namespace {
 constexpr double kNoise = 0.03;
 // What has to be gained to be worth a distributed job's trouble.
 constexpr double kWorthwhile = 1.15;
-// Parameters, gradients and Adam's two moments.
-constexpr int kCopiesOfParameters = 4;
-// Of the machine's memory; the rest is for activations, data and the system.
-constexpr double kRoomForState = 0.5;
 constexpr double kTenGigabit = 1.25e9;  // bytes/s
-
-std::string size_text(double bytes) {
-  if (bytes >= 1e9) return fmt::format("{:.1f} GB", bytes / 1e9);
-  return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes / 1e6)
-                      : fmt::format("{:.0f} KB", bytes / 1e3);
-}
 
 const Trial* find(const std::vector<Trial>& trials, const Combination& combination) {
   for (const Trial& trial : trials) {
@@ -59,13 +49,38 @@ const Trial* choose(const std::vector<Trial>& trials) {
   return best;
 }
 
+// The answer as it is, or what it becomes when memory decides.
+std::string with_division(const std::string& answer, const DivisionAdvice& division) {
+  const int ranks = division.num_ranks, machines = division.num_machines;
+  switch (division.division) {
+    case Division::kShardedOptimizer:
+      return fmt::format(
+          "data parallel, {} ranks that share the optimizer's state (Optimizer::shard)", ranks);
+    case Division::kShardedModel:
+      return machines == 1
+                 ? fmt::format("data parallel, {} ranks that share the whole model's state", ranks)
+                 : fmt::format(
+                       "share the whole model's state among at least {} machines "
+                       "like this one",
+                       machines);
+    case Division::kSplitModel:
+      return fmt::format("model parallel on at least {} machines like this one", machines);
+    default:
+      return answer;
+  }
+}
+
 class Reasoning {
  public:
-  Reasoning(const std::vector<Trial>& trials, double memory) : trials_(trials), memory_(memory) {}
+  Reasoning(const std::vector<Trial>& trials, std::uint64_t memory)
+      : trials_(trials), memory_(memory) {}
 
   Advice conclude() {
     const Trial* best = choose(trials_);
-    if (best == nullptr) return advice_;
+    if (best == nullptr) {
+      judge_what_failed();
+      return advice_;
+    }
     const Trial* single = find(trials_, {1, 1});
     const Trial* alone =
         fastest(trials_, [](const Trial& t) { return t.combination.num_ranks == 1; });
@@ -118,23 +133,32 @@ class Reasoning {
       because("the program does not tell its parameters' size, so sharding is not judged");
       return;
     }
-    const double replica = kCopiesOfParameters * static_cast<double>(best.parameter_bytes);
-    const double all = replica * best.combination.num_ranks;
-    const std::string text = fmt::format(
-        "parameters of {}: parameters, gradients and Adam's state take {} a rank, {} "
-        "of this machine's {}",
-        size_text(static_cast<double>(best.parameter_bytes)), size_text(replica), size_text(all),
-        size_text(memory_));
-    if (replica > kRoomForState * memory_) {
-      advice_.answer +=
-          "; but the model does not fit: split it (model parallel) or shard it over "
-          "several machines";
-      because(text + ": not even one replica leaves room for the rest");
-    } else if (all > kRoomForState * memory_) {
-      advice_.answer += "; shard the optimizer's state among the ranks";
-      because(text + ": replicas leave too little for the rest, shards do not");
-    } else {
-      because(text + ": replicas fit, nothing has to be sharded");
+    TrainingNeeds needs = best.needs(memory_);
+    for (const Trial& trial : trials_) {
+      if (trial.lacked_memory) want(trial.combination.num_ranks, needs);
+    }
+    const DivisionAdvice division = choose_division(needs);
+    advice_.answer = with_division(advice_.answer, division);
+    because(division.reason);
+  }
+
+  // So many ranks were tried and needed more than there is, whatever the parameters' share was.
+  void want(int num_ranks, TrainingNeeds& needs) const {
+    needs.num_ranks = std::max(needs.num_ranks, num_ranks);
+    needs.rank_bytes = std::max(needs.rank_bytes, memory_ / static_cast<std::uint64_t>(num_ranks));
+  }
+
+  // Nothing ran, but what was told before the memory ended says what to do.
+  void judge_what_failed() {
+    for (const Trial& trial : trials_) {
+      if (!trial.lacked_memory || trial.parameter_bytes == 0) continue;
+      TrainingNeeds needs = trial.needs(memory_);
+      want(1, needs);
+      const DivisionAdvice division = choose_division(needs);
+      advice_.answer = with_division("", division);
+      because(fmt::format("{} rank{}: {}", trial.combination.num_ranks,
+                          trial.combination.num_ranks == 1 ? "" : "s", trial.problem));
+      return because(division.reason);
     }
   }
 
@@ -143,13 +167,15 @@ class Reasoning {
     if (best.parameter_bytes == 0) return;
     const double exchange = 2 * static_cast<double>(best.parameter_bytes) / kTenGigabit;
     const double share = exchange / best.step_seconds();
-    because(
-        fmt::format("on more machines with 10 Gbit/s, exchanging gradients takes at least "
-                    "{:.1f} ms beside steps of {:.1f} ms: {}",
-                    1e3 * exchange, 1e3 * best.step_seconds(),
-                    share < 0.2   ? "they would scale"
-                    : share < 1.0 ? "they can scale while it overlaps with the backward pass"
-                                  : "the network would be the limit; larger batches help"));
+    because(fmt::format(
+        "on more machines with 10 Gbit/s, exchanging gradients takes at least "
+        "{:.1f} ms beside steps of {:.1f} ms: {}",
+        1e3 * exchange, 1e3 * best.step_seconds(),
+        share < 0.2   ? "they would scale"
+        : share < 1.0 ? "they can scale while it overlaps with the backward pass"
+                      : fmt::format("the network would be the limit: larger batches, or "
+                                    "gradients of {} steps in one exchange (no_sync)",
+                                    std::ceil(share))));
   }
 
   void compare_batches() {
@@ -171,7 +197,7 @@ class Reasoning {
   void because(std::string reason) { advice_.reasons.push_back(std::move(reason)); }
 
   const std::vector<Trial>& trials_;
-  const double memory_;
+  const std::uint64_t memory_;
   Advice advice_;
 };
 
@@ -180,6 +206,13 @@ class Reasoning {
 double Trial::samples_per_second() const { return static_cast<double>(samples) / seconds; }
 double Trial::step_seconds() const { return seconds / static_cast<double>(num_steps); }
 double Trial::communication_share() const { return communication_seconds / seconds; }
+TrainingNeeds Trial::needs(std::uint64_t machine_memory_bytes) const {
+  return {.num_ranks = combination.num_ranks,
+          .parameter_bytes = static_cast<std::uint64_t>(parameter_bytes),
+          .rank_bytes = memory_bytes / static_cast<std::uint64_t>(combination.num_ranks),
+          .step_seconds = is_measured() ? step_seconds() : 0,
+          .machine_bytes = machine_memory_bytes};
+}
 double Trial::samples_per_step() const {
   return static_cast<double>(samples) / static_cast<double>(num_steps);
 }
@@ -201,7 +234,7 @@ std::vector<Combination> sensible_combinations(const Topology& topology,
 }
 
 Advice conclude(const std::vector<Trial>& trials, std::uint64_t machine_memory_bytes) {
-  return Reasoning(trials, static_cast<double>(machine_memory_bytes)).conclude();
+  return Reasoning(trials, machine_memory_bytes).conclude();
 }
 
 std::string trial_table(const std::vector<Trial>& trials, const Advice& advice) {

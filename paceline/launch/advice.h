@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "paceline/core/topology.h"
+#include "paceline/launch/division.h"
 
 namespace paceline::launch {
 
@@ -36,17 +37,20 @@ struct Trial {
   std::uint64_t memory_bytes = 0;    // of all ranks together, shared pages counted once
   std::int64_t parameter_bytes = 0;  // of the model; 0: not told
   std::string problem;               // why there is no measurement; empty when there is one
+  bool lacked_memory = false;        // and the problem was memory
 
   bool is_measured() const { return problem.empty() && num_steps > 0 && seconds > 0; }
   double samples_per_second() const;
   double step_seconds() const;
   double communication_share() const;
   double samples_per_step() const;
+  TrainingNeeds needs(std::uint64_t machine_memory_bytes) const;
 };
 
 struct Advice {
-  std::optional<Combination> best;   // nothing when no trial was measured
-  std::string answer;                // "data parallel with 2 ranks on this machine"
+  std::optional<Combination> best;  // nothing when no trial was measured
+  // "data parallel, 2 ranks on this machine"; empty when nothing can be said.
+  std::string answer;
   std::vector<std::string> reasons;  // a sentence each
 };
 

@@ -59,6 +59,14 @@ bool reap() {
 
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
+bool await_all_descendants(Deadline deadline) {
+  while (reap()) {
+    if (deadline.expired()) return false;
+    poll(nullptr, 0, 1);
+  }
+  return true;
+}
+
 bool end_all_descendants(Deadline deadline) {
   while (reap()) {
     if (deadline.expired()) return false;

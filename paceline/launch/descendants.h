@@ -16,4 +16,7 @@ void adopt_orphans();
 // still live at the deadline (stuck in the kernel).
 bool end_all_descendants(Deadline deadline);
 
+// Waits until all descendants have ended by themselves. False when some still live at the deadline.
+bool await_all_descendants(Deadline deadline);
+
 }  // namespace paceline::launch

@@ -30,6 +30,8 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kReadSize = 64 << 10;
 constexpr auto kEndOfDescendants = 5s;
+// An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
+constexpr auto kEndOfAgent = 500ms;
 // How long a launcher may take from the connection to the job: it waits for the other hosts.
 constexpr auto kJobDeadline = 10min;
 
@@ -114,6 +116,7 @@ int RemoteEnd::serve(const std::string& version) {
   loop_.watch(signals_.get(), [this] { on_signal(); });
   while (!finished()) turn();
   if (child_ > 0) kill(child_, SIGKILL);
+  await_all_descendants(Deadline::after(kEndOfAgent));
   end_all_descendants(Deadline::after(kEndOfDescendants));
   return lost_ ? 128 + SIGHUP : *status_;
 }

@@ -13,6 +13,7 @@ set(SOURCES
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
+  division.cpp
   dying_process.cpp
   event_loop.cpp
   failure_cause.cpp

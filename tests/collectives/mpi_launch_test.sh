@@ -4,6 +4,9 @@ set -uo pipefail
 mpiexec=$1 paceline=$2 rank=$3
 export PACELINE_BACKEND=mpi OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export ASAN_OPTIONS=detect_leaks=0
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 failures=0
 
 # expect NAME WANTED_EXIT PATTERN COMMAND...: the exit code ("fail": any but 0 and a time-out's) and what is printed.

@@ -6,6 +6,8 @@ train_cnn=$2
 mpiexec=$3  # of the MPI in this build; empty without one
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export TMPDIR=$work/tmp  # for the logs of jobs that are meant to fail
+mkdir "$TMPDIR"
 failures=0
 
 # expect NAME WANTED_EXIT PATTERN COMMAND...: the command's exit code and a regular expression in what it prints.

@@ -77,16 +77,37 @@ TEST(Advice, weighs_memory_against_parameters) {
     return conclude({trial(1, 1, 1000, bytes), trial(2, 1, 1900, bytes)}, kMemory);
   };
   EXPECT_THAT(of(1'700'000).reasons, Contains(HasSubstr("replicas fit")));
-  EXPECT_THAT(of(1'500'000'000).answer, HasSubstr("shard the optimizer's state"));
-  EXPECT_THAT(of(3'000'000'000).answer, HasSubstr("model parallel"));
+  EXPECT_EQ(of(2'000'000'000).answer,
+            "data parallel, 2 ranks that share the optimizer's state (Optimizer::shard)");
   EXPECT_THAT(of(0).reasons, Contains(HasSubstr("does not tell its parameters' size")));
+}
+
+TEST(Advice, says_how_ranks_that_ran_out_of_memory_would_fit) {
+  Trial failed = trial(2, 1, 1, 1'500'000'000);
+  failed.problem = "failed with exit code 137";
+  failed.lacked_memory = true;
+  const auto advice = conclude({trial(1, 1, 1000, 1'500'000'000), failed}, kMemory);
+  EXPECT_EQ(advice.best, (Combination{1, 1}));
+  EXPECT_THAT(advice.answer, HasSubstr("2 ranks that share the optimizer's state"));
+}
+
+TEST(Advice, without_a_rank_that_fits_says_how_many_machines_would_do) {
+  Trial failed;
+  failed.problem = "failed with exit code 137";
+  failed.parameter_bytes = 6'000'000'000;
+  failed.lacked_memory = true;
+  const auto advice = conclude({failed}, kMemory);
+  EXPECT_FALSE(advice.best.has_value());
+  EXPECT_EQ(advice.answer, "share the whole model's state among at least 2 machines like this one");
+  EXPECT_THAT(advice.reasons, Contains("1 rank: failed with exit code 137"));
+  EXPECT_EQ(conclude({Trial{.problem = "failed"}}, kMemory).answer, "");
 }
 
 TEST(Advice, weighs_the_network_against_the_step) {
   const auto small = conclude({trial(1, 1, 1000, 1'000'000)}, kMemory);  // 1.6 ms of 64 ms
   EXPECT_THAT(small.reasons, Contains(HasSubstr("1.6 ms beside steps of 64.0 ms: they would")));
   const auto large = conclude({trial(1, 1, 1000, 100'000'000)}, kMemory);
-  EXPECT_THAT(large.reasons, Contains(HasSubstr("the network would be the limit")));
+  EXPECT_THAT(large.reasons, Contains(HasSubstr("gradients of 3 steps in one exchange")));
 }
 
 TEST(Advice, warns_when_the_trainings_differ) {

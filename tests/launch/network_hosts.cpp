@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -71,6 +72,7 @@ NetworkHosts::NetworkHosts(int count) {
         "ip link set eth0 up'",
         i, keepers_.back(), name(i)));
   }
+  std::filesystem::create_directory(temporary());
   write_script(ssh(),
                "#!/bin/sh\n"
                "keeper=$(cat " +
@@ -79,7 +81,8 @@ NetworkHosts::NetworkHosts(int count) {
                    "  echo \"ssh: Could not resolve hostname $1: Name or service not known\" >&2\n"
                    "  exit 255\n"
                    "}\n"
-                   "exec nsenter -t $keeper -n env -i PATH=/usr/bin:/bin HOME=/ sh -c \"$2\"\n");
+                   "exec nsenter -t $keeper -n env -i PATH=/usr/bin:/bin HOME=/ TMPDIR=" +
+                   temporary() + " sh -c \"$2\"\n");
 }
 
 NetworkHosts::~NetworkHosts() {

@@ -37,6 +37,8 @@ class NetworkHosts {
   // Unplugs the host: nothing comes from it any more, and nothing arrives.
   void unplug(int host) const;
   const FreshDirectory& directory() const { return directory_; }
+  // TMPDIR of all hosts.
+  std::string temporary() const { return directory_.file("tmp"); }
 
  private:
   FreshDirectory directory_;

@@ -66,6 +66,22 @@ TEST(Advise, a_program_that_fails_or_tells_nothing_is_said) {
   EXPECT_THAT(run_paceline(short_one).out, HasSubstr("ended after 0 steps"));
 }
 
+TEST(Advise, a_model_that_runs_out_of_memory_gets_advice_without_a_command) {
+  auto arguments = advise({});
+  arguments.emplace_back(
+      "echo '{\"event\":\"model\",\"parameter_bytes\":1000000000000000}' > "
+      "$PACELINE_STEP_LOG/rank-000.jsonl; "
+      "echo \"terminate called after throwing an instance of 'std::bad_alloc'\" >&2; kill -ABRT "
+      "$$");
+  const Outcome outcome = run_paceline(arguments);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("advice: share the whole model's state among at least"),
+                                 HasSubstr("because: 1 rank: failed with exit code 134"),
+                                 HasSubstr("because: parameters of 1000000.0 GB: "),
+                                 Not(HasSubstr("command:"))));
+  EXPECT_THAT(outcome.err, HasSubstr("no command to recommend"));
+}
+
 TEST(Advise, a_rank_that_tells_no_steps_is_said) {
   if (discover_topology().num_cores() < 2) GTEST_SKIP() << "one core";
   auto arguments = advise({});
