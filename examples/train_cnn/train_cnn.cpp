@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -214,6 +215,8 @@ int main(int argc, char** argv) {
     return train_cnn::run(options);
   } catch (const std::exception& error) {
     fmt::print(stderr, "train_cnn: {}\n", error.what());
-    return 1;
+    // The clean-up of LibTorch's own would only hold up a restart.
+    std::fflush(nullptr);
+    std::_Exit(1);
   }
 }
