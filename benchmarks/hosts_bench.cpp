@@ -6,6 +6,8 @@
 //            of its ranks. Ethernet, IP and TCP headers, 4.4% at an MTU of 1500, are not in it.
 //   time     milliseconds of the slowest rank: median [least, most] of the rounds
 //   of bound bound / time
+//   predicted  what `paceline bench --simulate` says of such a cluster, its link carrying what is
+//            left beside the headers, and by how much that differs from Paceline's median
 //   cores    of the processors' time how much was used meanwhile, by everything: 100% is the
 //            machine's limit, not the network's
 
@@ -18,6 +20,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/bench/cluster.h"
+#include "paceline/bench/forecast.h"
 #include "paceline/bench/report.h"
 #include "paceline/bench/size_list.h"
 #include "paceline/core/check.h"
@@ -144,6 +148,28 @@ void print_rows(const std::vector<std::unique_ptr<HostContestant>>& contestants,
   std::fflush(stdout);
 }
 
+// Of 1514 bytes that a link of an MTU of 1500 counts, TCP carries 1448.
+constexpr double kPayloadPart = 1448.0 / 1514.0;
+
+void print_prediction(const Options& options, double rate, std::size_t bytes, double bound_ms,
+                      double measured_ms) {
+  const bench::Cluster cluster{.hosts = options.hosts,
+                               .ranks = options.ranks,
+                               .link_bytes_per_s = rate * 1e9 / 8 * kPayloadPart,
+                               .latency_s = {}};
+  const Planner planner(
+      Hosts::blocks(cluster.hosts, cluster.ranks), cluster.costs(CostModel()),
+      {.allows_any_order = false, .algorithm = {}, .shares_memory = cluster.ranks > 1});
+  const auto chosen =
+      bench::forecast(planner, Op::kAllReduce, Dtype::kFloat32, bytes, bench::Which::kChosen)
+          .front();
+  if (!chosen.simulated) return;
+  const double predicted_ms = chosen.simulated->seconds * 1e3;
+  fmt::print("| {} | predicted ({}) | {:.2f} | {:.3f} | {:+.1f}% | |\n", bench::format_size(bytes),
+             name_of(chosen.candidate.algorithm), predicted_ms, bound_ms / predicted_ms,
+             (predicted_ms / measured_ms - 1) * 100);
+}
+
 void run(const Options& options) {
   const std::string reason = NetworkHosts::why_not();
   if (!reason.empty()) fail(ErrorCode::kUnsupported, "{}", reason);
@@ -161,7 +187,9 @@ void run(const Options& options) {
       const double sent = 2.0 * (options.hosts - 1) / options.hosts * static_cast<double>(bytes);
       const double bound_ms = sent * 8 / (rate * 1e9) * 1e3;
       fmt::print("| {} | bound | {:.2f} | 1.000 | | |\n", bench::format_size(bytes), bound_ms);
-      print_rows(contestants, measure(contestants, bytes, options), bytes, bound_ms);
+      const auto figures = measure(contestants, bytes, options);
+      print_rows(contestants, figures, bytes, bound_ms);
+      print_prediction(options, rate, bytes, bound_ms, bench::median(figures[0].milliseconds));
     }
   }
 }

@@ -4,14 +4,16 @@
 //
 // Store: the server is a process of its own, so that its memory is its own. Each client is a thread
 // that connects (with the job's handshake), adds 1 to a counter and waits for the key that the last
-// one sets: a barrier. Ranks: threads of one process form a group and all-reduce 1,000 floats; each
-// pair has two sockets, so 256 ranks need 131,000 descriptors (ulimit -n).
+// one sets: a barrier. Ranks: threads of one process form a group and all-reduce 1,000 floats; they
+// need no descriptors. Their memory is what the process holds more while the group stands.
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -121,7 +123,18 @@ void store_round(int clients, std::vector<double>& seconds, std::vector<double>&
   check(failures == 0, "{} of {} clients failed", failures.load(), clients);
 }
 
-void group_round(int ranks, std::vector<double>& forming, std::vector<double>& reducing) {
+struct GroupFigures {
+  std::vector<double> forming_s, reducing_ms, memory_mb, descriptors;
+};
+
+double num_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<double>(std::distance(begin(entries), end(entries)));
+}
+
+void group_round(int ranks, GroupFigures& figures) {
+  const double memory_before = memory_of(getpid());
+  const double descriptors_before = num_descriptors();
   const auto begin = Clock::now();
   spawn(ranks,
         [&](ProcessGroup& group) {
@@ -132,10 +145,14 @@ void group_round(int ranks, std::vector<double>& forming, std::vector<double>& r
           group.all_reduce(std::span(data));
           const double took = seconds_since(start);
           check(data[0] == static_cast<float>(group.world_size()), "a wrong sum");
+          // Nobody leaves before rank 0 has looked.
           group.barrier();
-          if (group.rank() != 0) return;
-          forming.push_back(formed);
-          reducing.push_back(took * 1e3);
+          if (group.rank() != 0) return group.barrier();
+          figures.forming_s.push_back(formed);
+          figures.reducing_ms.push_back(took * 1e3);
+          figures.memory_mb.push_back(memory_of(getpid()) - memory_before);
+          figures.descriptors.push_back(num_descriptors() - descriptors_before);
+          group.barrier();
         },
         {.kind = RanksAs::kThreads});
 }
@@ -154,17 +171,21 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     raise_descriptor_limit();
-    std::vector<double> seconds, memory, forming, reducing;
+    std::vector<double> seconds, memory;
+    GroupFigures group;
     for (int round = 0; round < rounds; ++round) {
       store_round(clients, seconds, memory);
-      group_round(ranks, forming, reducing);
+      group_round(ranks, group);
     }
     fmt::print("{} rounds, median [least, most]\n", rounds);
     fmt::print("| {} clients connect to a store and pass a barrier, s | {} |\n", clients,
                with_spread(seconds));
     fmt::print("| memory of the server for them, MB | {} |\n", with_spread(memory));
-    fmt::print("| {} ranks as threads form a group, s | {} |\n", ranks, with_spread(forming));
-    fmt::print("| their all-reduce of 1000 floats, ms | {} |\n", with_spread(reducing));
+    fmt::print("| {} ranks as threads form a group, s | {} |\n", ranks,
+               with_spread(group.forming_s));
+    fmt::print("| their all-reduce of 1000 floats, ms | {} |\n", with_spread(group.reducing_ms));
+    fmt::print("| memory that the group takes, MB | {} |\n", with_spread(group.memory_mb));
+    fmt::print("| descriptors that it takes | {} |\n", with_spread(group.descriptors));
     return 0;
   } catch (const Error& error) {
     fmt::print(stderr, "scale_bench: {}\n", error.what());

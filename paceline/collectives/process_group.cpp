@@ -52,7 +52,7 @@ ProcessGroup::~ProcessGroup() {
     const std::lock_guard lock(mutex_);
     pending = busy_ || !queue_.empty();
   }
-  if (pending) abort("the group was destroyed with operations under way");
+  if (pending && owner_.is_this()) abort("the group was destroyed with operations under way");
   if (thread_.joinable()) {
     thread_.request_stop();
     changed_.notify_all();
@@ -243,11 +243,22 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   });
 }
 
+// A child of fork() has neither this rank's threads nor its place among the others; what it said
+// would be taken for its parent's.
+void ProcessGroup::require_own_process(const char* what) const {
+  check(
+      owner_.is_this(),
+      "rank {}: {} in group {}: the group belongs to process {}, and this is a child that it made "
+      "by fork(); fork before the group is made, or start another program (exec)",
+      rank_, what, name_, owner_.pid());
+}
+
 void ProcessGroup::run(const Collective& call, const CallOptions& options) {
   run_in_order([&](const WaitOptions& wait) { execute(call, {}, wait); }, options);
 }
 
 WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
+  require_own_process("an asynchronous call");
   return enqueue([this, call, ticket = flight_.enter(call)](
                      const WaitOptions& wait) { execute(call, ticket, wait); },
                  fmt::format("{} in group {}", name_of(call.op), name_), options);
@@ -256,6 +267,7 @@ WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options)
 // In the calling thread when nothing else is under way; otherwise behind what is.
 void ProcessGroup::run_in_order(std::function<void(const WaitOptions&)> operation,
                                 const CallOptions& options) {
+  require_own_process("a call");
   {
     std::unique_lock lock(mutex_);
     if (busy_ || !queue_.empty()) {
@@ -278,6 +290,7 @@ void ProcessGroup::run_in_order(std::function<void(const WaitOptions&)> operatio
 
 WorkPtr ProcessGroup::enqueue(std::function<void(const WaitOptions&)> operation,
                               std::string description, const CallOptions& options) {
+  require_own_process("an asynchronous call");
   auto work = std::make_shared<Work>(std::move(description));
   {
     const std::lock_guard lock(mutex_);
@@ -337,6 +350,7 @@ PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer
 
 WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronous,
                            const CallOptions& options) {
+  require_own_process(op == Op::kSend ? "send" : "recv");
   return flight_.message(op, call, asynchronous, [&] {
     const Deadline deadline = deadline_of(options);
     return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
@@ -443,6 +457,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
 }
 
 void ProcessGroup::abort(const std::string& reason) {
+  require_own_process("abort");
   const Error cause(ErrorCode::kAborted, fmt::format("rank {}: {}", rank_, reason));
   flight_.note_failure(cause.what());
   backend_->abort(cause);

@@ -38,6 +38,7 @@
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/flight/group_flight.h"
+#include "paceline/core/owner_process.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"
@@ -260,6 +261,7 @@ class ProcessGroup {
   Operation coalesced(Op op, std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
                       int root, ReduceOp reduce_op);
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
+  void require_own_process(const char* what) const;
   void require_supported(const Collective& call) const;
   PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
                                 const CallOptions& options) const;
@@ -284,6 +286,7 @@ class ProcessGroup {
   const int rank_;
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
+  const OwnerProcess owner_;
   std::unique_ptr<Backend> backend_;
   int num_children_ = 0;         // groups made by new_group and split; the same on every rank
   std::uint32_t sequence_ = 0;   // of the last collective; touched by whoever runs operations

@@ -8,6 +8,7 @@ set(SOURCES
   host.cpp
   log.cpp
   network_interface.cpp
+  owner_process.cpp
   secret.cpp
   socket.cpp
   topology.cpp)

@@ -9,3 +9,8 @@ set(SOURCES
   timeline.cpp
   timeline_file.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)
+
+# GCC's thread sanitizer does not understand fences, and says so.
+if(PACELINE_SANITIZE MATCHES thread)
+  set_source_files_properties(paceline/telemetry/step_gauge.cpp paceline/telemetry/timeline.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
+endif()

@@ -16,6 +16,8 @@
 #include "paceline/core/log.h"
 #include "paceline/transport/acceptor.h"
 #include "paceline/transport/loopback/memory.h"
+#include "paceline/transport/loopback/room.h"
+#include "paceline/transport/loopback/wire.h"
 #include "paceline/transport/notice.h"
 #include "paceline/transport/shm/memory.h"
 
@@ -37,15 +39,17 @@ class Connector {
         secret_(secret.derive("mesh")),
         context_(fmt::format("mesh {} generation {} of {}", options.name, options.generation,
                              options.world_size)),
-        deadline_(Deadline::after(options.timeout)),
-        sockets_(static_cast<std::size_t>(options.world_size)) {}
+        deadline_(Deadline::after(options.timeout)) {}
 
   std::unique_ptr<Mesh> connect() {
     try {
       listen_and_publish();
       fetch_peers();
-      for (int peer = 0; peer < options_.rank; ++peer) dial(peer);
-      accept_higher_ranks();
+      if (in_one_process()) {
+        meet_in_memory();
+      } else {
+        connect_sockets();
+      }
     } catch (const Error& error) {
       // Before the sockets close, so that who sees that can read why.
       if (options_.give_up && error.code() != ErrorCode::kTimeout) {
@@ -54,8 +58,8 @@ class Connector {
       tell_connected_peers(error);
       throw;
     }
-    auto mesh = std::make_unique<Mesh>(options_.name, options_.rank, std::move(peers_),
-                                       std::move(sockets_));
+    auto mesh =
+        std::make_unique<Mesh>(options_.name, options_.rank, std::move(peers_), std::move(wire_));
     share_memory(*mesh);
     return mesh;
   }
@@ -69,15 +73,20 @@ class Connector {
     self.host_name = host_name();
     self.cpus = allowed_cpus();
     self.members = options_.members;
+    self.transport = options_.transport;
     if (options_.encrypt) self.cipher = best_cipher();
     self.unix_name = "paceline-" + random_hex(16);
+    if (options_.transport != TransportKind::kLoopback) listen(self);
+    options_.publish(self.encode());
+  }
+
+  void listen(PeerAddress& self) {
     Fd local = listen_unix(self.unix_name);
     Fd tcp = listen_tcp({options_.address, 0});
     self.tcp = {options_.address, local_port(tcp)};
     acceptor_.emplace(Acceptor::Doors{std::move(local), std::move(tcp), context_, tcp_context(),
                                       options_.encrypt},
                       secret_, options_.name);
-    options_.publish(self.encode());
   }
 
   void fetch_peers() {
@@ -93,8 +102,19 @@ class Connector {
             "{}; all ranks must make the same groups in the same order",
             options_.rank, options_.name, fmt::join(options_.members, ", "), describe(peer),
             fmt::join(peers_.back().members, ", "));
+      peers_.back().members = {};  // as many as there are ranks, for each of them
+      require_same_transport(peer);
       require_same_encryption(peer);
     }
+  }
+
+  void require_same_transport(int peer) const {
+    const auto theirs = peers_[index(peer)].transport;
+    check(theirs == options_.transport,
+          "rank {}: {} of group {} chose transport {}, but this rank {}; give all ranks the same "
+          "--transport (PACELINE_TRANSPORT)",
+          options_.rank, describe(peer), options_.name, name_of(theirs),
+          name_of(options_.transport));
   }
 
   void require_same_encryption(int peer) const {
@@ -123,20 +143,59 @@ class Connector {
     return same_host(peer) && options_.transport != TransportKind::kTcp;
   }
 
+  // All ranks look at the same addresses, so all come to the same answer.
+  bool in_one_process() const {
+    const PeerAddress& self = peers_[index(options_.rank)];
+    const bool all = std::all_of(peers_.begin(), peers_.end(), [&](const PeerAddress& peer) {
+      return peer.host == self.host && peer.process == self.process;
+    });
+    check(all || options_.transport != TransportKind::kLoopback,
+          "transport loopback was asked for, but the ranks of group {} are not threads of one "
+          "process",
+          options_.name);
+    return all && (options_.transport == TransportKind::kAuto ||
+                   options_.transport == TransportKind::kLoopback);
+  }
+
+  // The room is named after all that the ranks have published, which is new for each attempt.
+  void meet_in_memory() {
+    std::string name = context_;
+    for (const PeerAddress& peer : peers_) name += " " + peer.unix_name;
+    wire_ = std::make_unique<LoopbackWire>(Room::named(name, options_.world_size, secret_),
+                                           options_.rank);
+    acceptor_.reset();
+    const auto is_missing = [&](int peer) { return !wire_->is_connected(peer); };
+    for (std::string missing = missing_ranks(0, is_missing); !missing.empty();
+         missing = missing_ranks(0, is_missing)) {
+      wire_->wait({}, kSlice);
+      require_connected_peers();
+      require_time_for(missing);
+    }
+  }
+
+  void connect_sockets() {
+    auto sockets = std::make_unique<SocketWire>(options_.world_size);
+    sockets_ = sockets.get();
+    wire_ = std::move(sockets);
+    for (int peer = 0; peer < options_.rank; ++peer) dial(peer);
+    accept_higher_ranks();
+  }
+
   void dial(int peer) {
     try {
       for (int channel = 0; channel < kNumChannels; ++channel) {
         Fd socket = connect_to(peer);
+        std::unique_ptr<Cipher> cipher;
         if (options_.encrypt && !over_unix_socket(peer)) {
           const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
-          sockets_[index(peer)].ciphers[channel] =
-              std::make_unique<Cipher>(cipher_with(peer), keys);
+          cipher = std::make_unique<Cipher>(cipher_with(peer), keys);
         } else {
           authenticate_as_client(socket, secret_, context_, deadline_);
         }
         const std::array<std::int32_t, 2> hello = {options_.rank, channel};
         send_all(socket, std::as_bytes(std::span(hello)), deadline_);
-        sockets_[index(peer)].channels[channel] = std::move(socket);
+        sockets_->connect(peer, static_cast<Channel>(channel), std::move(socket),
+                          std::move(cipher));
       }
     } catch (const Error& error) {
       require_connected_peers();  // the cause may have been told already
@@ -166,47 +225,52 @@ class Connector {
 
   void accept_higher_ranks() {
     int expected = (options_.world_size - 1 - options_.rank) * kNumChannels;
+    const auto lacks_a_channel = [&](int peer) {
+      return !sockets_->has(peer, Channel::kControl) || !sockets_->has(peer, Channel::kData) ||
+             !sockets_->has(peer, Channel::kPointToPoint);
+    };
     while (expected > 0) {
       std::vector<pollfd> entries;
       acceptor_->add_to(entries);
       ::poll(entries.data(), entries.size(), deadline_.poll_timeout_ms(kSlice));
       for (Arrival& arrival : acceptor_->serve()) expected -= take(std::move(arrival));
       require_connected_peers();
-      if (expected > 0 && deadline_.expired()) {
-        fail(ErrorCode::kTimeout, "rank {}: forming group {} took longer than {} ms; missing: {}",
-             options_.rank, options_.name, options_.timeout.count(), missing_ranks());
-      }
+      if (expected > 0) require_time_for(missing_ranks(options_.rank + 1, lacks_a_channel));
     }
+  }
+
+  void require_time_for(const std::string& missing) const {
+    if (!deadline_.expired()) return;
+    fail(ErrorCode::kTimeout, "rank {}: forming group {} took longer than {} ms; missing: {}",
+         options_.rank, options_.name, options_.timeout.count(), missing);
   }
 
   // 1 when a rank's channel was added, 0 when it was not expected.
   int take(Arrival arrival) {
     const auto [peer, channel] = std::pair(arrival.rank, arrival.channel);
     if (peer <= options_.rank || peer >= options_.world_size || channel < 0 ||
-        channel >= kNumChannels || sockets_[index(peer)].channels[channel]) {
+        channel >= kNumChannels || sockets_->has(peer, static_cast<Channel>(channel))) {
       log::warning(
           fmt::format("group {}: a peer that claims to be rank {}, channel {}, was refused",
                       options_.name, peer, channel));
       return 0;
     }
-    auto& sockets = sockets_[index(peer)];
+    std::unique_ptr<Cipher> cipher;
     if (options_.encrypt && !over_unix_socket(peer)) {
-      sockets.ciphers[channel] = std::make_unique<Cipher>(cipher_with(peer), arrival.keys);
+      cipher = std::make_unique<Cipher>(cipher_with(peer), arrival.keys);
     }
-    sockets.channels[channel] = std::move(arrival.socket);
+    sockets_->connect(peer, static_cast<Channel>(channel), std::move(arrival.socket),
+                      std::move(cipher));
     return 1;
   }
 
   // Looks without reading: what comes after the group has formed is the mesh's.
   void require_connected_peers() const {
     for (int peer = 0; peer < options_.world_size; ++peer) {
-      const auto& sockets = sockets_[index(peer)];
-      const Fd& control = sockets.channels[static_cast<int>(Channel::kControl)];
-      if (!control) continue;
+      if (peer == options_.rank || !wire_->is_connected(peer)) continue;
       std::array<char, kMaxNoticeBytes> buffer;
       const ssize_t got =
-          peek_on(control.get(), sockets.ciphers[static_cast<int>(Channel::kControl)].get(),
-                  std::as_writable_bytes(std::span(buffer)));
+          wire_->peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
         fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
@@ -235,13 +299,11 @@ class Connector {
   }
 
   void tell_connected_peers(const Error& error) const {
+    if (!wire_) return;
     const std::string notice = encode_notice(error);
-    for (const PeerSockets& peer : sockets_) {
-      const Fd& control = peer.channels[static_cast<int>(Channel::kControl)];
-      if (control) {
-        send_on(control.get(), peer.ciphers[static_cast<int>(Channel::kControl)].get(),
-                as_bytes(notice), {});
-      }
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer == options_.rank || !wire_->is_connected(peer)) continue;
+      wire_->send(peer, Channel::kControl, as_bytes(notice), {});
     }
   }
 
@@ -249,14 +311,11 @@ class Connector {
     return fmt::format("rank {} ({})", peer, peers_[index(peer)].host_name);
   }
 
-  std::string missing_ranks() const {
+  std::string missing_ranks(int first, const std::function<bool(int peer)>& is_missing) const {
     std::string names;
-    for (int peer = options_.rank + 1; peer < options_.world_size; ++peer) {
-      for (const Fd& channel : sockets_[index(peer)].channels) {
-        if (channel) continue;
-        names += (names.empty() ? "" : ", ") + describe(peer);
-        break;
-      }
+    for (int peer = first; peer < options_.world_size; ++peer) {
+      if (peer == options_.rank || !is_missing(peer)) continue;
+      names += (names.empty() ? "" : ", ") + describe(peer);
     }
     return names;
   }
@@ -271,10 +330,6 @@ class Connector {
     const auto kind = options_.transport;
     check(kind != TransportKind::kShm || one_host,
           "transport shm was asked for, but the ranks of group {} are on several hosts",
-          options_.name);
-    check(kind != TransportKind::kLoopback || (one_host && one_process),
-          "transport loopback was asked for, but the ranks of group {} are not threads of one "
-          "process",
           options_.name);
     if (local.size() == 1 || kind == TransportKind::kTcp) return;
     if (one_process && kind != TransportKind::kShm) {
@@ -292,7 +347,8 @@ class Connector {
   const Deadline deadline_;
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
-  std::vector<PeerSockets> sockets_;
+  std::unique_ptr<Wire> wire_;
+  SocketWire* sockets_ = nullptr;  // wire_, if it is that
 };
 
 }  // namespace
@@ -303,6 +359,11 @@ TransportKind parse_transport(const std::string& name) {
   if (name == "shm") return TransportKind::kShm;
   if (name == "loopback") return TransportKind::kLoopback;
   fail(ErrorCode::kInvalid, "transport '{}' is unknown; choose auto, shm, tcp or loopback", name);
+}
+
+std::string_view name_of(TransportKind transport) {
+  constexpr std::string_view kNames[] = {"auto", "tcp", "shm", "loopback"};
+  return kNames[static_cast<std::size_t>(transport)];
 }
 
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret) {

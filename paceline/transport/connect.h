@@ -2,13 +2,16 @@
 
 // Builds the mesh of a group: every rank publishes its address in the store, connects to the lower
 // ranks and accepts the higher ones. Ranks of one host meet over Unix sockets and share memory;
-// others over TCP. Locality is what the kernel says (boot id, network namespace, process), never
-// what a launcher's variables say; only an option can part ranks of one host.
+// others over TCP. Ranks that are all threads of one process meet in its memory, without sockets
+// (with kLoopback they open none at any time; with kAuto they listen until they know). Locality is
+// what the kernel says (boot id, network namespace, process), never what a launcher's variables
+// say; only an option can part ranks of one host.
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "paceline/core/secret.h"
@@ -16,11 +19,9 @@
 
 namespace paceline {
 
-// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts.
-enum class TransportKind { kAuto, kTcp, kShm, kLoopback };
-
 // "auto", "tcp", "shm", "loopback"; Error(kInvalid) names the value otherwise.
 TransportKind parse_transport(const std::string& name);
+std::string_view name_of(TransportKind transport);
 
 struct ConnectOptions {
   std::string name = "world";  // the group's
@@ -46,8 +47,9 @@ struct ConnectOptions {
   std::function<std::string()> given_up;
 };
 
-// Error(kInvalid) when ranks mean other members or only some of them encrypt, kTimeout names the
-// ranks that did not come; Error(kUnsupported) when `transport` cannot serve where the ranks are.
+// Error(kInvalid) when ranks mean other members, chose other transports or only some encrypt,
+// kTimeout names the ranks that did not come; Error(kUnsupported) when `transport` cannot serve
+// where the ranks are.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

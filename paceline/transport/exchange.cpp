@@ -88,9 +88,9 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
   for (auto& lane : lanes_) lane.is_quiet = false;
   while (!done() && !deadline.expired()) {
     if (pump(check)) continue;
-    wait_for_sockets(kSlice);
+    wait_for_peers(kSlice);
     if (pump(check)) continue;
-    mesh_.throw_if_failed();  // who left in order ends its data socket, behind its last message
+    mesh_.throw_if_failed();  // who left in order ends its data channel, behind its last message
     on_slow();
   }
 }
@@ -112,8 +112,7 @@ bool Exchange::pump_send(int peer) {
   if (lane.sends.empty()) return false;
   auto& message = lane.sends.front();
   const ssize_t sent =
-      send_rest(mesh_.socket(peer, Channel::kData), mesh_.cipher(peer, Channel::kData),
-                message.header, message.payload, message.sent);
+      send_rest(mesh_.wire(), peer, Channel::kData, message.header, message.payload, message.sent);
   if (sent < 0) {
     if (would_block(errno)) return false;
     mesh_.throw_lost(peer, broken_by(errno));
@@ -157,8 +156,7 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
   if (lane.is_quiet) return false;
   std::uint32_t magic = 0;
   const ssize_t got =
-      peek_on(mesh_.socket(peer, Channel::kData), mesh_.cipher(peer, Channel::kData),
-              std::as_writable_bytes(std::span(&magic, 1)));
+      mesh_.wire().peek(peer, Channel::kData, std::as_writable_bytes(std::span(&magic, 1)));
   if (got == static_cast<ssize_t>(sizeof magic) && magic == MessageHeader::kMagic) return true;
   lane.is_quiet = got >= 0 || !would_block(errno);
   return false;
@@ -211,8 +209,8 @@ bool Exchange::read_payload(int peer, Lane& lane) {
   return true;
 }
 
-void Exchange::wait_for_sockets(std::chrono::milliseconds limit) {
-  std::vector<pollfd> entries;
+void Exchange::wait_for_peers(std::chrono::milliseconds limit) {
+  std::vector<Interest> interests;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
     const auto& lane = lanes_[static_cast<std::size_t>(peer)];
@@ -220,10 +218,10 @@ void Exchange::wait_for_sockets(std::chrono::milliseconds limit) {
     short events = 0;
     if (!lane.sends.empty()) events |= POLLOUT;
     if (!lane.receives.empty() || may_come) events |= POLLIN;
-    if (events != 0) entries.push_back({mesh_.socket(peer, Channel::kData), events, 0});
-    entries.push_back({mesh_.socket(peer, Channel::kControl), POLLIN, 0});
+    if (events != 0) interests.push_back({peer, Channel::kData, events});
+    interests.push_back({peer, Channel::kControl, POLLIN});
   }
-  ::poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
+  mesh_.wire().wait(interests, limit);
 }
 
 }  // namespace paceline

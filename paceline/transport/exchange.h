@@ -1,6 +1,6 @@
 #pragma once
 
-// Moves messages to and from all peers of a mesh at the same time over their data sockets, without
+// Moves messages to and from all peers of a mesh at the same time over their data channels, without
 // threads: the caller posts sends and receives, then runs the poll loop until what it needs has
 // arrived. Per peer, messages keep their order.
 //
@@ -86,7 +86,7 @@ class Exchange {
   bool read_payload(int peer, Lane& lane);
   bool begins_a_message(int peer, Lane& lane) const;
   bool read(int peer, std::byte* to, std::size_t wanted, std::size_t& got) const;
-  void wait_for_sockets(std::chrono::milliseconds limit);
+  void wait_for_peers(std::chrono::milliseconds limit);
 
   Mesh& mesh_;
   std::vector<Lane> lanes_;

@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
-#include "paceline/core/socket.h"
 
 namespace paceline {
 namespace {
@@ -29,8 +28,8 @@ static_assert(sizeof(Offer) == 24);
 
 using ControlBuffer = std::array<char, CMSG_SPACE(sizeof(int))>;
 
-// An offer is smaller than any socket buffer, so it is sent whole or not at all.
-void send_offer(Mesh& mesh, int peer, const Offer& offer, int fd) {
+// What sendmsg() and recvmsg() return, for an offer with a descriptor.
+ssize_t send_with_descriptor(int socket, const Offer& offer, int fd) {
   iovec data{const_cast<Offer*>(&offer), sizeof offer};
   msghdr message{};
   message.msg_iov = &data;
@@ -45,8 +44,36 @@ void send_offer(Mesh& mesh, int peer, const Offer& offer, int fd) {
     header->cmsg_len = CMSG_LEN(sizeof fd);
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  const int socket = mesh.socket(peer, Channel::kData);
-  const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t receive_with_descriptor(int socket, Offer& offer, Fd& fd) {
+  iovec data{&offer, sizeof offer};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) ControlBuffer control{};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got <= 0) return got;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+      int received = -1;
+      std::memcpy(&received, CMSG_DATA(header), sizeof received);
+      fd.reset(received);
+    }
+  }
+  return got;
+}
+
+// An offer is smaller than any channel's buffer, so it is sent whole or not at all.
+void send_offer(Mesh& mesh, int peer, const Offer& offer, int fd) {
+  const int socket = mesh.wire().socket(peer, Channel::kData);
+  const ssize_t sent =
+      fd >= 0 ? send_with_descriptor(socket, offer, fd)
+              : mesh.wire().send(peer, Channel::kData, std::as_bytes(std::span(&offer, 1)), {});
   if (sent == static_cast<ssize_t>(sizeof offer)) return;
   const int error = errno;
   if (sent < 0 && (error == EPIPE || error == ECONNRESET)) {
@@ -59,25 +86,12 @@ void send_offer(Mesh& mesh, int peer, const Offer& offer, int fd) {
 
 // False while nothing has come. The descriptor, if one came, is owned by `fd`.
 bool receive_offer(Mesh& mesh, int peer, Offer& offer, Fd& fd) {
-  iovec data{&offer, sizeof offer};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) ControlBuffer control{};
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const int socket = mesh.socket(peer, Channel::kData);
-  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const int socket = mesh.wire().socket(peer, Channel::kData);
+  const ssize_t got = socket >= 0 ? receive_with_descriptor(socket, offer, fd)
+                                  : mesh.receive(peer, Channel::kData,
+                                                 std::as_writable_bytes(std::span(&offer, 1)));
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got <= 0) mesh.throw_lost(peer, "is gone: it closed the connection");
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-      int received = -1;
-      std::memcpy(&received, CMSG_DATA(header), sizeof received);
-      fd.reset(received);
-    }
-  }
   if (got != static_cast<ssize_t>(sizeof offer) || offer.magic != Offer::kMagic) {
     fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no offer of shared memory",
          mesh.rank(), mesh.describe(peer));
@@ -88,7 +102,8 @@ bool receive_offer(Mesh& mesh, int peer, Offer& offer, Fd& fd) {
 void wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t bytes, Offer& offer,
                     Fd& fd) {
   while (!receive_offer(mesh, peer, offer, fd)) {
-    wait_ready(mesh.socket(peer, Channel::kData), POLLIN, Deadline::after(10ms));
+    Interest interest{peer, Channel::kData, POLLIN};
+    mesh.wire().wait({&interest, 1}, 10ms);
     mesh.throw_if_failed();
     if (deadline.expired()) {
       fail(ErrorCode::kTimeout, "rank {}: {} did not allocate its block of {} shared bytes in time",

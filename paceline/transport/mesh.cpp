@@ -8,28 +8,20 @@
 #include <utility>
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
-#include "paceline/core/socket.h"
 #include "paceline/transport/notice.h"
 
 namespace paceline {
 
-Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers,
-           std::vector<PeerSockets> sockets)
+Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire)
     : name_(std::move(name)),
       rank_(rank),
       peers_(std::move(peers)),
-      sockets_(std::move(sockets)),
+      wire_(std::move(wire)),
       neighbours_(find_neighbours()),
-      oversubscribed_(count_oversubscription()) {
-  for (const PeerSockets& peer : sockets_) {
-    const Fd& control = peer.channels[static_cast<int>(Channel::kControl)];
-    if (control) end_on_silence(control, kSilenceLimit);
-  }
-}
+      oversubscribed_(count_oversubscription()) {}
 
 Mesh::~Mesh() {
   if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
@@ -87,7 +79,7 @@ void Mesh::abort(const Error& cause) {
 }
 
 ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) const {
-  const ssize_t got = receive_on(socket(peer, channel), cipher(peer, channel), into);
+  const ssize_t got = wire_->receive(peer, channel, into);
   if (got < 0 && errno == EBADMSG) {
     fail(ErrorCode::kCorrupt,
          "rank {}: what came from {} is not what it sent: it was changed on its way", rank_,
@@ -96,37 +88,36 @@ ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) cons
   return got;
 }
 
-// A notice fits into any socket's buffer; if the peer is gone there is nobody to tell.
+// A notice fits into any channel's buffer; if the peer is gone there is nobody to tell.
 void Mesh::send_to_all(const std::string& notice) const {
   for (int peer = 0; peer < world_size(); ++peer) {
-    const int fd = socket(peer, Channel::kControl);
-    if (fd >= 0) send_on(fd, cipher(peer, Channel::kControl), as_bytes(notice), {});
+    if (peer != rank_) wire_->send(peer, Channel::kControl, as_bytes(notice), {});
   }
 }
 
 // A notice from a rank that saw more counts before a mere end of connection found in the same poll.
 void Mesh::poll_control() {
-  std::vector<pollfd> entries;
-  std::vector<int> ranks;
+  if (!wire_->may_have_news()) return;
+  std::vector<Interest> interests;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_ || has_left(peer)) continue;
-    entries.push_back({socket(peer, Channel::kControl), POLLIN, 0});
-    ranks.push_back(peer);
+    interests.push_back({peer, Channel::kControl, POLLIN});
   }
-  if (entries.empty() || ::poll(entries.data(), entries.size(), 0) <= 0) return;
+  if (interests.empty()) return;
+  wire_->wait(interests, std::chrono::milliseconds(0));
   std::optional<std::pair<int, std::string>> ended;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].revents == 0) continue;
-    std::string how = read_control(ranks[i]);
-    if (!how.empty() && !ended) ended.emplace(ranks[i], std::move(how));
+  for (const Interest& interest : interests) {
+    if (!interest.is_ready) continue;
+    std::string how = read_control(interest.peer);
+    if (!how.empty() && !ended) ended.emplace(interest.peer, std::move(how));
   }
   if (ended && !failure_) fail_and_tell(lost(ended->first, ended->second));
 }
 
 std::string Mesh::read_control(int peer) {
   std::array<char, kMaxNoticeBytes> buffer;
-  const ssize_t got = receive_on(socket(peer, Channel::kControl), cipher(peer, Channel::kControl),
-                                 std::as_writable_bytes(std::span(buffer)));
+  const ssize_t got =
+      wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
   if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
   if (got < 0 && errno != ECONNRESET) {

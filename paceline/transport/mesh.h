@@ -1,12 +1,12 @@
 #pragma once
 
-// The connections of one rank to all other ranks of a group: per peer a *control* socket (lifeline
-// and abort notices), a *data* socket (collectives between ranks that share no memory; descriptors
-// of memory where they do) and a *point-to-point* socket (send, recv). Ranks of one host, its
-// *neighbours*, also share memory.
+// The connections of one rank to all other ranks of a group, over a *wire* (wire.h): per peer a
+// *control* channel (lifeline and abort notices), a *data* channel (collectives between ranks that
+// share no memory; descriptors of memory where they do) and a *point-to-point* channel (send,
+// recv). Ranks of one host, its *neighbours*, also share memory.
 //
-// Death: the kernel closes the sockets of a dead process, so a peer's death shows as end-of-file on
-// its control socket, in shared memory too. Whoever waits calls throw_if_failed() between its waits
+// Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
+// control channel, in shared memory too. Whoever waits calls throw_if_failed() between its waits
 // (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
 // destructor does), and is missed only by those who still wait for it. A host that vanishes closes
 // nothing: its kernel is asked once a second, and a control socket over TCP ends when there was no
@@ -16,7 +16,7 @@
 // kept and thrown ever after. Whoever finds a cause tells all peers before it goes, so that a rank
 // that looks later does not take a survivor's end for the cause.
 //
-// Thread safety: all methods may be called from any thread; the sockets belong to one executor
+// Thread safety: all methods may be called from any thread; the channels belong to one executor
 // each.
 
 #include <atomic>
@@ -28,31 +28,18 @@
 #include <vector>
 
 #include "paceline/core/error.h"
-#include "paceline/core/fd.h"
 #include "paceline/core/owner_process.h"
-#include "paceline/transport/cipher.h"
 #include "paceline/transport/peer.h"
 #include "paceline/transport/shared_memory.h"
+#include "paceline/transport/socket_wire.h"
+#include "paceline/transport/wire.h"
 
 namespace paceline {
 
-enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2 };
-inline constexpr int kNumChannels = 3;
-
-// Longer than a packet or two get lost, and than any host is too busy to answer.
-inline constexpr std::chrono::seconds kSilenceLimit{5};
-
-struct PeerSockets {
-  Fd channels[kNumChannels];
-  std::unique_ptr<Cipher> ciphers[kNumChannels];  // null: not encrypted
-};
-
 class Mesh {
  public:
-  // Requires: sockets[rank] is empty, all others are connected. `name` is the group's, for
-  // messages.
-  Mesh(std::string name, int rank, std::vector<PeerAddress> peers,
-       std::vector<PeerSockets> sockets);
+  // Requires: `wire` connects this rank with all others. `name` is the group's, for messages.
+  Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -61,15 +48,8 @@ class Mesh {
   int world_size() const { return static_cast<int>(peers_.size()); }
   const std::string& name() const { return name_; }
   const PeerAddress& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
-  int socket(int peer, Channel channel) const {
-    return sockets_[static_cast<std::size_t>(peer)].channels[static_cast<int>(channel)].get();
-  }
-
-  Cipher* cipher(int peer, Channel channel) const {
-    return sockets_[static_cast<std::size_t>(peer)].ciphers[static_cast<int>(channel)].get();
-  }
-  // As recv() without waiting, opened where it is encrypted. Error(kCorrupt) for bytes that `peer`
-  // did not send so.
+  Wire& wire() const { return *wire_; }
+  // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so.
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
 
   // The ranks of this host, this one among them, ascending.
@@ -94,7 +74,7 @@ class Mesh {
   [[noreturn]] void throw_lost(int peer, const std::string& how);
   // Records `cause` as this group's failure and tells all peers. The first cause stays.
   void abort(const Error& cause);
-  // Costs one load: whether throw_if_failed() would throw without looking at the sockets.
+  // Costs one load: whether throw_if_failed() would throw without looking at the channels.
   bool failed() const { return has_failed_.load(std::memory_order_relaxed); }
   // "rank 2 (host box, pid …)" for messages.
   std::string describe(int rank) const;
@@ -114,14 +94,14 @@ class Mesh {
   const std::string name_;
   const int rank_;
   const std::vector<PeerAddress> peers_;
-  const std::vector<PeerSockets> sockets_;
+  const std::unique_ptr<Wire> wire_;
   const std::vector<int> neighbours_;
   const bool oversubscribed_;
   const OwnerProcess owner_;
   std::unique_ptr<SharedMemory> shared_memory_;
 
   std::atomic<bool> has_failed_{false};
-  mutable std::mutex mutex_;  // guards what is below, and reads of the control sockets
+  mutable std::mutex mutex_;  // guards what is below, and reads of the control channels
   std::optional<Error> failure_;
   std::vector<int> left_;  // peers that said goodbye
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// A message on a data or point-to-point socket: a fixed header, then `payload_bytes` bytes.
+// A message on a data or point-to-point channel: a fixed header, then `payload_bytes` bytes.
 // docs/wire_formats.md has the layout.
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/transport/cipher.h"
+#include "paceline/transport/wire.h"
 
 namespace paceline {
 
@@ -18,22 +18,21 @@ using FingerprintWords = std::uint64_t[4];
 
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5001;  // "\x01PLM": version 1
-  // On a data socket: "I am in this operation", said to all by a rank that has waited for a while.
+  // On a data channel: "I am in this operation", said to all by a rank that has waited for a while.
   static constexpr std::uint32_t kPresenceTag = 1;
 
   std::uint32_t magic = kMagic;
-  std::uint32_t tag = 0;  // of point-to-point; on a data socket 0 or kPresenceTag
+  std::uint32_t tag = 0;  // of point-to-point; on a data channel 0 or kPresenceTag
   std::uint64_t payload_bytes = 0;
   FingerprintWords fingerprint{};
 };
 static_assert(sizeof(MessageHeader) == 48);
 
-// Sends what is left of a message of which `sent` bytes are gone, header and payload in one system
-// call, without waiting. Returns what sendmsg() returns. `cipher` is null where nothing is
-// encrypted.
-ssize_t send_rest(int socket, Cipher* cipher, const MessageHeader& header,
+// Sends what is left of a message of which `sent` bytes are gone, header and payload in one call.
+// Returns what Wire::send() returns.
+ssize_t send_rest(Wire& wire, int peer, Channel channel, const MessageHeader& header,
                   std::span<const std::byte> payload, std::size_t sent);
-// Whether an errno means that the socket can take or give nothing now.
+// Whether an errno means that the channel can take or give nothing now.
 bool would_block(int error);
 
 }  // namespace paceline

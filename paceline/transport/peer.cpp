@@ -33,6 +33,7 @@ std::string PeerAddress::encode() const {
   }
   writer.put(tcp.port);
   writer.put(cipher);
+  writer.put(transport);
   put_numbers(writer, cpus);
   put_numbers(writer, members);
   return to_string(std::span<const std::byte>(writer.bytes()));
@@ -49,6 +50,10 @@ PeerAddress PeerAddress::decode(const std::string& text) {
   peer.cipher = reader.get<CipherKind>();
   if (peer.cipher > CipherKind::kAes256Gcm) {
     throw Error(ErrorCode::kCorrupt, "a peer's address names no known cipher");
+  }
+  peer.transport = reader.get<TransportKind>();
+  if (peer.transport > TransportKind::kLoopback) {
+    throw Error(ErrorCode::kCorrupt, "a peer's address names no known transport");
   }
   peer.cpus = get_numbers(reader, kMaxCpus, "processors");
   peer.members = get_numbers(reader, kMaxMembers, "members");

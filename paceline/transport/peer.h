@@ -11,13 +11,17 @@
 
 namespace paceline {
 
+// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts.
+enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback };
+
 struct PeerAddress {
   std::string host;                       // core/host.h: host_token()
   std::string process;                    // process_token()
   std::string host_name;                  // for messages
-  std::string unix_name;                  // abstract Unix socket
-  Endpoint tcp;                           // empty host: no TCP listener
+  std::string unix_name;                  // abstract Unix socket; another for each attempt to form
+  Endpoint tcp;                           // empty host: no listener at all
   CipherKind cipher = CipherKind::kNone;  // the best it can do, if it encrypts
+  TransportKind transport{};              // as it was chosen
   std::vector<int> cpus;                  // where this rank may run
   // The group as this rank understands it: its members' ranks in the world, in order.
   std::vector<int> members;

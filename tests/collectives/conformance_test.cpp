@@ -43,9 +43,8 @@ TEST_P(ConformanceTest, holds) {
 }
 
 std::string name_of(const testing::TestParamInfo<ConformanceTest::ParamType>& info) {
-  const char* transports[] = {"auto", "tcp", "shm", "loopback"};
   const auto& [check, setting] = info.param;
-  return setting.backend + "_" + transports[static_cast<int>(setting.transport)] + "_" +
+  return setting.backend + "_" + std::string(name_of(setting.transport)) + "_" +
          std::to_string(setting.world) + "_" + check.name;
 }
 

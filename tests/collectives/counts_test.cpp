@@ -24,9 +24,7 @@ struct Setting {
 };
 
 std::string name_of(const Setting& setting) {
-  const char* names[] = {"auto", "tcp", "shm", "loopback"};
-  return std::string(names[static_cast<int>(setting.transport)]) + "_" +
-         std::to_string(setting.world);
+  return std::string(name_of(setting.transport)) + "_" + std::to_string(setting.world);
 }
 
 float value_at(int rank, std::size_t index) {

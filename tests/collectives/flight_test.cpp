@@ -206,8 +206,7 @@ TEST_P(FlightTest, an_argument_that_is_wrong_is_not_an_operation) {
 }
 
 std::string name_of_transport(const testing::TestParamInfo<TransportKind>& info) {
-  const char* names[] = {"auto", "tcp", "shm", "loopback"};
-  return names[static_cast<int>(info.param)];
+  return std::string(name_of(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, FlightTest,

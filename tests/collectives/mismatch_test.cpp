@@ -31,16 +31,12 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLimit = 10s;
 constexpr auto kNever = 100s;
 
-std::string name_of(TransportKind transport) {
-  const char* names[] = {"auto", "tcp", "shm", "loopback"};
-  return names[static_cast<int>(transport)];
-}
-
 // How long after the last rank had come each rank heard of it.
 class Noticed {
  public:
   static void add(TransportKind transport, Clock::duration took) {
-    times()[name_of(transport)].push_back(std::chrono::duration<double, std::milli>(took).count());
+    times()[std::string(name_of(transport))].push_back(
+        std::chrono::duration<double, std::milli>(took).count());
   }
   static void print() {
     for (auto& [transport, all] : times()) {
@@ -281,7 +277,8 @@ TEST_P(MismatchTest, is_a_typed_error_on_every_rank_at_once) {
 
 std::string case_name(const testing::TestParamInfo<MismatchTest::ParamType>& info) {
   const auto& [mismatch, transport, world] = info.param;
-  return std::string(mismatch.name) + "_" + name_of(transport) + "_" + std::to_string(world);
+  return std::string(mismatch.name) + "_" + std::string(name_of(transport)) + "_" +
+         std::to_string(world);
 }
 
 const auto kTransports =
@@ -297,7 +294,8 @@ INSTANTIATE_TEST_SUITE_P(Matrix, MismatchTest,
 using Setting = std::tuple<TransportKind, int>;
 
 std::string setting_name(const testing::TestParamInfo<Setting>& info) {
-  return name_of(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
+  return std::string(name_of(std::get<0>(info.param))) + "_" +
+         std::to_string(std::get<1>(info.param));
 }
 
 const auto kSettings = testing::Combine(kTransports, testing::Values(2, 3, 4));

@@ -1,6 +1,9 @@
 // Ranks that die while a group forms or while it gets its memory, and ranks that leave early.
 
+#include <array>
+#include <functional>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -180,6 +183,71 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
                                            {.transport = GetParam()});
     for (const auto& result : results) EXPECT_EQ(result.report, "200");
   }
+}
+
+// Each call says so in the child; the parent's group does not notice.
+TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot) {
+  const auto codes_of = [](ProcessGroup& group) {
+    int value = 0;
+    const auto buffer = std::span(&value, 1);
+    const std::vector<std::function<void()>> calls = {
+        [&] { group.all_reduce(buffer); },       [&] { group.all_reduce_async(buffer); },
+        [&] { group.send(buffer, 1); },          [&] { group.recv_async(buffer, 1); },
+        [&] { group.allocate_symmetric(4096); }, [&] { group.split(0, 0); },
+        [&] { group.abort("a child says so"); }};
+    std::string answers;
+    for (const auto& call : calls) {
+      try {
+        call();
+        answers += 'N';
+      } catch (const Error& error) {
+        const bool says_why = std::string_view(error.what()).find("fork()") != std::string::npos;
+        answers += error.code() == ErrorCode::kInvalid && says_why ? 'Y' : 'n';
+      }
+    }
+    return answers;
+  };
+  const auto results =
+      run_process_ranks(2,
+                        [&](ProcessGroup& group) {
+                          group.barrier_async()->wait();  // so that it has a thread
+                          if (group.rank() == 0) {
+                            int ends[2];
+                            EXPECT_EQ(::pipe(ends), 0);
+                            const pid_t child = ::fork();
+                            if (child == 0) {
+                              const std::string answers = codes_of(group);
+                              _exit(::write(ends[1], answers.data(), answers.size()) < 0);
+                            }
+                            ::close(ends[1]);
+                            std::array<char, 16> answers{};
+                            EXPECT_EQ(::read(ends[0], answers.data(), answers.size()), 7);
+                            EXPECT_STREQ(answers.data(), "YYYYYYY");
+                            ::close(ends[0]);
+                            ::waitpid(child, nullptr, 0);
+                          }
+                          return std::to_string(all_reduce_value(group, 1));
+                        },
+                        {.transport = GetParam()});
+  for (const auto& result : results) EXPECT_EQ(result.report, "2");
+}
+
+// Nobody waits for any of them; they run in order, and the group ends in order.
+TEST_P(FormationTest, work_that_nobody_waits_for_is_done_all_the_same) {
+  std::vector<std::shared_ptr<std::vector<float>>> sums;
+  for (int rank = 0; rank < 3; ++rank)
+    sums.push_back(std::make_shared<std::vector<float>>(5000, 1));
+  harness::run_ranks_ok(3,
+                        [&](ProcessGroup& group) {
+                          const auto mine = sums[static_cast<std::size_t>(group.rank())];
+                          for (int i = 0; i < 4; ++i) {
+                            group.all_reduce_async(std::span(*mine), ReduceOp::kSum,
+                                                   {.timeout = {}, .keep_alive = mine});
+                          }
+                          group.barrier();  // behind them
+                        },
+                        {.transport = GetParam()});
+  for (const auto& sum : sums) EXPECT_EQ(*sum, std::vector<float>(5000, 81));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, FormationTest,

@@ -33,18 +33,18 @@ struct RawMesh {
 
 inline RawMesh make_raw_mesh() {
   RawMesh raw;
-  std::vector<PeerSockets> sockets(2);
+  auto wire = std::make_unique<SocketWire>(2);
   for (int channel = 0; channel < kNumChannels; ++channel) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
       throw system_error("socketpair()");
     }
-    sockets[1].channels[channel].reset(ends[0]);
+    wire->connect(1, static_cast<Channel>(channel), Fd(ends[0]), nullptr);
     raw.other.channels[channel].reset(ends[1]);
   }
   std::vector<PeerAddress> peers(2);
   for (auto& peer : peers) peer.host_name = "box";
-  raw.mesh = std::make_unique<Mesh>("world", 0, std::move(peers), std::move(sockets));
+  raw.mesh = std::make_unique<Mesh>("world", 0, std::move(peers), std::move(wire));
   return raw;
 }
 

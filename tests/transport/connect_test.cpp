@@ -58,6 +58,7 @@ class ConnectTest : public testing::TestWithParam<TransportKind> {
     PeerAddress address;
     address.host = host_token();
     address.process = "gone";
+    address.transport = GetParam();
     address.host_name = "box";
     address.unix_name = "paceline-nobody-" + random_hex(8);
     const Fd listener = listen_tcp({"127.0.0.1", 0});

@@ -4,8 +4,6 @@
 #include <cstring>
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
@@ -15,8 +13,8 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
-constexpr int kPollSliceMs = 10;
-// After so many rounds over the sockets it looks at deadlines and lets send() and receive() in.
+constexpr std::chrono::milliseconds kPollSlice{10};
+// After so many rounds over the peers it looks at deadlines and lets send() and receive() in.
 constexpr int kPumpsPerTurn = 64;
 
 Fingerprint describe_call(const PointToPointCall& call) {
@@ -42,12 +40,9 @@ std::string label(const char* what, const PointToPointCall& call) {
 
 PointToPoint::PointToPoint(Mesh& mesh)
     : mesh_(mesh),
-      wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       sends_(static_cast<std::size_t>(mesh.world_size())),
       incoming_(sends_.size()),
-      unexpected_(sends_.size()) {
-  if (!wakeup_) throw system_error("eventfd()");
-}
+      unexpected_(sends_.size()) {}
 
 PointToPoint::~PointToPoint() {
   if (thread_.joinable()) {
@@ -62,10 +57,7 @@ PointToPoint::~PointToPoint() {
                              mesh_.rank(), mesh_.name())));
 }
 
-void PointToPoint::wake() {
-  const std::uint64_t one = 1;
-  (void)!::write(wakeup_.get(), &one, sizeof one);
-}
+void PointToPoint::wake() { mesh_.wire().wake(); }
 
 WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   auto work = std::make_shared<Work>(label("send", call));
@@ -127,7 +119,7 @@ void PointToPoint::run(std::stop_token stop) {
         fail_all(cause);
       }
     }
-    wait_for_sockets();
+    wait_for_peers();
   }
 }
 
@@ -139,8 +131,8 @@ bool PointToPoint::is_pending() const {
   return pending;
 }
 
-void PointToPoint::wait_for_sockets() {
-  std::vector<pollfd> entries{{wakeup_.get(), POLLIN, 0}};
+void PointToPoint::wait_for_peers() {
+  std::vector<Interest> interests;
   bool pending = false;
   {
     const std::lock_guard lock(mutex_);
@@ -153,17 +145,16 @@ void PointToPoint::wait_for_sockets() {
       const Incoming& incoming = incoming_[index];
       const bool stalled = incoming.got == kHeaderBytes && !incoming.accepted;
       if (!stalled && !incoming.ended) events |= POLLIN;
-      if (events != 0) {
-        entries.push_back({mesh_.socket(peer, Channel::kPointToPoint), events, 0});
-      }
+      if (events != 0) interests.push_back({peer, Channel::kPointToPoint, events});
     }
   }
-  // With nothing under way a peer's end is nobody's business, and its socket would be ready for
+  // With nothing under way a peer's end is nobody's business, and its channel would be ready for
   // ever.
-  if (!pending) entries.resize(1);
-  ::poll(entries.data(), entries.size(), pending ? kPollSliceMs : -1);
-  std::uint64_t count;
-  (void)!::read(wakeup_.get(), &count, sizeof count);
+  if (pending) {
+    mesh_.wire().wait_or_wake(interests, kPollSlice);
+  } else {
+    mesh_.wire().wait_or_wake({}, {});
+  }
 }
 
 bool PointToPoint::pump() {
@@ -182,8 +173,7 @@ bool PointToPoint::pump_send(int peer) {
   if (queue.empty()) return false;
   Outgoing& message = queue.front();
   const std::size_t total = kHeaderBytes + bytes_of(message.call);
-  const ssize_t sent = send_rest(mesh_.socket(peer, Channel::kPointToPoint),
-                                 mesh_.cipher(peer, Channel::kPointToPoint), message.header,
+  const ssize_t sent = send_rest(mesh_.wire(), peer, Channel::kPointToPoint, message.header,
                                  {message.call.data, bytes_of(message.call)}, message.sent);
   if (sent < 0) {
     if (would_block(errno)) return false;
@@ -364,7 +354,7 @@ void PointToPoint::warn_of_unreceived() const {
   }
 }
 
-// Kept, half read, or still in the socket; the first of this peer.
+// Kept, half read, or still in the channel; the first of this peer.
 std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
   const auto index = static_cast<std::size_t>(peer);
   if (!unexpected_[index].empty()) return unexpected_[index].front().header;
@@ -372,9 +362,8 @@ std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
   if (incoming.receive) return {};
   if (incoming.got >= kHeaderBytes) return incoming.header;
   MessageHeader header;
-  const ssize_t got = peek_on(mesh_.socket(peer, Channel::kPointToPoint),
-                              mesh_.cipher(peer, Channel::kPointToPoint),
-                              std::as_writable_bytes(std::span(&header, 1)));
+  const ssize_t got = mesh_.wire().peek(peer, Channel::kPointToPoint,
+                                        std::as_writable_bytes(std::span(&header, 1)));
   const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
                         header.magic == MessageHeader::kMagic;
   return is_whole ? std::optional(header) : std::nullopt;

@@ -1,7 +1,7 @@
 #pragma once
 
 // send and recv. A message is matched by sender and tag, in the order of sending. One thread,
-// started by the first call, moves all of a group's messages over the point-to-point sockets, so
+// started by the first call, moves all of a group's messages over the point-to-point channels, so
 // that a send and a receive never wait for each other.
 //
 // A message that nobody asked for yet is kept, up to kMaxUnexpectedBytes per group; beyond that its
@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "paceline/collectives/backend.h"
-#include "paceline/core/fd.h"
 #include "paceline/core/owner_process.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/message.h"
@@ -81,11 +80,10 @@ class PointToPoint {
   void warn_of_unreceived() const;
   std::optional<MessageHeader> next_unreceived(int peer) const;
   void require_matching(int peer, const MessageHeader& header, const PointToPointCall& call) const;
-  void wait_for_sockets();
+  void wait_for_peers();
 
   Mesh& mesh_;
   const OwnerProcess owner_;
-  Fd wakeup_;         // eventfd
   std::mutex mutex_;  // guards everything below
   std::vector<std::deque<Outgoing>> sends_;
   std::list<Posted> receives_;

@@ -1,0 +1,49 @@
+#pragma once
+
+// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
+// to others.
+
+#include <memory>
+#include <vector>
+
+#include "paceline/core/fd.h"
+#include "paceline/transport/cipher.h"
+#include "paceline/transport/wire.h"
+
+namespace paceline {
+
+// Longer than a packet or two get lost, and than any host is too busy to answer.
+inline constexpr std::chrono::seconds kSilenceLimit{5};
+
+struct PeerSockets {
+  Fd channels[kNumChannels];
+  std::unique_ptr<Cipher> ciphers[kNumChannels];  // null: not encrypted
+};
+
+class SocketWire : public Wire {
+ public:
+  // Nobody is connected yet.
+  explicit SocketWire(int world_size);
+  void connect(int peer, Channel channel, Fd socket, std::unique_ptr<Cipher> cipher);
+  bool has(int peer, Channel channel) const { return socket(peer, channel) >= 0; }
+
+  const char* name() const override { return "tcp"; }
+  bool is_connected(int peer) const override { return has(peer, Channel::kControl); }
+  ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
+               std::span<const std::byte> rest) override;
+  ssize_t receive(int peer, Channel channel, std::span<std::byte> into) override;
+  ssize_t peek(int peer, Channel channel, std::span<std::byte> into) override;
+  void wait(std::span<Interest> interests, std::chrono::milliseconds limit) override;
+  void wait_or_wake(std::span<Interest> interests,
+                    std::optional<std::chrono::milliseconds> limit) override;
+  void wake() override;
+  int socket(int peer, Channel channel) const override;
+
+ private:
+  Cipher* cipher(int peer, Channel channel) const;
+
+  std::vector<PeerSockets> peers_;
+  const Fd wakeup_;  // eventfd
+};
+
+}  // namespace paceline

@@ -1,0 +1,62 @@
+#pragma once
+
+// How a rank's bytes get to its peers: per peer three channels, each a stream of bytes in both
+// directions that keeps its order. Nothing waits but wait(). It is made of sockets (socket_wire.h)
+// or of memory of one process (loopback/wire.h).
+//
+// Thread safety: one thread a channel may send and receive at a time.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <sys/types.h>
+
+namespace paceline {
+
+enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2 };
+inline constexpr int kNumChannels = 3;
+
+// What somebody waits for: POLLIN, POLLOUT, as poll() takes them.
+struct Interest {
+  int peer = 0;
+  Channel channel{};
+  short events = 0;
+  bool is_ready = false;  // set by wait(): events, the channel's end, or an error
+};
+
+class Wire {
+ public:
+  virtual ~Wire() = default;
+  // "tcp", "loopback".
+  virtual const char* name() const = 0;
+  // While a group forms: whether the peer's control channel stands.
+  virtual bool is_connected(int peer) const = 0;
+
+  // As sendmsg() without waiting, of the beginning of `head` and then `rest`. Whoever got EAGAIN
+  // passes the same bytes, at the same addresses, again.
+  virtual ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
+                       std::span<const std::byte> rest) = 0;
+  // As recv() without waiting; 0 where the peer has ended. -1 and EBADMSG for bytes that it did not
+  // send so.
+  virtual ssize_t receive(int peer, Channel channel, std::span<std::byte> into) = 0;
+  // The same, and the bytes stay.
+  virtual ssize_t peek(int peer, Channel channel, std::span<std::byte> into) = 0;
+
+  // Until something of it is ready, at most for `limit`; it may return earlier.
+  virtual void wait(std::span<Interest> interests, std::chrono::milliseconds limit) = 0;
+  // The same for the one thread that wake() wakes, now or at its next wait; without a limit when
+  // none is given.
+  virtual void wait_or_wake(std::span<Interest> interests,
+                            std::optional<std::chrono::milliseconds> limit) = 0;
+  virtual void wake() = 0;
+  // False when no control channel can have anything that was not there at the last call.
+  virtual bool may_have_news() { return true; }
+
+  // For passing descriptors along; -1 where the channel is no socket.
+  virtual int socket(int peer, Channel channel) const = 0;
+};
+
+}  // namespace paceline
