@@ -14,9 +14,9 @@ namespace paceline::apps {
 namespace {
 
 // torchrun's, known but not available.
-constexpr std::array<std::string_view, 11> kTorchrunOnly = {
-    "--role", "--module",       "-m",           "--no-python",         "--run-path",  "--redirects",
-    "-r",     "--start-method", "--local-addr", "--signals-to-handle", "--logs-specs"};
+constexpr std::array<std::string_view, 8> kTorchrunOnly = {
+    "--module",       "-m",           "--no-python",         "--run-path",
+    "--start-method", "--local-addr", "--signals-to-handle", "--logs-specs"};
 
 std::vector<std::string> known_names(const CLI::App& app) {
   std::vector<std::string> names;

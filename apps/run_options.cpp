@@ -39,26 +39,28 @@ int local_ranks(const Checker& checker, const std::string& text, const Topology&
   return static_cast<int>(checker.integer(flag, text, 1, kMaxLocalRanks, ", auto, cores or cpu"));
 }
 
-ConsoleStreams streams_of(const Checker& checker, const std::string& all,
+ConsoleStreams streams_of(const Checker& checker, const std::string& flag, const std::string& all,
                           const std::string& digit) {
   if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') {
-    checker.refuse("--tee", all, "0, 1 (stdout), 2 (stderr), 3 (both) or a list like 0:3,2:1");
+    checker.refuse(flag, all, "0, 1 (stdout), 2 (stderr), 3 (both) or a list like 0:3,2:1");
   }
   const int mask = digit[0] - '0';
   return {(mask & 1) != 0, (mask & 2) != 0};
 }
 
-std::vector<ConsoleStreams> parse_tee(const Checker& checker, const std::string& text, int count) {
+// One entry for each local rank.
+std::vector<ConsoleStreams> parse_streams(const Checker& checker, const std::string& flag,
+                                          const std::string& text, int count) {
   if (text.find(':') == std::string::npos) {
-    return std::vector<ConsoleStreams>(count, streams_of(checker, text, text));
+    return std::vector<ConsoleStreams>(count, streams_of(checker, flag, text, text));
   }
   std::vector<ConsoleStreams> chosen(count);
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
     const auto colon = item.find(':');
-    const long rank = checker.integer("--tee", item.substr(0, colon), 0, count - 1);
+    const long rank = checker.integer(flag, item.substr(0, colon), 0, count - 1);
     chosen[rank] =
-        streams_of(checker, text, colon == std::string::npos ? "" : item.substr(colon + 1));
+        streams_of(checker, flag, text, colon == std::string::npos ? "" : item.substr(colon + 1));
   }
   return chosen;
 }
@@ -93,7 +95,7 @@ void choose_console(const Checker& checker, const RunTexts& texts, LaunchOptions
   const bool everything = texts.all_ranks || !texts.local_ranks_filter.empty();
   options.console.assign(count, ConsoleStreams{everything, everything});
   if (!texts.tee.empty() && !texts.all_ranks) {
-    options.console = parse_tee(checker, texts.tee, count);
+    options.console = parse_streams(checker, "--tee", texts.tee, count);
   } else {
     options.show_rank_0 = !everything;
   }
@@ -104,6 +106,14 @@ void choose_console(const Checker& checker, const RunTexts& texts, LaunchOptions
     }
   }
   options.prefix_lines = everything || !texts.tee.empty();
+  if (texts.redirects.empty()) return;
+  options.redirected = parse_streams(checker, "--redirects", texts.redirects, count);
+  if (texts.tee.empty()) return;
+  const auto shown = parse_streams(checker, "--tee", texts.tee, count);
+  for (int i = 0; i < count; ++i) {  // what is teed goes both ways
+    if (shown[i].out) options.redirected[i].out = false;
+    if (shown[i].err) options.redirected[i].err = false;
+  }
 }
 
 void choose_hang_watch(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
@@ -232,6 +242,7 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
                  "Where the machines meet [master-addr:master-port]");
   machines.value("--rdzv-id", texts.rdzv_id, "ID", "",
                  "Name of the job [one machine: random; several: none]");
+  machines.value("--role", texts.role, "NAME", "default", "The ranks' ROLE_NAME");
   machines.value("--rdzv-backend", texts.rdzv_backend, "NAME", "paceline",
                  "paceline; c10d and static mean the same here");
   machines.value("--rdzv-conf", texts.rdzv_conf, "K=V,...", "",
@@ -256,6 +267,8 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
               "Show every rank, lines as \"[3] ...\" [rank 0 alone]");
   output.value("-t,--tee", texts.tee, "0-3", "",
                "Show 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,2:1");
+  output.value("-r,--redirects", texts.redirects, "0-3", "",
+               "Keep 1 stdout, 2 stderr, 3 both in the log alone; or by local rank");
   output.value("--local-ranks-filter", texts.local_ranks_filter, "LIST", "",
                "Show only these local ranks: 0,2");
 
@@ -311,6 +324,7 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   options.log_dir = texts.log_dir;
   options.timeline = texts.timeline;
   choose_console(checker, texts, options);
+  if (!texts.role.empty()) options.role = texts.role;
   options.terminal = isatty(STDOUT_FILENO) == 1;
   if (!texts.shutdown_timeout.empty()) {
     options.shutdown_timeout =

@@ -21,8 +21,9 @@ struct RunTexts {
   std::string rdzv_id, rdzv_endpoint, rdzv_backend, rdzv_conf;
   std::string max_restarts, restart_window, monitor_interval, chaos, chaos_seed;
   std::string hosts, hostfile, ssh_command, remote_paceline, export_names, start_timeout;
-  std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, local_ranks_filter,
-      shutdown_timeout, timeline, hang_timeout, hang_action, straggler_after, config;
+  std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, redirects,
+      local_ranks_filter, role, shutdown_timeout, timeline, hang_timeout, hang_action,
+      straggler_after, config;
   bool standalone = false, encrypt = false, report_bindings = false;
   bool all_ranks = false, dry_run = false, print_config = false;
 };

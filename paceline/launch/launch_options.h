@@ -51,6 +51,7 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;  // 0: a free one
   std::string run_id;
+  std::string role = "default";
   std::string version;  // of Paceline; all nodes of a job need the same
 
   std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
@@ -59,12 +60,13 @@ struct LaunchOptions {
   Binding binding;
   bool report_bindings = false;
 
-  std::string timeline;                 // the trace to write at the end; empty: none
-  std::string log_dir;                  // empty: a temporary one, removed after success
-  std::vector<ConsoleStreams> console;  // one per local rank
-  bool show_rank_0 = false;             // whole, on whichever node it runs
-  bool prefix_lines = false;            // "[3] " before every console line
-  bool terminal = false;                // the console is one; ranks only see a pipe
+  std::string timeline;                    // the trace to write at the end; empty: none
+  std::string log_dir;                     // empty: a temporary one, removed after success
+  std::vector<ConsoleStreams> console;     // one per local rank
+  bool show_rank_0 = false;                // whole, on whichever node it runs
+  std::vector<ConsoleStreams> redirected;  // kept off the console; one per local rank, or empty
+  bool prefix_lines = false;               // "[3] " before every console line
+  bool terminal = false;                   // the console is one; ranks only see a pipe
 
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 
@@ -100,9 +102,11 @@ struct LaunchOptions {
   }
   // Of a local rank and its rank in the world.
   ConsoleStreams streams_shown(int local_rank, int rank) const {
-    if (show_rank_0 && rank == 0) return {true, true};
     const auto index = static_cast<std::size_t>(local_rank);
-    return index < console.size() ? console[index] : ConsoleStreams{};
+    ConsoleStreams shown = index < console.size() ? console[index] : ConsoleStreams{};
+    if (show_rank_0 && rank == 0) shown = {true, true};
+    if (index >= redirected.size()) return shown;
+    return {shown.out && !redirected[index].out, shown.err && !redirected[index].err};
   }
 
  private:

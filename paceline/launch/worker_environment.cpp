@@ -17,7 +17,7 @@ void set_place(Environment& env, const LaunchOptions& options, const NodePlace& 
   env["LOCAL_WORLD_SIZE"] = std::to_string(options.num_local_ranks);
   env["GROUP_RANK"] = std::to_string(place.node_rank);
   env["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
-  env["ROLE_NAME"] = "default";
+  env["ROLE_NAME"] = options.role;
   env["ROLE_RANK"] = rank;
   env["ROLE_WORLD_SIZE"] = world_size;
   env["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.generation);

@@ -106,6 +106,32 @@ TEST(RunRanks, tee_and_filter_choose_what_is_shown) {
   EXPECT_THAT(sorted_lines(filter.out), ElementsAre("[0] out 0", "[2] out 2"));
 }
 
+TEST(RunRanks, redirects_keep_streams_off_the_console_and_in_the_log) {
+  const FreshDirectory logs;
+  const auto shown = [&](std::vector<std::string> options) {
+    options.insert(options.begin(),
+                   {"run", "--nproc-per-node", "2", "--log-dir", logs.file("logs")});
+    options.insert(options.end(), {"sh", "-c", "echo out $RANK; echo err $RANK >&2"});
+    const Outcome outcome = run_paceline(options);
+    const auto start = outcome.err.find("err");
+    return outcome.out + (start == std::string::npos ? "" : outcome.err.substr(start));
+  };
+  EXPECT_EQ(shown({"-r", "1"}), "err 0\n");
+  EXPECT_EQ(shown({"--redirects", "3"}), "");
+  EXPECT_EQ(shown({"--redirects=1:3"}), "out 0\nerr 0\n");
+  EXPECT_EQ(shown({"-r", "3", "-t", "0:1"}), "[0] out 0\n");  // both ways
+  EXPECT_EQ(shown({"-r", "0:2,1:3", "--local-ranks-filter", "0,1"}), "[0] out 0\n");
+  EXPECT_THAT(sorted_lines(content_of(logs.file("logs/rank-001.log"))),
+              ElementsAre("err 1", "out 1"));
+}
+
+TEST(RunRanks, a_role_is_their_role_name) {
+  const std::vector<std::string> program = {"sh", "-c", "echo $ROLE_NAME $ROLE_RANK"};
+  std::vector<std::string> arguments = {"run", "--role", "my trainer"};
+  arguments.insert(arguments.end(), program.begin(), program.end());
+  EXPECT_EQ(run_paceline(arguments).out, "my trainer 0\n");
+}
+
 TEST(RunRanks, a_success_leaves_nothing_in_the_temporary_folder) {
   PacelineProcess paceline({"run", "--nproc-per-node", "2", "true"});
   const std::string temporary = paceline.temporary();

@@ -109,7 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--rdzv-conf", "colour=red"}, "--rdzv-conf: 'colour=red' is not join_timeout"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:x"}, "--rdzv-endpoint"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h", "--master-addr", "h"}, "exclude each"},
-        Refusal{{"--role", "trainer"}, "--role is an option of torchrun"},
+        Refusal{{"--logs-specs", "x"}, "--logs-specs is an option of torchrun"},
+        Refusal{{"--redirects", "4"}, "--redirects: '4' is not 0, 1 (stdout), 2 (stderr), 3"},
+        Refusal{{"-r", "1:3"}, "--redirects: '1' is not a whole number from 0 to 0"},
         Refusal{{"--standalone", "--standalone"}, "--standalone is given twice"},
         Refusal{{"--standalone=1"}, "--standalone takes no value"}));
 
