@@ -13,6 +13,7 @@ namespace paceline::launch {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -65,8 +66,11 @@ TEST(StragglerWatch, a_rank_that_sleeps_before_each_operation_is_said_to_wait_fo
   EXPECT_EQ(text.find("keeps the others"), text.rfind("keeps the others"));
 }
 
-TEST(StragglerWatch, equal_ranks_have_none) {
-  EXPECT_THAT(said_about("counts"), Not(HasSubstr("keeps the others waiting")));
+// Whatever else runs on this machine may hold one of them up, but then that is what is said.
+TEST(StragglerWatch, equal_ranks_have_none_of_their_own_making) {
+  EXPECT_THAT(said_about("counts"), AnyOf(Not(HasSubstr("keeps the others waiting")),
+                                          HasSubstr("probable cause: other load on its cpus"),
+                                          HasSubstr("probable cause: throttled")));
 }
 
 }  // namespace
