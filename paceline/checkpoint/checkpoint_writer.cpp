@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -51,9 +52,7 @@ void CheckpointWriter::Staging::copy(const Snapshot& snapshot) {
 
 CheckpointWriter::CheckpointWriter(CheckpointDirectory& directory,
                                    std::shared_ptr<Timeline> timeline)
-    : directory_(directory), timeline_(std::move(timeline)) {
-  thread_ = start_thread("paceline-ckpt", [this](std::stop_token stop) { work(stop); });
-}
+    : directory_(directory), timeline_(std::move(timeline)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   std::unique_lock lock(mutex_);
@@ -75,7 +74,17 @@ void CheckpointWriter::save(std::int64_t step, const Snapshot& snapshot) {
   staging_.copy(snapshot);
   step_ = step;
   lock.unlock();
-  changed_.notify_all();
+  // A thread for each save: one that waited at a lower priority would be the last to end of a
+  // process that is killed, and give its memory back at that priority.
+  try {
+    thread_ = start_thread("paceline-ckpt", [this, step] { work(step); });
+  } catch (const std::system_error& problem) {
+    lock.lock();
+    step_.reset();
+    throw Error(ErrorCode::kSystem, fmt::format("starting the thread that writes the checkpoint of "
+                                                "step {}: {}",
+                                                step, problem.what()));
+  }
 }
 
 std::optional<Error> CheckpointWriter::take_error() {
@@ -93,18 +102,15 @@ void CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [&] { return !step_; });
 }
 
-void CheckpointWriter::work(std::stop_token stop) {
+void CheckpointWriter::work(std::int64_t step) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowerPriority);
-  std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [&] { return step_.has_value(); })) {
-    const std::int64_t step = *step_;
-    lock.unlock();
-    const auto error = write(step);
-    lock.lock();
+  const auto error = write(step);
+  {
+    const std::lock_guard lock(mutex_);
     if (error && !error_) error_ = error;
     step_.reset();
-    changed_.notify_all();
   }
+  changed_.notify_all();
 }
 
 std::optional<Error> CheckpointWriter::write(std::int64_t step) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Saves into a CheckpointDirectory off the training thread: the snapshot is copied, the caller goes
-// on, and a thread computes digests, writes and waits for the disk.
+// on, and a thread of its own computes digests, writes and waits for the disk.
 //
 // At most one save is under way; one that comes earlier waits for it, and says so. So a checkpoint
 // on the disk is never older than the last but one, and a kill at any moment leaves what the
@@ -64,7 +64,7 @@ class CheckpointWriter {
   };
 
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
-  void work(std::stop_token stop);
+  void work(std::int64_t step);
   std::optional<Error> write(std::int64_t step);
 
   CheckpointDirectory& directory_;
@@ -72,10 +72,10 @@ class CheckpointWriter {
   Staging staging_;  // the thread's while a save is under way, else the caller's
 
   std::mutex mutex_;  // guards everything below
-  std::condition_variable_any changed_;
+  std::condition_variable changed_;
   std::optional<std::int64_t> step_;  // of the save under way
   std::optional<Error> error_;
-  std::jthread thread_;
+  std::jthread thread_;  // of the last save
 };
 
 }  // namespace paceline
