@@ -539,9 +539,10 @@ TEST_P(MatchTest, one_call_too_many_says_who_left) {
   EXPECT_LT(Clock::now() - begin, kLimit);
   for (int rank = 0; rank < world(); ++rank) {
     const auto& error = results[static_cast<std::size_t>(rank)].error;
-    ASSERT_EQ(error.has_value(), rank == odd) << "rank " << rank;
-    if (!error) continue;
-    EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
+    // A rank that is slow to finish the first call may hear of the failure of the second.
+    if (rank != odd && !error) continue;
+    ASSERT_TRUE(error) << "rank " << rank;
+    EXPECT_EQ(error->code(), rank == odd ? ErrorCode::kPeerLost : ErrorCode::kAborted);
     EXPECT_THAT(error->what(), HasSubstr("has left the group"));
   }
 }

@@ -44,6 +44,9 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
   std::ofstream(directory_.file("hosts"), std::ios::app) << "127.0.0.1 head.job\n";
   for (const auto& node : nodes) {
     const Outcome outcome = node->wait();
+    if (outcome.err.find("unshare: ") != std::string::npos) {
+      GTEST_SKIP() << "no file system with other names here: " << outcome.err;
+    }
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("the address 'head.job' does not resolve"));
     EXPECT_THAT(outcome.err, HasSubstr("trying again for up to 600 s"));
