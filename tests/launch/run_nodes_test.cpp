@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include "tests/launch/job_nodes.h"
@@ -43,7 +44,10 @@ TEST_F(RunNodes, a_node_rank_that_is_taken_is_refused) {
   const auto first = start_first("3", "true", {"--node-rank", "0"});
   const auto one = start("3", "true", {"--node-rank", "1"});
   const auto twin = start("3", "true", {"--node-rank", "1"});
-  // Whichever came second is refused; the other one waits with the first for node 2.
+  // Whichever comes second is refused; the other one waits with the first for node 2.
+  const auto ends = open_pidfds({std::to_string(one->pid()), std::to_string(twin->pid())});
+  pollfd entries[2] = {{ends[0].get(), POLLIN, 0}, {ends[1].get(), POLLIN, 0}};
+  ASSERT_EQ(::poll(entries, 2, 20'000), 1) << "both were taken in";
   const auto last = start("3", "true", {"--node-rank", "2"});
   EXPECT_EQ(first->wait().exit_code, 0);
   last->wait();
