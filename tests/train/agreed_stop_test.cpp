@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "paceline/train/checkpointer.h"
@@ -21,6 +22,8 @@
 
 namespace paceline::train {
 namespace {
+
+using testing::AnyOf;
 
 using namespace std::chrono_literals;
 
@@ -99,7 +102,7 @@ TEST(AgreedStopOfATraining, no_sample_is_lost_or_seen_twice_and_the_weights_have
   const FreshDirectory interrupted;
   std::string answer;
   int num_stops = 0;
-  for (int start = 0; start < 40 && answer != expected; ++start) {
+  for (int start = 0; start < 40 && (start == 0 || answer.starts_with("stopped")); ++start) {
     harness::SharedCounter steps;
     answer = answers(harness::run_process_ranks(
         2, [&](ProcessGroup& group) { return run_on(group, interrupted, steps); }, {},
@@ -114,7 +117,10 @@ TEST(AgreedStopOfATraining, no_sample_is_lost_or_seen_twice_and_the_weights_have
         }));
     num_stops += answer.starts_with("stopped") ? 1 : 0;
   }
-  EXPECT_EQ(answer, expected);
+  // A stop after the very last step leaves nothing but the end of the epoch to continue: then both
+  // ranks have what rank 0 saved.
+  const std::string first = expected.substr(0, expected.find('|'));
+  EXPECT_THAT(answer, AnyOf(expected, first + "|" + first));
   EXPECT_GE(num_stops, 2);
   EXPECT_EQ(SampleLog::read(interrupted), SampleLog::read(straight));
 }
