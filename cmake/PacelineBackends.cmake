@@ -14,7 +14,7 @@ set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and im
 
 set(PACELINE_BACKENDS "")
 set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/library_list.cpp backends/mean.cpp
-  backends/poll_until.cpp)
+  backends/poll_until.cpp backends/wait_for_keys.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 
 # One target for the includes and definitions of all leaves.

@@ -10,6 +10,7 @@
 #include "paceline/collectives/backends/library_list.h"
 #include "paceline/collectives/backends/mean.h"
 #include "paceline/collectives/backends/poll_until.h"
+#include "paceline/collectives/backends/wait_for_keys.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
 #include "paceline/tensor/tensor_view.h"
@@ -52,18 +53,7 @@ class StoreOfC10d : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
   std::int64_t getNumKeys() override { return store_->num_keys(); }
   void wait(const std::vector<std::string>& keys) override {
-    constexpr milliseconds kSlice(50);
-    while (!store_->check(keys)) {
-      mesh_.throw_if_failed();
-      if (deadline_.expired()) {
-        fail(ErrorCode::kTimeout, "a rank did not come to connect with c10d's process group");
-      }
-      try {
-        store_->wait(keys, kSlice);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kTimeout) throw;
-      }
-    }
+    wait_for_keys(*store_, keys, mesh_, deadline_, "c10d");
   }
   // c10d's own limit would count anew for each wait; the group's stands.
   void wait(const std::vector<std::string>& keys, const milliseconds& /*timeout*/) override {

@@ -1,16 +1,8 @@
 #include "paceline/collectives/backends/gloo/gloo_store.h"
 
-#include <algorithm>
-
-#include "paceline/core/check.h"
+#include "paceline/collectives/backends/wait_for_keys.h"
 
 namespace paceline {
-namespace {
-
-// How often a wait for the store looks whether a peer has died.
-constexpr std::chrono::milliseconds kSlice{50};
-
-}  // namespace
 
 void GlooStore::set(const std::string& key, const std::vector<char>& data) {
   context_.store->set(key, std::string(data.begin(), data.end()));
@@ -23,18 +15,7 @@ std::vector<char> GlooStore::get(const std::string& key) {
 }
 
 void GlooStore::wait(const std::vector<std::string>& keys) {
-  while (!context_.store->check(keys)) {
-    context_.mesh.throw_if_failed();
-    if (context_.deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: a rank of group {} did not come to connect with Gloo",
-           context_.rank, context_.group);
-    }
-    try {
-      context_.store->wait(keys, kSlice);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kTimeout) throw;
-    }
-  }
+  wait_for_keys(*context_.store, keys, context_.mesh, context_.deadline, "Gloo");
 }
 
 // Gloo's own limit would be 30 s; the group's stands.
