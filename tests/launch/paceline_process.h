@@ -26,6 +26,11 @@ struct Outcome {
 
 class PacelineProcess {
  public:
+#ifdef __SANITIZE_THREAD__
+  static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(120);
+#else
+  static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(30);
+#endif
   using Variables = std::map<std::string, std::string>;
 
   // `command` is the program; the one of this build unless another is named.
@@ -45,7 +50,7 @@ class PacelineProcess {
   // lines. Throws Error(kTimeout).
   std::vector<std::string> wait_for_lines(const std::string& start, std::size_t count);
   // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when it does not come.
-  Outcome wait(std::chrono::milliseconds limit = std::chrono::seconds(30));
+  Outcome wait(std::chrono::milliseconds limit = kLimit);
 
  private:
   bool read_some(int which, Deadline deadline);
