@@ -80,6 +80,24 @@ bool has_counts(Op op) {
   return op == Op::kAllGatherV || op == Op::kReduceScatterV || op == Op::kAllToAllV;
 }
 
+std::optional<std::size_t> in_place_offset(const Collective& call, int rank) {
+  switch (call.op) {
+    case Op::kGather:
+    case Op::kScatter:
+    case Op::kAllGather:
+    case Op::kReduceScatter:
+      return call.count * static_cast<std::size_t>(rank);
+    case Op::kAllGatherV:
+    case Op::kReduceScatterV:
+      return std::accumulate(call.counts.begin(), call.counts.begin() + rank, std::size_t{0});
+    case Op::kAllToAll:
+    case Op::kAllToAllV:
+      return {};
+    default:
+      return 0;
+  }
+}
+
 std::size_t input_count(const Collective& call, int rank, int world_size) {
   const auto world = static_cast<std::size_t>(world_size);
   switch (call.op) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,11 +60,16 @@ struct Collective {
   int root = 0;
   std::size_t count = 0;
   const std::byte* input = nullptr;     // null where this rank gives nothing
-  std::byte* output = nullptr;          // null where this rank gets nothing; may equal input
+  std::byte* output = nullptr;          // null where this rank gets nothing
   Device device = Device::kCpu;         // of input and output
   std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
   std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
 };
+
+// How far into the longer of a rank's two buffers the shorter one begins when they share memory, in
+// elements: a rank's own block, or the beginning. Nothing where they must lie apart, as those of
+// all_to_all.
+std::optional<std::size_t> in_place_offset(const Collective& call, int rank);
 
 // Elements that this rank's input and output hold.
 std::size_t input_count(const Collective& call, int rank, int world_size);

@@ -189,11 +189,25 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
         "rank {}: {}: a buffer is null", rank_, op);
   require_supported(call);
-  if (call.op == Op::kAllToAll || call.op == Op::kAllToAllV) {
-    const bool apart =
-        input.data + input.bytes() <= output.data || output.data + output.bytes() <= input.data;
-    check(apart || call.count == 0, "rank {}: {}: input and output overlap", rank_, op);
-  }
+  if (needed_in > 0 && needed_out > 0) require_apart_or_in_place(call, input, output);
+}
+
+// Peers read an input while this rank writes its output.
+void ProcessGroup::require_apart_or_in_place(const Collective& call, ConstBuffer input,
+                                             Buffer output) const {
+  const std::byte* const in = input.data;
+  const std::byte* const out = output.data;
+  if (in + input.bytes() <= out || out + output.bytes() <= in) return;
+  const auto op = name_of(call.op);
+  const auto offset = in_place_offset(call, rank_);
+  check(offset.has_value(), "rank {}: {}: input and output overlap; give it separate buffers",
+        rank_, op);
+  const std::size_t bytes = *offset * size_of(call.dtype);
+  const bool in_place = input.bytes() > output.bytes() ? in + bytes == out : out + bytes == in;
+  check(in_place,
+        "rank {}: {}: input and output overlap; the shorter one must begin {} elements into the "
+        "longer one, or they must lie apart",
+        rank_, op, *offset);
 }
 
 void ProcessGroup::require_supported(const Collective& call) const {

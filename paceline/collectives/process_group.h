@@ -112,6 +112,9 @@ class ProcessGroup {
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
 
+  // Buffers of one call lie apart, unless it says how they may share memory; anything else is
+  // Error(kInvalid).
+
   // In place, or from `input` to `output` of the same count.
   void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {});
@@ -138,12 +141,13 @@ class ProcessGroup {
   WorkPtr gather_async(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
 
   // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
-  // pass an empty input.
+  // pass an empty input. `output` may be root's own block of `input`.
   void scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
   WorkPtr scatter_async(ConstBuffer input, Buffer output, int root,
                         const CallOptions& options = {});
 
   // Rank r gets the reduction of everybody's block r: input.count == output.count * world_size.
+  // `output` may be this rank's block of `input`, whose other blocks stay as they are.
   void reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
                       const CallOptions& options = {});
   WorkPtr reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
@@ -262,6 +266,7 @@ class ProcessGroup {
                       int root, ReduceOp reduce_op);
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(const char* what) const;
+  void require_apart_or_in_place(const Collective& call, ConstBuffer input, Buffer output) const;
   void require_supported(const Collective& call) const;
   PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
                                 const CallOptions& options) const;

@@ -2,6 +2,7 @@
 
 #include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/check.h"
+#include "paceline/core/deadline.h"
 
 namespace paceline {
 namespace {
@@ -28,7 +29,8 @@ void Work::wait() {
 
 void Work::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  if (!completed_.wait_for(lock, timeout, [&] { return done_; })) {
+  const auto end = Deadline::after(timeout).moment();
+  if (!completed_.wait_until(lock, end, [&] { return done_; })) {
     fail(ErrorCode::kTimeout, "{} is not complete after {} ms", description_, timeout.count());
   }
   throw_error();

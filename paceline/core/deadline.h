@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 namespace paceline {
 
@@ -13,10 +14,16 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `timeout` from now. Anything beyond about 30 years is never().
-  static Deadline after(std::chrono::nanoseconds timeout) {
-    const auto now = Clock::now();
-    return timeout > kLongest ? never() : Deadline(now + timeout);
+  // `timeout` from now, of any unit and length: beyond about 30 years it is never(), below zero it
+  // is now. From one second on it may be up to 10 ms more, so that small collectives need not read
+  // the clock to the nanosecond.
+  template <class Rep, class Period>
+  static Deadline after(std::chrono::duration<Rep, Period> timeout) {
+    const std::chrono::duration<double> seconds = timeout;  // no unit overflows there
+    if (seconds > kLongest) return never();
+    if (seconds < std::chrono::seconds(0)) return Deadline(Clock::now());
+    const auto now = seconds < kCoarse ? Clock::now() : last_tick() + kTick;
+    return Deadline(now + std::chrono::duration_cast<std::chrono::nanoseconds>(timeout));
   }
   static Deadline never() { return Deadline(Clock::time_point::max()); }
 
@@ -39,6 +46,17 @@ class Deadline {
 
  private:
   static constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365 * 30);
+  static constexpr std::chrono::nanoseconds kCoarse = std::chrono::seconds(1);
+  static constexpr std::chrono::nanoseconds kTick = std::chrono::milliseconds(10);  // the longest
+
+  // When the kernel last counted its clock on, at most a tick ago.
+  static Clock::time_point last_tick() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    return Clock::time_point(std::chrono::seconds(time.tv_sec) +
+                             std::chrono::nanoseconds(time.tv_nsec));
+  }
+
   explicit Deadline(Clock::time_point moment) : moment_(moment) {}
   Clock::time_point moment_;
 };

@@ -9,6 +9,7 @@ set(SOURCES
   log.cpp
   network_interface.cpp
   owner_process.cpp
+  record_clock.cpp
   secret.cpp
   socket.cpp
   topology.cpp)

@@ -56,7 +56,7 @@ void CoordinatorHost::accept_some() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     Fd socket;
     try {
-      socket = accept_connection(listener_, Deadline::after({}));
+      socket = accept_connection(listener_, Deadline::after(std::chrono::milliseconds(0)));
     } catch (const Error& error) {
       log::warning(fmt::format("the job's coordinator cannot take a connection: {}", error.what()));
     }

@@ -63,7 +63,7 @@ class CoordinatorSearch {
   Deadline give_up_;
   std::string cause_;   // why the last attempt failed
   bool named_ = false;  // the endpoint's name has an address
-  Deadline look_up_at_ = Deadline::after({});
+  Deadline look_up_at_ = Deadline::after(std::chrono::milliseconds(0));
   std::string address_;
   Endpoint current_;  // of the coordinator that was found last
   Endpoint stand_in_;

@@ -47,7 +47,7 @@ void Rehearsal::apply(const ChaosPlan::Action& action, Generation& running) {
 
 Deadline Rehearsal::next_deadline(bool running) const {
   if (!active_ || !running) return Deadline::never();
-  if (!started_) return Deadline::after({});
+  if (!started_) return Deadline::after(std::chrono::milliseconds(0));
   const double next = plan_.next_moment();
   const Deadline step =
       plan_.waits_for_steps() ? Deadline::after(kStepInterval) : Deadline::never();

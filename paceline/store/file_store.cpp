@@ -61,12 +61,12 @@ class LogLock {
 }  // namespace
 
 FileStore::FileStore(std::string path, std::chrono::milliseconds timeout)
-    : timeout_(timeout), log_(std::move(path), store_deadline(timeout)) {}
+    : timeout_(timeout), log_(std::move(path), Deadline::after(timeout)) {}
 
 template <class Body>
 auto FileStore::locked(Body body) {
   const std::lock_guard thread_lock(mutex_);
-  LogLock lock(log_, contents_, store_deadline(timeout()));
+  LogLock lock(log_, contents_, Deadline::after(timeout()));
   log_.replay(contents_);
   auto result = body();
   lock.finish();
@@ -135,7 +135,7 @@ void FileStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 std::vector<std::string> FileStore::multi_get(const std::vector<std::string>& keys,
                                               std::chrono::milliseconds timeout) {
   check_keys(keys);
-  const auto deadline = store_deadline(timeout);
+  const auto deadline = Deadline::after(timeout);
   const FileWatch watch(log_.path());  // before the first look, so that no change falls between
   for (;;) {
     std::vector<std::string> values;

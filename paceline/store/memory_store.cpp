@@ -76,7 +76,7 @@ void MemoryStore::multi_set(const std::vector<std::string>& keys,
 void MemoryStore::wait_for(std::unique_lock<std::mutex>& lock, const std::vector<std::string>& keys,
                            std::chrono::milliseconds timeout) {
   check_keys(keys);
-  const auto deadline = store_deadline(timeout);
+  const auto deadline = Deadline::after(timeout);
   const bool complete =
       changed_.wait_until(lock, deadline.moment(), [&] { return contents_.missing(keys).empty(); });
   if (!complete) throw missing_keys_error(contents_.missing(keys), timeout);

@@ -13,12 +13,6 @@ constexpr std::size_t kShownKeys = 8;
 
 }  // namespace
 
-Deadline store_deadline(std::chrono::milliseconds timeout) {
-  using std::chrono::hours;
-  const std::chrono::milliseconds longest = hours(24 * 365 * 29);
-  return Deadline::after(std::clamp(timeout, std::chrono::milliseconds(0), longest));
-}
-
 std::string quote_key(const std::string& key) {
   std::string shown;
   for (const char c : key.substr(0, kShownBytes)) {

@@ -11,9 +11,6 @@
 
 namespace paceline {
 
-// `timeout` from now; a negative one has already passed, a huge one never does.
-Deadline store_deadline(std::chrono::milliseconds timeout);
-
 // A key for messages: quoted, shortened, without bytes that a terminal would interpret.
 std::string quote_key(const std::string& key);
 // At most eight of them, then how many more.

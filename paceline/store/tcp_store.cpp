@@ -47,7 +47,7 @@ StoreReply receive_reply(const Fd& connection, Deadline deadline) {
 
 TcpStore::TcpStore(Endpoint endpoint, const Secret& secret, std::chrono::milliseconds timeout)
     : endpoint_(std::move(endpoint)), secret_(secret), timeout_(timeout) {
-  Fd first = connect_until(store_deadline(timeout), false);
+  Fd first = connect_until(Deadline::after(timeout), false);
   local_address_ = paceline::local_address(first);
   keep_connection(std::move(first));
 }
@@ -112,7 +112,7 @@ StoreReply TcpStore::call(const StoreRequest& request, std::chrono::milliseconds
     paceline::check(value.size() <= kMaxValueBytes, "a store's value has up to {} bytes, not {}",
                     kMaxValueBytes, value.size());
   }
-  auto reply = exchange(request, store_deadline(limit));
+  auto reply = exchange(request, Deadline::after(limit));
   if (reply.status == 0) return reply;
   const bool known = reply.status <= 1 + static_cast<int>(ErrorCode::kSystem);
   if (!known) {

@@ -97,12 +97,12 @@ static_assert(offsetof(File, groups) == 2048 && offsetof(File, operations) == 20
 
 // The check word of a record whose words are given, its own half of the last one taken as 0. The
 // products are independent of each other, so that a record costs a few nanoseconds.
-constexpr std::uint32_t check_of(std::array<std::uint64_t, kNumWords> words) {
+constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& words) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-  words.back() &= 0xffffffff;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    sum += (words[i] + kOdd * i) * (kOdd * (2 * i + 1));
+    const std::uint64_t word = i + 1 < words.size() ? words[i] : words[i] & 0xffffffff;
+    sum += (word + kOdd * i) * (kOdd * (2 * i + 1));
   }
   return static_cast<std::uint32_t>(sum ^ sum >> 32);
 }

@@ -18,6 +18,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/host.h"
+#include "paceline/core/record_clock.h"
 #include "paceline/telemetry/flight_layout.h"
 
 namespace paceline {
@@ -33,10 +34,6 @@ std::int64_t read_clock(clockid_t clock) noexcept {
   timespec now{};
   clock_gettime(clock, &now);
   return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-}
-
-std::uint64_t monotonic() noexcept {
-  return static_cast<std::uint64_t>(read_clock(CLOCK_MONOTONIC));
 }
 
 std::uint32_t this_thread() noexcept {
@@ -109,15 +106,34 @@ std::string path_in(const FlightOptions& options) {
   return options.directory + "/" + flight_file_name(options.rank);
 }
 
-// Requires: `place` is claimed. Makes it whole and lets it go. Others may look at its stamp
-// meanwhile, so that is only touched as an atomic.
-void seal(Operation& place) noexcept {
+// A record is put together in words and stored by words: bytes stored one by one and read again as
+// words for the check would wait for the store buffer, three times as long as all the rest.
+using Words = std::array<std::uint64_t, flight::kNumWords>;
+
+Words words_of(const Operation& place) noexcept {
+  Words words;
+  std::memcpy(words.data(), &place, sizeof place);
+  return words;
+}
+
+// Sets the field at `offset` of an Operation.
+template <class T>
+[[gnu::always_inline]] inline void put(Words& words, std::size_t offset, T value) noexcept {
+  constexpr auto kMask = ~std::uint64_t{0} >> (64 - 8 * sizeof(T));
+  const std::size_t shift = offset % sizeof(std::uint64_t) * 8;
+  auto& word = words[offset / sizeof(std::uint64_t)];
+  word = (word & ~(kMask << shift)) | (static_cast<std::uint64_t>(value) & kMask) << shift;
+}
+
+// Requires: `place` is claimed. Makes it what `words` say and lets it go. Others may look at its
+// stamp meanwhile, so that is only touched as an atomic.
+[[gnu::always_inline]] inline void seal(Operation& place, Words& words) noexcept {
   const std::uint64_t stamp = Word(place.stamp).load(std::memory_order_relaxed) + 1;
-  std::array<std::uint64_t, flight::kNumWords> words;
   words[0] = stamp;
-  std::memcpy(&words[1], reinterpret_cast<const std::byte*>(&place) + sizeof stamp,
-              sizeof place - sizeof stamp);
-  place.check = flight::check_of(words);
+  put(words, offsetof(Operation, check), flight::check_of(words));
+  auto* const to = reinterpret_cast<std::byte*>(&place);
+  for (std::size_t i = 1; i < words.size(); ++i)
+    std::memcpy(to + i * sizeof words[i], &words[i], sizeof words[i]);
   Word(place.stamp).store(stamp, std::memory_order_release);
 }
 
@@ -147,7 +163,7 @@ void FlightRecorder::describe_process() {
   header.pid = getpid();
   const auto self = process_status(getpid());
   header.process_start = self ? self->start_ticks : 0;
-  header.opened = monotonic();
+  header.opened = record_time();
   header.opened_wall = read_clock(CLOCK_REALTIME);
   put_text(header.boot, boot_id());
   put_text(header.pid_namespace, pid_namespace());
@@ -225,25 +241,24 @@ FlightTicket FlightRecorder::begin(const FlightCall& call, FlightState state,
     drop();
     return {};
   }
-  place.entered = monotonic();
-  place.entered_wall = read_clock(CLOCK_REALTIME_COARSE);
-  place.started = state == FlightState::kStarted ? place.entered : 0;
-  place.ended = 0;
-  place.count = call.count;
-  place.group_hash = call.group_hash;
-  place.group = call.group;
-  place.sequence = sequence;
-  place.peer = call.peer;
-  place.tag = call.tag;
-  place.thread = this_thread();
-  place.op = call.op;
-  place.dtype = static_cast<std::uint8_t>(call.dtype);
-  place.reduce_op = call.reduce_op;
-  place.state = static_cast<std::uint8_t>(state);
-  place.error = 0;
-  place.asynchronous = call.asynchronous ? 1 : 0;
-  place.reserved = 0;
-  seal(place);
+  const std::uint64_t now = record_time();
+  Words words{};
+  put(words, offsetof(Operation, entered), now);
+  put(words, offsetof(Operation, entered_wall), read_clock(CLOCK_REALTIME_COARSE));
+  put(words, offsetof(Operation, started), state == FlightState::kStarted ? now : 0);
+  put(words, offsetof(Operation, count), call.count);
+  put(words, offsetof(Operation, group_hash), call.group_hash);
+  put(words, offsetof(Operation, group), call.group);
+  put(words, offsetof(Operation, sequence), sequence);
+  put(words, offsetof(Operation, peer), call.peer);
+  put(words, offsetof(Operation, tag), call.tag);
+  put(words, offsetof(Operation, thread), this_thread());
+  put(words, offsetof(Operation, op), call.op);
+  put(words, offsetof(Operation, dtype), static_cast<std::uint8_t>(call.dtype));
+  put(words, offsetof(Operation, reduce_op), call.reduce_op);
+  put(words, offsetof(Operation, state), static_cast<std::uint8_t>(state));
+  put(words, offsetof(Operation, asynchronous), static_cast<std::uint8_t>(call.asynchronous));
+  seal(place, words);
   return ticket;
 }
 
@@ -264,19 +279,26 @@ Operation* FlightRecorder::claim(FlightTicket ticket) noexcept {
 void FlightRecorder::start(FlightTicket ticket, std::uint32_t sequence) noexcept {
   Operation* const place = claim(ticket);
   if (place == nullptr) return;
-  place->started = monotonic();
-  place->sequence = sequence;
-  place->thread = this_thread();
-  place->state = static_cast<std::uint8_t>(FlightState::kStarted);
-  seal(*place);
+  Words words = words_of(*place);
+  // Another thread may have called, whose clock differs a little.
+  put(words, offsetof(Operation, started), std::max(record_time(), place->entered));
+  put(words, offsetof(Operation, sequence), sequence);
+  put(words, offsetof(Operation, thread), this_thread());
+  put(words, offsetof(Operation, state), static_cast<std::uint8_t>(FlightState::kStarted));
+  seal(*place, words);
 }
 
 void FlightRecorder::finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept {
   Operation* const place = claim(ticket);
   if (place == nullptr) return;
-  place->ended = monotonic();
-  place->state = static_cast<std::uint8_t>(error ? FlightState::kFailed : FlightState::kDone);
-  place->error = error ? static_cast<std::uint8_t>(1 + static_cast<int>(*error)) : 0;
+  const std::uint64_t begin = std::max(place->entered, place->started);
+  const std::uint64_t end = std::max(record_time(), begin);
+  const auto state = error ? FlightState::kFailed : FlightState::kDone;
+  const int code = error ? 1 + static_cast<int>(*error) : 0;
+  Words words = words_of(*place);
+  put(words, offsetof(Operation, ended), end);
+  put(words, offsetof(Operation, state), static_cast<std::uint8_t>(state));
+  put(words, offsetof(Operation, error), static_cast<std::uint8_t>(code));
   if (options_.timeline) {
     options_.timeline->add(SpanOperation{.op = place->op,
                                          .dtype = place->dtype,
@@ -285,9 +307,9 @@ void FlightRecorder::finish(FlightTicket ticket, std::optional<ErrorCode> error)
                                          .group = place->group,
                                          .peer = place->peer,
                                          .failed = error.has_value()},
-                           {place->started != 0 ? place->started : place->entered, place->ended});
+                           {begin, end});
   }
-  seal(*place);
+  seal(*place, words);
 }
 
 void FlightRecorder::note_failure(std::string_view text) noexcept {

@@ -227,6 +227,48 @@ void all_gather_in_place_and_in_symmetric_memory(ProcessGroup& group) {
   }
 }
 
+// In `memory`, which has room for a block of `count` elements for each rank.
+void use_own_blocks(ProcessGroup& group, std::span<float> memory, std::size_t count) {
+  SCOPED_TRACE(count);
+  const auto self = static_cast<std::size_t>(group.rank());
+  const auto all = memory.first(count * ranks_of(group));
+  const auto own = all.subspan(self * count, count);
+  const auto input = values<float>(group.rank(), all.size());
+  const auto is_own = [&](std::size_t i) { return i / count == self; };
+
+  std::copy(input.begin(), input.end(), all.begin());
+  group.reduce_scatter(all, own);
+  ASSERT_EQ(std::vector<float>(own.begin(), own.end()),
+            total<float>(group.world_size(), count, self * count));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (is_own(i)) continue;
+    ASSERT_EQ(all[i], input[i]) << "element " << i;
+  }
+  for (int root = 0; root < group.world_size(); ++root) {
+    const bool is_root = group.rank() == root;
+    const auto given = values<float>(root, all.size());
+    if (is_root) std::copy(given.begin(), given.end(), all.begin());
+    group.scatter(is_root ? ConstBuffer(all) : ConstBuffer(), own, root);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!is_root && !is_own(i)) continue;
+      ASSERT_EQ(all[i], given[i]) << "element " << i;
+    }
+    group.gather(own, is_root ? Buffer(all) : Buffer(), root);
+    if (!is_root) continue;
+    ASSERT_EQ(std::vector<float>(all.begin(), all.end()), given);
+  }
+}
+
+void own_blocks_may_be_input_or_output(ProcessGroup& group) {
+  constexpr std::size_t kMost = 30'000;
+  const auto buffer = group.allocate_symmetric(kMost * ranks_of(group) * sizeof(float));
+  std::vector<float> plain(kMost * ranks_of(group));
+  for (const std::size_t count : {std::size_t(3), std::size_t(2'000), kMost}) {
+    use_own_blocks(group, buffer.as<float>(), count);
+    use_own_blocks(group, plain, count);
+  }
+}
+
 void reduce_scatter_and_all_to_all(ProcessGroup& group) {
   const auto self = static_cast<std::size_t>(group.rank());
   for (const std::size_t count : kBlockCounts) {
@@ -425,6 +467,7 @@ constexpr Check kChecks[] = {
     {"broadcast_and_reduce_with_every_root", broadcast_and_reduce_with_every_root},
     {"gathers_and_scatters", gathers_and_scatters},
     {"all_gather_in_place_and_in_symmetric_memory", all_gather_in_place_and_in_symmetric_memory},
+    {"own_blocks_may_be_input_or_output", own_blocks_may_be_input_or_output},
     {"reduce_scatter_and_all_to_all", reduce_scatter_and_all_to_all},
     {"every_type_is_moved", every_type_is_moved},
     {"messages_go_round", messages_go_round},

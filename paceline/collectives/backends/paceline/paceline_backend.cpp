@@ -57,6 +57,16 @@ Hosts hosts_of(const Mesh& mesh) {
 
 }  // namespace
 
+template <class Operation>
+void PacelineBackend::guarded(Operation&& operation) {
+  if (mesh_->failed()) mesh_->throw_if_failed();
+  try {
+    operation();
+  } catch (...) {
+    rethrow_aborting();
+  }
+}
+
 PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options,
                                  Deadline deadline)
     : mesh_(std::move(mesh)),
@@ -166,10 +176,10 @@ bool PacelineBackend::is_symmetric(ConstBuffer buffer) const {
   return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
 }
 
-void PacelineBackend::guarded(const std::function<void()>& operation) {
-  if (mesh_->failed()) mesh_->throw_if_failed();
+// Of what is being caught the other ranks hear.
+void PacelineBackend::rethrow_aborting() {
   try {
-    operation();
+    throw;
   } catch (const Error& error) {
     abort(error);
     throw;

@@ -3,7 +3,6 @@
 // The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
 // group that spans hosts; all types and operations.
 
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -53,7 +52,9 @@ class PacelineBackend : public Backend {
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
   // Runs a collective; its error ends the group and is told to all ranks.
-  void guarded(const std::function<void()>& operation);
+  template <class Operation>
+  void guarded(Operation&& operation);
+  [[noreturn]] void rethrow_aborting();
 
   const std::unique_ptr<Mesh> mesh_;
   // Owners: this and every SymmetricBuffer.

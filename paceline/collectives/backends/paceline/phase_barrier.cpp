@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include <sched.h>
+#include <xxhash.h>
 
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/core/check.h"
@@ -34,6 +35,8 @@ void PhaseBarrier::announce(const Announcement& announcement) {
   sequence_ = announcement.fingerprint.sequence;
   warned_ = false;
   auto& own = block(mesh_.rank());
+  digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
+  own.digests[sequence_ & 1] = digest_;
   own.announcements[sequence_ & 1] = announcement;
   own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
                         static_cast<std::uint8_t>(announcement.fingerprint.op),

@@ -37,9 +37,11 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
-// two collectives ahead.
+// two collectives ahead. A digest of what they are about lies beside the phase, so that peers who
+// need no more fetch one cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
+  std::uint64_t digests[2];
   alignas(128) std::atomic<std::uint32_t> sleepers;
   alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
   alignas(128) Announcement announcements[2];
@@ -52,7 +54,9 @@ class PhaseBarrier {
 
   // Says what this rank is about to do. Call before the first arrive_and_wait() of a collective.
   void announce(const Announcement& announcement);
-  // The peers' announcements of the collective announced last. Requires: passed a phase since.
+  // Whether a peer announced the same fingerprint (but for one chance in 2^64); what it announced.
+  // Of the collective announced last. Requires: passed a phase since.
+  bool agrees(int rank) const { return block(rank).digests[sequence_ & 1] == digest_; }
   const Announcement& announcement_of(int rank) const;
 
   // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
@@ -73,6 +77,7 @@ class PhaseBarrier {
   const SharedBlocks& blocks_;
   std::uint32_t phase_ = 0;
   std::uint32_t sequence_ = 0;
+  std::uint64_t digest_ = 0;
   bool warned_ = false;  // once per collective
 };
 

@@ -20,7 +20,7 @@ static_assert(sizeof(ControlBlock) <= kControlBytes);
 
 // Up to here one phase and a copy are cheaper than the two phases of zero-copy; ranks that share
 // cores wait longer for each other.
-constexpr std::size_t kTinyBytes = 1 << 10;
+constexpr std::size_t kTinyBytes = 4 << 10;
 constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
 // Up to here what peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
@@ -124,7 +124,8 @@ SharedExecutor::SharedExecutor(Mesh& mesh, Deadline deadline)
 std::shared_ptr<SharedBlocks> SharedExecutor::allocate(std::size_t bytes, Pages pages,
                                                        Deadline deadline) {
   auto blocks = mesh_.shared_memory()->allocate(bytes, pages, deadline);
-  regions_.push_back({blocks, blocks.get()});
+  std::erase_if(regions_, [](const Region& region) { return region.owner.expired(); });
+  regions_.push_back({num_allocations_++, blocks, blocks.get()});
   return blocks;
 }
 
@@ -169,7 +170,7 @@ void SharedExecutor::run_small(const Operation& operation) {
   const Schedule& schedule = staged_schedule(operation, count);
   ++staging_turn_;
   if (!is_shared(announcement)) copy_in(operation, schedule, 0, count);
-  enter(operation, announcement);
+  enter_with_places(operation, announcement);
   if (all_symmetric(operation)) {
     run_zero_copy(operation);
     return;
@@ -182,7 +183,7 @@ void SharedExecutor::run_small(const Operation& operation) {
 }
 
 void SharedExecutor::run_large(const Operation& operation) {
-  enter(operation, announcement_for(operation));
+  enter_with_places(operation, announcement_for(operation));
   if (all_symmetric(operation)) {
     run_zero_copy(operation);
   } else {
@@ -217,22 +218,21 @@ std::string SharedExecutor::explain(const PlanRequest& request) const {
 SharedPlace SharedExecutor::find(const void* data, std::size_t bytes) const {
   if (data == nullptr) return {-2, 0};
   const auto* begin = static_cast<const std::byte*>(data);
-  for (std::size_t number = 0; number < regions_.size(); ++number) {
-    const SharedBlocks* blocks = region(static_cast<std::int64_t>(number));
-    if (blocks == nullptr) continue;
-    const std::byte* base = blocks->of(mesh_.rank());
-    if (begin >= base && begin + bytes <= base + blocks->bytes()) {
-      return {static_cast<std::int64_t>(number), static_cast<std::uint64_t>(begin - base)};
-    }
+  for (const Region& region : regions_) {
+    if (region.owner.expired()) continue;
+    const std::byte* base = region.blocks->of(mesh_.rank());
+    if (begin >= base && begin + bytes <= base + region.blocks->bytes())
+      return {region.number, static_cast<std::uint64_t>(begin - base)};
   }
   return {};
 }
 
 // Null when this rank has freed it, or never had it.
 SharedBlocks* SharedExecutor::region(std::int64_t number) const {
-  const auto index = static_cast<std::size_t>(number);
-  if (index >= regions_.size() || regions_[index].owner.expired()) return nullptr;
-  return regions_[index].blocks;
+  for (const Region& region : regions_) {
+    if (region.number == number) return region.owner.expired() ? nullptr : region.blocks;
+  }
+  return nullptr;
 }
 
 Announcement SharedExecutor::announcement_for(const Operation& operation) const {
@@ -248,17 +248,23 @@ void SharedExecutor::meet(const Operation& operation) {
   barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
 }
 
-// Says what this rank is about to do, waits for all others and compares.
+// Says what this rank is about to do and waits for all others, who must be about to do the same.
 void SharedExecutor::enter(const Operation& operation, const Announcement& announcement) {
   barrier_.announce(announcement);
   meet(operation);
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    auto& said = announced_[static_cast<std::size_t>(peer)];
-    said = barrier_.announcement_of(peer);
-    if (said.fingerprint == operation.fingerprint) continue;
-    require_same(operation.fingerprint, said.fingerprint, mesh_.rank(), mesh_.describe(peer),
-                 mesh_.name());
+    if (barrier_.agrees(peer)) continue;
+    require_same(operation.fingerprint, barrier_.announcement_of(peer).fingerprint, mesh_.rank(),
+                 mesh_.describe(peer), mesh_.name());
   }
+}
+
+// As enter(), and learns where the others' buffers lie.
+void SharedExecutor::enter_with_places(const Operation& operation,
+                                       const Announcement& announcement) {
+  enter(operation, announcement);
+  for (int peer = 0; peer < mesh_.world_size(); ++peer)
+    announced_[static_cast<std::size_t>(peer)] = barrier_.announcement_of(peer);
 }
 
 // All inputs in one region and all outputs in one region, which nobody has freed.

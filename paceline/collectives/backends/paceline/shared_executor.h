@@ -44,8 +44,10 @@ class SharedExecutor {
  private:
   struct Operation;  // one call with all that its steps need
 
-  // An allocation of the group; dead once this rank has freed it.
+  // An allocation of the group, by the number that all ranks give it; dead once this rank has freed
+  // it.
   struct Region {
+    std::int64_t number = 0;
     std::weak_ptr<SharedBlocks> owner;
     SharedBlocks* blocks = nullptr;
   };
@@ -56,6 +58,7 @@ class SharedExecutor {
   SharedBlocks* region(std::int64_t number) const;
   Announcement announcement_for(const Operation& operation) const;
   void enter(const Operation& operation, const Announcement& announcement);
+  void enter_with_places(const Operation& operation, const Announcement& announcement);
   void run_tiny(const Operation& operation);
   void run_small(const Operation& operation);
   void run_large(const Operation& operation);
@@ -85,7 +88,8 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> blocks_;
   PhaseBarrier barrier_;
   const std::size_t most_tiny_, most_one_shot_;  // bytes; the same on every rank
-  std::vector<Region> regions_;                  // by number
+  std::vector<Region> regions_;
+  std::int64_t num_allocations_ = 0;
   std::unordered_map<std::uint64_t, std::pair<ScheduleSpec, Schedule>> schedules_;
   // What the ranks said of the collective under way: copies, so that nobody changes them any more.
   std::vector<Announcement> announced_;
