@@ -1,12 +1,13 @@
 #include "paceline/collectives/backends/nccl/nccl_library.h"
 
-#include <cstring>
 #include <optional>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/poll_until.h"
+#include "paceline/collectives/backends/share_id.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -103,18 +104,8 @@ class NcclLibrary : public Library {
  private:
   void connect(const LibraryContext& context) {
     ncclUniqueId id;
-    if (rank_ == 0) {
-      require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      context.store->set("id", std::string(id.internal, sizeof id.internal));
-    } else {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(context.deadline.remaining());
-      const std::string text = context.store->get("id", left);
-      if (text.size() != sizeof id.internal) {
-        fail(ErrorCode::kCorrupt, "rank {}: NCCL's id has {} bytes, not {}", rank_, text.size(),
-             sizeof id.internal);
-      }
-      std::memcpy(id.internal, text.data(), text.size());
-    }
+    if (rank_ == 0) require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    share_id(context, id.internal, "NCCL");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     require(ncclCommInitRankConfig(&communicator_, world_size_, id, rank_, &config),
@@ -125,7 +116,7 @@ class NcclLibrary : public Library {
   void start(const Collective& call) {
     const bool moves = !reduces(call.op);
     const auto type = moves ? ncclUint8 : *type_of(call.dtype);
-    const std::size_t count = moves ? call.count * size_of(call.dtype) : call.count;
+    const std::size_t count = moves ? bytes_of(call) : call.count;
     const auto reduction = reduction_of(call.reduce_op, call.dtype).value_or(ncclSum);
     switch (call.op) {
       case Op::kAllReduce:
