@@ -37,12 +37,12 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
-// two collectives ahead.
+// two collectives ahead. Two others for the calls before a group's first, which all have number 0.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
   alignas(128) std::atomic<std::uint32_t> sleepers;
   alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
-  alignas(128) Announcement announcements[2];
+  alignas(128) Announcement announcements[4];
 };
 
 class PhaseBarrier {
@@ -73,7 +73,9 @@ class PhaseBarrier {
   const SharedBlocks& blocks_;
   std::uint32_t phase_ = 0;
   std::uint32_t sequence_ = 0;
-  bool warned_ = false;  // once per collective
+  std::uint32_t num_forming_ = 0;  // announced with number 0
+  std::size_t slot_ = 0;           // of the announcements in use
+  bool warned_ = false;            // once per collective
 };
 
 }  // namespace paceline
