@@ -1,6 +1,8 @@
 #include "paceline/collectives/backends/nccl/nccl_library.h"
 
 #include <optional>
+#include <string>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -8,6 +10,8 @@
 #include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/poll_until.h"
 #include "paceline/collectives/backends/share_id.h"
+#include "paceline/collectives/device_order.h"
+#include "paceline/collectives/work.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -91,17 +95,58 @@ class NcclLibrary : public Library {
   }
 
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
-    require(cudaSetDevice(device_), "cudaSetDevice");  // of this thread
-    require(cudaEventRecord(ready_, nullptr), "cudaEventRecord");
-    require(cudaStreamWaitEvent(stream_, ready_, 0), "cudaStreamWaitEvent");
-    start(call);
-    poll_until([&] { return is_done(); }, mesh_, deadline, std::string(name_of(call.op)));
+    try {
+      carry_out(call, deadline);
+    } catch (...) {
+      // Streams that wait for it go on.
+      ncclCommAbort(std::exchange(communicator_, nullptr));
+      throw;
+    }
   }
 
-  // run() looks itself, and its error is followed by the destructor, which ends what is under way.
+  // run() looks itself.
   void abort() override {}
 
  private:
+  void carry_out(const Collective& call, Deadline deadline) {
+    require(cudaSetDevice(device_), "cudaSetDevice");  // of this thread
+    require_here(call);
+    if (call.order == nullptr) require(cudaEventRecord(ready_, nullptr), "cudaEventRecord");
+    const auto ready =
+        call.order == nullptr ? ready_ : static_cast<cudaEvent_t>(call.order->ready());
+    require(cudaStreamWaitEvent(stream_, ready, 0), "cudaStreamWaitEvent");
+    const std::string what(name_of(call.op));
+    start(call);
+    wait_for_host(deadline, what);  // from here on the stream has it
+    if (call.work != nullptr) call.work->queue(end_of_stream());
+    poll_until([&] { return is_done(); }, mesh_, deadline, what);
+  }
+
+  // Buffers of another GPU would be an error of the device, long after the call.
+  void require_here(const Collective& call) const {
+    for (const std::byte* data : {call.input, static_cast<const std::byte*>(call.output)}) {
+      if (data == nullptr) continue;
+      cudaPointerAttributes attributes{};
+      require(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+      const bool is_on_device = attributes.type == cudaMemoryTypeDevice;
+      check(is_on_device || attributes.type == cudaMemoryTypeManaged,
+            "rank {}: {}: a buffer is said to be in CUDA memory, but is not", rank_,
+            name_of(call.op));
+      check(!is_on_device || attributes.device == device_,
+            "rank {}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the "
+            "current one when it formed; choose the rank's GPU (cudaSetDevice) before",
+            rank_, name_of(call.op), attributes.device, device_);
+    }
+  }
+
+  DeviceEvent end_of_stream() const {
+    cudaEvent_t event = nullptr;
+    require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    DeviceEvent end(event, [](void* last) { cudaEventDestroy(static_cast<cudaEvent_t>(last)); });
+    require(cudaEventRecord(event, stream_), "cudaEventRecord");
+    return end;
+  }
+
   void connect(const LibraryContext& context) {
     ncclUniqueId id;
     if (rank_ == 0) require(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -194,7 +239,7 @@ class NcclLibrary : public Library {
     return state == ncclSuccess;
   }
 
-  void wait_for_host(Deadline deadline, const char* what) {
+  void wait_for_host(Deadline deadline, const std::string& what) {
     poll_until([&] { return host_is_done(); }, mesh_, deadline, what);
   }
 
