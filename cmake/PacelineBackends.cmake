@@ -4,7 +4,8 @@
 # PACELINE_WITH_<NAME>: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
 #
 # Sets PACELINE_BACKENDS (names of those built), PACELINE_BACKEND_SOURCES (relative to paceline/collectives) and
-# PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module).
+# PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module). A library's headers are for its
+# leaf's sources alone.
 set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
 set(PACELINE_WITH_MPI AUTO CACHE STRING "Backend mpi: AUTO, ON or OFF")
 set(PACELINE_WITH_ONECCL AUTO CACHE STRING "Backend oneccl: AUTO, ON or OFF")
@@ -13,15 +14,15 @@ set(PACELINE_MPI "" CACHE STRING "Which MPI where Debian has several: openmpi or
 set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and impi-devel, or a folder laid out alike")
 
 set(PACELINE_BACKENDS "")
-set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/library_list.cpp backends/mean.cpp
-  backends/poll_until.cpp backends/wait_for_keys.cpp)
+set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/library_call.cpp backends/library_list.cpp
+  backends/mean.cpp backends/poll_until.cpp backends/reduce_contributions.cpp backends/share_id.cpp backends/wait_for_keys.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 
-# One target for the includes and definitions of all leaves.
-add_library(paceline_backend_libraries INTERFACE)
-
-# paceline_backend(NAME missing): settles one backend. `missing` is why it cannot be built; empty when it can.
+# paceline_backend(NAME missing [SOURCES ...] [INCLUDES ...] [DEFINITIONS ...]): settles one backend. `missing` is why it cannot be built;
+# empty when it can. SOURCES are those beside NAME_library.cpp; all of them get INCLUDES and DEFINITIONS.
 function(paceline_backend name missing)
+  cmake_parse_arguments(ARG "" "" "SOURCES;INCLUDES;DEFINITIONS" ${ARGN})
+  list(REMOVE_ITEM ARG_INCLUDES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})  # named again, they would hide the compiler's own
   string(TOUPPER ${name} upper)
   set(with ${PACELINE_WITH_${upper}})
   set_property(CACHE PACELINE_WITH_${upper} PROPERTY STRINGS AUTO ON OFF)
@@ -42,7 +43,13 @@ function(paceline_backend name missing)
   else()
     message(STATUS "Backend ${name}: built")
     list(APPEND PACELINE_BACKENDS ${name})
-    list(APPEND PACELINE_BACKEND_SOURCES backends/${name}/${name}_library.cpp ${ARGN})
+    foreach(source ${name}_library.cpp ${ARG_SOURCES})
+      list(APPEND PACELINE_BACKEND_SOURCES backends/${name}/${source})
+      foreach(include IN LISTS ARG_INCLUDES)
+        set_property(SOURCE ${folder}/${source} APPEND PROPERTY COMPILE_OPTIONS "-isystem${include}")
+      endforeach()
+      set_property(SOURCE ${folder}/${source} APPEND PROPERTY COMPILE_DEFINITIONS ${ARG_DEFINITIONS})
+    endforeach()
   endif()
   set(PACELINE_BACKENDS ${PACELINE_BACKENDS} PARENT_SCOPE)
   set(PACELINE_BACKEND_SOURCES ${PACELINE_BACKEND_SOURCES} PARENT_SCOPE)
@@ -65,9 +72,8 @@ if(NOT PACELINE_WITH_GLOO STREQUAL OFF)
     endif()
   endif()
 endif()
-paceline_backend(gloo "${missing}" backends/gloo/gloo_store.cpp backends/gloo/run_watch.cpp)
+paceline_backend(gloo "${missing}" SOURCES gloo_store.cpp run_watch.cpp INCLUDES ${GLOO_INCLUDE_DIR})
 if(gloo IN_LIST PACELINE_BACKENDS)
-  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
   list(APPEND PACELINE_BACKEND_LIBRARIES ${GLOO_LIBRARY})
 endif()
 
@@ -84,10 +90,9 @@ if(NOT PACELINE_WITH_MPI STREQUAL OFF)
     set(missing "no MPI was found")
   endif()
 endif()
-paceline_backend(mpi "${missing}" backends/mpi/mpi_runtime.cpp backends/mpi/mpi_types.cpp)
+paceline_backend(mpi "${missing}" SOURCES mpi_runtime.cpp mpi_types.cpp INCLUDES ${MPI_CXX_INCLUDE_DIRS}
+  DEFINITIONS ${MPI_CXX_COMPILE_DEFINITIONS})
 if(mpi IN_LIST PACELINE_BACKENDS)
-  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
-  target_compile_definitions(paceline_backend_libraries INTERFACE ${MPI_CXX_COMPILE_DEFINITIONS})
   set(mpi_libraries ${MPI_CXX_LIBRARIES})
   list(FILTER mpi_libraries EXCLUDE REGEX "mpi_?cxx")
   list(APPEND PACELINE_BACKEND_LIBRARIES ${mpi_libraries})
@@ -102,10 +107,9 @@ if(NOT PACELINE_WITH_ONECCL STREQUAL OFF)
     set(missing "${PACELINE_ONECCL} has no include/oneapi/ccl.hpp and lib/libccl.so.1")
   endif()
 endif()
-paceline_backend(oneccl "${missing}")
+paceline_backend(oneccl "${missing}" INCLUDES ${PACELINE_ONECCL}/include
+  DEFINITIONS PACELINE_ONECCL_PROVIDERS="${PACELINE_ONECCL}/lib")
 if(oneccl IN_LIST PACELINE_BACKENDS)
-  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${PACELINE_ONECCL}/include)
-  target_compile_definitions(paceline_backend_libraries INTERFACE PACELINE_ONECCL_PROVIDERS="${PACELINE_ONECCL}/lib")
   # Its libraries find each other only by the old kind of path, which reaches beyond the program.
   list(APPEND PACELINE_BACKEND_LIBRARIES ${PACELINE_ONECCL}/lib/libccl.so.1
     -Wl,--disable-new-dtags,-rpath,${PACELINE_ONECCL}/lib,-rpath-link,${PACELINE_ONECCL}/lib)
@@ -123,8 +127,7 @@ if(NOT PACELINE_WITH_NCCL STREQUAL OFF)
     set(missing "NCCL was not found beside the CUDA toolkit")
   endif()
 endif()
-paceline_backend(nccl "${missing}")
+paceline_backend(nccl "${missing}" INCLUDES ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
 if(nccl IN_LIST PACELINE_BACKENDS)
-  target_include_directories(paceline_backend_libraries SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   list(APPEND PACELINE_BACKEND_LIBRARIES ${NCCL_LIBRARY} ${CUDAToolkit_LIBRARY_DIR}/libcudart.so)
 endif()

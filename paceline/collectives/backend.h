@@ -24,6 +24,7 @@ struct WaitOptions {
   Deadline deadline = Deadline::never();
   bool may_spin = true;  // false on a thread that shares its core with the computation
   const FlightRecorder* recorder = nullptr;  // for told_by_records(), when the deadline comes
+  Work* work = nullptr;                      // an asynchronous operation's
 };
 
 struct PointToPointCall {

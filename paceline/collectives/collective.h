@@ -16,6 +16,9 @@
 
 namespace paceline {
 
+class DeviceOrder;
+class Work;
+
 // The numbers are part of the wire format.
 enum class Op : std::uint8_t {
   kAllReduce = 0,
@@ -59,9 +62,11 @@ struct Collective {
   Dtype dtype = Dtype::kUint8;
   int root = 0;
   std::size_t count = 0;
-  const std::byte* input = nullptr;     // null where this rank gives nothing
-  std::byte* output = nullptr;          // null where this rank gets nothing
-  Device device = Device::kCpu;         // of input and output
+  const std::byte* input = nullptr;    // null where this rank gives nothing
+  std::byte* output = nullptr;         // null where this rank gets nothing
+  Device device = Device::kCpu;        // of input and output
+  const DeviceOrder* order = nullptr;  // on a device; null: behind its default stream
+  Work* work = nullptr;  // told when the device has all of the call; null: nobody asks
   std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
   std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 
 #include <xxhash.h>
 
@@ -50,7 +51,9 @@ ProcessGroup::~ProcessGroup() {
   bool pending = false;
   {
     const std::lock_guard lock(mutex_);
-    pending = busy_ || !queue_.empty();
+    // What a device has may have been waited for; it is given its time.
+    const bool is_waited_for = current_ != nullptr && current_->is_queued();
+    pending = (busy_ && !is_waited_for) || !queue_.empty();
   }
   if (pending && owner_.is_this()) abort("the group was destroyed with operations under way");
   if (thread_.joinable()) {
@@ -268,14 +271,23 @@ void ProcessGroup::require_own_process(const char* what) const {
 }
 
 void ProcessGroup::run(const Collective& call, const CallOptions& options) {
+  if (options.order) {  // it may end before the device does
+    submit(call, options)->wait();
+    return;
+  }
   run_in_order([&](const WaitOptions& wait) { execute(call, {}, wait); }, options);
 }
 
 WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
   require_own_process("an asynchronous call");
-  return enqueue([this, call, ticket = flight_.enter(call)](
-                     const WaitOptions& wait) { execute(call, ticket, wait); },
-                 fmt::format("{} in group {}", name_of(call.op), name_), options);
+  return enqueue(
+      [this, call, ticket = flight_.enter(call), order = options.order](const WaitOptions& wait) {
+        Collective placed = call;
+        placed.order = order.get();
+        placed.work = order && !options_.blocking_wait ? wait.work : nullptr;
+        execute(placed, ticket, wait);
+      },
+      fmt::format("{} in group {}", name_of(call.op), name_), options);
 }
 
 // In the calling thread when nothing else is under way; otherwise behind what is.
@@ -305,7 +317,7 @@ void ProcessGroup::run_in_order(std::function<void(const WaitOptions&)> operatio
 WorkPtr ProcessGroup::enqueue(std::function<void(const WaitOptions&)> operation,
                               std::string description, const CallOptions& options) {
   require_own_process("an asynchronous call");
-  auto work = std::make_shared<Work>(std::move(description));
+  auto work = std::make_shared<Work>(std::move(description), options.order);
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back({std::move(operation), deadline_of(options), work, options.keep_alive});
@@ -325,19 +337,19 @@ void ProcessGroup::progress(const std::stop_token& stop) {
     auto next = std::make_optional(std::move(queue_.front()));
     queue_.pop_front();
     busy_ = true;
+    current_ = next->work;
     lock.unlock();
     std::exception_ptr error;
     try {
-      next->run({next->deadline, false});
+      next->run({.deadline = next->deadline, .may_spin = false, .work = next->work.get()});
     } catch (...) {
       error = std::current_exception();
     }
-    const WorkPtr work = next->work;
     next.reset();  // what it kept alive is free before anybody hears that it is done
     // At once: who has seen the work complete finds the group idle, and may destroy it.
     lock.lock();
     busy_ = false;
-    work->complete(error);
+    std::exchange(current_, nullptr)->complete(error);
   }
 }
 

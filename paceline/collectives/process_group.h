@@ -51,6 +51,9 @@ inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::m
 struct CallOptions {
   std::optional<std::chrono::milliseconds> timeout;  // the group's when not given
   std::shared_ptr<void> keep_alive;  // held until an asynchronous operation has completed
+  // For device memory: what the operation comes after, and how who waits for it comes after the
+  // operation (work.h). Null: after all that the default stream has, and it ends with its result.
+  std::shared_ptr<const DeviceOrder> order;
 };
 
 struct GroupOptions {
@@ -69,6 +72,9 @@ struct GroupOptions {
   // Encrypts what goes over TCP (docs/wire_formats.md, section 7). All ranks or none; by the engine
   // only: Error(kUnsupported) with another backend.
   bool encrypt = false;
+  // Who waits for an operation on device memory waits for its result, not only until the device has
+  // been given the operation: slower, and errors appear where they happen.
+  bool blocking_wait = false;
   // The algorithm of all messages that it serves (all ranks the same); the planner's choice when
   // empty.
   std::optional<Algorithm> algorithm;
@@ -301,6 +307,7 @@ class ProcessGroup {
   std::condition_variable changed_;
   std::deque<Pending> queue_;
   bool busy_ = false;  // somebody runs an operation
+  WorkPtr current_;    // of the operation that the thread runs
   std::jthread thread_;
 };
 

@@ -79,6 +79,12 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
     check(output.dtype == outputs[0].dtype,
           "rank {}: {} on {} buffers: buffer {} is {}, the first is {}", rank_, name,
           outputs.size(), i, name_of(output.dtype), name_of(outputs[0].dtype));
+    if (output.device != Device::kCpu) {
+      fail(ErrorCode::kUnsupported,
+           "rank {}: {} on {} buffers: buffer {} is in CUDA memory; give them one by one, or copy "
+           "to the host",
+           rank_, name, outputs.size(), i);
+    }
     const std::size_t bytes = count * size_of(output.dtype);
     for (std::size_t block = 0; block < held->inputs.size(); ++block) {
       if (one.input == nullptr) continue;

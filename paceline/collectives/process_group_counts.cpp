@@ -26,6 +26,7 @@ ProcessGroup::Operation ProcessGroup::counted(Op op, ConstBuffer input, Buffer o
   call.op = op;
   call.reduce_op = reduce_op;
   call.dtype = output.dtype;
+  call.device = op == Op::kReduceScatterV ? input.device : output.device;
   call.counts = held->counts;
   call.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   call.layout = layout_of(counts);
@@ -95,6 +96,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
   Collective call;
   call.op = Op::kAllToAllV;
   call.dtype = output.dtype;
+  call.device = output.device;
   call.counts = mine;
   call.count = std::accumulate(mine.begin(), mine.end(), std::size_t{0});
   require_collective(call, input, output);

@@ -38,7 +38,7 @@ set(SOURCES
   text.cpp
   work.cpp
   ${PACELINE_BACKEND_SOURCES})
-set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH $<BUILD_INTERFACE:paceline_backend_libraries> ${PACELINE_BACKEND_LIBRARIES})
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})
 
 # All ranks must come to the same numbers, whatever their processors can fuse.
 set_source_files_properties(paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)

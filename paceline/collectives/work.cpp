@@ -23,17 +23,38 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 
 void Work::wait() {
   std::unique_lock lock(mutex_);
-  completed_.wait(lock, [&] { return done_; });
-  throw_error();
+  completed_.wait(lock, [&] { return may_go_on(); });
+  go_on(std::move(lock));
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const auto end = Deadline::after(timeout).moment();
-  if (!completed_.wait_until(lock, end, [&] { return done_; })) {
+  if (!completed_.wait_until(lock, end, [&] { return may_go_on(); })) {
     fail(ErrorCode::kTimeout, "{} is not complete after {} ms", description_, timeout.count());
   }
+  go_on(std::move(lock));
+}
+
+void Work::go_on(std::unique_lock<std::mutex> lock) const {
   throw_error();
+  if (done_) return;
+  const DeviceEvent done = queued_;
+  lock.unlock();
+  order_->wait_for(done.get());
+}
+
+void Work::queue(DeviceEvent done) {
+  {
+    const std::lock_guard lock(mutex_);
+    queued_ = std::move(done);
+  }
+  completed_.notify_all();
+}
+
+bool Work::is_queued() const {
+  const std::lock_guard lock(mutex_);
+  return queued_ != nullptr;
 }
 
 void Work::throw_error() const {

@@ -2,6 +2,12 @@
 
 // An operation under way. The caller keeps the buffers alive until it has completed.
 //
+// An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
+// when the device has been given all of it: from then on the caller can go on giving the device
+// work that comes after it, so wait() ends there, with the calling thread's stream behind the
+// operation. The second is when the result is there: then it has completed. What goes wrong between
+// the two finishes the group, so that the next call throws it.
+//
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
 
@@ -13,6 +19,7 @@
 #include <optional>
 #include <string>
 
+#include "paceline/collectives/device_order.h"
 #include "paceline/core/error.h"
 #include "paceline/telemetry/flight_recorder.h"
 
@@ -20,11 +27,12 @@ namespace paceline {
 
 class Work {
  public:
-  // `description` stands in the time-out's message.
-  explicit Work(std::string description) : description_(std::move(description)) {}
+  // `description` stands in the time-out's message; `order` is null but for device memory.
+  explicit Work(std::string description, std::shared_ptr<const DeviceOrder> order = nullptr)
+      : description_(std::move(description)), order_(std::move(order)) {}
 
-  // Waits until the operation has ended and throws its error, if it had one. The operation's own
-  // deadline ends the wait.
+  // Waits until the operation has ended (above) and throws its error, if it had one. The
+  // operation's own deadline ends the wait.
   void wait();
   // As wait(), but Error(kTimeout) after `timeout`; the operation goes on.
   void wait(std::chrono::milliseconds timeout);
@@ -32,6 +40,10 @@ class Work {
   // The rank that a completed receive took its message from; -1 otherwise.
   int source_rank() const;
 
+  // For libraries of a device: the device has all of the operation, and `done` comes after it.
+  // Requires: an order.
+  void queue(DeviceEvent done);
+  bool is_queued() const;
   // For executors: ends the operation; null means success. Only the first call counts. Waiters get
   // copies of the error: threads must not share an exception object.
   void complete(std::exception_ptr error, int source_rank = -1);
@@ -39,13 +51,17 @@ class Work {
   void record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket);
 
  private:
+  bool may_go_on() const { return done_ || queued_ != nullptr; }  // requires mutex_
+  void go_on(std::unique_lock<std::mutex> lock) const;            // requires may_go_on()
   void throw_error() const;  // requires mutex_; if there is one
   void record();             // requires mutex_, done_
 
   const std::string description_;
+  const std::shared_ptr<const DeviceOrder> order_;
   mutable std::mutex mutex_;  // guards what is below
   std::condition_variable completed_;
   bool done_ = false;
+  DeviceEvent queued_;  // what comes after an operation that the device has; null before
   std::optional<Error> error_;
   int source_rank_ = -1;
   std::shared_ptr<FlightRecorder> recorder_;  // owners: the groups of this rank, and this

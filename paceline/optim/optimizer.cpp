@@ -72,7 +72,7 @@ void Optimizer::step() {
 void Optimizer::exchange_parts() {
   const auto begin = std::chrono::steady_clock::now();
   const at::Tensor own = flat_parameters_.narrow(0, own_begin(), layout_.part_count());
-  group_->all_gather(dense_view(own), dense_view(flat_parameters_));
+  group_->all_gather(dense_cpu_view(own), dense_cpu_view(flat_parameters_));
   exposed_seconds_ +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }

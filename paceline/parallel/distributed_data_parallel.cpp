@@ -21,6 +21,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   check(!trained.empty(),
         "DistributedDataParallel: no parameter of the module requires a gradient");
   require_same_parameters(*group_, all);
+  one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
   broadcast_parameters(all);
   broadcast_buffers();
   reducer_ = std::make_unique<Reducer>(group_, std::move(trained), options.buckets);

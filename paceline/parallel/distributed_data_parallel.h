@@ -12,8 +12,10 @@
 //   optimizer.step();
 //
 // The constructor checks that all ranks have the same parameters and gives everybody rank 0's
-// parameters and buffers. Set up memory formats and frozen parameters before. In a group of one
-// nothing is communicated.
+// parameters and buffers. Set up memory formats, devices and frozen parameters before. In a group
+// of one nothing is communicated.
+//
+// A module in CUDA memory needs a group with a backend for it (cpu:paceline,cuda:nccl).
 //
 // Thread safety: none; one thread trains.
 
@@ -72,7 +74,8 @@ class NoSync {
 template <class Module>
 class DistributedDataParallel {
  public:
-  // Collective. Error(kInvalid) when the ranks' models differ or nothing requires a gradient.
+  // Collective. Error(kInvalid) when the ranks' models differ, nothing requires a gradient or the
+  // parameters are on several devices; kUnsupported when the group does not reach theirs.
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)), state_(module_, std::move(group), options) {}

@@ -35,7 +35,7 @@ class GradientHook : public torch::autograd::FunctionPostHook {
 at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor& tensor) {
   auto* const data = static_cast<std::byte*>(flat.data_ptr()) + offset * flat.element_size();
   return at::from_blob(
-      data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options());
+      data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options(), flat.device());
 }
 
 // From here on the copy into a bucket costs more than an all-reduce of its own.
@@ -43,7 +43,8 @@ constexpr std::size_t kLargeBytes = 512 << 10;
 static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
 
 // Collective; the same answer on every rank.
-bool large_tensors_need_no_copy(ProcessGroup& group) {
+bool large_tensors_need_no_copy(ProcessGroup& group, c10::Device device) {
+  if (!device.is_cpu()) return true;
   const at::Tensor probe = at::empty({static_cast<std::int64_t>(kLargeBytes)}, at::kByte);
   return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
 }
@@ -52,7 +53,8 @@ bool large_tensors_need_no_copy(ProcessGroup& group) {
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
                  const BucketLimits& limits)
-    : group_(std::move(group)) {
+    : group_(std::move(group)),
+      device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))) {
   std::vector<at::Tensor> tensors;
   for (auto& named : parameters) {
     check(named.tensor.requires_grad() && named.tensor.is_leaf(),
@@ -64,7 +66,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
     parameters_.push_back(std::move(parameter));
   }
   BucketLimits all_limits = limits;
-  if (large_tensors_need_no_copy(*group_))
+  if (large_tensors_need_no_copy(*group_, device_))
     all_limits.alone_bytes = std::min(all_limits.alone_bytes, kLargeBytes);
   for (auto& plan : plan_buckets(tensors, all_limits)) make_bucket(std::move(plan));
   for (std::size_t i = 0; i < parameters_.size(); ++i) add_hook(i);
@@ -78,8 +80,7 @@ Reducer::~Reducer() {
 
 void Reducer::make_bucket(BucketPlan plan) {
   Bucket bucket;
-  if (!plan.is_alone)
-    bucket.flat = empty_symmetric(*group_, {static_cast<std::int64_t>(plan.count)}, plan.type);
+  if (!plan.is_alone) bucket.flat = make_flat(plan);
   for (const auto& slot : plan.slots) {
     auto& parameter = parameters_[slot.parameter];
     parameter.bucket = buckets_.size();
@@ -88,6 +89,12 @@ void Reducer::make_bucket(BucketPlan plan) {
   }
   bucket.plan = std::move(plan);
   buckets_.push_back(std::move(bucket));
+}
+
+at::Tensor Reducer::make_flat(const BucketPlan& plan) const {
+  const auto count = static_cast<std::int64_t>(plan.count);
+  if (device_.is_cpu()) return empty_symmetric(*group_, {count}, plan.type);
+  return at::zeros({count}, at::TensorOptions(plan.type).device(device_));
 }
 
 void Reducer::add_hook(std::size_t index) {

@@ -14,6 +14,9 @@
 // rank, with its name: no replica has taken a step yet. Parameters that a model does not always use
 // do not fit this class.
 //
+// Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
+// the order of streams: at the end of the backward pass the current stream is behind all of them.
+//
 // Thread safety: backward passes of one reducer come one at a time, from one thread.
 
 #include <cstdint>
@@ -33,7 +36,8 @@ namespace paceline {
 class Reducer {
  public:
   // Collective: allocates the buckets. Requires: the same parameters on every rank, all require
-  // gradients and are dense on the CPU.
+  // gradients and are dense. Error(kInvalid) when they are not all on one device, kUnsupported when
+  // the group's backend does not reach it.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
           const BucketLimits& limits);
   // Takes the hooks out; gradients stay valid.
@@ -66,6 +70,7 @@ class Reducer {
   };
 
   void make_bucket(BucketPlan plan);
+  at::Tensor make_flat(const BucketPlan& plan) const;
   void add_hook(std::size_t index);
   void on_gradient(std::size_t index);
   void begin_backward();
@@ -76,6 +81,7 @@ class Reducer {
   void require_all_ready();
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const c10::Device device_;                   // of all parameters
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;  // the first that is not under way

@@ -6,14 +6,17 @@
 
 #include "paceline/collectives/text.h"
 #include "paceline/core/check.h"
+#include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
 
 std::string describe(const NamedParameter& parameter) {
+  const c10::Device device = parameter.tensor.device();
   return fmt::format(
-      "{} {} [{}] strides [{}]", parameter.name, c10::toString(parameter.tensor.scalar_type()),
-      fmt::join(parameter.tensor.sizes(), ", "), fmt::join(parameter.tensor.strides(), ", "));
+      "{} {} [{}] strides [{}]{}", parameter.name, c10::toString(parameter.tensor.scalar_type()),
+      fmt::join(parameter.tensor.sizes(), ", "), fmt::join(parameter.tensor.strides(), ", "),
+      device.is_cpu() ? "" : " on " + c10::DeviceTypeName(device.type(), true));
 }
 
 std::vector<std::string> split_lines(const std::string& text) {
@@ -45,6 +48,19 @@ void require_same_parameters(ProcessGroup& group, const std::vector<NamedParamet
           "rank {}: the ranks do not have the same model: rank 0 has {} parameters, rank {} has {}",
           group.rank(), first.size(), rank, other.size());
   }
+}
+
+c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
+                          const BackendChoice& choice) {
+  const NamedParameter& first = parameters.front();
+  const c10::Device device = first.tensor.device();
+  for (const NamedParameter& parameter : parameters) {
+    check(parameter.tensor.device() == device,
+          "rank {}: parameter {} is on {} and parameter {} on {}; a replica must be on one device",
+          rank, first.name, device.str(), parameter.name, parameter.tensor.device().str());
+  }
+  require_backend_for(device, choice, fmt::format("rank {}: parameter {}", rank, first.name));
+  return device;
 }
 
 }  // namespace paceline

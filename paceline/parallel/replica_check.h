@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/process_group.h"
 
 namespace paceline {
@@ -20,5 +21,11 @@ struct NamedParameter {
 // type or memory layout differs from rank 0's, with both sides, or says which rank has more or
 // fewer.
 void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
+
+// The device of all `parameters`, of which there is one at least. Error(kInvalid) that names two on
+// different devices; kUnsupported when a group with this choice of backends does not reach it.
+// Pure.
+c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
+                          const BackendChoice& choice);
 
 }  // namespace paceline

@@ -1,17 +1,17 @@
 #include "paceline/tensor/c10d.h"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/library_list.h"
 #include "paceline/collectives/backends/mean.h"
 #include "paceline/collectives/backends/poll_until.h"
+#include "paceline/collectives/backends/reduce_contributions.h"
 #include "paceline/collectives/backends/wait_for_keys.h"
-#include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
 #include "paceline/tensor/tensor_view.h"
 
@@ -21,10 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
-
-milliseconds time_left(Deadline deadline) {
-  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline.remaining()));
-}
 
 // Paceline's store as c10d's. While it waits it looks whether a peer has died.
 class StoreOfC10d : public c10d::Store {
@@ -101,7 +97,7 @@ class C10dLibrary : public Library {
            .rank = rank_,
            .size = world_size_,
            .address = context.address,
-           .timeout = time_left(context.deadline)});
+           .timeout = timeout_of(context.deadline)});
     });
     check(process_group_.defined() && process_group_->getRank() == rank_ &&
               process_group_->getSize() == world_size_,
@@ -144,7 +140,8 @@ class C10dLibrary : public Library {
   void run_reduction(const Collective& call, Deadline deadline) {
     const auto reduction = reduction_of(call.reduce_op, call.dtype);
     if (!reduction || call.op == Op::kReduceScatter) {
-      combine_contributions(call, deadline);
+      reduce_contributions(call, rank_, world_size_, scratch_,
+                           [&](const Collective& moved) { move(moved, deadline); });
       return;
     }
     // c10d reduces in place, and uses every rank's tensor for what it has so far.
@@ -162,31 +159,15 @@ class C10dLibrary : public Library {
         c10d::ReduceOptions options;
         options.reduceOp = *reduction;
         options.rootRank = call.root;
-        options.timeout = time_left(deadline);
+        options.timeout = timeout_of(deadline);
         return process_group_->reduce(tensors, options);
       }
       c10d::AllreduceOptions options;
       options.reduceOp = *reduction;
-      options.timeout = time_left(deadline);
+      options.timeout = timeout_of(deadline);
       return process_group_->allreduce(tensors, options);
     });
-    if (has_result && call.reduce_op == ReduceOp::kMean) {
-      divide(call.output, call.count, call.dtype, world_size_);
-    }
-  }
-
-  // c10d moves everybody's contribution, Paceline's kernel combines them.
-  void combine_contributions(const Collective& call, Deadline deadline) {
-    scratch_.resize(bytes_of(call) * static_cast<std::size_t>(world_size_));
-    Collective moved = call;
-    moved.op = call.op == Op::kReduceScatter ? Op::kAllToAll : Op::kAllGather;
-    moved.output = scratch_.data();
-    move(moved, deadline);
-    if (call.op == Op::kReduce && rank_ != call.root) return;
-    std::vector<const std::byte*> sources;
-    for (int rank = 0; rank < world_size_; ++rank)
-      sources.push_back(block(moved.output, call, rank));
-    reduce(sources, call.output, call.count, call.dtype, call.reduce_op);
+    finish_mean(call, rank_, world_size_);
   }
 
   // Everything that does not look at the elements.
@@ -205,7 +186,7 @@ class C10dLibrary : public Library {
   C10dWork start(const Collective& call, Deadline deadline, std::size_t bytes,
                  std::size_t all_bytes, Tensors& input, Tensors& output,
                  std::vector<Tensors>& blocks) {
-    const auto timeout = time_left(deadline);
+    const auto timeout = timeout_of(deadline);
     switch (call.op) {
       case Op::kBroadcast: {
         output = {view(call.output, bytes)};
@@ -262,12 +243,6 @@ class C10dLibrary : public Library {
     });
   }
 
-  static std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
-
-  static const std::byte* block(const std::byte* data, const Collective& call, int rank) {
-    return data + static_cast<std::size_t>(rank) * bytes_of(call);
-  }
-
   // c10d's inputs are not const, but it does not write them.
   static at::Tensor view(const std::byte* data, std::size_t bytes) {
     return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)},
@@ -276,7 +251,7 @@ class C10dLibrary : public Library {
   Tensors views(const std::byte* data, const Collective& call) const {
     Tensors all;
     for (int rank = 0; rank < world_size_; ++rank) {
-      all.push_back(view(block(data, call, rank), bytes_of(call)));
+      all.push_back(view(block_of(data, call, rank), bytes_of(call)));
     }
     return all;
   }
@@ -294,18 +269,9 @@ class C10dLibrary : public Library {
     }
   }
 
-  // c10d has no classes for what happens to a connection; the text tells.
   [[noreturn]] void fail_in_c10d(std::string_view what, std::string_view text) const {
-    const auto says = [&](std::string_view part) { return text.find(part) != text.npos; };
-    ErrorCode code = ErrorCode::kSystem;
-    if (says("imed out") || says("imeout")) {
-      code = ErrorCode::kTimeout;
-    } else if (says("losed by peer") || says("reset by peer") || says("roken pipe") ||
-               says("onnection closed") || says("onnection refused")) {
-      code = ErrorCode::kPeerLost;
-    }
-    fail(code, "rank {}: {} of group {} failed in backend {}: {}", rank_, what, group_, name_,
-         text);
+    fail(code_of_text(text), "rank {}: {} of group {} failed in backend {}: {}", rank_, what,
+         group_, name_, text);
   }
 
   const std::string name_;

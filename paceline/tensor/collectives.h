@@ -3,7 +3,14 @@
 // Collectives on tensors: the names and semantics of torch.distributed. Tensors need not be
 // contiguous: dense ones (channels_last, transposed) are communicated in place, others through a
 // contiguous copy. All ranks must pass the same shape, type and memory layout. Errors and thread
-// safety are those of ProcessGroup; tensors off the CPU are Error(kUnsupported).
+// safety are those of ProcessGroup.
+//
+// CUDA tensors need a group with a backend for them (cpu:paceline,cuda:nccl; Error(kUnsupported)
+// otherwise), on the device that was current when it formed. They keep the order of streams, as in
+// torch.distributed: a call comes after what the current stream has been given, and when it
+// returns, or its Work::wait() does, the current stream is behind it and results may be used in
+// that stream; GroupOptions::blocking_wait waits for the results themselves. send and recv, and
+// tensors on other devices, are Error(kUnsupported).
 //
 // The asynchronous forms need dense tensors and keep them alive until the work has completed.
 

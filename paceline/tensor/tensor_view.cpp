@@ -9,6 +9,13 @@ namespace {
 // Here, because every program that communicates tensors has this file.
 [[maybe_unused]] const bool has_c10d = register_libtorch_gloo();
 
+Device to_device(c10::Device device) {
+  if (device.is_cpu()) return Device::kCpu;
+  if (device.is_cuda()) return Device::kCuda;
+  fail(ErrorCode::kUnsupported, "a tensor on {} cannot be communicated; move it to the CPU",
+       device.str());
+}
+
 }  // namespace
 
 Dtype to_dtype(at::ScalarType type) {
@@ -69,16 +76,29 @@ bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_d
 
 Buffer dense_view(const at::Tensor& tensor) {
   check(tensor.defined(), "a tensor that is to be communicated is undefined");
-  if (!tensor.device().is_cpu()) {
-    fail(ErrorCode::kUnsupported,
-         "a tensor on {} cannot be communicated by this backend; move it to the CPU",
-         tensor.device().str());
-  }
+  const Device device = to_device(tensor.device());
   check(
       tensor.layout() == at::kStrided && is_dense(tensor),
       "a tensor that is to be communicated in place must be dense (no gaps, no repeated elements)");
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()),
-          to_dtype(tensor.scalar_type())};
+          to_dtype(tensor.scalar_type()), device};
+}
+
+Buffer dense_cpu_view(const at::Tensor& tensor) {
+  const Buffer view = dense_view(tensor);
+  if (view.device != Device::kCpu) {
+    fail(ErrorCode::kUnsupported, "a tensor on {} does not do here; move it to the CPU",
+         tensor.device().str());
+  }
+  return view;
+}
+
+void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what) {
+  if (to_device(device) == Device::kCpu || !choice.cuda.empty()) return;
+  fail(ErrorCode::kUnsupported,
+       "{} is on {}, which backend {} does not reach; form the group with --backend "
+       "cpu:{},cuda:nccl, or move it to the CPU",
+       what, device.str(), choice.text(), choice.cpu);
 }
 
 }  // namespace paceline

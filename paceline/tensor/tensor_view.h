@@ -2,8 +2,11 @@
 
 // A tensor's elements as the engine's buffers, without a copy.
 
+#include <string>
+
 #include <ATen/core/Tensor.h>
 
+#include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/buffer.h"
 
 namespace paceline {
@@ -16,8 +19,15 @@ at::ScalarType to_scalar_type(Dtype dtype);
 // (contiguous, channels_last, transposed).
 bool is_dense(const at::Tensor& tensor);
 
-// All elements in memory order. Requires: is_dense(tensor), a CPU tensor; Error(kInvalid) or
-// kUnsupported otherwise. The view is valid as long as the tensor's storage.
+// All elements in memory order, on the CPU or in CUDA memory. Requires: is_dense(tensor);
+// Error(kInvalid) otherwise, kUnsupported for other devices. The view is valid as long as the
+// tensor's storage.
 Buffer dense_view(const at::Tensor& tensor);
+// As dense_view. Error(kUnsupported) for tensors off the CPU.
+Buffer dense_cpu_view(const at::Tensor& tensor);
+
+// Whether collectives of a group with this choice reach memory of `device`: Error(kUnsupported)
+// that says what is there, and how to choose a backend that does.
+void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what);
 
 }  // namespace paceline

@@ -43,7 +43,7 @@ Tensors tensors_of(const torch::nn::Module& module, const optim::NamedTensors& o
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
 NamedTensor to_named(const std::string& name, const at::Tensor& contiguous) {
-  const Buffer view = dense_view(contiguous);
+  const Buffer view = dense_cpu_view(contiguous);
   return {name, view.dtype, contiguous.sizes().vec(), {view.data, view.bytes()}};
 }
 

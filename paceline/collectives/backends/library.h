@@ -31,6 +31,9 @@ class Library {
   // the group has made the same one; count is at least 1. Errors: kTimeout at the deadline,
   // kPeerLost for a broken connection, kSystem for anything else. After an error there is no other
   // call than abort().
+  //
+  // A library of a device keeps the call's place: its stream waits for call.order, and once it has
+  // been given everything call.work, where there is one, gets an event of its end (Work::queue).
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
   // From any thread: ends a run() under way here as soon as the library lets it, and on the ranks

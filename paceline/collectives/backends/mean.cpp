@@ -7,6 +7,7 @@
 #include "paceline/collectives/kernels/reduce.h"
 
 namespace paceline {
+namespace {
 
 // The mean of the sum and of zeros: the kernel knows all types and how they are rounded.
 void divide(std::byte* data, std::size_t count, Dtype dtype, int divisor) {
@@ -19,6 +20,14 @@ void divide(std::byte* data, std::size_t count, Dtype dtype, int divisor) {
     sources[0] = at;
     reduce(sources, at, std::min(piece, count - begin), dtype, ReduceOp::kMean);
   }
+}
+
+}  // namespace
+
+void finish_mean(const Collective& call, int rank, int world_size) {
+  const bool has_result = call.op != Op::kReduce || rank == call.root;
+  if (!reduces(call.op) || call.reduce_op != ReduceOp::kMean || !has_result) return;
+  divide(call.output, call.count, call.dtype, world_size);
 }
 
 }  // namespace paceline

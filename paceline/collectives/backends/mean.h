@@ -2,13 +2,12 @@
 
 // The division that turns a sum into a mean, for libraries that only add up.
 
-#include <cstddef>
-
-#include "paceline/core/dtype.h"
+#include "paceline/collectives/collective.h"
 
 namespace paceline {
 
-// In place. Requires: a floating-point type. Thread safety: pure.
-void divide(std::byte* data, std::size_t count, Dtype dtype, int divisor);
+// After a reduction whose library has added up: divides the result, in place, where this rank has
+// one and a mean was asked for. Thread safety: pure.
+void finish_mean(const Collective& call, int rank, int world_size);
 
 }  // namespace paceline

@@ -21,7 +21,9 @@
 #include "paceline/collectives/backends/gloo/broken_pipe_guard.h"
 #include "paceline/collectives/backends/gloo/gloo_store.h"
 #include "paceline/collectives/backends/gloo/run_watch.h"
+#include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/mean.h"
+#include "paceline/collectives/backends/reduce_contributions.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
 
@@ -32,22 +34,6 @@ using std::chrono::milliseconds;
 
 // Of a receive that nobody answers; collectives use slots that begin with another byte.
 constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
-
-// Gloo takes 0 for "no limit".
-milliseconds gloo_timeout(Deadline deadline) {
-  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline.remaining()));
-}
-
-// Gloo has one class of exceptions for all that happens to a connection; the text tells them apart.
-ErrorCode code_of(std::string_view text) {
-  const auto says = [&](std::string_view part) { return text.find(part) != text.npos; };
-  if (says("imed out") || says("imeout")) return ErrorCode::kTimeout;
-  if (says("losed by peer") || says("reset by peer") || says("Broken pipe") ||
-      says("onnection closed") || says("onnection refused") || says("pair closure")) {
-    return ErrorCode::kPeerLost;
-  }
-  return ErrorCode::kSystem;
-}
 
 // Gloo wants a type for its size alone.
 template <class Call>
@@ -86,7 +72,7 @@ class GlooLibrary : public Library {
     guarded(name_of(call.op), [&] {
       with_element_type(call.dtype, [&](auto element) {
         using T = decltype(element);
-        carry_out<T>({call, sequence, gloo_timeout(deadline)});
+        carry_out<T>({call, sequence, timeout_of(deadline)});
       });
     });
   }
@@ -147,7 +133,7 @@ class GlooLibrary : public Library {
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);
     // While it connects, Gloo waits five times as long as it is told.
-    context_->setTimeout(std::max(milliseconds(1), gloo_timeout(context.deadline) / 5));
+    context_->setTimeout(std::max(milliseconds(1), timeout_of(context.deadline) / 5));
     GlooStore store(context);
     context_->connectFullMesh(store, device);
   }
@@ -170,7 +156,7 @@ class GlooLibrary : public Library {
       case Op::kReduceScatter:
         return reduce_scatter<T>(request);
       case Op::kAllToAll:
-        return all_to_all<T>(request, request.call.output);
+        return all_to_all<T>(request);
       default:
         fail(ErrorCode::kUnsupported, "rank {}: gloo has no {}", rank_, name_of(request.call.op));
     }
@@ -187,9 +173,7 @@ class GlooLibrary : public Library {
     options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
     options.setReduceFunction(combine(call));
     gloo::allreduce(options);
-    if (call.reduce_op == ReduceOp::kMean) {
-      divide(call.output, call.count, call.dtype, world_size_);
-    }
+    finish_mean(call, rank_, world_size_);
   }
 
   // Gloo uses every rank's output for what it has so far.
@@ -211,9 +195,7 @@ class GlooLibrary : public Library {
     options.setRoot(call.root);
     options.setReduceFunction(combine(call));
     gloo::reduce(options);
-    if (rank_ == call.root && call.reduce_op == ReduceOp::kMean) {
-      divide(call.output, call.count, call.dtype, world_size_);
-    }
+    finish_mean(call, rank_, world_size_);
   }
 
   template <class T>
@@ -234,7 +216,7 @@ class GlooLibrary : public Library {
     const auto& call = request.call;
     auto options = prepare<gloo::AllgatherOptions>(request);
     Buffers buffers(*this);
-    if (call.input != block(call.output, call, rank_)) {
+    if (call.input != block_of(call.output, call, rank_)) {
       options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
     }
     options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
@@ -262,7 +244,7 @@ class GlooLibrary : public Library {
     if (rank_ == call.root) {
       std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> blocks;
       for (int rank = 0; rank < world_size_; ++rank) {
-        blocks.push_back(buffers.add(block(call.input, call, rank), call.count * sizeof(T)));
+        blocks.push_back(buffers.add(block_of(call.input, call, rank), call.count * sizeof(T)));
       }
       options.setInputs<T>(std::move(blocks));
     }
@@ -272,25 +254,22 @@ class GlooLibrary : public Library {
   }
 
   template <class T>
-  void all_to_all(const Request& request, std::byte* output) {
+  void all_to_all(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::AlltoallOptions>(request);
     Buffers buffers(*this);
     options.setInput<T>(buffers.add(call.input, call.count * ranks() * sizeof(T)));
-    options.setOutput<T>(buffers.add(output, call.count * ranks() * sizeof(T)));
+    options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
     gloo::alltoall(options);
   }
 
   template <class T>
   void reduce_scatter(const Request& request) {
-    const auto& call = request.call;
-    std::vector<std::byte> contributions(call.count * ranks() * sizeof(T));
-    all_to_all<T>(request, contributions.data());
-    std::vector<const std::byte*> sources;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      sources.push_back(block(contributions.data(), call, rank));
-    }
-    paceline::reduce(sources, call.output, call.count, call.dtype, call.reduce_op);
+    std::vector<std::byte> contributions;
+    reduce_contributions(request.call, rank_, world_size_, contributions,
+                         [&](const Collective& moved) {
+                           all_to_all<T>({moved, request.tag, request.timeout});
+                         });
   }
 
   template <class Options>
@@ -313,10 +292,6 @@ class GlooLibrary : public Library {
     };
   }
 
-  template <class Byte>
-  static Byte* block(Byte* data, const Collective& call, int rank) {
-    return data + static_cast<std::size_t>(rank) * call.count * size_of(call.dtype);
-  }
   std::size_t ranks() const { return static_cast<std::size_t>(world_size_); }
 
   void guarded(std::string_view what, const std::function<void()>& operation) const {
@@ -326,8 +301,8 @@ class GlooLibrary : public Library {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail(code_of(error.what()), "rank {}: {} of group {} failed in Gloo: {}", rank_, what, group_,
-           error.what());
+      fail(code_of_text(error.what()), "rank {}: {} of group {} failed in Gloo: {}", rank_, what,
+           group_, error.what());
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/mean.h"
 #include "paceline/collectives/backends/mpi/mpi_runtime.h"
 #include "paceline/collectives/backends/mpi/mpi_types.h"
@@ -111,18 +112,18 @@ class MpiLibrary : public Library {
                 "MPI_Ibcast");
         break;
       case Op::kAllGather:
-        require(MPI_Iallgather(in_place(call.input, block(call.output, call)), count, type,
-                               call.output, count, type, communicator_, &request),
+        require(MPI_Iallgather(in_place(call.input, block_of(call.output, call, rank_)), count,
+                               type, call.output, count, type, communicator_, &request),
                 "MPI_Iallgather");
         break;
       case Op::kGather:
-        require(
-            MPI_Igather(is_root ? in_place(call.input, block(call.output, call)) : call.input,
-                        count, type, call.output, count, type, call.root, communicator_, &request),
-            "MPI_Igather");
+        require(MPI_Igather(
+                    is_root ? in_place(call.input, block_of(call.output, call, rank_)) : call.input,
+                    count, type, call.output, count, type, call.root, communicator_, &request),
+                "MPI_Igather");
         break;
       case Op::kScatter: {
-        const bool own = is_root && call.output == block(call.input, call);
+        const bool own = is_root && call.output == block_of(call.input, call, rank_);
         require(MPI_Iscatter(call.input, count, type, own ? MPI_IN_PLACE : call.output, count, type,
                              call.root, communicator_, &request),
                 "MPI_Iscatter");
@@ -148,10 +149,7 @@ class MpiLibrary : public Library {
 
   void finish(const Collective& call, const std::vector<std::byte>& scratch) const {
     if (!scratch.empty()) std::memcpy(call.output, scratch.data(), scratch.size());
-    const bool has_result = call.op != Op::kReduce || rank_ == call.root;
-    if (reduces(call.op) && call.reduce_op == ReduceOp::kMean && has_result) {
-      divide(call.output, call.count, call.dtype, world_size_);
-    }
+    finish_mean(call, rank_, world_size_);
   }
 
   static bool is_done(MPI_Request& request) {
@@ -166,11 +164,6 @@ class MpiLibrary : public Library {
   static const void* in_place(const std::byte* input, const std::byte* output) {
     return input == output ? MPI_IN_PLACE : input;
   }
-  // This rank's part of a buffer that holds one of each.
-  const std::byte* block(const std::byte* data, const Collective& call) const {
-    return data == nullptr ? nullptr : data + static_cast<std::size_t>(rank_) * bytes_of(call);
-  }
-  static std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
 
   const std::string group_;
   const int rank_;

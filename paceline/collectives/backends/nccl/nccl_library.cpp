@@ -1,12 +1,17 @@
 #include "paceline/collectives/backends/nccl/nccl_library.h"
 
-#include <cstring>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/poll_until.h"
+#include "paceline/collectives/backends/share_id.h"
+#include "paceline/collectives/device_order.h"
+#include "paceline/collectives/work.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -90,31 +95,62 @@ class NcclLibrary : public Library {
   }
 
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
-    require(cudaSetDevice(device_), "cudaSetDevice");  // of this thread
-    require(cudaEventRecord(ready_, nullptr), "cudaEventRecord");
-    require(cudaStreamWaitEvent(stream_, ready_, 0), "cudaStreamWaitEvent");
-    start(call);
-    poll_until([&] { return is_done(); }, mesh_, deadline, std::string(name_of(call.op)));
+    try {
+      carry_out(call, deadline);
+    } catch (...) {
+      // Streams that wait for it go on.
+      ncclCommAbort(std::exchange(communicator_, nullptr));
+      throw;
+    }
   }
 
-  // run() looks itself, and its error is followed by the destructor, which ends what is under way.
+  // run() looks itself.
   void abort() override {}
 
  private:
+  void carry_out(const Collective& call, Deadline deadline) {
+    require(cudaSetDevice(device_), "cudaSetDevice");  // of this thread
+    require_here(call);
+    if (call.order == nullptr) require(cudaEventRecord(ready_, nullptr), "cudaEventRecord");
+    const auto ready =
+        call.order == nullptr ? ready_ : static_cast<cudaEvent_t>(call.order->ready());
+    require(cudaStreamWaitEvent(stream_, ready, 0), "cudaStreamWaitEvent");
+    const std::string what(name_of(call.op));
+    start(call);
+    wait_for_host(deadline, what);  // from here on the stream has it
+    if (call.work != nullptr) call.work->queue(end_of_stream());
+    poll_until([&] { return is_done(); }, mesh_, deadline, what);
+  }
+
+  // Buffers of another GPU would be an error of the device, long after the call.
+  void require_here(const Collective& call) const {
+    for (const std::byte* data : {call.input, static_cast<const std::byte*>(call.output)}) {
+      if (data == nullptr) continue;
+      cudaPointerAttributes attributes{};
+      require(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+      const bool is_on_device = attributes.type == cudaMemoryTypeDevice;
+      check(is_on_device || attributes.type == cudaMemoryTypeManaged,
+            "rank {}: {}: a buffer is said to be in CUDA memory, but is not", rank_,
+            name_of(call.op));
+      check(!is_on_device || attributes.device == device_,
+            "rank {}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the "
+            "current one when it formed; choose the rank's GPU (cudaSetDevice) before",
+            rank_, name_of(call.op), attributes.device, device_);
+    }
+  }
+
+  DeviceEvent end_of_stream() const {
+    cudaEvent_t event = nullptr;
+    require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    DeviceEvent end(event, [](void* last) { cudaEventDestroy(static_cast<cudaEvent_t>(last)); });
+    require(cudaEventRecord(event, stream_), "cudaEventRecord");
+    return end;
+  }
+
   void connect(const LibraryContext& context) {
     ncclUniqueId id;
-    if (rank_ == 0) {
-      require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      context.store->set("id", std::string(id.internal, sizeof id.internal));
-    } else {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(context.deadline.remaining());
-      const std::string text = context.store->get("id", left);
-      if (text.size() != sizeof id.internal) {
-        fail(ErrorCode::kCorrupt, "rank {}: NCCL's id has {} bytes, not {}", rank_, text.size(),
-             sizeof id.internal);
-      }
-      std::memcpy(id.internal, text.data(), text.size());
-    }
+    if (rank_ == 0) require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    share_id(context, id.internal, "NCCL");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     require(ncclCommInitRankConfig(&communicator_, world_size_, id, rank_, &config),
@@ -125,7 +161,7 @@ class NcclLibrary : public Library {
   void start(const Collective& call) {
     const bool moves = !reduces(call.op);
     const auto type = moves ? ncclUint8 : *type_of(call.dtype);
-    const std::size_t count = moves ? call.count * size_of(call.dtype) : call.count;
+    const std::size_t count = moves ? bytes_of(call) : call.count;
     const auto reduction = reduction_of(call.reduce_op, call.dtype).value_or(ncclSum);
     switch (call.op) {
       case Op::kAllReduce:
@@ -203,7 +239,7 @@ class NcclLibrary : public Library {
     return state == ncclSuccess;
   }
 
-  void wait_for_host(Deadline deadline, const char* what) {
+  void wait_for_host(Deadline deadline, const std::string& what) {
     poll_until([&] { return host_is_done(); }, mesh_, deadline, what);
   }
 

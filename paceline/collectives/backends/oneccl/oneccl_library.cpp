@@ -9,9 +9,11 @@
 
 #include <oneapi/ccl.hpp>
 
+#include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/mean.h"
 #include "paceline/collectives/backends/poll_until.h"
-#include "paceline/collectives/kernels/reduce.h"
+#include "paceline/collectives/backends/reduce_contributions.h"
+#include "paceline/collectives/backends/share_id.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
@@ -35,21 +37,10 @@ void initialize(const LaunchEnvironment& who) {
 }
 
 ccl::shared_ptr_class<ccl::kvs> meet(const LibraryContext& context) {
-  if (context.rank == 0) {
-    auto server = ccl::create_main_kvs();
-    const auto address = server->get_address();
-    context.store->set("kvs", std::string(address.begin(), address.end()));
-    return server;
-  }
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(context.deadline.remaining());
-  const std::string text = context.store->get("kvs", left);
-  ccl::kvs::address_type address{};
-  if (text.size() != address.size()) {
-    fail(ErrorCode::kCorrupt, "rank {}: the address of oneCCL's rank 0 has {} bytes, not {}",
-         context.rank, text.size(), address.size());
-  }
-  std::memcpy(address.data(), text.data(), text.size());
-  return ccl::create_kvs(address);
+  const auto server = context.rank == 0 ? ccl::create_main_kvs() : nullptr;
+  ccl::kvs::address_type address = server ? server->get_address() : ccl::kvs::address_type();
+  share_id(context, address, "oneCCL");
+  return server ? server : ccl::create_kvs(address);
 }
 
 ccl::datatype type_of(Dtype dtype) {
@@ -125,15 +116,13 @@ class OneCclLibrary : public Library {
   }
 
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
-    const bool has_result = call.op != Op::kReduce || rank_ == call.root;
     if (reduces(call.op) && !reduction_of(call.reduce_op, call.dtype)) {
-      reduce_contributions(call, has_result, deadline);
+      reduce_contributions(call, rank_, world_size_, contributions_,
+                           [&](const Collective& moved) { complete(moved, deadline); });
       return;
     }
     complete(call, deadline);
-    if (reduces(call.op) && call.reduce_op == ReduceOp::kMean && has_result) {
-      divide(call.output, call.count, call.dtype, world_size_);
-    }
+    finish_mean(call, rank_, world_size_);
   }
 
   // run() looks itself; oneCCL has no way to end what is under way.
@@ -156,21 +145,6 @@ class OneCclLibrary : public Library {
     });
   }
 
-  // What oneCCL cannot reduce: it moves everybody's contribution, Paceline's kernel combines them.
-  void reduce_contributions(const Collective& call, bool has_result, Deadline deadline) {
-    const std::size_t bytes = call.count * size_of(call.dtype);
-    contributions_.resize(bytes * static_cast<std::size_t>(world_size_));
-    Collective moved = call;
-    moved.op = call.op == Op::kReduceScatter ? Op::kAllToAll : Op::kAllGather;
-    moved.output = contributions_.data();
-    complete(moved, deadline);
-    std::vector<const std::byte*> sources;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      sources.push_back(contributions_.data() + static_cast<std::size_t>(rank) * bytes);
-    }
-    if (has_result) reduce(sources, call.output, call.count, call.dtype, call.reduce_op);
-  }
-
   ccl::event start(const Collective& call) {
     const auto type = type_of(call.dtype);
     const auto reduction = reduction_of(call.reduce_op, call.dtype).value_or(ccl::reduction::sum);
@@ -183,7 +157,7 @@ class OneCclLibrary : public Library {
         return ccl::reduce(input, call.output, call.count, type, reduction, root, *communicator_);
       case Op::kBroadcast:
         if (rank_ == root && input != call.output) {
-          std::memcpy(call.output, input, call.count * size_of(call.dtype));
+          std::memcpy(call.output, input, bytes_of(call));
         }
         return ccl::broadcast(call.output, call.count, type, root, *communicator_);
       case Op::kAllGather:

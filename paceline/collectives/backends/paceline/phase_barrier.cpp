@@ -33,18 +33,19 @@ ControlBlock& PhaseBarrier::block(int rank) const {
 
 void PhaseBarrier::announce(const Announcement& announcement) {
   sequence_ = announcement.fingerprint.sequence;
+  slot_ = sequence_ == 0 ? 2 + (num_forming_++ & 1) : sequence_ & 1;
   warned_ = false;
   auto& own = block(mesh_.rank());
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
-  own.digests[sequence_ & 1] = digest_;
-  own.announcements[sequence_ & 1] = announcement;
+  own.digests[slot_] = digest_;
+  own.announcements[slot_] = announcement;
   own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
                         static_cast<std::uint8_t>(announcement.fingerprint.op),
                     std::memory_order_relaxed);
 }
 
 const Announcement& PhaseBarrier::announcement_of(int rank) const {
-  return block(rank).announcements[sequence_ & 1];
+  return block(rank).announcements[slot_];
 }
 
 bool PhaseBarrier::has_arrived(int rank) const {

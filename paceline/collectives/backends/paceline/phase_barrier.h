@@ -37,14 +37,15 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
-// two collectives ahead. A digest of what they are about lies beside the phase, so that peers who
-// need no more fetch one cache line.
+// two collectives ahead. Two others for the calls before a group's first, which all have number 0.
+// A digest of what they are about lies beside the phase, so that peers who need no more fetch one
+// cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
-  std::uint64_t digests[2];
+  std::uint64_t digests[4];
   alignas(128) std::atomic<std::uint32_t> sleepers;
   alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
-  alignas(128) Announcement announcements[2];
+  alignas(128) Announcement announcements[4];
 };
 
 class PhaseBarrier {
@@ -56,7 +57,7 @@ class PhaseBarrier {
   void announce(const Announcement& announcement);
   // Whether a peer announced the same fingerprint (but for one chance in 2^64); what it announced.
   // Of the collective announced last. Requires: passed a phase since.
-  bool agrees(int rank) const { return block(rank).digests[sequence_ & 1] == digest_; }
+  bool agrees(int rank) const { return block(rank).digests[slot_] == digest_; }
   const Announcement& announcement_of(int rank) const;
 
   // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
@@ -77,6 +78,8 @@ class PhaseBarrier {
   const SharedBlocks& blocks_;
   std::uint32_t phase_ = 0;
   std::uint32_t sequence_ = 0;
+  std::uint32_t num_forming_ = 0;  // announced with number 0
+  std::size_t slot_ = 0;           // of the announcements in use
   std::uint64_t digest_ = 0;
   bool warned_ = false;  // once per collective
 };
