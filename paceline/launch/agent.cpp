@@ -76,6 +76,7 @@ class Agent {
   void follow_orders();
   void obey(const StartOrder& order);
   void obey(const StopOrder& order);
+  void obey(const WaitOrder& order);
   void obey(const EndOrder& order);
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
@@ -231,6 +232,10 @@ void Agent::obey(const StopOrder& order) {
     consoles_.say(fmt::format("paceline: {}; stopping the ranks of this node\n", order.reason));
   }
   stop_others(order.host_lost ? kGraceAfterLoss : kGraceOfOthers);
+}
+
+void Agent::obey(const WaitOrder& order) {
+  consoles_.say(fmt::format("paceline: {}\n", order.reason));
 }
 
 void Agent::obey(const EndOrder& order) {
@@ -406,10 +411,12 @@ void Agent::conclude() {
                               logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
     consoles_.say(flights_.text(true));
   } else if (end_ && end_->exit_code == 0) {
+    explain_end();
     remove_records();
   } else {
     consoles_.say(flights_.text(!failed));
     if (end_) explain_end();
+    if (!generation_) remove_records();
   }
 }
 
@@ -427,7 +434,6 @@ void Agent::explain_end() {
     consoles_.say(fmt::format("paceline: the job ended because of {}\n", end_->cause));
   }
   if (!end_->reason.empty()) consoles_.say(fmt::format("paceline: {}\n", end_->reason));
-  if (!generation_) remove_records();
 }
 
 void Agent::remove_records() {

@@ -89,7 +89,13 @@ struct StopOrder {
   bool operator==(const StopOrder&) const = default;
 };
 
-// The job is over.
+// There is no place for this node now, but there may be one.
+struct WaitOrder {
+  std::string reason;
+  bool operator==(const WaitOrder&) const = default;
+};
+
+// The job is over, for this node at least.
 struct EndOrder {
   int exit_code = 0;
   std::string cause;   // what went wrong: that of the rank's failure, or the loss of a host
@@ -97,7 +103,7 @@ struct EndOrder {
   bool operator==(const EndOrder&) const = default;
 };
 
-using Order = std::variant<StartOrder, StopOrder, EndOrder>;
+using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

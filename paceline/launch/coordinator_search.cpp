@@ -45,6 +45,8 @@ CoordinatorSettings CoordinatorSearch::settings() const {
           .join_timeout = options_.meeting.join_timeout,
           .last_call_timeout = options_.meeting.last_call_timeout,
           .stop_timeout = options_.shutdown_timeout + kStopMargin,
+          .loss_timeout =
+              options_.meeting.keep_alive.limit() + 2 * options_.meeting.keep_alive.interval,
           .expected_nodes = options_.max_agents()};
 }
 
