@@ -149,6 +149,10 @@ launch::Binding choose_binding(const Checker& checker, const RunTexts& texts) {
 
 }  // namespace
 
+std::string most_nodes(const std::string& nnodes) {
+  return nnodes.substr(nnodes.find(':') + 1);  // npos + 1 is 0
+}
+
 std::string source_of(const std::string& flag, const CommandLine& line) {
   return Checker(line).source(flag);
 }

@@ -96,6 +96,10 @@ class Agent {
   void on_signal(int signal);
   void reap_orphans();
   void warn_about_logs();
+  // As the user calls it.
+  std::string own_host() const {
+    return plan_.options.part ? plan_.options.part->host : host_name();
+  }
   std::string log_folder() const { return logs_.problem().empty() ? logs_.path() : ""; }
   bool stopped_as_agreed() const;
   void conclude();
@@ -157,7 +161,7 @@ void Agent::seek_coordinator() {
   claim_services();
   control_->report(Joining{.version = options.version,
                            .run_id = options.run_id,
-                           .host = host_name(),
+                           .host = own_host(),
                            .num_ranks = options.num_local_ranks,
                            .min_nodes = options.min_agents(),
                            .max_nodes = options.max_agents(),
@@ -193,7 +197,7 @@ void Agent::obey(const StartOrder& order) {
   if (!order.note.empty()) {
     consoles_.say(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
   }
-  const NodePlace place = plan_.options.part ? plan_.options.place() : order.place;
+  const NodePlace place = plan_.options.place_is_given() ? plan_.options.place() : order.place;
   remove_old_flights(place);
   generation_.reset();
   last_start_ = order;
@@ -241,6 +245,7 @@ void Agent::obey(const WaitOrder& order) {
 void Agent::obey(const EndOrder& order) {
   if (end_) return;
   end_ = order;
+  if (!order.alone) consoles_.say_over(order.exit_code);
   if (running()) stop_others(kGraceOfOthers);
 }
 
@@ -279,7 +284,7 @@ void Agent::report_stopped() {
 
 void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
-  own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, host_name(), describe(culprit));
+  own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
   if (!control_) return;
   control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
                                culprit.signal, own_cause_});

@@ -137,8 +137,11 @@ Json to_json(const StopOrder& stop) {
 Json to_json(const WaitOrder& wait) { return {{"type", "wait"}, {"reason", wait.reason}}; }
 
 Json to_json(const EndOrder& end) {
-  return {
-      {"type", "end"}, {"exit_code", end.exit_code}, {"cause", end.cause}, {"reason", end.reason}};
+  return {{"type", "end"},
+          {"exit_code", end.exit_code},
+          {"cause", end.cause},
+          {"reason", end.reason},
+          {"alone", end.alone}};
 }
 
 // What a rank printed or a host is called need not be UTF-8.
@@ -181,7 +184,9 @@ Order decode_order(const std::string& text) {
     if (type == "start") return start_of(json);
     if (type == "stop") return StopOrder{json.at("reason"), json.at("host_lost")};
     if (type == "wait") return WaitOrder{json.at("reason")};
-    if (type == "end") return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason")};
+    if (type == "end") {
+      return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason"), json.at("alone")};
+    }
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });
 }

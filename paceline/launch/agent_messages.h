@@ -95,11 +95,12 @@ struct WaitOrder {
   bool operator==(const WaitOrder&) const = default;
 };
 
-// The job is over, for this node at least.
+// The job is over.
 struct EndOrder {
   int exit_code = 0;
   std::string cause;   // what went wrong: that of the rank's failure, or the loss of a host
   std::string reason;  // why it is not tried again, or not at all
+  bool alone = false;  // for this node; the others go on
   bool operator==(const EndOrder&) const = default;
 };
 

@@ -90,9 +90,10 @@ bool Coordinator::ending() const {
 }
 
 void Coordinator::refuse(Agent agent, const std::string& reason) {
-  send(agent,
-       EndOrder{kUsageError, "",
-                fmt::format("the job '{}' refused this node: {}", settings_.run_id, reason)});
+  send(agent, EndOrder{.exit_code = kUsageError,
+                       .reason = fmt::format("the job '{}' refused this node: {}", settings_.run_id,
+                                             reason),
+                       .alone = true});
 }
 
 void Coordinator::join(Agent from, const Joining& joining, Moment now) {
@@ -240,7 +241,9 @@ void Coordinator::lose_the_stuck(Moment now) {
                   std::chrono::duration<double>(settings_.stop_timeout).count());
   for (const Agent agent : stuck) {
     const std::string host = members_.at(agent).joining.host;
-    send(agent, EndOrder{kLostHost, fmt::format("host {} is lost: {}", host, cause), ""});
+    send(agent, EndOrder{.exit_code = kLostHost,
+                         .cause = fmt::format("host {} is lost: {}", host, cause),
+                         .alone = true});
     lose(agent, cause, now);
   }
 }
@@ -374,8 +377,8 @@ void Coordinator::end_all(const EndOrder& order, Agent except) {
     if (agent != except) send(agent, order);
   }
   for (const auto& [agent, spare] : spares_) {
-    send(agent, {EndOrder{order.exit_code, order.cause,
-                          "the job has ended, and this node was not needed"}});
+    send(agent,
+         EndOrder{order.exit_code, order.cause, "the job has ended, and this node was not needed"});
   }
   spares_.clear();
 }

@@ -46,8 +46,9 @@ TEST(AgentMessages, text_that_is_no_utf8_is_repaired) {
 
 TEST(AgentMessages, orders_arrive_as_they_were_sent) {
   const StartOrder start{{3, 5, 1, 2, 4, 8}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
-  for (const Order& order : std::vector<Order>{start, StopOrder{"reason", true}, WaitOrder{"why"},
-                                               EndOrder{3, "cause", "reason"}}) {
+  for (const Order& order :
+       std::vector<Order>{start, StopOrder{"reason", true}, WaitOrder{"why"},
+                          EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true}}) {
     EXPECT_EQ(decode_order(encode(order)), order);
   }
 }
