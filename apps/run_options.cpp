@@ -335,6 +335,9 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
         checker.seconds("--shutdown-timeout", texts.shutdown_timeout, kMaxSeconds);
   }
   choose_hang_watch(checker, texts, options);
+  if (!texts.start_timeout.empty()) {
+    checker.seconds("--start-timeout", texts.start_timeout, kMaxSeconds);
+  }
   if (options.command.empty()) {
     throw UsageError("no program given: paceline run [options] PROGRAM [arguments]");
   }
