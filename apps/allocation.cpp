@@ -35,7 +35,8 @@ std::optional<std::vector<launch::Host>> allocated_hosts(const RunTexts& texts,
   if (!list || !variable("SLURM_JOB_ID") || texts.nnodes == "1") return std::nullopt;
   const auto names = expand_node_list(*list);
   check(names.has_value(), "SLURM_JOB_NODELIST='{}' is not a list of nodes", *list);
-  if (!texts.nnodes.empty() && texts.nnodes != std::to_string(names->size())) {
+  const std::string most = most_nodes(texts.nnodes);
+  if (!most.empty() && most != std::to_string(names->size())) {
     throw UsageError(fmt::format("--nnodes: {}, but the SLURM job has {} nodes; leave it out",
                                  texts.nnodes, names->size()));
   }

@@ -186,9 +186,9 @@ std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const Comma
   auto hosts = texts.hosts.empty()
                    ? launch::read_hostfile(texts.hostfile)
                    : launch::parse_host_list(texts.hosts, source_of("--hosts", line));
-  if (!texts.nnodes.empty() &&
-      check_integer(line, "--nnodes", texts.nnodes, 1, launch::kMaxHosts) !=
-          static_cast<long>(hosts.size())) {
+  const std::string most = most_nodes(texts.nnodes);
+  if (!most.empty() && check_integer(line, "--nnodes", most, 1, launch::kMaxHosts) !=
+                           static_cast<long>(hosts.size())) {
     throw UsageError(fmt::format("{}: {}, but there are {} hosts", source_of("--nnodes", line),
                                  texts.nnodes, hosts.size()));
   }
@@ -213,7 +213,7 @@ std::vector<std::string> passed_on(const CLI::App& app) {
 RunTexts texts_on_host(const RunTexts& texts, const std::vector<Host>& hosts, std::size_t host) {
   RunTexts there = texts;
   there.nproc_per_node = std::to_string(hosts[host].slots);
-  there.nnodes = std::to_string(hosts.size());
+  if (texts.nnodes.find(':') == std::string::npos) there.nnodes = std::to_string(hosts.size());
   there.node_rank = std::to_string(host);
   return there;
 }
@@ -224,26 +224,28 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
     refuse_with_hosts("--timeline", texts.timeline, line,
                       "every host would write one; set PACELINE_TIMELINE_DIR to a folder that all "
                       "hosts share, and then: paceline timeline FOLDER");
-    refuse_with_hosts("--max-restarts", texts.max_restarts, line,
-                      "only agents that meet at --rdzv-endpoint, started on each machine, restart "
-                      "a job of several");
   }
+  refuse_with_hosts("--rdzv-conf", options.meeting.is_host ? "is_host" : "", line,
+                    "is_host is what the first host is");
   HostsPlan plan;
   plan.version = version_number();
   plan.program_hint = "give --remote-paceline PATH if it is somewhere else on the hosts";
   plan.prefix_lines = options.prefix_lines;
   plan.shutdown_timeout = options.shutdown_timeout;
+  plan.goes_on = options.restarts.max_restarts > 0 || options.min_nodes < options.num_nodes;
+  plan.min_hosts = options.min_nodes;
   if (!texts.start_timeout.empty()) {
     plan.start_timeout = check_seconds(line, "--start-timeout", texts.start_timeout);
   }
   launch::RemoteJob job;
   job.arguments = passed_on(app);
   job.arguments.push_back("--rdzv-id=" + options.run_id);
-  job.arguments.push_back("--nnodes=" + std::to_string(hosts.size()));
+  job.arguments.push_back(fmt::format("--nnodes={}:{}", options.min_nodes, options.num_nodes));
   job.arguments.push_back("--master-addr=" + meeting_address(hosts, texts));
   job.directory = std::filesystem::current_path().string();
   job.environment = exported(texts.export_names, line);
   job.secret = random_hex(Secret::kSize);
+  job.goes_on = plan.goes_on;
   for (const Host& host : hosts) job.ranks_per_host.push_back(host.slots);
   if (!texts.master_port.empty()) {
     job.ports = {options.master_port, static_cast<std::uint16_t>(options.master_port + 1)};

@@ -61,12 +61,15 @@ void check_backend(const Checker& checker, const std::string& name) {
 Endpoint endpoint_of(const Checker& checker, const std::string& text) {
   const bool has_port = text.find(':') != std::string::npos &&
                         (text.front() != '[' || text.find("]:") != std::string::npos);
+  Endpoint endpoint;
   try {
-    return parse_endpoint(has_port ? text : fmt::format("{}:{}", text, kEndpointPort),
-                          checker.source(kEndpoint));
+    endpoint = parse_endpoint(has_port ? text : fmt::format("{}:{}", text, kEndpointPort),
+                              checker.source(kEndpoint));
   } catch (const Error& error) {
     throw UsageError(error.what());
   }
+  if (endpoint.port == 0) checker.refuse(kEndpoint, text, "HOST:PORT with a port from 1 to 65535");
+  return endpoint;
 }
 
 // torchrun's words; those that concern only its own stores are accepted and mean nothing here.
@@ -142,6 +145,12 @@ void check_restarts(const Checker& checker, const RunTexts& texts, LaunchOptions
 
 void check_chaos(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
   if (!texts.chaos.empty()) options.chaos = launch::parse_faults(texts.chaos);
+  for (const launch::Fault& fault : options.chaos) {
+    // How many ranks other nodes have is not known here.
+    if (options.several_nodes() || !fault.rank || *fault.rank < options.num_local_ranks) continue;
+    throw UsageError(fmt::format("{}: rank {} of {} ranks (from 0 on)", checker.source("--chaos"),
+                                 *fault.rank, options.num_local_ranks));
+  }
   options.chaos_seed = static_cast<std::uint64_t>(
       checker.integer_or("--chaos-seed", texts.chaos_seed, 0, 0, std::numeric_limits<long>::max()));
 }

@@ -39,6 +39,7 @@ int run_job(const launch::RemoteJob& job, int notices_fd) {
                         .secret = job.secret,
                         .rank_port = job.ports.ranks,
                         .ranks_per_host = job.ranks_per_host,
+                        .goes_on = job.goes_on,
                         .notices_fd = notices_fd};
   Arguments arguments = job.arguments;
   if (part.ranks_per_host.size() > 1) {

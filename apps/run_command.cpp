@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -64,6 +65,15 @@ void report(const launch::LaunchPlan& plan, const Topology& topology) {
   }
 }
 
+// A long run must not end with the news that its timeline has no place.
+void require_folder_of(const std::string& timeline, const CommandLine& line) {
+  if (timeline.empty()) return;
+  const auto folder = std::filesystem::absolute(timeline).parent_path();
+  if (std::filesystem::is_directory(folder)) return;
+  throw UsageError(fmt::format("{}: {}: there is no folder {}", source_of("--timeline", line),
+                               timeline, folder.string()));
+}
+
 struct RunFormatter : CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
     return "Usage: paceline run [options] [--] PROGRAM [arguments]\n";
@@ -109,6 +119,7 @@ int Run::run(const Arguments& arguments) {
 int Run::run_here() {
   launch::LaunchPlan plan;
   plan.options = check_run_options(texts_, line_, topology_);
+  require_folder_of(plan.options.timeline, line_);
   plan.options.part = part_;
   plan.options.version = version_number();
   plan.placement = launch::plan_placement(topology_, placement_request(plan.options));

@@ -149,6 +149,10 @@ launch::Binding choose_binding(const Checker& checker, const RunTexts& texts) {
 
 }  // namespace
 
+std::string most_nodes(const std::string& nnodes) {
+  return nnodes.substr(nnodes.find(':') + 1);  // npos + 1 is 0
+}
+
 std::string source_of(const std::string& flag, const CommandLine& line) {
   return Checker(line).source(flag);
 }
@@ -331,6 +335,9 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
         checker.seconds("--shutdown-timeout", texts.shutdown_timeout, kMaxSeconds);
   }
   choose_hang_watch(checker, texts, options);
+  if (!texts.start_timeout.empty()) {
+    checker.seconds("--start-timeout", texts.start_timeout, kMaxSeconds);
+  }
   if (options.command.empty()) {
     throw UsageError("no program given: paceline run [options] PROGRAM [arguments]");
   }

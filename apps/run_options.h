@@ -39,6 +39,9 @@ launch::PlacementRequest check_rank_options(const RunTexts& texts, const Command
 launch::LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
                                         const Topology& topology);
 
+// MAX of "MIN:MAX", N of "N".
+std::string most_nodes(const std::string& nnodes);
+
 // Where the value of `flag` comes from, for messages: the flag, its variable, or a file's line.
 std::string source_of(const std::string& flag, const CommandLine& line);
 

@@ -106,15 +106,7 @@ SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const 
   return request;
 }
 
-// In a SLURM job one launcher starts all nodes.
-void refuse_restarts(const SubmitTexts& texts, const CommandLine& line, int num_nodes) {
-  if (num_nodes == 1 || texts.run.max_restarts.empty()) return;
-  throw UsageError(fmt::format("{}: a SLURM job on several nodes is not restarted; leave it out",
-                               source_of("--max-restarts", line)));
-}
-
-SlurmRequest check_slurm(const SubmitTexts& texts, const CommandLine& line, int num_nodes) {
-  refuse_restarts(texts, line, num_nodes);
+SlurmRequest check_slurm(const SubmitTexts& texts, const CommandLine& line) {
   return {.time = texts.time,
           .partition = texts.partition,
           .account = texts.account,
@@ -171,7 +163,7 @@ int submit(const std::string& where, const Arguments& arguments) {
   }
   SubmitRequest request = check_common(app, texts, line);
   if (!kubernetes) {
-    const std::string script = slurm_script(request, check_slurm(texts, line, request.num_nodes));
+    const std::string script = slurm_script(request, check_slurm(texts, line));
     if (!texts.run.dry_run) return hand_to_sbatch(script);
     fmt::print("{}", script);
     return 0;

@@ -76,6 +76,7 @@ class Agent {
   void follow_orders();
   void obey(const StartOrder& order);
   void obey(const StopOrder& order);
+  void obey(const WaitOrder& order);
   void obey(const EndOrder& order);
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
@@ -95,6 +96,10 @@ class Agent {
   void on_signal(int signal);
   void reap_orphans();
   void warn_about_logs();
+  // As the user calls it.
+  std::string own_host() const {
+    return plan_.options.part ? plan_.options.part->host : host_name();
+  }
   std::string log_folder() const { return logs_.problem().empty() ? logs_.path() : ""; }
   bool stopped_as_agreed() const;
   void conclude();
@@ -156,7 +161,7 @@ void Agent::seek_coordinator() {
   claim_services();
   control_->report(Joining{.version = options.version,
                            .run_id = options.run_id,
-                           .host = host_name(),
+                           .host = own_host(),
                            .num_ranks = options.num_local_ranks,
                            .min_nodes = options.min_agents(),
                            .max_nodes = options.max_agents(),
@@ -192,7 +197,7 @@ void Agent::obey(const StartOrder& order) {
   if (!order.note.empty()) {
     consoles_.say(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
   }
-  const NodePlace place = plan_.options.part ? plan_.options.place() : order.place;
+  const NodePlace place = plan_.options.place_is_given() ? plan_.options.place() : order.place;
   remove_old_flights(place);
   generation_.reset();
   last_start_ = order;
@@ -233,9 +238,14 @@ void Agent::obey(const StopOrder& order) {
   stop_others(order.host_lost ? kGraceAfterLoss : kGraceOfOthers);
 }
 
+void Agent::obey(const WaitOrder& order) {
+  consoles_.say(fmt::format("paceline: {}\n", order.reason));
+}
+
 void Agent::obey(const EndOrder& order) {
   if (end_) return;
   end_ = order;
+  if (!order.alone) consoles_.say_over(order.exit_code);
   if (running()) stop_others(kGraceOfOthers);
 }
 
@@ -274,7 +284,7 @@ void Agent::report_stopped() {
 
 void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
-  own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, host_name(), describe(culprit));
+  own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
   if (!control_) return;
   control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
                                culprit.signal, own_cause_});
@@ -406,10 +416,12 @@ void Agent::conclude() {
                               logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
     consoles_.say(flights_.text(true));
   } else if (end_ && end_->exit_code == 0) {
+    explain_end();
     remove_records();
   } else {
     consoles_.say(flights_.text(!failed));
     if (end_) explain_end();
+    if (!generation_) remove_records();
   }
 }
 
@@ -427,7 +439,6 @@ void Agent::explain_end() {
     consoles_.say(fmt::format("paceline: the job ended because of {}\n", end_->cause));
   }
   if (!end_->reason.empty()) consoles_.say(fmt::format("paceline: {}\n", end_->reason));
-  if (!generation_) remove_records();
 }
 
 void Agent::remove_records() {

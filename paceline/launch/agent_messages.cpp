@@ -134,9 +134,14 @@ Json to_json(const StopOrder& stop) {
   return {{"type", "stop"}, {"reason", stop.reason}, {"host_lost", stop.host_lost}};
 }
 
+Json to_json(const WaitOrder& wait) { return {{"type", "wait"}, {"reason", wait.reason}}; }
+
 Json to_json(const EndOrder& end) {
-  return {
-      {"type", "end"}, {"exit_code", end.exit_code}, {"cause", end.cause}, {"reason", end.reason}};
+  return {{"type", "end"},
+          {"exit_code", end.exit_code},
+          {"cause", end.cause},
+          {"reason", end.reason},
+          {"alone", end.alone}};
 }
 
 // What a rank printed or a host is called need not be UTF-8.
@@ -178,7 +183,10 @@ Order decode_order(const std::string& text) {
   return decode(text, [](const Json& json, const std::string& type) -> Order {
     if (type == "start") return start_of(json);
     if (type == "stop") return StopOrder{json.at("reason"), json.at("host_lost")};
-    if (type == "end") return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason")};
+    if (type == "wait") return WaitOrder{json.at("reason")};
+    if (type == "end") {
+      return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason"), json.at("alone")};
+    }
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });
 }

@@ -89,15 +89,22 @@ struct StopOrder {
   bool operator==(const StopOrder&) const = default;
 };
 
+// There is no place for this node now, but there may be one.
+struct WaitOrder {
+  std::string reason;
+  bool operator==(const WaitOrder&) const = default;
+};
+
 // The job is over.
 struct EndOrder {
   int exit_code = 0;
   std::string cause;   // what went wrong: that of the rank's failure, or the loss of a host
   std::string reason;  // why it is not tried again, or not at all
+  bool alone = false;  // for this node; the others go on
   bool operator==(const EndOrder&) const = default;
 };
 
-using Order = std::variant<StartOrder, StopOrder, EndOrder>;
+using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

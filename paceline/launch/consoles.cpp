@@ -25,10 +25,16 @@ void Consoles::say(const std::string& text) {
   if (!text.empty()) write_all(notices_fd_, encode_frame(FrameKind::kSay, text));
 }
 
-void Consoles::say_culprit(const std::string& text, int exit_code) {
+void Consoles::say_culprit(const std::string& text, int exit_code, int generation) {
   if (notices_fd_ < 0) return say(text);
-  const std::string payload = std::string(1, static_cast<char>(exit_code)) + text;
-  write_all(notices_fd_, encode_frame(FrameKind::kCulprit, payload));
+  const Culprit culprit{static_cast<std::uint8_t>(exit_code), generation, text};
+  write_all(notices_fd_, encode_frame(FrameKind::kCulprit, encode(culprit)));
+}
+
+void Consoles::say_over(int exit_code) {
+  if (notices_fd_ < 0) return;
+  const std::string payload(1, static_cast<char>(exit_code));
+  write_all(notices_fd_, encode_frame(FrameKind::kOver, payload));
 }
 
 void Consoles::watch_for_room() {

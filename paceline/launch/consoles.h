@@ -21,8 +21,10 @@ class Consoles {
   Console& err() { return err_.console; }
   // The launcher's own words go to stderr.
   void say(const std::string& text);
-  // The report about the rank that failed first, with its exit code.
-  void say_culprit(const std::string& text, int exit_code);
+  // The report about the rank that failed first in a generation, with its exit code.
+  void say_culprit(const std::string& text, int exit_code, int generation);
+  // To a launcher on another host: the job is over, with this exit code.
+  void say_over(int exit_code);
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
   // Once a turn: asks the loop for room where something waits.
   void watch_for_room();

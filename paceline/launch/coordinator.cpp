@@ -57,33 +57,97 @@ std::string Coordinator::refusal_of(const Joining& joining) const {
   if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
     return fmt::format("{} ranks on one node", joining.num_ranks);
   }
+  return "";
+}
+
+// What keeps out a node of this job, for now at least.
+std::string Coordinator::obstacle_to(const Joining& joining) const {
   for (const auto& [agent, member] : members_) {
     if (!joining.node_rank || member.joining.node_rank != joining.node_rank) continue;
     return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
                        *joining.node_rank, member.joining.host);
   }
-  if (num_members() >= settings_.max_nodes) {
-    return fmt::format("all {} of the job are there already (--nnodes)",
-                       nodes(settings_.max_nodes));
-  }
-  return "";
+  if (num_members() < settings_.max_nodes) return "";
+  return fmt::format("all {} of the job are there already (--nnodes)", nodes(settings_.max_nodes));
+}
+
+bool Coordinator::rank_is_taken(const Joining& joining) const {
+  return joining.node_rank && std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+           return entry.second.joining.node_rank == joining.node_rank;
+         });
+}
+
+// Before the job begins a lost node is replaced, afterwards where it can go on.
+bool Coordinator::may_need_spares() const {
+  return phase_ == Phase::kGathering || settings_.min_nodes < settings_.max_nodes ||
+         settings_.restarts.max_restarts > 0;
+}
+
+// A job that is ending is not begun anew for anybody.
+bool Coordinator::ending() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return entry.second.finished; });
+}
+
+void Coordinator::refuse(Agent agent, const std::string& reason) {
+  send(agent, EndOrder{.exit_code = kUsageError,
+                       .reason = fmt::format("the job '{}' refused this node: {}", settings_.run_id,
+                                             reason),
+                       .alone = true});
 }
 
 void Coordinator::join(Agent from, const Joining& joining, Moment now) {
   const std::string refusal = refusal_of(joining);
-  if (!refusal.empty() || members_.contains(from)) {
-    return send(from, EndOrder{kUsageError, "",
-                               fmt::format("the job '{}' refused this node: {}", settings_.run_id,
-                                           refusal)});
-  }
-  members_.emplace(from, Member{.joining = joining, .arrival = num_arrivals_++});
-  generation_ = std::max(generation_, phase_ == Phase::kGathering ? joining.next_generation : 0);
+  if (!refusal.empty()) return refuse(from, refusal);
+  if (members_.contains(from) || spares_.contains(from)) return refuse(from, "it has joined twice");
+  const std::string obstacle = obstacle_to(joining);
+  if (!obstacle.empty()) return keep_as_spare(from, joining, obstacle, now);
+  admit(from, joining);
   if (phase_ == Phase::kGathering) return start_if_possible(now);
-  // A job that is ending is not begun anew for a newcomer.
-  const bool ending = std::any_of(members_.begin(), members_.end(),
-                                  [](const auto& entry) { return entry.second.finished; });
-  if (!ending) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
+  if (!ending()) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
 }
+
+void Coordinator::admit(Agent agent, const Joining& joining) {
+  members_.emplace(agent, Member{.joining = joining, .arrival = num_arrivals_++});
+  generation_ = std::max(generation_, phase_ == Phase::kGathering ? joining.next_generation : 0);
+}
+
+// --- Spares ---
+
+void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle,
+                                Moment now) {
+  if (!may_need_spares()) {
+    return refuse(agent, obstacle + "; of a fixed number without --max-restarts none is replaced");
+  }
+  const auto patience = rank_is_taken(joining) ? settings_.loss_timeout : settings_.join_timeout;
+  spares_.emplace(agent, Spare{joining, now + patience});
+  send(agent, WaitOrder{fmt::format("{}; waiting for up to {:g} s in case one of them is lost",
+                                    obstacle, std::chrono::duration<double>(patience).count())});
+}
+
+// Whoever fits now that a node has gone, in the order in which they came.
+void Coordinator::admit_spares() {
+  if (phase_ == Phase::kOver || ending()) return;
+  for (auto next = spares_.begin(); next != spares_.end();) {
+    const auto spare = next++;
+    if (!obstacle_to(spare->second.joining).empty()) continue;
+    admit(spare->first, spare->second.joining);
+    spares_.erase(spare);
+  }
+}
+
+void Coordinator::dismiss_spares(Moment now) {
+  std::erase_if(spares_, [&](const auto& entry) {
+    const auto& [agent, spare] = entry;
+    if (now < spare.until) return false;
+    const std::string obstacle = obstacle_to(spare.joining);
+    refuse(agent,
+           obstacle.empty() ? "the job is ending" : obstacle + ", and none was lost meanwhile");
+    return true;
+  });
+}
+
+// --- What agents report ---
 
 void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
   if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
@@ -128,7 +192,8 @@ void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
   }
   if (phase_ == Phase::kGathering) {
     members_.erase(from);
-    return;
+    admit_spares();
+    return start_if_possible(now);
   }
   // Its ranks have yet to end, and its connection with them.
   members_.at(from).leaving = true;
@@ -138,15 +203,18 @@ void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
 }
 
 void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
+  spares_.erase(agent);
   const auto found = members_.find(agent);
   if (found == members_.end() || phase_ == Phase::kOver) return;
   const Member member = std::move(found->second);
   members_.erase(found);
-  if (phase_ == Phase::kGathering) return;
   if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
-  if (member.leaving) return settle(now);
-  const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
-  stop_all(agent, {kLost, what, "a lost host", kLostHost}, now);
+  if (!member.leaving && phase_ != Phase::kGathering) {
+    const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
+    stop_all(agent, {kLost, what, "a lost host", kLostHost}, now);
+  }
+  admit_spares();
+  if (phase_ == Phase::kGathering) return start_if_possible(now);
   settle(now);
 }
 
@@ -173,7 +241,9 @@ void Coordinator::lose_the_stuck(Moment now) {
                   std::chrono::duration<double>(settings_.stop_timeout).count());
   for (const Agent agent : stuck) {
     const std::string host = members_.at(agent).joining.host;
-    send(agent, EndOrder{kLostHost, fmt::format("host {} is lost: {}", host, cause), ""});
+    send(agent, EndOrder{.exit_code = kLostHost,
+                         .cause = fmt::format("host {} is lost: {}", host, cause),
+                         .alone = true});
     lose(agent, cause, now);
   }
 }
@@ -183,15 +253,13 @@ void Coordinator::settle(Moment now) {
   const bool all_ready = std::all_of(members_.begin(), members_.end(),
                                      [](const auto& entry) { return entry.second.ready; });
   if (phase_ != Phase::kStopping || !all_ready) return;
-  if (members_.empty()) {
-    phase_ = Phase::kOver;
-    return;
-  }
+  if (members_.empty()) return end_all({kLostHost, reason_.cause, ""});
   const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
   const Reason reason = std::exchange(reason_, {});
   // Fewer hosts are what MIN:MAX allows, and more are no failure either.
+  const bool elastic = settings_.min_nodes < settings_.max_nodes;
   const bool for_free = reason.weight == kMembership ||
-                        (reason.weight == kLost && num_members() >= settings_.min_nodes);
+                        (reason.weight == kLost && elastic && num_members() >= settings_.min_nodes);
   if (for_free) {
     gather(now, fmt::format("{}; going on with {}", reason.cause, nodes(num_members())));
     return start_if_possible(now);
@@ -272,6 +340,7 @@ void Coordinator::start() {
 }
 
 void Coordinator::tick(Moment now) {
+  dismiss_spares(now);
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
   start_if_possible(now);
@@ -292,9 +361,11 @@ std::string Coordinator::missing() const {
 }
 
 Coordinator::Moment Coordinator::next_deadline() const {
-  if (phase_ == Phase::kStopping) return stop_until_;
-  if (phase_ != Phase::kGathering) return Moment::max();
-  Moment next = gather_until_;
+  Moment next = Moment::max();
+  for (const auto& [agent, spare] : spares_) next = std::min(next, spare.until);
+  if (phase_ == Phase::kStopping) return std::min(next, stop_until_);
+  if (phase_ != Phase::kGathering) return next;
+  next = std::min(next, gather_until_);
   if (last_call_ && generation_ == settings_.first_generation) next = std::min(next, *last_call_);
   if (pause_until_) next = std::min(next, *pause_until_);
   return next;
@@ -305,6 +376,11 @@ void Coordinator::end_all(const EndOrder& order, Agent except) {
   for (const auto& [agent, member] : members_) {
     if (agent != except) send(agent, order);
   }
+  for (const auto& [agent, spare] : spares_) {
+    send(agent,
+         EndOrder{order.exit_code, order.cause, "the job has ended, and this node was not needed"});
+  }
+  spares_.clear();
 }
 
 }  // namespace paceline::launch

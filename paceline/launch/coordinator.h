@@ -9,6 +9,10 @@
 //   gathering
 //                               └──────all ranks ended in order──▶ over ◀── no restart left
 //
+// A node that finds its place taken waits as a spare where it may still be needed: one too many
+// until a node is lost, but no longer than join_timeout; one with another's node rank as long as
+// the loss of that one may go unnoticed.
+//
 // Nothing of one generation reaches another: reports of an older one are dropped, and a generation
 // starts only when every agent has said that nothing of the one before it is left.
 //
@@ -43,6 +47,8 @@ struct CoordinatorSettings {
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
   // How long the ranks of a node may take to end, SIGKILL included; then it is lost to the job.
   std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
+  // How long the loss of a node may go unnoticed.
+  std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
   // With so many the first generation starts without a last call.
   int expected_nodes = 1;
   int first_generation = 0;  // above 0 after a take-over
@@ -84,6 +90,11 @@ class Coordinator {
     std::int64_t arrival = 0;
     int node_rank = -1;  // in the last generation
   };
+  // Came too early: another node has its place.
+  struct Spare {
+    Joining joining;
+    Moment until;
+  };
   // Why a generation is being stopped; the heavier one counts.
   struct Reason {
     int weight = 0;  // 0: none; 1: newcomers or leavers, 2: exit code, 3: signal, 4: lost host
@@ -94,6 +105,15 @@ class Coordinator {
 
   void join(Agent from, const Joining& joining, Moment now);
   std::string refusal_of(const Joining& joining) const;
+  std::string obstacle_to(const Joining& joining) const;
+  bool rank_is_taken(const Joining& joining) const;
+  bool may_need_spares() const;
+  bool ending() const;
+  void admit(Agent agent, const Joining& joining);
+  void keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle, Moment now);
+  void admit_spares();
+  void dismiss_spares(Moment now);
+  void refuse(Agent agent, const std::string& reason);
   void fail(Agent from, const RankFailure& failure, Moment now);
   void finish(Agent from, const Finished& finished);
   void end_if_finished();
@@ -115,6 +135,7 @@ class Coordinator {
   RestartPolicy policy_;
   Phase phase_ = Phase::kGathering;
   std::map<Agent, Member> members_;
+  std::map<Agent, Spare> spares_;  // none of them fits; agents are numbered as they come
   std::vector<Mail> mail_;
   std::int64_t num_arrivals_ = 0;
   int generation_ = 0;               // that runs or stops, or comes next while gathering

@@ -19,13 +19,14 @@ constexpr auto kLookUpPause = 1s;
 // Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
 constexpr auto kStopMargin = 30s;
 
-Secret require_secret(int num_nodes) {
+Secret require_secret(const LaunchOptions& options) {
+  if (options.part) return Secret::from_text(options.part->secret);
   const auto secret = find_job_secret(process_environment());
   check(secret.has_value(),
         "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
         "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
         "launcher start all nodes: --hosts",
-        num_nodes);
+        options.num_nodes);
   return *secret;
 }
 
@@ -33,7 +34,7 @@ Secret require_secret(int num_nodes) {
 
 CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
     : loop_(loop), options_(options), give_up_(Deadline::after(options.meeting.join_timeout)) {
-  if (options.agents_meet()) secret_ = require_secret(options.num_nodes);
+  if (options.agents_meet()) secret_ = require_secret(options);
 }
 
 CoordinatorSettings CoordinatorSearch::settings() const {
@@ -45,6 +46,8 @@ CoordinatorSettings CoordinatorSearch::settings() const {
           .join_timeout = options_.meeting.join_timeout,
           .last_call_timeout = options_.meeting.last_call_timeout,
           .stop_timeout = options_.shutdown_timeout + kStopMargin,
+          .loss_timeout =
+              options_.meeting.keep_alive.limit() + 2 * options_.meeting.keep_alive.interval,
           .expected_nodes = options_.max_agents()};
 }
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -39,7 +42,27 @@ struct HostState {
   LineFormatter words{""};                // of its launcher
   bool ready = false;                     // its hello was the right one
   bool running = false;                   // it has its part
+  bool lost = false;                      // the job goes on, or begins, without it
   std::optional<int> exit_code;
+};
+
+// The agents of a job that goes on tell each other what happened, and each says it.
+class SharedWords {
+ public:
+  // Whether another host has said this, and this one has not, since it was last news.
+  bool heard(std::size_t host, const std::string& text) {
+    const auto found = std::find_if(said_.begin(), said_.end(),
+                                    [&](const auto& entry) { return entry.first == text; });
+    if (found != said_.end() && found->second.insert(host).second) return true;
+    if (found != said_.end()) said_.erase(found);
+    said_.emplace_back(text, std::set<std::size_t>{host});
+    if (said_.size() > kRemembered) said_.pop_front();
+    return false;
+  }
+
+ private:
+  static constexpr std::size_t kRemembered = 64;
+  std::deque<std::pair<std::string, std::set<std::size_t>>> said_;
 };
 
 class HostsAgent {
@@ -61,8 +84,16 @@ class HostsAgent {
   void on_ports(const JobPorts& ports);
   void on_output(std::size_t index, int stream, const std::string& bytes);
   void on_words(std::size_t index, const std::string& text);
-  void on_culprit(std::size_t index, const std::string& payload);
+  void on_culprit(std::size_t index, const Culprit& culprit);
+  void on_over(int exit_code);
   void on_end(std::size_t index);
+  void end_stragglers();
+  void on_end_of_part(std::size_t index);
+  void lose(std::size_t index, const std::string& how);
+  void begin_if_ready();
+  bool may_begin_without_missing() const;
+  void on_late_start();
+  int num_left() const;
   void give_part(std::size_t index);
   void fail(std::size_t index, int exit_code, const std::string& text);
   void fail_start();
@@ -93,6 +124,10 @@ class HostsAgent {
   bool input_watched_ = false, input_is_file_ = false;
   bool abandoned_ = false;  // the supervisor is gone
   int stop_signal_ = 0;     // the first signal that ended the job
+  SharedWords words_;
+  int reported_generation_ = -1;       // whose first failure has been shown
+  std::optional<int> over_;            // the exit code that the agents have agreed upon
+  std::optional<Deadline> finish_by_;  // for all hosts, then
   std::optional<std::size_t> culprit_;
   int culprit_code_ = 0;
   bool stopping_ = false, pushed_ = false;
@@ -125,7 +160,8 @@ void HostsAgent::connect(std::size_t index) {
 
 void HostsAgent::turn() {
   loop_.turn(next_deadline());
-  if (!stopping_ && !all(&HostState::running) && start_by_.expired()) fail_start();
+  if (!stopping_ && !all(&HostState::running) && start_by_.expired()) on_late_start();
+  if (finish_by_ && finish_by_->expired()) end_stragglers();
   if (push_at_ && push_at_->expired()) push_harder();
   if (alive_at_.expired()) look_after_connections();
   if (input_is_file_) pump_input();
@@ -136,6 +172,7 @@ void HostsAgent::turn() {
 
 Deadline HostsAgent::next_deadline() const {
   auto left = alive_at_.remaining();
+  if (finish_by_) left = std::min(left, finish_by_->remaining());
   if (push_at_) left = std::min(left, push_at_->remaining());
   if (!stopping_ && !all(&HostState::running)) left = std::min(left, start_by_.remaining());
   return Deadline::after(left);
@@ -143,7 +180,7 @@ Deadline HostsAgent::next_deadline() const {
 
 bool HostsAgent::all(bool HostState::*flag) const {
   return std::all_of(hosts_.begin(), hosts_.end(),
-                     [&](const HostState& host) { return host.*flag; });
+                     [&](const HostState& host) { return host.lost || host.*flag; });
 }
 
 bool HostsAgent::all_ended() const {
@@ -185,7 +222,9 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
     case FrameKind::kSay:
       return on_words(index, frame.payload);
     case FrameKind::kCulprit:
-      return on_culprit(index, frame.payload);
+      return on_culprit(index, decode_culprit(frame.payload));
+    case FrameKind::kOver:
+      return on_over(static_cast<unsigned char>(frame.payload.at(0)));
     case FrameKind::kInputTaken:
       input_in_flight_ -= std::min<std::size_t>(
           input_in_flight_, ByteReader(as_bytes(frame.payload)).get<std::uint32_t>());
@@ -208,13 +247,19 @@ void HostsAgent::on_hello(std::size_t index, const std::string& version) {
                             neutralise(version), plan_.version, plan_.program_hint));
   }
   host.ready = true;
-  if (all(&HostState::ready) && !stopping_) give_part(0);
+  begin_if_ready();
+}
+
+void HostsAgent::begin_if_ready() {
+  if (all(&HostState::ready) && !hosts_[0].running && !stopping_) give_part(0);
 }
 
 void HostsAgent::on_ports(const JobPorts& ports) {
   ports_ = ports;
   if (stopping_) return;
-  for (std::size_t i = 1; i < hosts_.size(); ++i) give_part(i);
+  for (std::size_t i = 1; i < hosts_.size(); ++i) {
+    if (!hosts_[i].lost) give_part(i);
+  }
   watch_input();
 }
 
@@ -223,6 +268,8 @@ void HostsAgent::give_part(std::size_t index) {
   if (index > 0) job.ports = ports_;
   hosts_[index].running = true;
   hosts_[index].link->send(FrameKind::kJob, encode(job));
+  // Rank 0 may come there one day, and then finds that nothing is left to read.
+  if (index > 0) hosts_[index].link->send(FrameKind::kInputEnd);
 }
 
 void HostsAgent::on_output(std::size_t index, int stream, const std::string& bytes) {
@@ -237,18 +284,20 @@ void HostsAgent::on_output(std::size_t index, int stream, const std::string& byt
 // After a failure, what the other hosts' launchers have to say is its consequence.
 void HostsAgent::on_words(std::size_t index, const std::string& text) {
   if (culprit_ && *culprit_ != index) return;
+  if (plan_.goes_on && words_.heard(index, text)) return;
   std::string lines;
   hosts_[index].words.feed(text, lines);
   consoles_.say(lines);
 }
 
-void HostsAgent::on_culprit(std::size_t index, const std::string& payload) {
-  if (payload.empty()) return;
+void HostsAgent::on_culprit(std::size_t index, const Culprit& culprit) {
   const bool first = !culprit_ && stop_signal_ == 0;
-  if (!first) return;
+  if (!first || culprit.generation <= reported_generation_) return;
+  reported_generation_ = culprit.generation;
+  consoles_.say(culprit.report);
+  if (plan_.goes_on) return;
   culprit_ = index;
-  culprit_code_ = static_cast<unsigned char>(payload[0]);
-  consoles_.say(payload.substr(1));
+  culprit_code_ = culprit.exit_code;
   stop_all(SIGTERM, std::min(kLongestGraceAfterFailure, plan_.shutdown_timeout));
 }
 
@@ -260,11 +309,54 @@ void HostsAgent::on_end(std::size_t index) {
     (stream == 0 ? consoles_.out() : consoles_.err()).write(rest);
   }
   if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed) return;
+  if (plan_.goes_on) return on_end_of_part(index);
   if (host.exit_code) {
     return fail(index, *host.exit_code,
                 fmt::format("{} failed with exit code {}", named(host), *host.exit_code));
   }
   fail(index, kExitEnvironment, end_of_connection(host));
+}
+
+void HostsAgent::on_over(int exit_code) {
+  if (!plan_.goes_on || over_) return;
+  over_ = exit_code;
+  finish_by_ = Deadline::after(kLongestGraceAfterFailure + kTimeToAnswer);
+}
+
+// A host that is cut off from the others, but not from here, does not know that the job is over.
+void HostsAgent::end_stragglers() {
+  finish_by_.reset();
+  if (consoles_.out().saturated() || consoles_.err().saturated()) {
+    finish_by_ = Deadline::after(kTimeToAnswer);
+  } else if (!stopping_) {
+    stop_all(SIGTERM, plan_.shutdown_timeout);
+  }
+}
+
+void HostsAgent::on_end_of_part(std::size_t index) {
+  const HostState& host = hosts_[index];
+  if (over_ || host.lost || stopping_) return;
+  lose(index, host.exit_code
+                  ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
+                  : end_of_connection(host));
+}
+
+int HostsAgent::num_left() const {
+  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
+                                        [](const HostState& host) { return !host.lost; }));
+}
+
+// A job that has not begun cannot do without the host where it meets.
+void HostsAgent::lose(std::size_t index, const std::string& how) {
+  HostState& host = hosts_[index];
+  const bool needed = index == 0 && !all(&HostState::running);
+  host.lost = true;
+  if (num_left() < plan_.min_hosts || needed) {
+    return fail(index, host.exit_code.value_or(kExitEnvironment), how);
+  }
+  consoles_.say(fmt::format("paceline: {}\npaceline: going on with {} of {} hosts\n", how,
+                            num_left(), num_hosts()));
+  begin_if_ready();
 }
 
 std::string HostsAgent::end_of_connection(const HostState& host) const {
@@ -297,11 +389,28 @@ void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text)
   stop_all(SIGTERM, std::min(kLongestGraceAfterFailure, plan_.shutdown_timeout));
 }
 
+bool HostsAgent::may_begin_without_missing() const {
+  const auto ready = std::count_if(hosts_.begin(), hosts_.end(),
+                                   [](const HostState& host) { return host.ready && !host.lost; });
+  return plan_.goes_on && hosts_[0].ready && !hosts_[0].running && ready >= plan_.min_hosts;
+}
+
+void HostsAgent::on_late_start() {
+  if (!may_begin_without_missing()) return fail_start();
+  start_by_ = Deadline::after(plan_.start_timeout);  // for the first to say its ports
+  const double limit = std::chrono::duration<double>(plan_.start_timeout).count();
+  for (std::size_t i = 1; i < hosts_.size(); ++i) {
+    if (hosts_[i].ready || hosts_[i].lost) continue;
+    hosts_[i].link->cut();
+    lose(i, fmt::format("{}: no answer within {:g} s (--start-timeout)", named(hosts_[i]), limit));
+  }
+}
+
 void HostsAgent::fail_start() {
   std::string missing, words;
   std::size_t first = hosts_.size();
   for (std::size_t i = hosts_.size(); i-- > 0;) {
-    if (hosts_[i].ready && (i > 0 || !all(&HostState::ready))) continue;
+    if (hosts_[i].lost || (hosts_[i].ready && (i > 0 || !all(&HostState::ready)))) continue;
     first = i;
     missing = hosts_[i].link->route().name + (missing.empty() ? "" : ", ") + missing;
     words = hosts_[i].link->words() + words;
@@ -348,9 +457,13 @@ void HostsAgent::look_after_connections() {
     if (link.ended() || !link.greeted()) continue;
     hosts_[i].link->send(FrameKind::kAlive);
     if (!link.silent_for(kSilenceLimit) || consoles_.out().saturated()) continue;
-    fail(i, kExitEnvironment,
-         fmt::format("{} was lost: nothing came from it for {} s", named(hosts_[i]),
-                     kSilenceLimit.count()));
+    const std::string how = fmt::format("{} was lost: nothing came from it for {} s",
+                                        named(hosts_[i]), kSilenceLimit.count());
+    if (!plan_.goes_on) {
+      fail(i, kExitEnvironment, how);
+    } else if (!over_ && !stopping_ && !hosts_[i].lost) {
+      lose(i, how);
+    }
     hosts_[i].link->cut();
   }
 }
@@ -390,10 +503,11 @@ void HostsAgent::pump_input() {
 
 int HostsAgent::exit_code() const {
   if (culprit_) return culprit_code_;
-  const bool agreed = std::all_of(hosts_.begin(), hosts_.end(), [](const HostState& host) {
+  const auto agreed = std::count_if(hosts_.begin(), hosts_.end(), [](const HostState& host) {
     return host.exit_code == kStoppedAsAgreed;
   });
-  if (agreed) return kStoppedAsAgreed;
+  if (agreed > 0 && agreed == num_left()) return kStoppedAsAgreed;
+  if (over_) return *over_;
   if (stop_signal_ != 0) return 128 + stop_signal_;
   return abandoned_ ? 128 + SIGKILL : 0;
 }

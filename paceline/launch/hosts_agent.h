@@ -6,6 +6,10 @@
 // No host starts a rank before every host has answered. Host 0 gets its part first, holds the job's
 // ports and says which; then the others get theirs. The first failure that arrives, of a rank or of
 // a connection, is the one reported; the others are stopped.
+//
+// A job that goes on after failures is led by its agents (coordinator.h), which meet at host 0, and
+// they say when it is over. What is done here is to begin once enough hosts have answered, to end
+// the job when too few are left, and to say what all hosts say only once.
 
 #include <chrono>
 #include <string>
@@ -26,6 +30,9 @@ struct HostsPlan {
   std::string version;        // that every host must have
   std::string program_hint;   // how to say where paceline is on the hosts
   bool prefix_lines = false;  // what ranks write comes as lines that name host and rank
+  // The hosts' agents see to failures themselves, and go on while so many hosts are left.
+  bool goes_on = false;
+  int min_hosts = 1;
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(30);
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 };

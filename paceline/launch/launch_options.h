@@ -78,8 +78,10 @@ struct LaunchOptions {
   std::optional<HostPart> part;  // when a launcher on another host started this one
 
   bool several_nodes() const { return num_nodes > 1; }
-  // The agents of the nodes were started apart and find each other; any other agent leads itself.
-  bool agents_meet() const { return several_nodes() && !part; }
+  // The agents of the nodes find each other; any other agent leads itself.
+  bool agents_meet() const { return several_nodes() && (!part || part->goes_on); }
+  // A launcher on another host has decided it once and for all.
+  bool place_is_given() const { return several_nodes() && !agents_meet(); }
   int min_agents() const { return agents_meet() ? min_nodes : 1; }
   int max_agents() const { return agents_meet() ? num_nodes : 1; }
   int world_size() const { return part ? ranks_before(num_nodes) : num_nodes * num_local_ranks; }

@@ -3,17 +3,35 @@
 #include <algorithm>
 #include <cstring>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 
 namespace paceline::launch {
 namespace {
 
-constexpr std::string_view kKinds = "HAJSIEP12WCTX";
+constexpr std::string_view kKinds = "HAJSIEP12WCOTX";
 constexpr std::size_t kHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;
 
 }  // namespace
+
+std::string encode(const Culprit& culprit) {
+  ByteWriter writer;
+  writer.put(culprit.exit_code);
+  writer.put(culprit.generation);
+  writer.put_string(culprit.report);
+  return to_string(writer.bytes());
+}
+
+Culprit decode_culprit(const std::string& bytes) {
+  ByteReader reader(as_bytes(bytes));
+  Culprit culprit;
+  culprit.exit_code = reader.get<std::uint8_t>();
+  culprit.generation = reader.get<std::int32_t>();
+  culprit.report = reader.get_string(kMaxPayload);
+  return culprit;
+}
 
 std::string encode_frame(FrameKind kind, std::string_view payload) {
   check(payload.size() <= kMaxPayload, "a message for another host is larger than {} bytes",

@@ -27,7 +27,8 @@ enum class FrameKind : char {
   kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
   kErr = '2',         // bytes for stderr
   kSay = 'W',         // the launcher's own words
-  kCulprit = 'C',     // a rank failed: its exit code (one byte), then the report
+  kCulprit = 'C',     // a rank failed: a Culprit
+  kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
   kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
   kExit = 'X',        // one byte: the exit code; the last frame
 };
@@ -36,6 +37,18 @@ struct Frame {
   FrameKind kind;
   std::string payload;
 };
+
+// The first rank of a host that failed in a generation of the job.
+struct Culprit {
+  std::uint8_t exit_code = 0;
+  std::int32_t generation = 0;
+  std::string report;
+  bool operator==(const Culprit&) const = default;
+};
+
+std::string encode(const Culprit& culprit);
+// Error(kCorrupt) when the bytes are no such value.
+Culprit decode_culprit(const std::string& bytes);
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 

@@ -66,6 +66,7 @@ std::string encode(const RemoteJob& job) {
   writer.put(static_cast<std::uint32_t>(job.ranks_per_host.size()));
   for (const int count : job.ranks_per_host) writer.put(count);
   put(writer, job.ports);
+  writer.put(static_cast<std::uint8_t>(job.goes_on));
   return to_string(writer.bytes());
 }
 
@@ -84,6 +85,7 @@ RemoteJob decode_job(const std::string& bytes) {
     job.ranks_per_host.push_back(reader.get<int>());
   }
   job.ports = get_ports(reader);
+  job.goes_on = reader.get<std::uint8_t>() != 0;
   require_end(reader);
   return job;
 }

@@ -24,7 +24,9 @@ struct HostPart {
   std::string secret;               // of the job, as text; empty when it has one host
   std::uint16_t rank_port = 0;      // JobPorts::ranks
   std::vector<int> ranks_per_host;  // in the order of hosts
-  int notices_fd = -1;              // frames with the launcher's own words go there
+  // The hosts' agents meet at the first one's JobPorts::store and see to failures themselves.
+  bool goes_on = false;
+  int notices_fd = -1;  // frames with the launcher's own words go there
 };
 
 struct RemoteJob {
@@ -34,6 +36,7 @@ struct RemoteJob {
   std::string host, secret;                        // as in HostPart
   std::vector<int> ranks_per_host;
   JobPorts ports;
+  bool goes_on = false;  // as in HostPart
   bool operator==(const RemoteJob&) const = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'P', 'L', 'S', 'T', 'E', 'P', 'S', '1'};
 constexpr double kNanoseconds = 1e9;
+constexpr ssize_t kShortest = 64;  // of those that say nothing of when
 
 std::uint64_t load(const std::uint64_t& word) {
   std::uint64_t value = 0;
@@ -26,6 +28,20 @@ std::uint64_t load(const std::uint64_t& word) {
 
 void add(std::uint64_t& word, std::uint64_t value) {
   std::atomic_ref(word).store(load(word) + value, std::memory_order_relaxed);
+}
+
+// On the clock that std::chrono::steady_clock reads, CLOCK_MONOTONIC.
+std::uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+double seconds_of(std::uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / kNanoseconds;
+}
+
+std::optional<double> moment_of(std::uint64_t nanoseconds) {
+  return nanoseconds > 0 ? std::optional(seconds_of(nanoseconds)) : std::nullopt;
 }
 
 std::uint64_t nanoseconds(double seconds) {
@@ -38,26 +54,28 @@ struct StepGauge::Page {
   std::array<char, 8> magic;
   std::uint64_t pid, steps, samples, step_ns, communication_ns;
   std::uint64_t begun_after;  // one more than the steps before the first; 0: not said
-  std::uint64_t reserved;
+  std::uint64_t first_began_ns, last_ended_ns;  // 0: not said
 };
 
 std::string step_gauge_name(int rank) { return fmt::format("rank-{:03}.steps", rank); }
 
 std::optional<StepReading> read_step_gauge(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<std::uint64_t, 8> words{};
-  if (!file || pread(file.get(), words.data(), sizeof words, 0) != sizeof words) return {};
+  std::array<std::uint64_t, 9> words{};
+  if (!file || pread(file.get(), words.data(), sizeof words, 0) < kShortest) return {};
   if (std::memcmp(words.data(), kMagic.data(), kMagic.size()) != 0) return {};
   return StepReading{static_cast<int>(words[1]),
                      words[2],
                      words[3],
-                     static_cast<double>(words[4]) / kNanoseconds,
-                     static_cast<double>(words[5]) / kNanoseconds,
-                     words[6] > 0 ? std::optional(words[6] - 1) : std::nullopt};
+                     seconds_of(words[4]),
+                     seconds_of(words[5]),
+                     words[6] > 0 ? std::optional(words[6] - 1) : std::nullopt,
+                     moment_of(words[7]),
+                     moment_of(words[8])};
 }
 
 StepGauge::StepGauge() noexcept {
-  static_assert(sizeof(Page) == 64);
+  static_assert(sizeof(Page) == 72);
   const char* folder = std::getenv("PACELINE_FLIGHT_DIR");
   if (folder == nullptr || *folder == '\0') return;
   const char* rank = std::getenv("RANK");
@@ -94,6 +112,9 @@ void StepGauge::step(std::int64_t samples, double seconds, double communication_
   add(page_->samples, samples > 0 ? static_cast<std::uint64_t>(samples) : 0);
   add(page_->step_ns, nanoseconds(seconds));
   add(page_->communication_ns, nanoseconds(communication_seconds));
+  const std::uint64_t now = now_ns(), took = nanoseconds(seconds);
+  if (load(page_->first_began_ns) == 0) add(page_->first_began_ns, now > took ? now - took : now);
+  std::atomic_ref(page_->last_ended_ns).store(now, std::memory_order_relaxed);
   add(page_->steps, 1);
 }
 

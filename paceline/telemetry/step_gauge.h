@@ -1,11 +1,11 @@
 #pragma once
 
 // How far a training program is, for whoever looks from outside while it runs (`paceline top`):
-// counts of steps, samples and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps, 64
+// counts of steps, samples and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps, 72
 // bytes that never grow. docs/formats/step_gauge.md has every byte; a program of any language can
 // keep one.
 //
-// Cost: four stores a step, no system call. Thread safety: one writer.
+// Cost: five stores and a look at the clock a step, no system call. Thread safety: one writer.
 
 #include <cstdint>
 #include <optional>
@@ -21,6 +21,9 @@ struct StepReading {
   double communication_seconds = 0;  // the part of them in which the rank waited for others
   // Steps that the training had behind it before these, as after a restart; nothing: not said.
   std::optional<std::uint64_t> begun_at;
+  // When the first of these steps began and the last one ended, in seconds on this host's monotonic
+  // clock; nothing: not said.
+  std::optional<double> first_began, last_ended;
 };
 
 // "rank-003.steps".

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -144,6 +145,46 @@ TEST(CheckpointWriter, what_cannot_be_expressed_is_an_error_too) {
   const auto error = writer.finish();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kInvalid);
+}
+
+// No thread of this process starts as long as it lives: each wants a stack larger than any address
+// space. (RLIMIT_NPROC does not bind root.)
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_getattr_default_np(&huge);
+    pthread_attr_setstacksize(&huge, std::size_t{1} << 60);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(CheckpointWriter, a_thread_that_cannot_be_started_is_an_error_and_the_next_save_succeeds) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  CheckpointWriter writer(directory);
+  const SampleSnapshot sample(1);
+  {
+    const NoThreads none;
+    const auto error = error_of([&] { writer.save(1, *sample); });
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("starting the thread that writes the checkpoint of step 1: "));
+    EXPECT_FALSE(writer.finish()) << "it was given already";
+  }
+  EXPECT_TRUE(directory.list().empty());
+  writer.save(1, *sample);
+  EXPECT_FALSE(writer.finish());
+  expect_sample(directory.load(1));
 }
 
 TEST(CheckpointWriter, its_end_waits_for_what_was_saved) {

@@ -48,11 +48,37 @@ expect group_in_an_allocation 0 'waiting' salloc -Q -N2 --ntasks-per-node=2 pace
 # shellcheck disable=SC2016
 expect exit_code_of_the_failing_rank 7 'rank 2 failed first: exit code 7' \
   salloc -Q -N2 --ntasks-per-node=2 paceline run sh -c '[ $RANK = 2 ] && exit 7; sleep 60'
+# Restarts within the allocation: the agents, one srun for each, meet.
+# shellcheck disable=SC2016
+expect restart_in_an_allocation 0 'generation 1: restart 1 of at most 3, after rank 2 on host n2: exit code 7.*again 2/4' \
+  salloc -Q -N2 --ntasks-per-node=2 paceline run --max-restarts 3 --all-ranks sh -c '
+    [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { sleep 1; echo again $RANK/$WORLD_SIZE; exit 0; }
+    [ $RANK = 2 ] && { sleep 1; exit 7; }
+    exec sleep 60'
+# shellcheck disable=SC2016
+expect group_after_a_restart_in_an_allocation 0 'generation 1: restart 1 .*waiting' \
+  salloc -Q -N2 --ntasks-per-node=2 paceline run --max-restarts 1 sh -c '
+    [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exec "$0" ends
+    exec "$0" dies' "$rank"
+# shellcheck disable=SC2016
+expect a_node_less_in_an_allocation 0 'going on with 1 of 2 hosts.*alone 0/1|alone 0/1.*going on with 1 of 2 hosts' \
+  salloc -Q -N2 --ntasks-per-node=1 paceline run --nnodes 1:2 --all-ranks sh -c '
+    [ $WORLD_SIZE = 1 ] && { echo alone $RANK/$WORLD_SIZE; sleep 3; exit 0; }
+    [ $RANK = 1 ] && { sleep 1; kill -9 $PPID; }
+    exec sleep 60'
 expect copies_are_refused 2 'srun has started 2 of this launcher' srun -Q -K0 -N2 -n2 --wait=0 paceline run true
 
 # paceline submit: a job on both nodes.
 job=$(paceline submit slurm --nnodes 2 --nproc-per-node 2 --output out-%j "$rank" ends | number)
 wait_for "$job" COMPLETED && expect submitted_job 0 waiting cat "out-$job" || failures=$((failures + 1))
+
+# The same with restarts; rank 0 is in the output file.
+# shellcheck disable=SC2016
+job=$(paceline submit slurm --nnodes 2 --nproc-per-node 1 --max-restarts 2 --output restarts-%j sh -c '
+  [ $TORCHELASTIC_RESTART_COUNT = 2 ] && { echo "third time $RANK"; exit 0; }
+  [ $RANK = 1 ] && exit $((3 + TORCHELASTIC_RESTART_COUNT))
+  exec sleep 60' | number)
+wait_for "$job" COMPLETED && expect submitted_job_with_restarts 0 'third time 0' cat "restarts-$job" || failures=$((failures + 1))
 
 # A job array: its jobs run at once on the same nodes and never meet.
 # shellcheck disable=SC2016

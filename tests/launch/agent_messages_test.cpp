@@ -47,7 +47,8 @@ TEST(AgentMessages, text_that_is_no_utf8_is_repaired) {
 TEST(AgentMessages, orders_arrive_as_they_were_sent) {
   const StartOrder start{{3, 5, 1, 2, 4, 8}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
   for (const Order& order :
-       std::vector<Order>{start, StopOrder{"reason", true}, EndOrder{3, "cause", "reason"}}) {
+       std::vector<Order>{start, StopOrder{"reason", true}, WaitOrder{"why"},
+                          EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true}}) {
     EXPECT_EQ(decode_order(encode(order)), order);
   }
 }
@@ -56,7 +57,7 @@ TEST(AgentMessages, what_makes_no_sense_is_an_error) {
   for (const std::string text :
        {"", "{", "[]", "{}", "7", "null", R"({"type":"start"})", R"({"type":"finished"})",
         R"({"type":"finished","generation":"x"})", R"({"type":"stop","reason":5})",
-        R"({"type":"nothing"})"}) {
+        R"({"type":"wait"})", R"({"type":"nothing"})"}) {
     EXPECT_THROW(decode_report(text), Error) << text;
     EXPECT_THROW(decode_order(text), Error) << text;
   }

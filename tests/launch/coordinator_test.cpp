@@ -137,15 +137,140 @@ TEST(Coordinator, refuses_who_does_not_fit_and_names_both_sides) {
   refused([](Joining& one) { one.version = "2"; }, "has Paceline 2, the job's others 1");
   refused([](Joining& one) { one.run_id = "x"; }, "--rdzv-id is 'x' here and 'job'");
   refused([](Joining& one) { one.max_nodes = 4; }, "--nnodes is 2:4 here and 2:3");
-  refused([](Joining& one) { one.node_rank = 1; }, "--node-rank 1 is taken by host h1");
   refused([](Joining& one) { one.num_ranks = 1 << 30; }, "ranks on one node");
 }
 
-TEST(Coordinator, one_node_too_many_is_refused) {
+TEST(Coordinator, one_node_too_many_is_refused_where_none_is_ever_replaced) {
   Job job(nodes(1, 1));
   job.join(1);
   job.join(2);
-  EXPECT_THAT(job.take<EndOrder>(2)->reason, HasSubstr("all 1 node of the job are there already"));
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("all 1 node of the job are there already (--nnodes); of a "
+                                     "fixed number without --max-restarts none is replaced"));
+}
+
+TEST(Coordinator, a_spare_takes_the_place_of_a_lost_node_at_the_next_generation) {
+  for (const auto& [min, max_restarts, note] :
+       {std::tuple(2, 1, "restart 1 of at most 1, after host h2 is lost"),
+        std::tuple(1, 0, "host h2 is lost: the connection was closed; going on with 2 nodes")}) {
+    Job job(nodes(min, 2, max_restarts));
+    job.join(1);
+    job.join(2);
+    job.join(3);
+    EXPECT_THAT(job.take<WaitOrder>(3)->reason,
+                HasSubstr("all 2 nodes of the job are there already (--nnodes); waiting for up to "
+                          "60 s in case one of them is lost"));
+    job.pass(59s);
+    job.lose(2);
+    EXPECT_TRUE(job.take<StopOrder>(1));
+    job.stopped(1, 0);
+    const auto start = job.take<StartOrder>(3);
+    ASSERT_TRUE(start);
+    EXPECT_EQ(start->place, (NodePlace{1, max_restarts, 1, 2, 2, 4}));
+    EXPECT_THAT(start->note, HasSubstr(note));
+    job.pass(60s);  // its time as a spare is over
+    EXPECT_FALSE(job.take<EndOrder>(3));
+  }
+}
+
+TEST(Coordinator, a_spare_saves_an_elastic_job_that_has_become_too_small) {
+  Job elastic(nodes(2, 3));
+  for (const int agent : {1, 2, 3, 4}) elastic.join(agent);
+  elastic.lose(2);
+  elastic.lose(3);
+  elastic.stopped(1, 0);
+  EXPECT_EQ(elastic.take<StartOrder>(4)->place.num_nodes, 2);
+}
+
+TEST(Coordinator, spares_come_in_one_after_the_other) {
+  Job job(nodes(2, 2, 9));
+  for (const int agent : {1, 2, 3, 4, 5}) job.join(agent);
+  job.lose(3);  // a spare that goes is no loss
+  EXPECT_FALSE(job.take<StopOrder>(1));
+  job.lose(2);
+  job.stopped(1, 0);
+  EXPECT_TRUE(job.take<StartOrder>(4));
+  EXPECT_TRUE(job.take<WaitOrder>(5));
+  EXPECT_FALSE(job.take<StartOrder>(5));
+}
+
+TEST(Coordinator, a_spare_that_nobody_needed_is_told_why_at_the_deadline) {
+  Job job(nodes(1, 2));
+  for (const int agent : {1, 2}) job.join(agent);
+  job.pass(10s);
+  job.join(3);
+  EXPECT_TRUE(job.take<WaitOrder>(3));
+  job.pass(59s);
+  EXPECT_FALSE(job.take<EndOrder>(3));
+  job.pass(1s);
+  const auto end = job.take<EndOrder>(3);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("refused this node: all 2 nodes of the job are there already "
+                                     "(--nnodes), and none was lost meanwhile"));
+  job.lose(2);
+  job.stopped(1, 0);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 1);
+}
+
+TEST(Coordinator, a_spare_ends_with_the_job) {
+  for (const int exit_code : {0, 7}) {
+    Job job(nodes(2, 2, exit_code == 0 ? 3 : 1));
+    for (const int agent : {1, 2, 3}) job.join(agent);
+    for (int generation = 0; generation < 2 && exit_code != 0; ++generation) {
+      job.fail(1, generation, exit_code);
+      for (const int agent : {1, 2}) job.stopped(agent, generation);
+    }
+    if (exit_code == 0) {
+      for (const int agent : {1, 2}) job.report(agent, Finished{0});
+    }
+    const auto end = job.take<EndOrder>(3);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->exit_code, exit_code);
+    EXPECT_THAT(end->reason, HasSubstr("the job has ended, and this node was not needed"));
+  }
+}
+
+TEST(Coordinator, a_loss_while_the_job_is_ending_brings_no_spare_in) {
+  Job job(nodes(1, 2));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.report(1, Finished{0});
+  job.lose(1);
+  EXPECT_TRUE(job.take<WaitOrder>(3));
+  job.report(2, Finished{0});
+  EXPECT_EQ(job.take<EndOrder>(3)->exit_code, 0);
+}
+
+// As when a pod with a fixed number comes back before its death is noticed.
+TEST(Coordinator, a_node_rank_that_is_taken_is_waited_for_as_long_as_a_loss_may_go_unnoticed) {
+  const auto with_rank = [](const Job& job, int agent, int rank) {
+    Joining joining = job.joining(agent);
+    joining.node_rank = rank;
+    return joining;
+  };
+  Job twins(nodes(2, 3));
+  twins.join(1, with_rank(twins, 1, 1));
+  twins.join(2, with_rank(twins, 2, 1));
+  EXPECT_THAT(twins.take<WaitOrder>(2)->reason,
+              HasSubstr("--node-rank 1 is taken by host h1: give every node its own, or none; "
+                        "waiting for up to 4 s"));
+  twins.pass(4s);
+  const auto end = twins.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("--node-rank 1 is taken by host h1"));
+  EXPECT_FALSE(twins.take<StartOrder>(1)) << "a refused node counts";
+
+  Job back(nodes(2, 2, 1));
+  back.join(1, with_rank(back, 1, 0));
+  back.join(2, with_rank(back, 2, 1));
+  back.join(3, with_rank(back, 3, 1));
+  back.pass(3s);
+  back.lose(2);
+  back.stopped(1, 0);
+  EXPECT_EQ(back.take<StartOrder>(3)->place, (NodePlace{1, 1, 1, 2, 2, 4}));
 }
 
 TEST(Coordinator, waits_for_more_nodes_until_the_last_call_is_over) {

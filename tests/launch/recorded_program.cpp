@@ -9,10 +9,12 @@
 //   counts   steps for ever, a quarter of each spent waiting, as it says
 //   sleeps   the same, and rank 1 takes three times as long, most of it asleep
 //   computes nobody calls anything for two seconds
+//   restarts 20 steps, after which rank 1 is killed; the next generation makes the last 10 again
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,6 +56,20 @@ int main(int, char** argv) {
       }
     }
     if (how == "computes") std::this_thread::sleep_for(2s);
+    if (how == "restarts") {
+      const int generation = std::atoi(std::getenv("TORCHELASTIC_RESTART_COUNT"));
+      paceline::StepLog steps;
+      steps.begin_at(10 * generation);
+      for (int i = 0; i < 20; ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        std::this_thread::sleep_for(5ms);
+        group->all_reduce(std::span(data));
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+        steps.step(32, took.count(), 0);
+      }
+      group->barrier();
+      if (generation == 0 && group->rank() == 1) std::raise(SIGKILL);
+    }
     if (group->rank() == 1 && how == "stops") {
       std::printf("pid %d\n", getpid());
       std::fflush(stdout);

@@ -64,8 +64,16 @@ TEST(RemoteJob, comes_back_as_it_was) {
   job.secret = "00";
   job.ranks_per_host = {4, 2};
   job.ports = {29500, 29501};
+  job.goes_on = true;
   EXPECT_EQ(decode_job(encode(job)), job);
   EXPECT_EQ(decode_ports(encode(job.ports)), job.ports);
+}
+
+TEST(RemoteFrames, a_culprit_comes_back_as_it_was) {
+  const Culprit culprit{137, 3, "rank 1 failed\n\xff"};
+  EXPECT_EQ(decode_culprit(encode(culprit)), culprit);
+  EXPECT_THROW(decode_culprit(encode(culprit).substr(0, 4)), Error);
+  EXPECT_THROW(decode_culprit(""), Error);
 }
 
 TEST(RemoteJob, bytes_that_are_cut_or_changed_are_an_error_or_another_job) {

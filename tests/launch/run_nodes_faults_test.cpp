@@ -157,16 +157,46 @@ TEST_F(RunNodesFaults, a_host_that_disappears_while_its_ranks_start_is_replaced_
   const auto gone = start("2", script, {"--max-restarts", "1"});
   gone->wait_for_lines("[1] 1/2/0", 1);
   gone->send(SIGKILL);
-  // Refused as long as nobody has noticed.
-  Outcome second{.exit_code = 2};
-  for (const Deadline deadline = Deadline::after(20s);
-       second.exit_code == 2 && !deadline.expired();) {
-    second = start("2", script, {"--max-restarts", "1"})->wait();
-  }
+  // It may come before anybody has noticed.
+  const Outcome second = start("2", script, {"--max-restarts", "1"})->wait();
   EXPECT_EQ(second.out, "[1] 1/2/1\n") << second.err;
   const Outcome outcome = first->wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 1, after host "));
+}
+
+TEST_F(RunNodesFaults, a_node_too_many_waits_and_comes_in_when_another_is_lost) {
+  const std::string script = "echo $P; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60";
+  const auto first = start_first("2", script, {"--max-restarts", "1"});
+  auto second = start("2", script, {"--max-restarts", "1"});
+  first->wait_for_lines("[0] 0/2/0", 1);
+  second->wait_for_lines("[1] 1/2/0", 1);
+  const auto spare = start("2", script, {"--max-restarts", "1"});
+  std::this_thread::sleep_for(500ms);  // it may have come by now, or come just then
+  second->send(SIGKILL);
+  const Outcome outcome = spare->wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "[1] 1/2/1\n");
+  EXPECT_EQ(first->wait().exit_code, 0);
+}
+
+TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
+  const std::string done = directory_.file("done");
+  const std::string script = "echo $P; until [ -e " + done + " ]; do sleep 0.02; done";
+  const auto leader = start_first("1:2", script);
+  const auto second = start("1:2", script);
+  leader->wait_for_lines("[0] 0/2/0", 1);
+  second->wait_for_lines("[1] 1/2/0", 1);
+  const auto spare = start("1:2", script);
+  std::this_thread::sleep_for(1s);
+  std::ofstream{done};
+  const Outcome outcome = spare->wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("all 2 nodes of the job are there already (--nnodes); waiting "
+                                     "for up to 600 s in case one of them is lost"));
+  EXPECT_THAT(outcome.err, HasSubstr("the job has ended, and this node was not needed"));
+  for (const auto* node : {&leader, &second}) EXPECT_EQ((*node)->wait().exit_code, 0);
 }
 
 TEST_F(RunNodesFaults, a_crash_loop_ends_the_job_on_all_nodes_with_its_reason) {

@@ -136,12 +136,22 @@ TEST(RunRestart, a_run_with_restarts_ends_with_what_it_came_to) {
   const Outcome outcome =
       run_paceline(job(kFromStep3 + "exit $((1 - G))", {"--max-restarts", "10"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: the run on this node\n  time "));
-  EXPECT_THAT(outcome.err, HasSubstr("generations           2\n"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("paceline: the run on this node\n  generations           2\n"));
   EXPECT_THAT(outcome.err, HasSubstr("steps                 10, 5 of them lost and made again\n"));
   EXPECT_THAT(outcome.err, HasSubstr("goodput "));
   EXPECT_THAT(run_paceline(job("true", {"--max-restarts", "10"})).err,
               Not(HasSubstr("the run on this node")));
+}
+
+TEST(RunRestart, what_a_restart_cost_is_told_from_what_the_job_needs_anyway) {
+  const Outcome outcome = run_paceline(
+      {"run", "--nproc-per-node", "2", "--max-restarts", "1", RECORDED_PROGRAM, "restarts"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("steps                 40, 10 of them lost and made again\n"));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("steps kept +[0-9.]+%"));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("lost to restarts +[0-9.]+%"));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("goodput +[0-9.]+% of that without restarts"));
 }
 
 TEST(RunRestart, ranks_that_make_steps_are_in_no_crash_loop) {

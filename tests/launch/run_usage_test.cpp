@@ -63,8 +63,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--hosts", "a,b", "--node-rank", "1"}, "--node-rank does not go with --hosts"},
         Refusal{{"--hosts", "a,b", "--standalone"}, "--standalone does not go with --hosts"},
         Refusal{{"--hosts", "a,b", "--nnodes", "3"}, "--nnodes: 3, but there are 2 hosts"},
-        Refusal{{"--hosts", "a,b", "--max-restarts", "3"},
-                "--max-restarts does not go with --hosts"},
+        Refusal{{"--hosts", "a,b", "--nnodes", "1:3"}, "--nnodes: 1:3, but there are 2 hosts"},
+        Refusal{{"--hosts", "a,b", "--nnodes", "0:2"}, "--nnodes: '0' is not a whole"},
+        Refusal{{"--hosts", "a,b", "--rdzv-conf", "is_host=true"},
+                "--rdzv-conf does not go with --hosts: is_host is what the first host is"},
         Refusal{{"--hosts", "a,b", "--rdzv-endpoint", "a"},
                 "--rdzv-endpoint does not go with --hosts"},
         Refusal{{"--hosts", "a:2", "--nproc-per-node", "3"}, "3 ranks, but host a has 2 slots"},
@@ -109,11 +111,66 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--rdzv-conf", "colour=red"}, "--rdzv-conf: 'colour=red' is not join_timeout"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:x"}, "--rdzv-endpoint"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h", "--master-addr", "h"}, "exclude each"},
+        Refusal{{"--rdzv-conf", "keep_alive_interval=0"}, "'keep_alive_interval=0' is not above 0"},
+        Refusal{{"--rdzv-conf", "keep_alive_max_attempt=0"}, "--rdzv-conf: '0' is not a whole"},
+        Refusal{{"--rdzv-conf", "is_host=maybe"}, "'is_host=maybe' is not is_host=true or"},
+        Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:0"}, "'h:0' is not HOST:PORT with a port"},
+        Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:65536"}, "'h:65536' is not HOST:PORT"},
+        Refusal{{"--nnodes", "70000"}, "--nnodes: '70000' is not a whole number from 1 to 65536"},
+        Refusal{{"--node-rank", "x"}, "--node-rank: 'x'"},
+        Refusal{{"--start-timeout", "-1"}, "--start-timeout: '-1' is not a number of seconds"},
+        Refusal{{"--max-restarts", "1000001"}, "--max-restarts: '1000001'"},
+        Refusal{{"--restart-window", "-1"}, "--restart-window: '-1'"},
+        Refusal{{"--threads-per-rank", "5000"}, "--threads-per-rank: '5000'"},
+        Refusal{{"--straggler-after", "x"}, "--straggler-after: 'x'"},
+        Refusal{{"--chaos-seed", "-1"}, "--chaos-seed: '-1' is not a whole number from 0"},
+        Refusal{{"--chaos", "kill:rank=2@1s", "--nproc-per-node", "2"}, "--chaos: rank 2 of 2"},
+        Refusal{{"--chaos", "kill:every=0s"}, "'0' is no number of seconds above 0"},
+        Refusal{{"--timeline", "/nowhere/x"}, "--timeline: /nowhere/x: there is no folder"},
+        Refusal{{"--config", "/nowhere/x"}, "/nowhere/x: No such file"},
+        Refusal{{"--master-addr="}, "--master-addr: the value '' is empty"},
+        Refusal{{"--rdzv-id="}, "--rdzv-id: the value '' is empty"},
         Refusal{{"--logs-specs", "x"}, "--logs-specs is an option of torchrun"},
         Refusal{{"--redirects", "4"}, "--redirects: '4' is not 0, 1 (stdout), 2 (stderr), 3"},
         Refusal{{"-r", "1:3"}, "--redirects: '1' is not a whole number from 0 to 0"},
         Refusal{{"--standalone", "--standalone"}, "--standalone is given twice"},
         Refusal{{"--standalone=1"}, "--standalone takes no value"}));
+
+TEST(RunUsage, a_hostfile_with_a_command_or_an_option_in_place_of_a_name_runs_nothing) {
+  const FreshDirectory directory;
+  const std::string touched = directory.file("touched");
+  const std::vector<std::string> names = {"a;touch " + touched,
+                                          "$(touch " + touched + ")",
+                                          "`touch " + touched + "`",
+                                          "-oProxyCommand=touch " + touched,
+                                          "--help",
+                                          "a\nb|touch " + touched};
+  for (const std::string& host : names) {
+    const std::string file = directory.write("hosts", host + "\n");
+    const Outcome outcome = run_paceline({"run", "--hostfile", file, "touch", touched});
+    EXPECT_EQ(outcome.exit_code, 2) << host << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(file + ", line ")) << host;
+    EXPECT_FALSE(std::filesystem::exists(touched)) << host;
+  }
+}
+
+TEST(RunUsage, what_torchrun_has_and_nothing_needs_is_accepted) {
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{"--monitor_interval", "0.1"},
+        {"--rdzv-backend", "c10d"},
+        {"--rdzv_conf", "close_timeout=3,read_timeout=60,store_type=tcp"},
+        {"--standalone"},
+        {"--nproc_per_node", "auto"},
+        {"--nproc-per-node=cores"},
+        {"--nproc-per-node", "cpu"}}) {
+    std::vector<std::string> arguments = options;
+    arguments.insert(arguments.begin(), "run");
+    arguments.insert(arguments.end(), {"sh", "-c", "[ $WORLD_SIZE -ge 1 ] && echo here"});
+    const Outcome outcome = run_paceline(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << options[0] << ": " << outcome.err;
+    EXPECT_EQ(outcome.out, "here\n") << options[0];
+  }
+}
 
 TEST(RunUsage, a_missing_program_or_value_is_named) {
   EXPECT_THAT(run_paceline({"run"}).err, HasSubstr("no program given"));

@@ -115,8 +115,7 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   EXPECT_THAT(refused({"--output", "a'b"}), HasSubstr("--output: "));
   EXPECT_THAT(refused({"--time", "4h;"}), HasSubstr("--time: "));
   EXPECT_THAT(refused({"--nnodes", "0"}), HasSubstr("--nnodes: '0'"));
-  EXPECT_THAT(refused({"--nnodes", "2", "--max-restarts", "3"}),
-              HasSubstr("--max-restarts: a SLURM job on several nodes is not restarted"));
+  EXPECT_THAT(refused({"--nnodes", "1:2"}), HasSubstr("--nnodes: '1:2'"));
   EXPECT_THAT(refused({"--signal-before", "x"}), HasSubstr("--signal-before: 'x'"));
   EXPECT_THAT(refused({"--hosts", "a"}), HasSubstr("unknown option --hosts"));
   EXPECT_THAT(refused({"--image", "x"}), HasSubstr("unknown option --image"));

@@ -1,5 +1,6 @@
 #include "paceline/telemetry/step_gauge.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -60,6 +61,32 @@ TEST_F(StepGaugeTest, says_where_a_resumed_training_began) {
   EXPECT_EQ(read()->begun_at, 0u);
   gauge.begin_at(50);  // another loop of the same process
   EXPECT_EQ(read()->begun_at, 0u);
+}
+
+TEST_F(StepGaugeTest, says_when_the_first_step_began_and_the_last_one_ended) {
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  };
+  StepGauge gauge;
+  EXPECT_FALSE(read()->first_began);
+  EXPECT_FALSE(read()->last_ended);
+  const double begin = now();
+  gauge.step(1, 0.25, 0);
+  const double middle = now();
+  gauge.step(1, 0.25, 0);
+  EXPECT_GE(*read()->first_began, begin - 0.25 - 1e-6);
+  EXPECT_LE(*read()->first_began, middle - 0.25 + 1e-6);
+  EXPECT_GE(*read()->last_ended, middle - 1e-6);
+  EXPECT_LE(*read()->last_ended, now() + 1e-6);
+}
+
+// As programs of other languages may write it.
+TEST_F(StepGaugeTest, a_file_without_moments_is_read) {
+  { StepGauge().step(1, 1, 0); }
+  std::filesystem::resize_file(folder_.file("rank-007.steps"), 64);
+  EXPECT_EQ(read()->steps, 1u);
+  EXPECT_FALSE(read()->last_ended);
 }
 
 TEST_F(StepGaugeTest, leaves_nothing_unless_it_shall) {
