@@ -6,6 +6,7 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
@@ -16,6 +17,12 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTimeout = 500ms;
+
+std::vector<TransportKind> transports() {
+  std::vector<TransportKind> all = {TransportKind::kShm, TransportKind::kTcp};
+  if (harness::can_use_ucx()) all.push_back(TransportKind::kUcx);
+  return all;
+}
 
 class StopTest : public testing::TestWithParam<std::tuple<TransportKind, int>> {};
 
@@ -68,12 +75,10 @@ TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_hears_of_it_w
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, StopTest,
-                         testing::Combine(testing::Values(TransportKind::kShm, TransportKind::kTcp),
+                         testing::Combine(testing::ValuesIn(transports()),
                                           testing::Values(2, 3, 4)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param) == TransportKind::kTcp
-                                                  ? "tcp_"
-                                                  : "shm_") +
+                           return std::string(name_of(std::get<0>(info.param))) + "_" +
                                   std::to_string(std::get<1>(info.param));
                          });
 

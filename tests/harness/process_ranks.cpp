@@ -16,6 +16,8 @@
 #include "paceline/store/tcp_store.h"
 #include "paceline/store/tcp_store_server.h"
 
+#include "tests/harness/ucx_ranks.h"
+
 namespace paceline::harness {
 namespace {
 
@@ -71,6 +73,7 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
                         .transport = options.transport,
                         .recorder = recorder,
                         .backend = options.backend,
+                        .host = own_host_over_ucx(options.transport, rank),
                         .encrypt = options.encrypt});
     text = "0";
     text += body(group);
