@@ -92,23 +92,27 @@ std::string Worker::address() {
   return text;
 }
 
-// Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do.
+// Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do. That
+// is tried with each peer anew: UCX counts the endpoints that two workers make, those that it
+// refuses too, and joins those with the same number, so both ends must fail alike.
 void Worker::connect(int peer, const std::string& address) {
   const std::lock_guard lock(mutex_);
+  Link& link = this->link(peer);
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  params.err_mode = context_.err_mode();
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = [](void* link, ucp_ep_h, ucs_status_t) {
     static_cast<Link*>(link)->has_failed = true;
   };
-  params.err_handler.arg = &link(peer);
-  ucs_status_t status = api_.ucp_ep_create(worker_, &params, &link(peer).endpoint);
+  params.err_handler.arg = &link;
+  ucs_status_t status = api_.ucp_ep_create(worker_, &params, &link.endpoint);
   if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED) {
-    params.err_mode = context_.do_without_peer_failures();
-    status = api_.ucp_ep_create(worker_, &params, &link(peer).endpoint);
+    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+    status = api_.ucp_ep_create(worker_, &params, &link.endpoint);
   }
+  link.tells_of_failure = params.err_mode == UCP_ERR_HANDLING_MODE_PEER;
   require_ok(api_, status, "reaching another rank's worker");
 }
 
@@ -248,6 +252,7 @@ bool Worker::is_ready(int peer, short events) {
 void Worker::give_up_sends() {
   const std::lock_guard lock(mutex_);
   const auto is_sending = [](const Link& link) { return link.request != nullptr; };
+  const auto can_end = [&](const Link& link) { return is_sending(link) && link.tells_of_failure; };
   const auto some_are_sending = [&] {
     for (const auto& link : links_) advance(*link);
     return std::any_of(links_.begin(), links_.end(),
@@ -258,7 +263,7 @@ void Worker::give_up_sends() {
   while (!is_dead_ && some_are_sending() && !deadline.expired()) std::this_thread::yield();
   is_dead_ = is_dead_ || some_are_sending();
   if (!is_dead_) return;
-  if (context_.err_mode() == UCP_ERR_HANDLING_MODE_PEER) close(is_sending);
+  close(can_end);
   for (const auto& link : links_) *link = {};
 }
 

@@ -35,16 +35,10 @@ class Context {
   Context& operator=(const Context&) = delete;
   const Api& api() const { return api_; }
   ucp_context_h get() const { return context_; }
-  // How endpoints are made: so that UCX tells of a peer's end, until that was refused once.
-  ucp_err_handling_mode_t err_mode() const { return err_mode_; }
-  ucp_err_handling_mode_t do_without_peer_failures() const {
-    return err_mode_ = UCP_ERR_HANDLING_MODE_NONE;
-  }
 
  private:
   const Api& api_;
   ucp_context_h context_ = nullptr;
-  mutable ucp_err_handling_mode_t err_mode_ = UCP_ERR_HANDLING_MODE_PEER;
 };
 
 class Worker {
@@ -76,6 +70,7 @@ class Worker {
   struct Link {
     ucp_ep_h endpoint = nullptr;
     bool has_failed = false;
+    bool tells_of_failure = false;  // of the peer's end, and can be ended in the middle of a send
     // What is being sent: the request under way, and how many bytes it is for.
     ucp_dt_iov_t parts[2];
     ucs_status_ptr_t request = nullptr;
