@@ -18,12 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTimeout = 500ms;
 
-std::vector<TransportKind> transports() {
-  std::vector<TransportKind> all = {TransportKind::kShm, TransportKind::kTcp};
-  if (harness::can_use_ucx()) all.push_back(TransportKind::kUcx);
-  return all;
-}
-
 class StopTest : public testing::TestWithParam<std::tuple<TransportKind, int>> {};
 
 TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_hears_of_it_when_it_goes_on) {
@@ -75,7 +69,8 @@ TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_hears_of_it_w
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, StopTest,
-                         testing::Combine(testing::ValuesIn(transports()),
+                         testing::Combine(testing::ValuesIn(harness::and_ucx(
+                                              {TransportKind::kShm, TransportKind::kTcp})),
                                           testing::Values(2, 3, 4)),
                          [](const auto& info) {
                            return std::string(name_of(std::get<0>(info.param))) + "_" +

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "paceline/transport/peer.h"
 #include "paceline/transport/ucx/ucx.h"
@@ -24,6 +25,12 @@ inline bool can_use_ucx() {
 #else
   return ucx_info().available;
 #endif
+}
+
+// For tests of every leaf: `others`, and UCX where they can run over it.
+inline std::vector<TransportKind> and_ucx(std::vector<TransportKind> others) {
+  if (can_use_ucx()) others.push_back(TransportKind::kUcx);
+  return others;
 }
 
 // While it lives, UCX may use these of its transports alone ("tcp", "posix,cma"). Requires: no

@@ -176,6 +176,16 @@ TEST_P(UcxTest, a_peer_that_says_nothing_is_a_time_out_and_one_that_is_gone_is_l
   EXPECT_EQ(code_of(), ErrorCode::kPeerLost);
 }
 
+// Otherwise every test of it would be skipped, and nobody would hear of that.
+TEST(Ucx, a_build_with_its_headers_finds_its_library) {
+  const UcxInfo info = ucx_info();
+  if (info.text.find("UCX's headers were not found") != std::string::npos ||
+      info.text.find("PACELINE_WITH_UCX is OFF") != std::string::npos) {
+    GTEST_SKIP() << info.text;
+  }
+  EXPECT_TRUE(info.available) << info.text;
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, UcxTest, testing::Values("tcp", "posix"),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -92,8 +92,8 @@ std::string Worker::address() {
   return text;
 }
 
-// Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do. That
-// is tried with each peer anew: UCX counts the endpoints that two workers make, those that it
+// Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do.
+// That is tried with each peer anew: UCX counts the endpoints that two workers make, those that it
 // refuses too, and joins those with the same number, so both ends must fail alike.
 void Worker::connect(int peer, const std::string& address) {
   const std::lock_guard lock(mutex_);
