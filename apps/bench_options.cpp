@@ -165,7 +165,8 @@ TransportKind transport_of(const std::string& text) {
   if (text.empty() || text == "auto") return TransportKind::kAuto;
   if (text == "shm") return TransportKind::kShm;
   if (text == "tcp") return TransportKind::kTcp;
-  refuse("--transport", text, "auto, shm or tcp");
+  if (text == "ucx") return TransportKind::kUcx;
+  refuse("--transport", text, "auto, shm, tcp or ucx");
 }
 
 launch::Environment variables_of(const std::string& transport) {
@@ -270,7 +271,7 @@ void declare_bench_options(CLI::App& app, BenchTexts& texts) {
         "Where Paceline's buffers lie: symmetric,ordinary", "What");
   value("--buffers", texts.buffers, "fresh|warm", "fresh", "Written before every call, or not",
         "What");
-  value("--transport", texts.transport, "auto|shm|tcp", "auto", "Paceline's", "What");
+  value("--transport", texts.transport, "auto|shm|tcp|ucx", "auto", "Paceline's", "What");
 
   value("--peer", texts.peer, "LIST", "",
         "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",

@@ -4,12 +4,14 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <link.h>
 
 #include "paceline/collectives/backend_list.h"
 #include "paceline/core/error.h"
 #include "paceline/launch/thread_census.h"
 #include "paceline/rendezvous/launch_environment.h"
+#include "paceline/transport/ucx/ucx.h"
 
 #include "apps/doctor_checks.h"
 #include "apps/version.h"
@@ -65,6 +67,18 @@ std::vector<Finding> check_backends() {
   return findings;
 }
 
+// An InfiniBand card that UCX does not find is the usual reason for a slow network.
+Finding check_ucx() {
+  const UcxInfo info = ucx_info();
+  if (!info.available)
+    return {"transport ucx", Verdict::kWarn, "not there: " + info.text, info.advice};
+  if (info.rdma_devices.empty()) {
+    return {"transport ucx", Verdict::kOk, info.text + "; it finds no RDMA device here", ""};
+  }
+  return {"transport ucx", Verdict::kOk,
+          fmt::format("{}; RDMA devices: {}", info.text, fmt::join(info.rdma_devices, ", ")), ""};
+}
+
 Finding check_environment() {
   try {
     const LaunchEnvironment who = detect_launch_environment();
@@ -82,6 +96,7 @@ Finding check_environment() {
 std::vector<Finding> check_build() {
   std::vector<Finding> findings = {check_version(), check_libtorch(), check_blas()};
   for (Finding& backend : check_backends()) findings.push_back(std::move(backend));
+  findings.push_back(check_ucx());
   findings.push_back(check_environment());
   return findings;
 }

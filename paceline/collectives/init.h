@@ -16,7 +16,7 @@ struct InitOptions {
 };
 
 // Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
-// loopback) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
+// loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
 // parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
 // what goes over TCP when they do not ask for it; PACELINE_FLIGHT_DIR says where operations are
 // recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all ranks or for none, where

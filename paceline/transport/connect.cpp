@@ -20,6 +20,7 @@
 #include "paceline/transport/loopback/wire.h"
 #include "paceline/transport/notice.h"
 #include "paceline/transport/shm/memory.h"
+#include "paceline/transport/ucx/ucx.h"
 
 namespace paceline {
 namespace {
@@ -112,7 +113,7 @@ class Connector {
     const auto theirs = peers_[index(peer)].transport;
     check(theirs == options_.transport,
           "rank {}: {} of group {} chose transport {}, but this rank {}; give all ranks the same "
-          "--transport (PACELINE_TRANSPORT)",
+          "PACELINE_TRANSPORT",
           options_.rank, describe(peer), options_.name, name_of(theirs),
           name_of(options_.transport));
   }
@@ -174,11 +175,35 @@ class Connector {
   }
 
   void connect_sockets() {
-    auto sockets = std::make_unique<SocketWire>(options_.world_size);
-    sockets_ = sockets.get();
-    wire_ = std::move(sockets);
+    sockets_ = std::make_unique<SocketWire>(options_.world_size);
     for (int peer = 0; peer < options_.rank; ++peer) dial(peer);
     accept_higher_ranks();
+    if (options_.transport == TransportKind::kUcx) {
+      move_to_ucx();
+    } else {
+      wire_ = std::move(sockets_);
+    }
+  }
+
+  void move_to_ucx() {
+    if (options_.encrypt) {
+      fail(ErrorCode::kUnsupported,
+           "rank {}: transport ucx cannot encrypt; leave --encrypt (PACELINE_ENCRYPT) out, or "
+           "choose transport tcp",
+           options_.rank);
+    }
+    std::vector<int> remote;
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (!same_host(peer)) remote.push_back(peer);
+    }
+    try {
+      // Nothing goes between hosts when there is one.
+      wire_ = remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, deadline_);
+    } catch (const Error& error) {
+      require_connected_peers();  // the cause may have been told already
+      throw Error(error.code(),
+                  fmt::format("rank {}: group {}: {}", options_.rank, options_.name, error.what()));
+    }
   }
 
   void dial(int peer) {
@@ -267,10 +292,10 @@ class Connector {
   // Looks without reading: what comes after the group has formed is the mesh's.
   void require_connected_peers() const {
     for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !wire_->is_connected(peer)) continue;
+      if (peer == options_.rank || !wire().is_connected(peer)) continue;
       std::array<char, kMaxNoticeBytes> buffer;
       const ssize_t got =
-          wire_->peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
+          wire().peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
         fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
@@ -299,11 +324,11 @@ class Connector {
   }
 
   void tell_connected_peers(const Error& error) const {
-    if (!wire_) return;
+    if (!wire_ && !sockets_) return;
     const std::string notice = encode_notice(error);
     for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !wire_->is_connected(peer)) continue;
-      wire_->send(peer, Channel::kControl, as_bytes(notice), {});
+      if (peer == options_.rank || !wire().is_connected(peer)) continue;
+      wire().send(peer, Channel::kControl, as_bytes(notice), {});
     }
   }
 
@@ -339,6 +364,8 @@ class Connector {
     }
   }
 
+  Wire& wire() const { return wire_ ? *wire_ : *sockets_; }
+
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
   const ConnectOptions& options_;
@@ -347,8 +374,8 @@ class Connector {
   const Deadline deadline_;
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
+  std::unique_ptr<SocketWire> sockets_;  // until they are the wire or part of it
   std::unique_ptr<Wire> wire_;
-  SocketWire* sockets_ = nullptr;  // wire_, if it is that
 };
 
 }  // namespace
@@ -358,11 +385,13 @@ TransportKind parse_transport(const std::string& name) {
   if (name == "tcp") return TransportKind::kTcp;
   if (name == "shm") return TransportKind::kShm;
   if (name == "loopback") return TransportKind::kLoopback;
-  fail(ErrorCode::kInvalid, "transport '{}' is unknown; choose auto, shm, tcp or loopback", name);
+  if (name == "ucx") return TransportKind::kUcx;
+  fail(ErrorCode::kInvalid, "transport '{}' is unknown; choose auto, shm, tcp, loopback or ucx",
+       name);
 }
 
 std::string_view name_of(TransportKind transport) {
-  constexpr std::string_view kNames[] = {"auto", "tcp", "shm", "loopback"};
+  constexpr std::string_view kNames[] = {"auto", "tcp", "shm", "loopback", "ucx"};
   return kNames[static_cast<std::size_t>(transport)];
 }
 

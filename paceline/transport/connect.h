@@ -19,7 +19,7 @@
 
 namespace paceline {
 
-// "auto", "tcp", "shm", "loopback"; Error(kInvalid) names the value otherwise.
+// "auto", "tcp", "shm", "loopback", "ucx"; Error(kInvalid) names the value otherwise.
 TransportKind parse_transport(const std::string& name);
 std::string_view name_of(TransportKind transport);
 
@@ -47,9 +47,9 @@ struct ConnectOptions {
   std::function<std::string()> given_up;
 };
 
-// Error(kInvalid) when ranks mean other members, chose other transports or only some encrypt,
-// kTimeout names the ranks that did not come; Error(kUnsupported) when `transport` cannot serve
-// where the ranks are.
+// Error(kInvalid) when ranks mean other members, chose other transports or only some of them
+// encrypt, kTimeout names the ranks that did not come; Error(kUnsupported) when `transport` cannot
+// serve where the ranks are, is not there, or is to be encrypted and cannot be.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

@@ -79,6 +79,7 @@ bool Exchange::idle() const {
 }
 
 void Exchange::clear() {
+  mesh_.wire().cancel(Channel::kData);
   for (auto& lane : lanes_) lane = {};
 }
 

@@ -52,7 +52,7 @@ PeerAddress PeerAddress::decode(const std::string& text) {
     throw Error(ErrorCode::kCorrupt, "a peer's address names no known cipher");
   }
   peer.transport = reader.get<TransportKind>();
-  if (peer.transport > TransportKind::kLoopback) {
+  if (peer.transport > TransportKind::kUcx) {
     throw Error(ErrorCode::kCorrupt, "a peer's address names no known transport");
   }
   peer.cpus = get_numbers(reader, kMaxCpus, "processors");

@@ -11,8 +11,9 @@
 
 namespace paceline {
 
-// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts.
-enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback };
+// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts. kUcx:
+// the same, but UCX between hosts.
+enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
 
 struct PeerAddress {
   std::string host;                       // core/host.h: host_token()

@@ -64,6 +64,10 @@ void SocketWire::wait_or_wake(std::span<Interest> interests,
   for (std::size_t i = 0; i < interests.size(); ++i) {
     interests[i].is_ready = entries[i + 1].revents != 0;
   }
+  forget_wakeup();
+}
+
+void SocketWire::forget_wakeup() {
   std::uint64_t count;
   (void)!::read(wakeup_.get(), &count, sizeof count);
 }

@@ -25,6 +25,7 @@ class SocketWire : public Wire {
   // Nobody is connected yet.
   explicit SocketWire(int world_size);
   void connect(int peer, Channel channel, Fd socket, std::unique_ptr<Cipher> cipher);
+  int world_size() const { return static_cast<int>(peers_.size()); }
   bool has(int peer, Channel channel) const { return socket(peer, channel) >= 0; }
 
   const char* name() const override { return "tcp"; }
@@ -38,6 +39,10 @@ class SocketWire : public Wire {
                     std::optional<std::chrono::milliseconds> limit) override;
   void wake() override;
   int socket(int peer, Channel channel) const override;
+
+  // For who waits for other things beside it: readable after wake().
+  int wakeup() const { return wakeup_.get(); }
+  void forget_wakeup();
 
  private:
   Cipher* cipher(int peer, Channel channel) const;

@@ -14,5 +14,6 @@ set(SOURCES
   notice.cpp
   peer.cpp
   shm/memory.cpp
-  socket_wire.cpp)
-set(LIBRARIES fmt::fmt PkgConfig::SODIUM)
+  socket_wire.cpp
+  ${PACELINE_UCX_SOURCES})
+set(LIBRARIES fmt::fmt PkgConfig::SODIUM ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:paceline_ucx>)

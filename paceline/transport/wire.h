@@ -1,8 +1,8 @@
 #pragma once
 
 // How a rank's bytes get to its peers: per peer three channels, each a stream of bytes in both
-// directions that keeps its order. Nothing waits but wait(). It is made of sockets (socket_wire.h)
-// or of memory of one process (loopback/wire.h).
+// directions that keeps its order. Nothing waits but wait(). The leaves are sockets
+// (socket_wire.h), memory of one process (loopback/wire.h) and UCX (ucx/wire.h).
 //
 // Thread safety: one thread a channel may send and receive at a time.
 
@@ -30,7 +30,7 @@ struct Interest {
 class Wire {
  public:
   virtual ~Wire() = default;
-  // "tcp", "loopback".
+  // "tcp", "loopback", "ucx".
   virtual const char* name() const = 0;
   // While a group forms: whether the peer's control channel stands.
   virtual bool is_connected(int peer) const = 0;
@@ -54,6 +54,8 @@ class Wire {
   virtual void wake() = 0;
   // False when no control channel can have anything that was not there at the last call.
   virtual bool may_have_news() { return true; }
+  // After a failure, which is final: nothing that was passed to send() is read any more.
+  virtual void cancel(Channel /*channel*/) {}
 
   // For passing descriptors along; -1 where the channel is no socket.
   virtual int socket(int peer, Channel channel) const = 0;

@@ -8,6 +8,7 @@
 #include "paceline/collectives/backend_list.h"
 
 #include "tests/harness/thread_ranks.h"
+#include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
@@ -16,6 +17,7 @@ struct Setting {
   std::string backend;
   TransportKind transport;
   int world;
+  std::string over = {};  // UCX's transports
 };
 
 std::vector<Setting> settings() {
@@ -31,6 +33,12 @@ std::vector<Setting> settings() {
     for (const int world : {1, 2, 3, 4, 5}) all.push_back({"gloo", TransportKind::kAuto, world});
     all.push_back({"gloo", TransportKind::kTcp, 3});
   }
+  if (harness::can_use_ucx()) {
+    for (const int world : {2, 3, 4}) {
+      all.push_back({"paceline", TransportKind::kUcx, world, "tcp"});
+      all.push_back({"paceline", TransportKind::kUcx, world, "posix"});
+    }
+  }
   return all;
 }
 
@@ -38,13 +46,14 @@ class ConformanceTest : public testing::TestWithParam<std::tuple<conformance::Ch
 
 TEST_P(ConformanceTest, holds) {
   const auto& [check, setting] = GetParam();
+  const harness::UcxTransports transports(setting.over.empty() ? "all" : setting.over);
   harness::run_ranks_ok(setting.world, check.run,
                         {.transport = setting.transport, .backend = setting.backend});
 }
 
 std::string name_of(const testing::TestParamInfo<ConformanceTest::ParamType>& info) {
   const auto& [check, setting] = info.param;
-  return setting.backend + "_" + std::string(name_of(setting.transport)) + "_" +
+  return setting.backend + "_" + std::string(name_of(setting.transport)) + setting.over + "_" +
          std::to_string(setting.world) + "_" + check.name;
 }
 

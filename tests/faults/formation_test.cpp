@@ -13,6 +13,7 @@
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
+#include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
@@ -23,7 +24,9 @@ using harness::SharedCounter;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-class FormationTest : public testing::TestWithParam<TransportKind> {};
+class FormationTest : public testing::TestWithParam<TransportKind> {
+  const harness::UcxTransports transports_{"tcp"};
+};
 
 TEST_P(FormationTest, a_rank_killed_at_any_moment_of_forming_is_a_typed_error_in_bounded_time) {
   std::mt19937 random{std::random_device{}()};
@@ -251,10 +254,9 @@ TEST_P(FormationTest, work_that_nobody_waits_for_is_done_all_the_same) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, FormationTest,
-                         testing::Values(TransportKind::kShm, TransportKind::kTcp),
-                         [](const auto& info) {
-                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "shm");
-                         });
+                         testing::ValuesIn(harness::and_ucx({TransportKind::kShm,
+                                                             TransportKind::kTcp})),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
 }  // namespace paceline

@@ -12,6 +12,7 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
@@ -27,11 +28,24 @@ constexpr auto kLimit = 5s;  // milliseconds on an idle machine
 struct Setting {
   TransportKind transport;
   int world;
+  std::string over = {};  // UCX's transports
 };
 
 std::string name_of(const testing::TestParamInfo<Setting>& info) {
-  return (info.param.transport == TransportKind::kTcp ? "tcp_" : "shm_") +
+  return std::string(name_of(info.param.transport)) + info.param.over + "_" +
          std::to_string(info.param.world);
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const int world : {2, 3, 4}) {
+    all.push_back({TransportKind::kShm, world});
+    all.push_back({TransportKind::kTcp, world});
+    if (!harness::can_use_ucx()) continue;
+    all.push_back({TransportKind::kUcx, world, "tcp"});
+    all.push_back({TransportKind::kUcx, world, "posix"});
+  }
+  return all;
 }
 
 enum class Load { kSmall, kStaged, kSymmetric };
@@ -54,9 +68,11 @@ std::string sum_for_ever(ProcessGroup& group, Load load, SharedCounter& running)
 
 class KillTest : public testing::TestWithParam<Setting> {
  protected:
+  const harness::UcxTransports transports_{GetParam().over.empty() ? "all" : GetParam().over};
+
   // Kills `victim` and says how long each survivor took to notice.
   void kill_one(int victim, Load load) {
-    const auto [transport, world] = GetParam();
+    const auto [transport, world, over] = GetParam();
     SharedCounter running;
     Clock::time_point killed;
     const auto results = run_process_ranks(
@@ -116,7 +132,7 @@ TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
 }
 
 TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
-  const auto [transport, world] = GetParam();
+  const auto [transport, world, over] = GetParam();
   if (world == 2) return;  // nobody survives
   SharedCounter running;
   const auto results = run_process_ranks(
@@ -138,7 +154,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
 
 // A survivor that was computing when the others had already failed and left still learns who died.
 TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_survivor) {
-  const auto [transport, world] = GetParam();
+  const auto [transport, world, over] = GetParam();
   if (world == 2) return;  // there is no other survivor
   const int late = 1;
   const int victim = world - 1;
@@ -173,12 +189,8 @@ TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_
       << result.report;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, KillTest,
-    testing::Values(Setting{TransportKind::kShm, 2}, Setting{TransportKind::kShm, 3},
-                    Setting{TransportKind::kShm, 4}, Setting{TransportKind::kTcp, 2},
-                    Setting{TransportKind::kTcp, 3}, Setting{TransportKind::kTcp, 4}),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(Transports, KillTest, testing::ValuesIn(settings()),
+                         [](const auto& info) { return name_of(info); });
 
 }  // namespace
 }  // namespace paceline

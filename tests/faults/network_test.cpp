@@ -12,6 +12,7 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
@@ -117,14 +118,45 @@ TEST(Network, a_rank_that_dies_on_another_host_is_named_at_once) {
   expect_loss_of(1, results, killed, 1s);
 }
 
+// Shared memory on a host, UCX between them, and UCX has nothing but the network there.
+TEST(Network, hosts_sum_over_ucx_and_a_rank_that_dies_is_named_at_once) {
+  SKIP_WITHOUT_HOSTS();
+  if (!harness::can_use_ucx()) GTEST_SKIP() << "UCX: " << ucx_info().text;
+  const harness::UcxTransports transports("tcp");
+  const NetworkHosts hosts(3);
+  auto options = on(hosts, 2);
+  options.transport = TransportKind::kUcx;
+  SharedCounter rounds;
+  Clock::time_point killed;
+  const auto results = run_process_ranks(
+      6,
+      [&](ProcessGroup& group) {
+        if (group.transport() != "shm+ucx") return group.transport();
+        return sum_for_ever(rounds)(group);
+      },
+      options,
+      [&](const std::vector<pid_t>& pids) {
+        rounds.wait_for(3, Deadline::after(30s));
+        killed = Clock::now();
+        ::kill(pids[1], SIGKILL);
+      });
+  expect_loss_of(1, results, killed, 1s);
+}
+
 // Nothing is closed and nothing answers: the silence itself is the sign.
-TEST(Network, an_interface_that_goes_down_in_the_middle_is_a_lost_peer_on_every_rank) {
+class NetworkDown : public testing::TestWithParam<TransportKind> {
+  const harness::UcxTransports transports_{"tcp"};
+};
+
+TEST_P(NetworkDown, an_interface_that_goes_down_in_the_middle_is_a_lost_peer_on_every_rank) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(3);
+  auto options = on(hosts);
+  options.transport = GetParam();
   SharedCounter rounds;
   Clock::time_point down;
   const auto results =
-      run_process_ranks(3, sum_for_ever(rounds), on(hosts), [&](const std::vector<pid_t>&) {
+      run_process_ranks(3, sum_for_ever(rounds), options, [&](const std::vector<pid_t>&) {
         rounds.wait_for(3, Deadline::after(30s));
         down = Clock::now();
         hosts.set_link(2, false);
@@ -134,6 +166,10 @@ TEST(Network, an_interface_that_goes_down_in_the_middle_is_a_lost_peer_on_every_
   EXPECT_EQ(results[2].code, ErrorCode::kPeerLost) << results[2].report;
   EXPECT_LT(results[2].ended - down, 25s);
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown,
+                         testing::ValuesIn(harness::and_ucx({TransportKind::kAuto})),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 // Also while one waits only: nobody sends anything on any connection.
 TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {

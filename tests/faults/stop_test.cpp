@@ -6,6 +6,7 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
@@ -68,12 +69,11 @@ TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_hears_of_it_w
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, StopTest,
-                         testing::Combine(testing::Values(TransportKind::kShm, TransportKind::kTcp),
+                         testing::Combine(testing::ValuesIn(harness::and_ucx(
+                                              {TransportKind::kShm, TransportKind::kTcp})),
                                           testing::Values(2, 3, 4)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param) == TransportKind::kTcp
-                                                  ? "tcp_"
-                                                  : "shm_") +
+                           return std::string(name_of(std::get<0>(info.param))) + "_" +
                                   std::to_string(std::get<1>(info.param));
                          });
 

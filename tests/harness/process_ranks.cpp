@@ -16,6 +16,8 @@
 #include "paceline/store/tcp_store.h"
 #include "paceline/store/tcp_store_server.h"
 
+#include "tests/harness/ucx_ranks.h"
+
 namespace paceline::harness {
 namespace {
 
@@ -66,12 +68,14 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
     }
     Rendezvous met{who, store, secret};
     met.address = address_of(host, options);
-    ProcessGroup group(std::move(met), "world", ranks,
-                       {.timeout = options.group_timeout,
-                        .transport = options.transport,
-                        .recorder = recorder,
-                        .backend = options.backend,
-                        .encrypt = options.encrypt});
+    ProcessGroup group(
+        std::move(met), "world", ranks,
+        {.timeout = options.group_timeout,
+         .transport = options.transport,
+         .recorder = recorder,
+         .backend = options.backend,
+         .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
+         .encrypt = options.encrypt});
     text = "0";
     text += body(group);
   } catch (const Error& error) {

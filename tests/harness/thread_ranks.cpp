@@ -7,6 +7,7 @@
 
 #include "paceline/store/memory_store.h"
 
+#include "tests/harness/ucx_ranks.h"
 #include "tests/harness/watchdog.h"
 
 namespace paceline::harness {
@@ -37,7 +38,8 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
         GroupOptions group_options{.timeout = options.group_timeout,
                                    .transport = options.transport,
                                    .recorder = recorder,
-                                   .backend = options.backend};
+                                   .backend = options.backend,
+                                   .host = own_host_over_ucx(options.transport, rank)};
         if (options.adjust) options.adjust(rank, group_options);
         ProcessGroup group({who, store, secret}, "world", ranks, group_options);
         body(group);

@@ -16,7 +16,7 @@ TEST(Doctor, says_what_is_there) {
   for (const char* name :
        {"build", "LibTorch", "BLAS", "cpu", "cores", "memory", "/dev/shm", "memfd", "open files",
         "huge pages", "loopback", "launcher", "backend paceline", "backend gloo", "backend mpi",
-        "backend oneccl", "backend nccl"}) {
+        "backend oneccl", "backend nccl", "transport ucx"}) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_EQ(outcome.exit_code == 0, outcome.out.find("FAIL") == std::string::npos) << outcome.out;

@@ -125,7 +125,9 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
 const char* PacelineBackend::transport() const {
   if (mesh_->world_size() == 1) return "none";
   if (shared_) return mesh_->shared_memory()->name();
-  return host_share_ ? "shm+tcp" : mesh_->wire().name();
+  const bool is_ucx = mesh_->wire().name() == std::string_view("ucx");
+  if (host_share_) return is_ucx ? "shm+ucx" : "shm+tcp";
+  return mesh_->wire().name();
 }
 
 std::string PacelineBackend::explain(const PlanRequest& request) const {

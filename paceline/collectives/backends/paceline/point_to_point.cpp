@@ -371,6 +371,7 @@ std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
 
 void PointToPoint::fail_all(const Error& error) {
   if (!failure_) failure_ = error;
+  if (is_pending()) mesh_.wire().cancel(Channel::kPointToPoint);
   const auto cause = std::make_exception_ptr(error);
   for (auto& queue : sends_) {
     for (Outgoing& message : queue) message.work->complete(cause);
