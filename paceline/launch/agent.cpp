@@ -232,6 +232,7 @@ void Agent::obey(const StopOrder& order) {
   if (!generation_ || told_to_stop_) return;
   told_to_stop_ = true;
   if (settled_) return report_stopped();
+  generation_->look_for_deaths();  // those who were told first may only have noticed
   if (!generation_->culprit()) {
     consoles_.say(fmt::format("paceline: {}; stopping the ranks of this node\n", order.reason));
   }

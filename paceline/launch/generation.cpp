@@ -117,7 +117,7 @@ void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
   const RankEnd end = rank.collect();
-  if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) end_who_died_first();
+  if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) look_for_deaths();
   context_.watch.rank_ended(end.rank);
   --num_running_;
   drain(rank.output());
@@ -137,7 +137,8 @@ void Generation::on_end(std::size_t index) {
   stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
 }
 
-void Generation::end_who_died_first() {
+void Generation::look_for_deaths() {
+  if (culprit_ || stopping_) return;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i]->running()) continue;
     if (died_of_signal(ranks_[i]->process(), Deadline::after(kDeath))) return on_end(i);

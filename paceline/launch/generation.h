@@ -63,6 +63,9 @@ class Generation {
   // Called after the report of the first failure, before the others are stopped.
   void when_failed(std::function<void()> handler) { when_failed_ = std::move(handler); }
 
+  // For what was heard of a failure elsewhere: a rank that a signal is ending, or has ended, at
+  // this moment counts as failed before it. Waits for the end of one that is on its way out.
+  void look_for_deaths();
   // To the ranks that still run; SIGKILL after `grace`, counted from the first call.
   void stop(int signal, std::chrono::nanoseconds grace);
   void kill();
@@ -99,7 +102,6 @@ class Generation {
   void watch_first_rank();
   void on_watch();
   void on_end(std::size_t index);
-  void end_who_died_first();
   void read(std::size_t index, int stream);
   void drain(RankOutput& output);
   void close_outputs();

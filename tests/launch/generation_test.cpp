@@ -6,8 +6,10 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include "tests/harness/fresh_directory.h"
 
@@ -43,14 +45,17 @@ class GenerationTest : public testing::Test {
                                      {.num_local_ranks = 2, .binding = {.to = BindTo::kNone}});
   }
 
-  // Starts two ranks with a store of their own, kills one and waits until nothing is left.
-  void cycle(int generation) {
-    JobServices services(plan_.options);
+  // Two ranks with `services` of their own.
+  std::unique_ptr<Generation> start(int generation, JobServices& services) {
     const NodePlace place{.generation = generation, .world_size = 2};
-    Generation ranks({plan_, loop_, consoles_, logs_, flights_, memory_, timeline_, watch_}, place,
-                     services, -1);
+    auto ranks = std::make_unique<Generation>(
+        GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_, watch_},
+        place, services, -1);
     services.start_store();
-    ASSERT_TRUE(ranks.send_to(generation % 2, SIGKILL));
+    return ranks;
+  }
+
+  void wait_for_end(Generation& ranks) {
     const Deadline deadline = Deadline::after(20s);
     while (!ranks.over() && !deadline.expired()) {
       loop_.turn(Deadline::after(
@@ -58,10 +63,18 @@ class GenerationTest : public testing::Test {
       ranks.tend();
     }
     ASSERT_TRUE(ranks.over());
-    ASSERT_TRUE(ranks.culprit());
-    EXPECT_EQ(ranks.culprit()->rank, generation % 2);
-    EXPECT_EQ(ranks.culprit()->signal, SIGKILL);
-    EXPECT_EQ(ranks.followers().size(), 1u);
+  }
+
+  // Kills one and waits until nothing is left.
+  void cycle(int generation) {
+    JobServices services(plan_.options);
+    const auto ranks = start(generation, services);
+    ASSERT_TRUE(ranks->send_to(generation % 2, SIGKILL));
+    wait_for_end(*ranks);
+    ASSERT_TRUE(ranks->culprit());
+    EXPECT_EQ(ranks->culprit()->rank, generation % 2);
+    EXPECT_EQ(ranks->culprit()->signal, SIGKILL);
+    EXPECT_EQ(ranks->followers().size(), 1u);
   }
 
   const FreshDirectory directory_;
@@ -74,6 +87,32 @@ class GenerationTest : public testing::Test {
   const JobTimeline timeline_{"", ""};
   JobWatch watch_{loop_, plan_, {}, {}};
 };
+
+// The rest of the job hears of it by a broken connection, and its order to stop comes first.
+TEST_F(GenerationTest, a_rank_that_died_before_the_order_to_stop_is_the_culprit) {
+  testing::internal::CaptureStderr();
+  JobServices services(plan_.options);
+  const auto ranks = start(1, services);
+  ASSERT_TRUE(ranks->send_to(1, SIGKILL));
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT), 0);
+  ranks->look_for_deaths();
+  ranks->stop(SIGTERM, 5s);
+  wait_for_end(*ranks);
+  testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(ranks->culprit());
+  EXPECT_EQ(ranks->culprit()->rank, 1);
+  EXPECT_EQ(ranks->culprit()->signal, SIGKILL);
+}
+
+TEST_F(GenerationTest, ranks_that_only_run_are_no_deaths) {
+  JobServices services(plan_.options);
+  const auto ranks = start(1, services);
+  ranks->look_for_deaths();
+  ranks->stop(SIGTERM, 5s);
+  wait_for_end(*ranks);
+  EXPECT_FALSE(ranks->culprit());
+}
 
 TEST_F(GenerationTest, a_thousand_kills_and_restarts_leave_no_descriptor_process_or_memory) {
   testing::internal::CaptureStderr();  // a report of each
