@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "paceline/core/error.h"
 #include "paceline/core/log.h"
@@ -17,6 +18,14 @@ constexpr int kAcceptsAtOnce = 64;
 // Those that have not said yet who they are.
 constexpr std::chrono::seconds kHandshakeTimeout{3};
 constexpr std::size_t kMostStrangers = 256;
+constexpr std::chrono::milliseconds kListenerPause{50};
+constexpr std::chrono::seconds kComplaintInterval{1};
+
+std::size_t strangers_within_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostStrangers;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMostStrangers);
+}
 
 Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
 
@@ -35,6 +44,7 @@ CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& set
     : loop_(loop),
       coordinator_(settings, now()),
       listener_(std::move(listener)),
+      max_strangers_(strangers_within_descriptors()),
       secret_(secret),
       keep_alive_(keep_alive),
       next_signs_(now()) {
@@ -58,18 +68,53 @@ void CoordinatorHost::accept_some() {
     try {
       socket = accept_connection(listener_, Deadline::after(std::chrono::milliseconds(0)));
     } catch (const Error& error) {
-      log::warning(fmt::format("the job's coordinator cannot take a connection: {}", error.what()));
+      if (drop_oldest_stranger(error.what())) continue;
+      complain(fmt::format("cannot take a connection: {} (raise ulimit -n)", error.what()));
+      return pause_listener();
     }
     if (!socket) return;
-    const auto strangers = std::count_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
-      return !entry.second.link->authenticated();
-    });
-    if (static_cast<std::size_t>(strangers) >= kMostStrangers) continue;
-    const Agent agent = ++last_agent_;
-    const int fd = socket.get();
-    remotes_[agent].link = std::make_unique<AgentLink>(std::move(socket), *secret_);
-    loop_.watch(fd, [this, agent] { serve(agent); });
+    admit(std::move(socket));
   }
+}
+
+void CoordinatorHost::admit(Fd socket) {
+  const auto strangers = std::count_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+    return !entry.second.link->authenticated();
+  });
+  if (static_cast<std::size_t>(strangers) >= max_strangers_) {
+    drop_oldest_stranger("too many connections have not said who they are");
+  }
+  const Agent agent = ++last_agent_;
+  const int fd = socket.get();
+  remotes_[agent].link = std::make_unique<AgentLink>(std::move(socket), *secret_);
+  loop_.watch(fd, [this, agent] { serve(agent); });
+}
+
+// False when there is none.
+bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
+  const auto oldest = std::find_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+    return !entry.second.link->authenticated();
+  });
+  if (oldest == remotes_.end()) return false;
+  drop(oldest->first, fmt::format("{}: {}", oldest->second.link->peer(), cause));
+  return true;
+}
+
+// The listener stays readable as long as somebody waits there.
+void CoordinatorHost::pause_listener() {
+  loop_.change(listener_.get(), 0);
+  resume_at_ = now() + kListenerPause;
+}
+
+void CoordinatorHost::complain(const std::string& what) {
+  if (now() - last_complaint_ < kComplaintInterval) {
+    ++num_unsaid_;
+    return;
+  }
+  last_complaint_ = now();
+  const int unsaid = std::exchange(num_unsaid_, 0);
+  log::warning(fmt::format("the job's coordinator {}{}", what,
+                           unsaid == 0 ? "" : fmt::format(" (and {} like it before)", unsaid)));
 }
 
 void CoordinatorHost::serve(Agent agent) {
@@ -119,7 +164,7 @@ void CoordinatorHost::drop(Agent agent, const std::string& cause) {
   const auto found = remotes_.find(agent);
   if (found == remotes_.end()) return;
   const bool authenticated = found->second.link->authenticated();
-  if (!authenticated) log::warning("refused at the job's coordinator: " + cause);
+  if (!authenticated) complain(fmt::format("refused {}", cause));
   loop_.forget(found->second.link->fd());
   remotes_.erase(found);
   if (authenticated) coordinator_.lose(agent, cause, now());
@@ -129,6 +174,10 @@ void CoordinatorHost::tend() {
   const Moment moment = now();
   if (coordinator_.next_deadline() <= moment) coordinator_.tick(moment);
   if (next_signs_ <= moment) check_signs_of_life(moment);
+  if (resume_at_ <= moment) {
+    resume_at_ = Moment::max();
+    loop_.change(listener_.get(), EPOLLIN);
+  }
   deliver();
 }
 
@@ -151,7 +200,7 @@ void CoordinatorHost::check_signs_of_life(Moment moment) {
 }
 
 Deadline CoordinatorHost::next_deadline() const {
-  return at(std::min(coordinator_.next_deadline(), next_signs_));
+  return at(std::min({coordinator_.next_deadline(), next_signs_, resume_at_}));
 }
 
 bool CoordinatorHost::flushed() const {

@@ -3,6 +3,9 @@
 // The coordinator with the connections of the agents that report to it: those of other nodes come
 // over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
 //
+// Strangers, who have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
+// line of log a second between them; when none is left the oldest of them goes.
+//
 // An agent is lost when its connection breaks, which the kernel tells at once when the process
 // dies, and when it gives no sign of life, as from a host that has vanished.
 //
@@ -49,6 +52,10 @@ class CoordinatorHost final : public JobControl {
   };
 
   void accept_some();
+  void admit(Fd socket);
+  bool drop_oldest_stranger(const std::string& cause);
+  void pause_listener();
+  void complain(const std::string& what);
   void serve(Agent agent);
   void deliver();
   void send(Agent agent, const std::string& text);
@@ -60,6 +67,10 @@ class CoordinatorHost final : public JobControl {
   Coordinator coordinator_;
   std::vector<Order> own_orders_;
   Fd listener_;
+  Moment resume_at_ = Moment::max();  // the listener, when it is paused
+  std::size_t max_strangers_ = 0;
+  Moment last_complaint_{};
+  int num_unsaid_ = 0;  // complaints since then
   std::optional<Secret> secret_;
   KeepAlive keep_alive_;
   Moment next_signs_ = Moment::max();
