@@ -58,11 +58,19 @@ CoordinatorHost::~CoordinatorHost() {
 }
 
 void CoordinatorHost::report(const Report& report) {
+  if (!lost_.empty()) return;
   coordinator_.receive(kOwn, report, now());
   deliver();
 }
 
+std::vector<Order> CoordinatorHost::take_orders() {
+  auto orders = std::exchange(own_orders_, {});
+  if (!lost_.empty()) orders.clear();
+  return orders;
+}
+
 void CoordinatorHost::accept_some() {
+  if (!lost_.empty()) return;
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     Fd socket;
     try {
@@ -118,11 +126,12 @@ void CoordinatorHost::complain(const std::string& what) {
 }
 
 void CoordinatorHost::serve(Agent agent) {
+  if (!lost_.empty()) return;
   try {
     Remote& remote = remotes_.at(agent);
     remote.link->flush();
     for (const std::string& text : remote.link->read()) {
-      coordinator_.receive(agent, decode_report(text), now());
+      take(agent, decode_report(text));
     }
     watch_for_room(agent, remote);
   } catch (const Error& error) {
@@ -131,7 +140,19 @@ void CoordinatorHost::serve(Agent agent) {
   deliver();
 }
 
+void CoordinatorHost::take(Agent agent, const Report& report) {
+  const auto* giving_up = std::get_if<GivingUp>(&report);
+  if (giving_up == nullptr) return coordinator_.receive(agent, report, now());
+  const auto host = coordinator_.follower(agent);
+  if (!host) return;  // it ends, and its connection with it
+  lost_ = fmt::format(
+      "the job's coordinator, which is this node's agent: host {} heard nothing from it for {:g} s "
+      "and goes on without it",
+      *host, giving_up->silence.count() / 1000.0);
+}
+
 void CoordinatorHost::deliver() {
+  if (!lost_.empty()) return;
   for (auto mail = coordinator_.take_mail(); !mail.empty(); mail = coordinator_.take_mail()) {
     for (auto& [to, order] : mail) {
       if (to == kOwn) {
@@ -171,6 +192,7 @@ void CoordinatorHost::drop(Agent agent, const std::string& cause) {
 }
 
 void CoordinatorHost::tend() {
+  if (!lost_.empty()) return;
   const Moment moment = now();
   if (coordinator_.next_deadline() <= moment) coordinator_.tick(moment);
   if (next_signs_ <= moment) check_signs_of_life(moment);
@@ -182,12 +204,13 @@ void CoordinatorHost::tend() {
 }
 
 void CoordinatorHost::check_signs_of_life(Moment moment) {
+  if (moment - next_signs_ > keep_alive_.limit()) judged_from_ = moment;
   next_signs_ = moment + keep_alive_.interval;
   std::vector<std::pair<Agent, std::string>> silent;
   for (const auto& [agent, remote] : remotes_) {
     const bool known = remote.link->authenticated();
     const std::chrono::milliseconds limit = known ? keep_alive_.limit() : kHandshakeTimeout;
-    if (moment - remote.link->last_heard() <= limit) continue;
+    if (moment - std::max(remote.link->last_heard(), judged_from_) <= limit) continue;
     silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
                                            remote.link->peer(), limit.count() / 1000.0));
   }

@@ -1,4 +1,5 @@
-// Strangers at the job's coordinator: they cost it nothing, and no agent is shut out.
+// Strangers at the job's coordinator: they cost it nothing, and no agent is shut out. And an agent
+// is not called silent because the coordinator did not listen.
 
 #include "paceline/launch/coordinator_host.h"
 
@@ -137,6 +138,23 @@ TEST_F(CoordinatorHosts, strangers_who_cannot_be_taken_at_all_neither_spin_nor_f
   EXPECT_THAT(said, HasSubstr("cannot take a connection: accept(): Too many open files (raise "));
   EXPECT_LE(std::count(said.begin(), said.end(), '\n'), 3) << said;
   expect_an_agent_gets_in();
+}
+
+TEST_F(CoordinatorHosts, agents_have_their_time_again_after_a_standstill_of_the_coordinator) {
+  listen({.interval = 50ms, .max_attempts = 4});
+  EventLoop loop;
+  const auto link = connect_agent(loop);
+  ASSERT_TRUE(link);
+  turn_for(100ms);
+  std::this_thread::sleep_for(1s);
+  host_->tend();
+  loop.turn(Deadline::after({}));
+  EXPECT_EQ(link->lost(), "");
+  for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {
+    ASSERT_FALSE(deadline.expired());
+    turn_for(100ms);
+    loop.turn(Deadline::after({}));
+  }
 }
 
 }  // namespace
