@@ -146,7 +146,7 @@ void check_restarts(const Checker& checker, const RunTexts& texts, LaunchOptions
 void check_chaos(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
   if (!texts.chaos.empty()) options.chaos = launch::parse_faults(texts.chaos);
   for (const launch::Fault& fault : options.chaos) {
-    // How many ranks other nodes have is not known here.
+    // How many ranks other nodes have is not known here; the closing table tells (rehearsal.h).
     if (options.several_nodes() || !fault.rank || *fault.rank < options.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: rank {} of {} ranks (from 0 on)", checker.source("--chaos"),
                                  *fault.rank, options.num_local_ranks));

@@ -108,6 +108,10 @@ Stopped stopped_of(const Json& json) {
 
 Json to_json(const Leaving& leaving) { return {{"type", "leaving"}, {"signal", leaving.signal}}; }
 
+Json to_json(const GivingUp& giving_up) {
+  return {{"type", "giving_up"}, {"silence_ms", giving_up.silence.count()}};
+}
+
 Json to_json(const StartOrder& start) {
   Json json = {{"type", "start"},
                {"place", to_json(start.place)},
@@ -175,6 +179,9 @@ Report decode_report(const std::string& text) {
     }
     if (type == "stopped") return stopped_of(json);
     if (type == "leaving") return Leaving{json.at("signal")};
+    if (type == "giving_up") {
+      return GivingUp{std::chrono::milliseconds(json.at("silence_ms").get<std::int64_t>())};
+    }
     fail(ErrorCode::kCorrupt, "no agent reports '{}'", type);
   });
 }

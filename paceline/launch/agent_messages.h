@@ -70,7 +70,13 @@ struct Leaving {
   bool operator==(const Leaving&) const = default;
 };
 
-using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving>;
+// The coordinator has been silent for too long; this agent looks for another one, or becomes it.
+struct GivingUp {
+  std::chrono::milliseconds silence{};
+  bool operator==(const GivingUp&) const = default;
+};
+
+using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp>;
 
 // --- Orders ---
 

@@ -12,7 +12,7 @@ namespace paceline::launch {
 namespace {
 
 constexpr double kStopSeconds = 5;
-constexpr double kLongest = 1e7;
+constexpr double kShortest = 1e-3, kLongest = 1e7;
 
 constexpr const char* kForm = "KIND[:rank=N][:rate=1/15s|:every=15s][:for=5s][@30s|@step50]";
 
@@ -20,9 +20,10 @@ double seconds_of(std::string text, const std::string& item) {
   if (text.ends_with('s')) text.pop_back();
   double value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(
-      status == std::errc() && stop == text.data() + text.size() && value > 0 && value <= kLongest,
-      "--chaos: '{}': '{}' is no number of seconds above 0; a fault is {}", item, text, kForm);
+  check(status == std::errc() && stop == text.data() + text.size() && value >= kShortest &&
+            value <= kLongest,
+        "--chaos: '{}': '{}' is no number of seconds from 0.001 to 1e7; a fault is {}", item, text,
+        kForm);
   return value;
 }
 
@@ -32,6 +33,17 @@ std::uint64_t number_of(const std::string& text, const std::string& item) {
   check(status == std::errc() && stop == text.data() + text.size() && value <= 1'000'000'000,
         "--chaos: '{}': '{}' is no whole number; a fault is {}", item, text, kForm);
   return value;
+}
+
+// 1/15s, 4/60s: so many in that time.
+double mean_seconds_of(const std::string& rate, const std::string& item) {
+  const auto slash = rate.find('/');
+  check(slash != std::string::npos, "--chaos: '{}': a rate is 1/15s", item);
+  const auto count = static_cast<double>(number_of(rate.substr(0, slash), item));
+  const double seconds = seconds_of(rate.substr(slash + 1), item);
+  check(count > 0 && seconds / count >= kShortest,
+        "--chaos: '{}': a rate is at least 1 fault, and at most one a millisecond", item);
+  return seconds / count;
 }
 
 FaultKind kind_of(const std::string& name, const std::string& item) {
@@ -49,11 +61,7 @@ void set_property(Fault& fault, const std::string& property, const std::string& 
   if (name == "rank") {
     fault.rank = static_cast<int>(number_of(value, item));
   } else if (name == "rate") {
-    const auto slash = value.find('/');
-    check(slash != std::string::npos, "--chaos: '{}': a rate is 1/15s", item);
-    fault.mean_seconds =
-        seconds_of(value.substr(slash + 1), item) /
-        static_cast<double>(std::max<std::uint64_t>(1, number_of(value.substr(0, slash), item)));
+    fault.mean_seconds = mean_seconds_of(value, item);
   } else if (name == "every") {
     fault.every_seconds = seconds_of(value, item);
   } else if (name == "for") {

@@ -10,7 +10,9 @@
 //
 // "kill:rate=1/15s": on average every 15 s, a random rank; "every": exactly so; "stop:rank=1@30s":
 // once, so long after the start; "kill:rank=1@step50": once, as soon as this rank has made so many
-// training steps since its last start. Without a moment: once, at the start. The same seed and
+// training steps since its last start. Without a moment: once, at the start. Times are from 1 ms to
+// 1e7 s, and faults at most one a millisecond. A rank that is not in the world is spared. The same
+// seed and
 // world give the same moments and ranks on every machine, so that the agents of a job act as one,
 // each on its own ranks; a moment by steps, which each knows of its own ranks alone, needs a rank.
 //

@@ -218,6 +218,14 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   settle(now);
 }
 
+std::optional<std::string> Coordinator::follower(Agent agent) const {
+  const auto found = members_.find(agent);
+  if (found == members_.end() || phase_ == Phase::kOver) return {};
+  const Member& member = found->second;
+  if (member.node_rank < 0 && member.joining.next_generation == 0) return {};
+  return member.joining.host;
+}
+
 // Also while stopping already: a heavier reason may come to light.
 void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
   if (reason.weight > reason_.weight) reason_ = reason;

@@ -74,6 +74,10 @@ class Coordinator {
   void tick(Moment now);
   Moment next_deadline() const;
 
+  // The host of an agent that has been in a generation, and so knows whom to follow instead of this
+  // coordinator. Nothing for others, and once the job is over.
+  std::optional<std::string> follower(Agent agent) const;
+
   // Orders since the last call, to be delivered in this order.
   std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
   // Every agent has been ordered to end.

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "paceline/core/error.h"
 #include "paceline/core/log.h"
@@ -17,6 +18,14 @@ constexpr int kAcceptsAtOnce = 64;
 // Those that have not said yet who they are.
 constexpr std::chrono::seconds kHandshakeTimeout{3};
 constexpr std::size_t kMostStrangers = 256;
+constexpr std::chrono::milliseconds kListenerPause{50};
+constexpr std::chrono::seconds kComplaintInterval{1};
+
+std::size_t strangers_within_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostStrangers;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMostStrangers);
+}
 
 Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
 
@@ -35,6 +44,7 @@ CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& set
     : loop_(loop),
       coordinator_(settings, now()),
       listener_(std::move(listener)),
+      max_strangers_(strangers_within_descriptors()),
       secret_(secret),
       keep_alive_(keep_alive),
       next_signs_(now()) {
@@ -48,36 +58,80 @@ CoordinatorHost::~CoordinatorHost() {
 }
 
 void CoordinatorHost::report(const Report& report) {
+  if (!lost_.empty()) return;
   coordinator_.receive(kOwn, report, now());
   deliver();
 }
 
+std::vector<Order> CoordinatorHost::take_orders() {
+  auto orders = std::exchange(own_orders_, {});
+  if (!lost_.empty()) orders.clear();
+  return orders;
+}
+
 void CoordinatorHost::accept_some() {
+  if (!lost_.empty()) return;
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     Fd socket;
     try {
       socket = accept_connection(listener_, Deadline::after(std::chrono::milliseconds(0)));
     } catch (const Error& error) {
-      log::warning(fmt::format("the job's coordinator cannot take a connection: {}", error.what()));
+      if (drop_oldest_stranger(error.what())) continue;
+      complain(fmt::format("cannot take a connection: {} (raise ulimit -n)", error.what()));
+      return pause_listener();
     }
     if (!socket) return;
-    const auto strangers = std::count_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
-      return !entry.second.link->authenticated();
-    });
-    if (static_cast<std::size_t>(strangers) >= kMostStrangers) continue;
-    const Agent agent = ++last_agent_;
-    const int fd = socket.get();
-    remotes_[agent].link = std::make_unique<AgentLink>(std::move(socket), *secret_);
-    loop_.watch(fd, [this, agent] { serve(agent); });
+    admit(std::move(socket));
   }
 }
 
+void CoordinatorHost::admit(Fd socket) {
+  const auto strangers = std::count_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+    return !entry.second.link->authenticated();
+  });
+  if (static_cast<std::size_t>(strangers) >= max_strangers_) {
+    drop_oldest_stranger("too many connections have not said who they are");
+  }
+  const Agent agent = ++last_agent_;
+  const int fd = socket.get();
+  remotes_[agent].link = std::make_unique<AgentLink>(std::move(socket), *secret_);
+  loop_.watch(fd, [this, agent] { serve(agent); });
+}
+
+// False when there is none.
+bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
+  const auto oldest = std::find_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+    return !entry.second.link->authenticated();
+  });
+  if (oldest == remotes_.end()) return false;
+  drop(oldest->first, fmt::format("{}: {}", oldest->second.link->peer(), cause));
+  return true;
+}
+
+// The listener stays readable as long as somebody waits there.
+void CoordinatorHost::pause_listener() {
+  loop_.change(listener_.get(), 0);
+  resume_at_ = now() + kListenerPause;
+}
+
+void CoordinatorHost::complain(const std::string& what) {
+  if (now() - last_complaint_ < kComplaintInterval) {
+    ++num_unsaid_;
+    return;
+  }
+  last_complaint_ = now();
+  const int unsaid = std::exchange(num_unsaid_, 0);
+  log::warning(fmt::format("the job's coordinator {}{}", what,
+                           unsaid == 0 ? "" : fmt::format(" (and {} like it before)", unsaid)));
+}
+
 void CoordinatorHost::serve(Agent agent) {
+  if (!lost_.empty()) return;
   try {
     Remote& remote = remotes_.at(agent);
     remote.link->flush();
     for (const std::string& text : remote.link->read()) {
-      coordinator_.receive(agent, decode_report(text), now());
+      take(agent, decode_report(text));
     }
     watch_for_room(agent, remote);
   } catch (const Error& error) {
@@ -86,7 +140,19 @@ void CoordinatorHost::serve(Agent agent) {
   deliver();
 }
 
+void CoordinatorHost::take(Agent agent, const Report& report) {
+  const auto* giving_up = std::get_if<GivingUp>(&report);
+  if (giving_up == nullptr) return coordinator_.receive(agent, report, now());
+  const auto host = coordinator_.follower(agent);
+  if (!host) return;  // it ends, and its connection with it
+  lost_ = fmt::format(
+      "the job's coordinator, which is this node's agent: host {} heard nothing from it for {:g} s "
+      "and goes on without it",
+      *host, giving_up->silence.count() / 1000.0);
+}
+
 void CoordinatorHost::deliver() {
+  if (!lost_.empty()) return;
   for (auto mail = coordinator_.take_mail(); !mail.empty(); mail = coordinator_.take_mail()) {
     for (auto& [to, order] : mail) {
       if (to == kOwn) {
@@ -119,26 +185,32 @@ void CoordinatorHost::drop(Agent agent, const std::string& cause) {
   const auto found = remotes_.find(agent);
   if (found == remotes_.end()) return;
   const bool authenticated = found->second.link->authenticated();
-  if (!authenticated) log::warning("refused at the job's coordinator: " + cause);
+  if (!authenticated) complain(fmt::format("refused {}", cause));
   loop_.forget(found->second.link->fd());
   remotes_.erase(found);
   if (authenticated) coordinator_.lose(agent, cause, now());
 }
 
 void CoordinatorHost::tend() {
+  if (!lost_.empty()) return;
   const Moment moment = now();
   if (coordinator_.next_deadline() <= moment) coordinator_.tick(moment);
   if (next_signs_ <= moment) check_signs_of_life(moment);
+  if (resume_at_ <= moment) {
+    resume_at_ = Moment::max();
+    loop_.change(listener_.get(), EPOLLIN);
+  }
   deliver();
 }
 
 void CoordinatorHost::check_signs_of_life(Moment moment) {
+  if (moment - next_signs_ > keep_alive_.limit()) judged_from_ = moment;
   next_signs_ = moment + keep_alive_.interval;
   std::vector<std::pair<Agent, std::string>> silent;
   for (const auto& [agent, remote] : remotes_) {
     const bool known = remote.link->authenticated();
     const std::chrono::milliseconds limit = known ? keep_alive_.limit() : kHandshakeTimeout;
-    if (moment - remote.link->last_heard() <= limit) continue;
+    if (moment - std::max(remote.link->last_heard(), judged_from_) <= limit) continue;
     silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
                                            remote.link->peer(), limit.count() / 1000.0));
   }
@@ -151,7 +223,7 @@ void CoordinatorHost::check_signs_of_life(Moment moment) {
 }
 
 Deadline CoordinatorHost::next_deadline() const {
-  return at(std::min(coordinator_.next_deadline(), next_signs_));
+  return at(std::min({coordinator_.next_deadline(), next_signs_, resume_at_}));
 }
 
 bool CoordinatorHost::flushed() const {

@@ -3,8 +3,15 @@
 // The coordinator with the connections of the agents that report to it: those of other nodes come
 // over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
 //
+// Strangers, who have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
+// line of log a second between them; when none is left the oldest of them goes.
+//
 // An agent is lost when its connection breaks, which the kernel tells at once when the process
-// dies, and when it gives no sign of life, as from a host that has vanished.
+// dies, and when it gives no sign of life, as from a host that has vanished. After a standstill of
+// its own the coordinator gives everybody their time again before it calls them silent.
+//
+// The coordinator itself is lost (lost()) when an agent that can do without it gave it up, as
+// happens to one that was frozen: the job goes on elsewhere by then. It orders nothing any more.
 //
 // Thread safety: none.
 
@@ -33,10 +40,10 @@ class CoordinatorHost final : public JobControl {
   ~CoordinatorHost() override;
 
   void report(const Report& report) override;
-  std::vector<Order> take_orders() override { return std::exchange(own_orders_, {}); }
+  std::vector<Order> take_orders() override;
   void tend() override;
   Deadline next_deadline() const override;
-  std::string lost() const override { return ""; }
+  std::string lost() const override { return lost_; }
   bool flushed() const override;
 
  private:
@@ -49,20 +56,31 @@ class CoordinatorHost final : public JobControl {
   };
 
   void accept_some();
+  void admit(Fd socket);
+  bool drop_oldest_stranger(const std::string& cause);
+  void pause_listener();
+  void complain(const std::string& what);
   void serve(Agent agent);
   void deliver();
   void send(Agent agent, const std::string& text);
   void watch_for_room(Agent agent, Remote& remote);
   void drop(Agent agent, const std::string& cause);
+  void take(Agent agent, const Report& report);
   void check_signs_of_life(Moment now);
 
   EventLoop& loop_;
   Coordinator coordinator_;
   std::vector<Order> own_orders_;
   Fd listener_;
+  Moment resume_at_ = Moment::max();  // the listener, when it is paused
+  std::size_t max_strangers_ = 0;
+  Moment last_complaint_{};
+  int num_unsaid_ = 0;  // complaints since then
   std::optional<Secret> secret_;
   KeepAlive keep_alive_;
   Moment next_signs_ = Moment::max();
+  Moment judged_from_{};  // silence before that counts for nobody
+  std::string lost_;
   Agent last_agent_ = kOwn;
   std::map<Agent, Remote> remotes_;
 };

@@ -56,6 +56,7 @@ void CoordinatorLink::tend() {
   next_sign_ = now + keep_alive_.interval;
   guard([&] {
     if (now - link_->last_heard() > keep_alive_.limit()) {
+      link_->send(encode(GivingUp{keep_alive_.limit()}));
       throw Error(ErrorCode::kPeerLost,
                   fmt::format("no sign of life for {:g} s", keep_alive_.limit().count() / 1000.0));
     }

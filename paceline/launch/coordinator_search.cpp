@@ -1,6 +1,8 @@
 #include "paceline/launch/coordinator_search.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -33,7 +35,7 @@ Secret require_secret(const LaunchOptions& options) {
 }  // namespace
 
 CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
-    : loop_(loop), options_(options), give_up_(Deadline::after(options.meeting.join_timeout)) {
+    : loop_(loop), options_(options), give_up_at_(Deadline::after(options.meeting.join_timeout)) {
   if (options.agents_meet()) secret_ = require_secret(options);
 }
 
@@ -54,13 +56,22 @@ CoordinatorSettings CoordinatorSearch::settings() const {
 std::unique_ptr<JobControl> CoordinatorSearch::find() {
   if (!options_.agents_meet()) return std::make_unique<CoordinatorHost>(loop_, settings());
   auto found = last_ ? find_successor() : find_first();
-  if (!found && give_up_.expired()) {
-    fail(ErrorCode::kTimeout,
-         "the other nodes of the job were not found at {}: {}. Is the agent of node 0 running, and "
-         "does this host reach it? (--rdzv-conf join_timeout)",
-         to_string(options_.meeting.endpoint), cause_);
-  }
+  if (!found && give_up_at_.expired()) give_up();
   return found;
+}
+
+void CoordinatorSearch::give_up() const {
+  if (was_coordinator_) {
+    fail(ErrorCode::kTimeout,
+         "this node lost {}, and found none of the others: {}. They have ended, or this host does "
+         "not reach them; the job is not begun again here. Start it anew to go on from its newest "
+         "checkpoint",
+         lost_because_, cause_);
+  }
+  fail(ErrorCode::kTimeout,
+       "the other nodes of the job were not found at {}: {}. Is the agent of node 0 running, and "
+       "does this host reach it? (--rdzv-conf join_timeout)",
+       to_string(options_.meeting.endpoint), cause_);
 }
 
 // Empty when another agent is the host.
@@ -129,15 +140,19 @@ void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
   last_ = last;
   lost_because_ = cause;
   next_candidate_ = 0;
-  give_up_ = Deadline::after(options_.meeting.join_timeout);
-  last_->stand_ins.insert(last_->stand_ins.begin(), current_);
+  was_coordinator_ = current_ == stand_in_;
+  auto& candidates = last_->stand_ins;
+  std::erase(candidates, current_);
+  if (!was_coordinator_) candidates.insert(candidates.begin(), current_);
+  const auto patience = options_.meeting.join_timeout;
+  give_up_at_ =
+      Deadline::after(was_coordinator_ ? std::min(patience, settings().stop_timeout) : patience);
 }
 
 std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
+  if (last_->stand_ins.empty()) return nullptr;
   const Endpoint candidate = last_->stand_ins[next_candidate_];
-  const bool again = next_candidate_ > 0 && candidate == current_;
   next_candidate_ = (next_candidate_ + 1) % last_->stand_ins.size();
-  if (again) return nullptr;
   if (candidate != stand_in_) return connect(candidate);
   if (!stand_in_listener_) return nullptr;
   CoordinatorSettings mine = settings();

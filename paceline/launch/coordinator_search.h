@@ -9,7 +9,9 @@
 // since the last generation began). All try the coordinator that they lost, then the stand-ins in
 // the order of node ranks; whoever comes to its own endpoint on the way is the new coordinator. Two
 // halves of a network that cannot see each other can thus become two jobs when each has as many
-// nodes as MIN of --nnodes.
+// nodes as MIN of --nnodes. An agent that was the coordinator itself and was given up by the others
+// looks for its successor among them, and never becomes it again: what they have done meanwhile is
+// not known here.
 //
 // The endpoint's name may be unknown for a while: those of containers and pods come with them.
 //
@@ -36,8 +38,9 @@ class CoordinatorSearch {
   // Error(kInvalid) when the job has several nodes and no secret.
   CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
 
-  // One attempt; nothing when nobody is there yet. Error(kTimeout) once join_timeout is over,
-  // Error(kInvalid), Error(kSystem) for what will not get better.
+  // One attempt; nothing when nobody is there yet. Error(kTimeout) once join_timeout is over, or
+  // the time in which the others must have found each other; Error(kInvalid), Error(kSystem) for
+  // what will not get better.
   std::unique_ptr<JobControl> find();
   // From now on find() looks for a successor. `last` is the order that started the last generation.
   void lose(const StartOrder& last, const std::string& cause);
@@ -50,6 +53,7 @@ class CoordinatorSearch {
 
  private:
   CoordinatorSettings settings() const;
+  [[noreturn]] void give_up() const;
   std::unique_ptr<JobControl> find_first();
   std::unique_ptr<JobControl> find_successor();
   std::unique_ptr<JobControl> connect(const Endpoint& endpoint);
@@ -60,7 +64,7 @@ class CoordinatorSearch {
   EventLoop& loop_;
   const LaunchOptions& options_;
   std::optional<Secret> secret_;
-  Deadline give_up_;
+  Deadline give_up_at_;
   std::string cause_;   // why the last attempt failed
   bool named_ = false;  // the endpoint's name has an address
   Deadline look_up_at_ = Deadline::after(std::chrono::milliseconds(0));
@@ -70,6 +74,7 @@ class CoordinatorSearch {
   Fd stand_in_listener_;
   std::optional<StartOrder> last_;  // once the coordinator was lost
   std::string lost_because_;
+  bool was_coordinator_ = false;
   std::size_t next_candidate_ = 0;
 };
 

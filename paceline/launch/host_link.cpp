@@ -78,6 +78,7 @@ void HostLink::watch_for_room() {
 void HostLink::hold(bool held) {
   if (held == held_ || !out_) return;
   held_ = held;
+  if (!held) heard_ = Deadline::Clock::now();
   loop_.change(out_.get(), held ? 0U : EPOLLIN);
 }
 

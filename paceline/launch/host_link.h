@@ -46,9 +46,10 @@ class HostLink {
   bool ended() const { return status_.has_value(); }
   // As a shell reports it. Requires: ended().
   int status() const { return *status_; }
-  // Nothing has come for `limit`.
+  // Nothing has come for `limit`, though it would have been read: never while held, and only so
+  // long after.
   bool silent_for(std::chrono::nanoseconds limit) const {
-    return Deadline::Clock::now() - heard_ > limit;
+    return !held_ && Deadline::Clock::now() - heard_ > limit;
   }
   // The last lines of what the connecting process, or a shell there, printed; indented.
   std::string words() const;

@@ -456,7 +456,7 @@ void HostsAgent::look_after_connections() {
     const HostLink& link = *hosts_[i].link;
     if (link.ended() || !link.greeted()) continue;
     hosts_[i].link->send(FrameKind::kAlive);
-    if (!link.silent_for(kSilenceLimit) || consoles_.out().saturated()) continue;
+    if (!link.silent_for(kSilenceLimit)) continue;
     const std::string how = fmt::format("{} was lost: nothing came from it for {} s",
                                         named(hosts_[i]), kSilenceLimit.count());
     if (!plan_.goes_on) {

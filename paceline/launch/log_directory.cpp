@@ -52,8 +52,8 @@ std::string LogDirectory::path_of(int rank) const {
 Fd LogDirectory::open_log(int rank, int generation) {
   if (!problem_.empty()) return {};
   const std::string path = path_of(rank);
-  const int how = made_.contains(path) ? O_APPEND : O_TRUNC;
-  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0644));
+  const int anew = generation == 0 && !made_.contains(path) ? O_TRUNC : 0;
+  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | anew, 0644));
   if (!file) {
     problem_ = fmt::format("the log {} could not be made: {}", path, std::strerror(errno));
     return file;

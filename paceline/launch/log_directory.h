@@ -6,7 +6,8 @@
 //
 // The log of a rank goes on through all generations of a job; each after the first begins with a
 // line
-// "=== paceline: generation 2 ===".
+// "=== paceline: generation 2 ===". Also when the rank was another node's before and both write to
+// one folder: what that one wrote may hold the cause of its end.
 //
 // Logs are a help, not a condition: a folder that cannot be written costs one warning, and training
 // goes on.
@@ -23,8 +24,8 @@ class LogDirectory {
   // `wanted` empty: a temporary one.
   explicit LogDirectory(const std::string& wanted);
 
-  // The log of `rank`: made anew by the first generation of this launcher in which it appears, then
-  // gone on with. Empty when it could not be made.
+  // The log of `rank`: made anew for generation 0, gone on with for the others. Empty when it could
+  // not be made.
   Fd open_log(int rank, int generation);
   std::string path_of(int rank) const;
   const std::string& path() const { return path_; }

@@ -20,7 +20,11 @@ Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Conso
       flights_(flights),
       seed_(seed),
       active_(!faults.empty()),
-      plan_(faults, seed) {}
+      plan_(faults, seed) {
+  for (const Fault& fault : faults) {
+    if (fault.rank) named_.insert(*fault.rank);
+  }
+}
 
 double Rehearsal::seconds() const {
   return std::chrono::duration<double>(Clock::now() - *started_).count();
@@ -29,6 +33,7 @@ double Rehearsal::seconds() const {
 void Rehearsal::tend(Generation& running) {
   if (!active_) return;
   if (!started_) started_ = Clock::now();
+  largest_world_ = std::max(largest_world_, running.place().world_size);
   const auto steps = [this](int rank) {
     const auto reading = flights_.steps({rank});
     return reading ? reading->steps : 0;
@@ -65,8 +70,15 @@ std::string Rehearsal::summary() const {
     count += times;
     kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", name, times);
   }
-  return fmt::format("{}{}, seed {}", count, kinds.empty() ? "" : fmt::format(" ({})", kinds),
-                     seed_);
+  return fmt::format("{}{}, seed {}{}", count, kinds.empty() ? "" : fmt::format(" ({})", kinds),
+                     seed_, missing_ranks());
+}
+
+std::string Rehearsal::missing_ranks() const {
+  const std::vector<int> missing(named_.lower_bound(largest_world_), named_.end());
+  if (missing.empty()) return "";
+  return fmt::format("; of the ranks that --chaos names the job never had {}",
+                     fmt::join(missing, ", "));
 }
 
 }  // namespace paceline::launch

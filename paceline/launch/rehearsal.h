@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "paceline/core/deadline.h"
@@ -25,7 +27,8 @@ class Rehearsal {
   // After each turn of the loop, while ranks run. Faults that come due meanwhile hit the next ones.
   void tend(Generation& running);
   Deadline next_deadline(bool running) const;
-  // "3 (kill 2, stop 1), seed 7"; empty without faults.
+  // "3 (kill 2, stop 1), seed 7", and which faults named ranks that the job never had; empty
+  // without faults.
   std::string summary() const;
 
  private:
@@ -33,6 +36,7 @@ class Rehearsal {
 
   void apply(const ChaosPlan::Action& action, Generation& running);
   double seconds() const;
+  std::string missing_ranks() const;
 
   Consoles& consoles_;
   const JobFlights& flights_;
@@ -41,6 +45,8 @@ class Rehearsal {
   ChaosPlan plan_;
   std::optional<Clock::time_point> started_;  // with the first generation
   std::map<std::string, int> faults_;         // done here, by name
+  std::set<int> named_;                       // ranks that faults name
+  int largest_world_ = 0;
 };
 
 }  // namespace paceline::launch

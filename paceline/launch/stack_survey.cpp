@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/error.h"
 #include "paceline/launch/failure_report.h"
 
 namespace paceline::launch {
@@ -73,15 +74,24 @@ StackSurvey::StackSurvey(EventLoop& loop, std::map<int, StackReader::Target> tar
                          Handler handler)
     : loop_(loop), handler_(std::move(handler)), waiting_(std::move(targets)) {
   start_more();
+  if (reading_.empty() && !stacks_.empty()) {
+    throw Error(ErrorCode::kSystem, stacks_.begin()->second.problem);
+  }
 }
 
+// Also called from within the loop, which must not end because of a rank that cannot be looked at.
 void StackSurvey::start_more() {
   while (!waiting_.empty() && reading_.size() < kAtOnce) {
     const auto [rank, target] = *waiting_.begin();
     waiting_.erase(waiting_.begin());
-    reading_[rank] = std::make_unique<StackReader>(
-        loop_, target, Fd(),
-        [this, rank = rank](ProcessStacks stacks) { take(rank, std::move(stacks)); });
+    try {
+      auto reader = std::make_unique<StackReader>(
+          loop_, target, Fd(),
+          [this, rank = rank](ProcessStacks stacks) { take(rank, std::move(stacks)); });
+      reading_.emplace(rank, std::move(reader));
+    } catch (const Error& error) {
+      stacks_[rank].problem = fmt::format("its stack could not be read: {}", error.what());
+    }
   }
 }
 

@@ -24,6 +24,7 @@ class StackSurvey {
   using Handler = std::function<void(const RankStacks&)>;
 
   // `handler` is called once, never from within the constructor; the survey may be destroyed in it.
+  // Error(kSystem) when no rank can be looked at; one that cannot has its problem among the stacks.
   StackSurvey(EventLoop& loop, std::map<int, StackReader::Target> targets, Handler handler);
   StackSurvey(const StackSurvey&) = delete;
   StackSurvey& operator=(const StackSurvey&) = delete;

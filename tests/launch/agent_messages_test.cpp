@@ -30,7 +30,8 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
                                  Finished{4, true},
                                  Stopped{5, 1234ms, {}, kOffer},
                                  Stopped{5, 1234ms, 7, kOffer},
-                                 Leaving{15}};
+                                 Leaving{15},
+                                 GivingUp{3000ms}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
   reports.emplace_back(with_rank);

@@ -28,21 +28,26 @@ std::vector<std::pair<double, int>> kills(const std::string& faults, std::uint64
 
 TEST(ChaosPlan, reads_every_form) {
   const auto faults = parse_faults(
-      "kill:rate=1/15s,kill:rank=2:every=3.5s,stop:rank=1@2s,slow:rank=0,stop:for=2s@30s");
+      "kill:rate=1/15s,kill:rank=2:every=3.5s,stop:rank=1@2s,slow:rank=0,stop:for=2s@30s,"
+      "kill:rate=4/60s,slow:every=0.001");
   EXPECT_THAT(
       faults,
       ElementsAre(Fault{.mean_seconds = 15}, Fault{.rank = 2, .every_seconds = 3.5},
                   Fault{.kind = FaultKind::kStop, .rank = 1, .at_seconds = 2, .for_seconds = 5},
                   Fault{.kind = FaultKind::kSlow, .rank = 0},
-                  Fault{.kind = FaultKind::kStop, .at_seconds = 30, .for_seconds = 2}));
+                  Fault{.kind = FaultKind::kStop, .at_seconds = 30, .for_seconds = 2},
+                  Fault{.mean_seconds = 15},
+                  Fault{.kind = FaultKind::kSlow, .every_seconds = 0.001}));
 }
 
 TEST(ChaosPlan, refuses_what_makes_no_sense) {
   for (const std::string text :
        {"", "burn", "kill:rate=15", "kill:rate=1/x", "kill:every=0s", "kill:rank=-1", "kill@",
-        "kill@step5", "kill:rank=1@step", "kill:rank=1@stepx",
-
-        "kill@x", "kill:rank=1:every=2s@3s", "kill:colour=red", "kill,,stop"}) {
+        "kill@step5", "kill:rank=1@step", "kill:rank=1@stepx", "kill@x", "kill:rank=1:every=2s@3s",
+        "kill:colour=red", "kill,,stop",
+        // Too often to be carried out, or never.
+        "kill:rank=0:every=1e-300s", "kill:every=0.0009s", "kill:rate=1/1e-5s", "kill:rate=1001/1s",
+        "kill:rate=0/15s"}) {
     EXPECT_THROW(parse_faults(text), Error) << text;
   }
 }

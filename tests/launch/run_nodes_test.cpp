@@ -68,6 +68,19 @@ TEST_F(RunNodes, different_nnodes_and_job_names_are_refused) {
   EXPECT_EQ(first->wait().exit_code, 143);
 }
 
+// How many ranks there will be is not known when a node starts.
+TEST_F(RunNodes, a_fault_for_a_rank_that_never_was_is_named_at_the_end) {
+  const std::vector<std::string> chaos = {"--chaos", "kill:rank=1@100s,kill:rank=7@0.01s"};
+  const auto first = start_first("2", "sleep 0.2", chaos);
+  const auto second = start("2", "sleep 0.2", chaos);
+  for (const auto* node : {&first, &second}) {
+    const Outcome outcome = (*node)->wait();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("0, seed 0; of the ranks that --chaos names the job never "
+                                       "had 7\n"));
+  }
+}
+
 TEST_F(RunNodes, another_secret_is_refused) {
   const auto first = start_first("2", "true");
   const std::string other = directory_.file("other");

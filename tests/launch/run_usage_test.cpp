@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--straggler-after", "x"}, "--straggler-after: 'x'"},
         Refusal{{"--chaos-seed", "-1"}, "--chaos-seed: '-1' is not a whole number from 0"},
         Refusal{{"--chaos", "kill:rank=2@1s", "--nproc-per-node", "2"}, "--chaos: rank 2 of 2"},
-        Refusal{{"--chaos", "kill:every=0s"}, "'0' is no number of seconds above 0"},
+        Refusal{{"--chaos", "kill:every=0s"}, "'0' is no number of seconds from 0.001"},
         Refusal{{"--timeline", "/nowhere/x"}, "--timeline: /nowhere/x: there is no folder"},
         Refusal{{"--config", "/nowhere/x"}, "/nowhere/x: No such file"},
         Refusal{{"--master-addr="}, "--master-addr: the value '' is empty"},
