@@ -187,15 +187,26 @@ TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
   const auto second = start("1:2", script);
   leader->wait_for_lines("[0] 0/2/0", 1);
   second->wait_for_lines("[1] 1/2/0", 1);
-  const auto spare = start("1:2", script);
-  std::this_thread::sleep_for(1s);
+  const std::string said = directory_.file("said");
+  PacelineProcess spare(
+      {"-c", "exec " PACELINE_COMMAND " run --nnodes 1:2 --rdzv-endpoint 127.0.0.1:" +
+                 std::to_string(port_.port) + " --rdzv-conf is_host=false echo in 2> " + said},
+      {{"PACELINE_SECRET_FILE", secret_}}, "/bin/sh");
+  const auto words = [&] {
+    std::ifstream file(said);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  for (const Deadline deadline = Deadline::after(20s);
+       words().find("waiting for up to 600 s in case one of them is lost") == std::string::npos;) {
+    ASSERT_FALSE(deadline.expired()) << words();
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_THAT(words(), HasSubstr("all 2 nodes of the job are there already (--nnodes)"));
   std::ofstream{done};
-  const Outcome outcome = spare->wait();
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Outcome outcome = spare.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << words();
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(outcome.err, HasSubstr("all 2 nodes of the job are there already (--nnodes); waiting "
-                                     "for up to 600 s in case one of them is lost"));
-  EXPECT_THAT(outcome.err, HasSubstr("the job has ended, and this node was not needed"));
+  EXPECT_THAT(words(), HasSubstr("the job has ended, and this node was not needed"));
   for (const auto* node : {&leader, &second}) EXPECT_EQ((*node)->wait().exit_code, 0);
 }
 
