@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -30,7 +31,13 @@ using namespace std::chrono_literals;
 // more.
 constexpr auto kLocalDialTimeout = 1s;
 constexpr auto kTcpDialTimeout = 10s;
+constexpr auto kRedialTimeout = 3s;  // it has just answered
 constexpr auto kSlice = 50ms;
+// Who is turned away in its handshake calls again: the other end may have had too many callers, or
+// this one was slow.
+constexpr auto kTurnedAwayTimeout = 30s;
+constexpr auto kFirstRedialPause = 50ms;
+constexpr auto kLastRedialPause = 1s;
 
 class Connector {
  public:
@@ -184,18 +191,7 @@ class Connector {
   void dial(int peer) {
     try {
       for (int channel = 0; channel < kNumChannels; ++channel) {
-        Fd socket = connect_to(peer);
-        std::unique_ptr<Cipher> cipher;
-        if (options_.encrypt && !over_unix_socket(peer)) {
-          const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
-          cipher = std::make_unique<Cipher>(cipher_with(peer), keys);
-        } else {
-          authenticate_as_client(socket, secret_, context_, deadline_);
-        }
-        const std::array<std::int32_t, 2> hello = {options_.rank, channel};
-        send_all(socket, std::as_bytes(std::span(hello)), deadline_);
-        sockets_->connect(peer, static_cast<Channel>(channel), std::move(socket),
-                          std::move(cipher));
+        call(peer, static_cast<Channel>(channel));
       }
     } catch (const Error& error) {
       require_connected_peers();  // the cause may have been told already
@@ -206,13 +202,46 @@ class Connector {
     }
   }
 
-  Fd connect_to(int peer) {
+  void call(int peer, Channel channel) {
+    const auto last_try = Deadline::after(
+        std::min<std::chrono::nanoseconds>(deadline_.remaining(), kTurnedAwayTimeout));
+    for (auto pause = kFirstRedialPause;;
+         pause = std::min<decltype(pause)>(2 * pause, kLastRedialPause)) {
+      Fd socket = connect_to(peer, pause == kFirstRedialPause ? kTcpDialTimeout : kRedialTimeout);
+      try {
+        auto cipher = introduce_to(peer, channel, socket);
+        sockets_->connect(peer, channel, std::move(socket), std::move(cipher));
+        return;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPeerLost || last_try.remaining() <= pause) throw;
+        require_connected_peers();
+        require_nobody_gave_up();
+      }
+      std::this_thread::sleep_for(pause);  // nothing tells when there is room
+    }
+  }
+
+  // Null when the connection is not encrypted.
+  std::unique_ptr<Cipher> introduce_to(int peer, Channel channel, const Fd& socket) const {
+    std::unique_ptr<Cipher> cipher;
+    if (options_.encrypt && !over_unix_socket(peer)) {
+      const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
+      cipher = std::make_unique<Cipher>(cipher_with(peer), keys);
+    } else {
+      authenticate_as_client(socket, secret_, context_, deadline_);
+    }
+    const std::array<std::int32_t, 2> hello = {options_.rank, static_cast<std::int32_t>(channel)};
+    send_all(socket, std::as_bytes(std::span(hello)), deadline_);
+    return cipher;
+  }
+
+  Fd connect_to(int peer, std::chrono::seconds tcp_timeout) {
     const auto& address = peers_[index(peer)];
     const bool local = over_unix_socket(peer);
     const auto limit = std::min<std::chrono::nanoseconds>(
         deadline_.remaining(), local || is_loopback(address.tcp.host)
                                    ? std::chrono::nanoseconds(kLocalDialTimeout)
-                                   : std::chrono::nanoseconds(kTcpDialTimeout));
+                                   : std::chrono::nanoseconds(tcp_timeout));
     try {
       return local ? connect_unix(address.unix_name, Deadline::after(limit))
                    : connect_tcp(address.tcp, Deadline::after(limit));

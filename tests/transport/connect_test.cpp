@@ -198,6 +198,26 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
   EXPECT_TRUE(two->throw_if_failed().empty());
 }
 
+// As a rank does that has more callers than it can hear.
+TEST_P(ConnectTest, who_is_turned_away_in_the_handshake_calls_again) {
+  if (GetParam() != TransportKind::kTcp) GTEST_SKIP() << "the dial is the same";
+  auto address = address_of_a_dead_rank();
+  const Fd tcp = listen_tcp({"127.0.0.1", 0});
+  address.tcp.port = local_port(tcp);
+  store_.set("0", address.encode());
+  auto second = join(1, 2);
+  std::vector<Fd> channels;
+  for (int call = 0; call < 2 + kNumChannels; ++call) {
+    Fd caller = accept_connection(tcp, Deadline::after(10s));
+    ASSERT_TRUE(caller) << call;
+    if (call < 2) continue;
+    authenticate_as_server(caller, secret_.derive("mesh"), "mesh world generation 3 of 2",
+                           Deadline::after(10s));
+    channels.push_back(std::move(caller));
+  }
+  EXPECT_TRUE(second.get()->throw_if_failed().empty());
+}
+
 TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
   auto first = join(0, 2);
   auto second = join(1, 2);
