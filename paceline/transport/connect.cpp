@@ -38,6 +38,10 @@ constexpr auto kSlice = 50ms;
 constexpr auto kTurnedAwayTimeout = 30s;
 constexpr auto kFirstRedialPause = 50ms;
 constexpr auto kLastRedialPause = 1s;
+// How often a rank that waits looks whether another has given up, and how long it waits for the
+// reason of what it has seen itself.
+constexpr auto kNoticePause = 1s;
+constexpr auto kNoticeWait = 200ms;
 
 class Connector {
  public:
@@ -98,12 +102,7 @@ class Connector {
 
   void fetch_peers() {
     for (int peer = 0; peer < options_.world_size; ++peer) {
-      try {
-        peers_.push_back(PeerAddress::decode(options_.fetch(peer)));
-      } catch (const Error& error) {
-        throw Error(error.code(), fmt::format("rank {}: rank {} of group {} did not come: {}",
-                                              options_.rank, peer, options_.name, error.what()));
-      }
+      peers_.push_back(PeerAddress::decode(fetch(peer)));
       check(peers_.back().members == options_.members,
             "rank {}: group {} does not match: this rank means the ranks {} of the world, {} means "
             "{}; all ranks must make the same groups in the same order",
@@ -112,6 +111,27 @@ class Connector {
       peers_.back().members = {};  // as many as there are ranks, for each of them
       require_same_transport(peer);
       require_same_encryption(peer);
+    }
+  }
+
+  // In pieces: a rank that gave up first does not publish anything.
+  std::string fetch(int peer) {
+    for (;;) {
+      try {
+        return options_.fetch(
+            peer, std::chrono::ceil<std::chrono::milliseconds>(
+                      std::min<std::chrono::nanoseconds>(deadline_.remaining(), kNoticePause)));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kTimeout) {
+          throw Error(error.code(), fmt::format("rank {}: rank {} of group {} did not come: {}",
+                                                options_.rank, peer, options_.name, error.what()));
+        }
+      }
+      require_nobody_gave_up(0ms);
+      if (deadline_.expired()) {
+        fail(ErrorCode::kTimeout, "rank {}: rank {} of group {} did not come within {} ms",
+             options_.rank, peer, options_.name, options_.timeout.count());
+      }
     }
   }
 
@@ -176,6 +196,7 @@ class Connector {
          missing = missing_ranks(0, is_missing)) {
       wire_->wait({}, kSlice);
       require_connected_peers();
+      look_for_notice();
       require_time_for(missing);
     }
   }
@@ -195,7 +216,7 @@ class Connector {
       }
     } catch (const Error& error) {
       require_connected_peers();  // the cause may have been told already
-      require_nobody_gave_up();
+      require_nobody_gave_up(kNoticeWait);
       throw Error(error.code(),
                   fmt::format("rank {}: connecting to {} of group {} failed: {}", options_.rank,
                               describe(peer), options_.name, error.what()));
@@ -215,7 +236,7 @@ class Connector {
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kPeerLost || last_try.remaining() <= pause) throw;
         require_connected_peers();
-        require_nobody_gave_up();
+        require_nobody_gave_up(kNoticeWait);
       }
       std::this_thread::sleep_for(pause);  // nothing tells when there is room
     }
@@ -264,6 +285,7 @@ class Connector {
       ::poll(entries.data(), entries.size(), deadline_.poll_timeout_ms(kSlice));
       for (Arrival& arrival : acceptor_->serve()) expected -= take(std::move(arrival));
       require_connected_peers();
+      look_for_notice();
       if (expected > 0) require_time_for(missing_ranks(options_.rank + 1, lacks_a_channel));
     }
   }
@@ -314,8 +336,15 @@ class Connector {
     }
   }
 
-  void require_nobody_gave_up() const {
-    const std::string text = options_.given_up ? options_.given_up() : std::string();
+  // A rank that gave up before it came to this one cannot tell it otherwise.
+  void look_for_notice() {
+    if (!next_look_.expired()) return;
+    next_look_ = Deadline::after(kNoticePause);
+    require_nobody_gave_up(0ms);
+  }
+
+  void require_nobody_gave_up(std::chrono::milliseconds wait) const {
+    const std::string text = options_.given_up ? options_.given_up(wait) : std::string();
     const auto notice = decode_notice(text);
     if (!notice || notice->goodbye) return;
     throw Error(code_after(notice), fmt::format("rank {}: group {} did not form: {}", options_.rank,
@@ -374,6 +403,7 @@ class Connector {
   const Secret secret_;
   const std::string context_;
   const Deadline deadline_;
+  Deadline next_look_ = Deadline::after(kNoticePause);
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
   std::unique_ptr<Wire> wire_;
