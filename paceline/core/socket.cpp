@@ -101,6 +101,11 @@ void connect_until(Deadline deadline, const std::string& name, Attempt attempt) 
 
 std::string address_text(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "";
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6)) {
+    constexpr int kPrefix = 12;  // an IPv4 address on a socket of both families
+    return inet_ntop(AF_INET, v6.s6_addr + kPrefix, text, sizeof text);
+  }
   if (address.ss_family == AF_INET) {
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof text);
   } else if (address.ss_family == AF_INET6) {
@@ -118,6 +123,16 @@ std::uint16_t port_of(const sockaddr_storage& address) {
     return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
   }
   return 0;
+}
+
+// As getaddrinfo() takes it, "127.1" too.
+bool is_numeric(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
 }
 
 sockaddr_storage local_socket_address(const Fd& socket) {
@@ -177,12 +192,34 @@ Fd listen_tcp(const Endpoint& endpoint, int backlog) {
   const auto addresses = resolve(endpoint, 0);
   Fd socket = open_socket(addresses->ai_family);
   set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (addresses->ai_family == AF_INET6)
+    set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // of "::"
   if (::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       ::listen(socket.get(), backlog) != 0) {
     const int error = errno;
     throw system_error("listening on " + to_string(endpoint), error);
   }
   return socket;
+}
+
+bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses) {
+  const bool means_loopback = is_loopback(host) || host.starts_with("localhost.") ||
+                              host.ends_with(".localhost") || host.starts_with("ip6-");
+  return !means_loopback && !is_numeric(host) && !addresses.empty() &&
+         is_loopback(addresses.front());
+}
+
+Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog) {
+  std::vector<std::string> addresses;
+  const auto list = resolve(endpoint, 0);
+  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
+    sockaddr_storage address{};
+    std::memcpy(&address, one->ai_addr, one->ai_addrlen);
+    addresses.push_back(address_text(address));
+  }
+  if (!leads_elsewhere(endpoint.host, addresses)) return listen_tcp(endpoint, backlog);
+  const Fd v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return listen_tcp({v6 ? "::" : "0.0.0.0", endpoint.port}, backlog);
 }
 
 Fd listen_unix(const std::string& name, int backlog) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
@@ -36,6 +37,13 @@ bool is_loopback(const std::string& host);
 // Listens on exactly the addresses of `endpoint.host` that come first in resolution ("127.0.0.1"
 // means loopback only); port 0 picks a free one. Error(kSystem) names the endpoint.
 Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
+// The same for an endpoint that other hosts were told: where its name leads to loopback on this
+// host only ("127.0.1.1 box" in Debian's /etc/hosts), on all addresses, so authenticate what
+// connects. A numeric address and "localhost" mean what they say.
+Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
+// Whether `host`, which resolves to `addresses` here, is a name that leads elsewhere to another
+// address than here.
+bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
 // Listens under a name in Linux's abstract namespace: visible inside the network namespace, gone
 // with the last descriptor, so that nothing is left behind by any death. It has no permissions of
 // its own; authenticate what connects (handshake.h).

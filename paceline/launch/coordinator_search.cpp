@@ -77,10 +77,11 @@ void CoordinatorSearch::give_up() const {
 // Empty when another agent is the host.
 Fd CoordinatorSearch::listen_if_host() const {
   const auto& meeting = options_.meeting;
-  if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_tcp(meeting.endpoint);
+  if (meeting.is_host.value_or(options_.node_rank == 0))
+    return listen_tcp_for_others(meeting.endpoint);
   if (meeting.is_host || options_.node_rank) return {};
   try {
-    return listen_tcp(meeting.endpoint);
+    return listen_tcp_for_others(meeting.endpoint);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalid) throw;
     return {};  // not this host's address, or another agent of this host was here first

@@ -23,7 +23,7 @@ JobServices::JobServices(const std::string& host, const Secret& secret) : secret
 
 void JobServices::claim(const std::string& host, const std::string& master_addr,
                         std::uint16_t master_port) {
-  store_listener_ = listen_tcp({host, 0});
+  store_listener_ = listen_tcp_for_others({host, 0});
   reserved_ = reserve_port(master_port);
   offer_ = {{host, local_port(store_listener_)}, {master_addr, reserved_.port}};
   set_addresses();
@@ -31,7 +31,7 @@ void JobServices::claim(const std::string& host, const std::string& master_addr,
 
 void JobServices::claim_part(const LaunchOptions& options) {
   const Endpoint store{options.master_addr, options.master_port};
-  if (options.node_rank == 0) store_listener_ = listen_tcp(store);
+  if (options.node_rank == 0) store_listener_ = listen_tcp_for_others(store);
   offer_ = {store, {options.master_addr, options.part->rank_port}};
   set_addresses();
 }

@@ -1,7 +1,6 @@
 #include "paceline/rendezvous/launch_environment.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <vector>
 
@@ -18,8 +17,10 @@ namespace {
 struct Row {
   LaunchEnvironment who;
   std::string evidence;  // the variables that say so, for messages
-  bool agent = false;  // started by an agent of ours or torchrun's: what an outer launcher says is
-                       // about the agent
+  bool agent = false;   // started by an agent of ours or torchrun's: what an outer launcher says is
+                        // about the agent
+  bool helped = false;  // started by an MPI's helper on this node
+  bool one_a_node = false;  // a SLURM step with one task on each of its nodes
 };
 
 struct Names {
@@ -77,6 +78,7 @@ std::optional<Row> open_mpi_row(const GetVariable& variable) {
   auto row = read_row(variable, kOpenMpi);
   if (!row) return row;
   row->who.launcher = "openmpi";
+  row->helped = true;
   row->who.job_id =
       variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or(""));
   return row;
@@ -92,18 +94,9 @@ std::optional<int> slurm_local_size(const GetVariable& variable) {
   return (*tasks)[static_cast<std::size_t>(node)];
 }
 
-// A step whose only purpose is to start another launcher's helpers, or a shell to type in.
-bool is_launcher_step(const GetVariable& variable) {
-  static constexpr std::array kNames = {
-      "orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "interactive", "bash",
-      "sh",    "zsh"};
-  const auto name = variable("SLURM_JOB_NAME");
-  return name && std::find(kNames.begin(), kNames.end(), *name) != kNames.end();
-}
-
 std::optional<Row> slurm_row(const GetVariable& variable) {
   const auto step = variable("SLURM_STEP_ID");
-  if (!step || is_launcher_step(variable)) return std::nullopt;
+  if (!step) return std::nullopt;
   const auto size = read_number(variable, "SLURM_STEP_NUM_TASKS");
   if (!size || *size == 1) return std::nullopt;  // a single task says nothing against other rows
   const auto rank = read_number(variable, "SLURM_PROCID");
@@ -120,6 +113,7 @@ std::optional<Row> slurm_row(const GetVariable& variable) {
   row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *step;
   row.who.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
   row.evidence = fmt::format("SLURM_PROCID={} SLURM_STEP_NUM_TASKS={}", *rank, *size);
+  row.one_a_node = read_number(variable, "SLURM_STEP_NUM_NODES") == size;
   return row;
 }
 
@@ -127,7 +121,8 @@ std::optional<Row> pmi_row(const GetVariable& variable) {
   auto row = read_row(variable, kPmi);
   if (!row) return row;
   row->who.launcher = "pmi";
-  // Hydra starts all ranks of a host from one proxy.
+  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not count them.
+  row->helped = variable(kPmi.local_size).has_value();
   row->who.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
   return row;
 }
@@ -143,6 +138,15 @@ std::string corrected_command(const Row& first, const Row& second) {
                      std::max(first.who.world_size, second.who.world_size), own_command());
 }
 
+// mpirun in a SLURM job starts a helper of its own on each node by a step, and the helpers the
+// ranks, which inherit what the step said to the helpers. Names do not tell: SLURM_JOB_NAME is the
+// job's in such a step too ("interactive" under salloc).
+void ignore_steps_of_helpers(std::vector<Row>& rows) {
+  const bool helped =
+      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.helped; });
+  if (helped) std::erase_if(rows, [](const Row& row) { return row.one_a_node; });
+}
+
 void check_agreement(const Row& first, const Row& second) {
   check(first.who.rank == second.who.rank && first.who.world_size == second.who.world_size,
         "two launchers contradict each other: {} ({}) and {} ({}); {}", first.evidence,
@@ -151,12 +155,12 @@ void check_agreement(const Row& first, const Row& second) {
 
 // Without this check an sbatch script of n tasks would start one process that believes to be alone.
 void refuse_batch_without_step(const GetVariable& variable) {
-  if (variable("SLURM_STEP_ID") || is_launcher_step(variable)) return;
+  if (variable("SLURM_STEP_ID")) return;
   const auto tasks = variable("SLURM_NTASKS");
   if (!tasks || *tasks == "1") return;
   fail(ErrorCode::kInvalid,
        "SLURM_NTASKS={} but this process is not part of a job step: it would run alone. Prepend "
-       "srun: srun {}",
+       "srun: srun {} (a process alone: RANK=0 WORLD_SIZE=1)",
        *tasks, own_command());
 }
 
@@ -180,6 +184,7 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
     refuse_batch_without_step(variable);
     return {};
   }
+  ignore_steps_of_helpers(rows);
   for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
   // By hand beside a launcher that agrees: the launcher knows more about the hosts.
   const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;

@@ -101,7 +101,7 @@ void connect(Attendance& attendance, const Endpoint& endpoint, const Secret& sec
 
 std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secret& secret) {
   try {
-    return std::make_unique<TcpStoreServer>(endpoint, secret);
+    return std::make_unique<TcpStoreServer>(listen_tcp_for_others(endpoint), secret);
   } catch (const Error& error) {
     fail(error.code(),
          "rank 0 cannot host the job's store: {}. Is another job, or a second process with rank 0, "
@@ -208,11 +208,11 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
   return secret_through(*attendance.store, who, given);
 }
 
-// By PACELINE_SOCKET_IFNAME; else on the way to the store; else, for stores that do not lead over a
-// network, the first interface that other hosts can reach.
+// By PACELINE_SOCKET_IFNAME; else on the way to the store; else, where that does not lead over a
+// network (or the store is on this host), the first interface that other hosts can reach.
 std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
   const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
-  if (wanted.empty() && !on_the_way.empty()) return on_the_way;
+  if (wanted.empty() && !on_the_way.empty() && !is_loopback(on_the_way)) return on_the_way;
   const bool prefer_v6 = on_the_way.find(':') != std::string::npos;
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }

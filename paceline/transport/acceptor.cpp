@@ -1,5 +1,6 @@
 #include "paceline/transport/acceptor.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -18,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kHandshakeTimeout = 3s;
-constexpr std::size_t kMaxCallers = 256;  // beyond, the oldest is disconnected
+constexpr auto kFirstWordTimeout = 1s;  // when there is no room
 
 // The bytes that are there, at most as many as fit; 0 when none are.
 std::size_t receive_some(const Fd& socket, std::span<std::byte> into) {
@@ -34,14 +35,23 @@ Acceptor::Acceptor(Doors doors, const Secret& secret, std::string group)
     : doors_(std::move(doors)), secret_(secret), group_(std::move(group)) {}
 
 void Acceptor::add_to(std::vector<pollfd>& entries) const {
-  entries.push_back({doors_.local.get(), POLLIN, 0});
-  entries.push_back({doors_.tcp.get(), POLLIN, 0});
+  for (const bool is_local : {true, false}) {
+    const Fd& door = is_local ? doors_.local : doors_.tcp;
+    if (num_strangers(is_local) < kMaxStrangers) entries.push_back({door.get(), POLLIN, 0});
+  }
   for (const Caller& caller : callers_) entries.push_back({caller.socket.get(), POLLIN, 0});
 }
 
 std::vector<Arrival> Acceptor::serve() {
-  let_in(doors_.local, doors_.local_context, false);
-  let_in(doors_.tcp, doors_.tcp_context, doors_.encrypts_tcp);
+  auto arrivals = hear_callers();
+  for (const bool is_local : {true, false}) {
+    if (num_strangers(is_local) == kMaxStrangers) send_the_silent_away(is_local);
+    let_in(is_local);
+  }
+  return arrivals;
+}
+
+std::vector<Arrival> Acceptor::hear_callers() {
   std::vector<Arrival> arrivals;
   for (auto caller = callers_.begin(); caller != callers_.end();) {
     bool done = true;
@@ -63,14 +73,34 @@ std::vector<Arrival> Acceptor::serve() {
   return arrivals;
 }
 
-void Acceptor::let_in(const Fd& listener, const std::string& context, bool agrees_on_keys) {
+std::size_t Acceptor::num_strangers(bool is_local) const {
+  return static_cast<std::size_t>(
+      std::count_if(callers_.begin(), callers_.end(), [=](const Caller& caller) {
+        return caller.is_local == is_local && !caller.handshake.done();
+      }));
+}
+
+void Acceptor::send_the_silent_away(bool is_local) {
+  const auto gone = callers_.remove_if([=](const Caller& caller) {
+    return caller.is_local == is_local && !caller.has_spoken && caller.first_word.expired();
+  });
+  if (gone == 0) return;
+  log::warning(fmt::format("group {}: {} connections that said nothing were closed to make room",
+                           group_, gone));
+}
+
+void Acceptor::let_in(bool is_local) {
+  const Fd& door = is_local ? doors_.local : doors_.tcp;
+  const std::string& context = is_local ? doors_.local_context : doors_.tcp_context;
+  const bool agrees_on_keys = !is_local && doors_.encrypts_tcp;
   const auto keys = agrees_on_keys ? ServerHandshake::Keys::kAgree : ServerHandshake::Keys::kNone;
-  while (Fd socket = accept_connection(listener, Deadline::after(0ms))) {
-    if (callers_.size() == kMaxCallers) callers_.pop_front();
+  for (std::size_t strangers = num_strangers(is_local); strangers < kMaxStrangers; ++strangers) {
+    Fd socket = accept_connection(door, Deadline::after(0ms));
+    if (!socket) return;
     std::string name = peer_name(socket);
-    callers_.push_back({std::move(socket), agrees_on_keys,
+    callers_.push_back({std::move(socket), is_local, agrees_on_keys,
                         ServerHandshake(secret_, context, std::move(name), keys),
-                        Deadline::after(kHandshakeTimeout)});
+                        Deadline::after(kHandshakeTimeout), Deadline::after(kFirstWordTimeout)});
   }
 }
 
@@ -81,6 +111,7 @@ bool Acceptor::advance(Caller& caller) {
     const auto room = std::span(buffer).first(std::min(buffer.size(), caller.handshake.wanted()));
     const std::size_t got = receive_some(caller.socket, room);
     if (got == 0) break;
+    caller.has_spoken = true;
     const auto answer = caller.handshake.feed(room.first(got));
     // An answer is smaller than any socket's buffer, and nothing else was sent.
     if (::send(caller.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
@@ -89,7 +120,7 @@ bool Acceptor::advance(Caller& caller) {
     }
   }
   if (caller.handshake.done() && read_hello(caller)) return true;
-  if (caller.deadline.expired()) {
+  if (!caller.handshake.done() && caller.deadline.expired()) {
     fail(ErrorCode::kTimeout, "{} did not say who it is within {} s", peer_name(caller.socket),
          kHandshakeTimeout.count());
   }

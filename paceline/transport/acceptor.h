@@ -4,6 +4,10 @@
 // which channel of which rank it is, all at the same time, so that silent strangers hold nobody up.
 // A caller that fails is disconnected with a warning.
 //
+// Of callers that have proved nothing yet each door lets in at most kMaxStrangers; the kernel keeps
+// the others waiting. A handshake has 3 s; when others wait, who has said nothing goes after 1 s.
+// Who was only too slow may call again.
+//
 // Thread safety: none.
 
 #include <array>
@@ -38,7 +42,9 @@ class Acceptor {
   // `secret` must outlive this object; `group` is for messages.
   Acceptor(Doors doors, const Secret& secret, std::string group);
 
-  // Adds what must be polled.
+  static constexpr std::size_t kMaxStrangers = 256;
+
+  // Adds what must be polled; poll for some tens of milliseconds, because time alone makes room.
   void add_to(std::vector<pollfd>& entries) const;
   // Serves everybody who is ready, without waiting.
   std::vector<Arrival> serve();
@@ -47,14 +53,20 @@ class Acceptor {
   static constexpr std::size_t kHelloSize = 8;  // rank and channel
   struct Caller {
     Fd socket;
+    bool is_local;  // came by the local door
     bool agrees_on_keys;
     ServerHandshake handshake;
-    Deadline deadline;
+    Deadline deadline;    // of the handshake; who has passed it may stay
+    Deadline first_word;  // to say anything, when others wait outside
+    bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};
     std::size_t got = 0;  // of the hello
   };
 
-  void let_in(const Fd& listener, const std::string& context, bool agrees_on_keys);
+  std::size_t num_strangers(bool is_local) const;
+  std::vector<Arrival> hear_callers();
+  void send_the_silent_away(bool is_local);
+  void let_in(bool is_local);
   bool advance(Caller& caller);
   bool read_hello(Caller& caller);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -31,7 +32,17 @@ using namespace std::chrono_literals;
 // more.
 constexpr auto kLocalDialTimeout = 1s;
 constexpr auto kTcpDialTimeout = 10s;
+constexpr auto kRedialTimeout = 3s;  // it has just answered
 constexpr auto kSlice = 50ms;
+// Who is turned away in its handshake calls again: the other end may have had too many callers, or
+// this one was slow.
+constexpr auto kTurnedAwayTimeout = 30s;
+constexpr auto kFirstRedialPause = 50ms;
+constexpr auto kLastRedialPause = 1s;
+// How often a rank that waits looks whether another has given up, and how long it waits for the
+// reason of what it has seen itself.
+constexpr auto kNoticePause = 1s;
+constexpr auto kNoticeWait = 200ms;
 
 class Connector {
  public:
@@ -92,12 +103,7 @@ class Connector {
 
   void fetch_peers() {
     for (int peer = 0; peer < options_.world_size; ++peer) {
-      try {
-        peers_.push_back(PeerAddress::decode(options_.fetch(peer)));
-      } catch (const Error& error) {
-        throw Error(error.code(), fmt::format("rank {}: rank {} of group {} did not come: {}",
-                                              options_.rank, peer, options_.name, error.what()));
-      }
+      peers_.push_back(PeerAddress::decode(fetch(peer)));
       check(peers_.back().members == options_.members,
             "rank {}: group {} does not match: this rank means the ranks {} of the world, {} means "
             "{}; all ranks must make the same groups in the same order",
@@ -106,6 +112,27 @@ class Connector {
       peers_.back().members = {};  // as many as there are ranks, for each of them
       require_same_transport(peer);
       require_same_encryption(peer);
+    }
+  }
+
+  // In pieces: a rank that gave up first does not publish anything.
+  std::string fetch(int peer) {
+    for (;;) {
+      try {
+        return options_.fetch(
+            peer, std::chrono::ceil<std::chrono::milliseconds>(
+                      std::min<std::chrono::nanoseconds>(deadline_.remaining(), kNoticePause)));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kTimeout) {
+          throw Error(error.code(), fmt::format("rank {}: rank {} of group {} did not come: {}",
+                                                options_.rank, peer, options_.name, error.what()));
+        }
+      }
+      require_nobody_gave_up(0ms);
+      if (deadline_.expired()) {
+        fail(ErrorCode::kTimeout, "rank {}: rank {} of group {} did not come within {} ms",
+             options_.rank, peer, options_.name, options_.timeout.count());
+      }
     }
   }
 
@@ -170,6 +197,7 @@ class Connector {
          missing = missing_ranks(0, is_missing)) {
       wire_->wait({}, kSlice);
       require_connected_peers();
+      look_for_notice();
       require_time_for(missing);
     }
   }
@@ -209,35 +237,57 @@ class Connector {
   void dial(int peer) {
     try {
       for (int channel = 0; channel < kNumChannels; ++channel) {
-        Fd socket = connect_to(peer);
-        std::unique_ptr<Cipher> cipher;
-        if (options_.encrypt && !over_unix_socket(peer)) {
-          const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
-          cipher = std::make_unique<Cipher>(cipher_with(peer), keys);
-        } else {
-          authenticate_as_client(socket, secret_, context_, deadline_);
-        }
-        const std::array<std::int32_t, 2> hello = {options_.rank, channel};
-        send_all(socket, std::as_bytes(std::span(hello)), deadline_);
-        sockets_->connect(peer, static_cast<Channel>(channel), std::move(socket),
-                          std::move(cipher));
+        call(peer, static_cast<Channel>(channel));
       }
     } catch (const Error& error) {
       require_connected_peers();  // the cause may have been told already
-      require_nobody_gave_up();
+      require_nobody_gave_up(kNoticeWait);
       throw Error(error.code(),
                   fmt::format("rank {}: connecting to {} of group {} failed: {}", options_.rank,
                               describe(peer), options_.name, error.what()));
     }
   }
 
-  Fd connect_to(int peer) {
+  void call(int peer, Channel channel) {
+    const auto last_try = Deadline::after(
+        std::min<std::chrono::nanoseconds>(deadline_.remaining(), kTurnedAwayTimeout));
+    for (auto pause = kFirstRedialPause;;
+         pause = std::min<decltype(pause)>(2 * pause, kLastRedialPause)) {
+      Fd socket = connect_to(peer, pause == kFirstRedialPause ? kTcpDialTimeout : kRedialTimeout);
+      try {
+        auto cipher = introduce_to(peer, channel, socket);
+        sockets_->connect(peer, channel, std::move(socket), std::move(cipher));
+        return;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPeerLost || last_try.remaining() <= pause) throw;
+        require_connected_peers();
+        require_nobody_gave_up(kNoticeWait);
+      }
+      std::this_thread::sleep_for(pause);  // nothing tells when there is room
+    }
+  }
+
+  // Null when the connection is not encrypted.
+  std::unique_ptr<Cipher> introduce_to(int peer, Channel channel, const Fd& socket) const {
+    std::unique_ptr<Cipher> cipher;
+    if (options_.encrypt && !over_unix_socket(peer)) {
+      const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
+      cipher = std::make_unique<Cipher>(cipher_with(peer), keys);
+    } else {
+      authenticate_as_client(socket, secret_, context_, deadline_);
+    }
+    const std::array<std::int32_t, 2> hello = {options_.rank, static_cast<std::int32_t>(channel)};
+    send_all(socket, std::as_bytes(std::span(hello)), deadline_);
+    return cipher;
+  }
+
+  Fd connect_to(int peer, std::chrono::seconds tcp_timeout) {
     const auto& address = peers_[index(peer)];
     const bool local = over_unix_socket(peer);
     const auto limit = std::min<std::chrono::nanoseconds>(
         deadline_.remaining(), local || is_loopback(address.tcp.host)
                                    ? std::chrono::nanoseconds(kLocalDialTimeout)
-                                   : std::chrono::nanoseconds(kTcpDialTimeout));
+                                   : std::chrono::nanoseconds(tcp_timeout));
     try {
       return local ? connect_unix(address.unix_name, Deadline::after(limit))
                    : connect_tcp(address.tcp, Deadline::after(limit));
@@ -260,6 +310,7 @@ class Connector {
       ::poll(entries.data(), entries.size(), deadline_.poll_timeout_ms(kSlice));
       for (Arrival& arrival : acceptor_->serve()) expected -= take(std::move(arrival));
       require_connected_peers();
+      look_for_notice();
       if (expected > 0) require_time_for(missing_ranks(options_.rank + 1, lacks_a_channel));
     }
   }
@@ -310,8 +361,15 @@ class Connector {
     }
   }
 
-  void require_nobody_gave_up() const {
-    const std::string text = options_.given_up ? options_.given_up() : std::string();
+  // A rank that gave up before it came to this one cannot tell it otherwise.
+  void look_for_notice() {
+    if (!next_look_.expired()) return;
+    next_look_ = Deadline::after(kNoticePause);
+    require_nobody_gave_up(0ms);
+  }
+
+  void require_nobody_gave_up(std::chrono::milliseconds wait) const {
+    const std::string text = options_.given_up ? options_.given_up(wait) : std::string();
     const auto notice = decode_notice(text);
     if (!notice || notice->goodbye) return;
     throw Error(code_after(notice), fmt::format("rank {}: group {} did not form: {}", options_.rank,
@@ -372,6 +430,7 @@ class Connector {
   const Secret secret_;
   const std::string context_;
   const Deadline deadline_;
+  Deadline next_look_ = Deadline::after(kNoticePause);
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
   std::unique_ptr<SocketWire> sockets_;  // until they are the wire or part of it

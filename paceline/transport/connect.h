@@ -37,14 +37,15 @@ struct ConnectOptions {
   std::chrono::milliseconds timeout{300'000};
 
   // How addresses get around: publish one value under this rank's key; fetch the value of another
-  // rank, waiting for it.
+  // rank, waiting `wait` for it: Error(kTimeout).
   std::function<void(const std::string& value)> publish;
-  std::function<std::string(int rank)> fetch;
-  // How a rank that gives up tells those that are still on their way to it: the first text given to
-  // `give_up` is what `given_up` returns on the others; empty when nobody has, or when that cannot
-  // be known soon. Neither throws an Error. Both may be left out.
+  std::function<std::string(int rank, std::chrono::milliseconds wait)> fetch;
+  // How a rank that gives up tells those that it is not connected to, or that it cannot reach: the
+  // first text given to `give_up` is what `given_up` returns on the others, which look for it once
+  // a second; empty when nobody has given up within `wait`, or when that cannot be known soon.
+  // Neither throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
-  std::function<std::string()> given_up;
+  std::function<std::string(std::chrono::milliseconds wait)> given_up;
 };
 
 // Error(kInvalid) when ranks mean other members, chose other transports or only some of them

@@ -319,7 +319,7 @@ class ForeignTest : public testing::TestWithParam<Setting> {
         connect.world_size = world;
         connect.transport = transport;
         connect.publish = [&](const std::string& value) { store.set(std::to_string(rank), value); };
-        connect.fetch = [&](int peer) { return store.get(std::to_string(peer), 10s); };
+        connect.fetch = [&](int peer, auto wait) { return store.get(std::to_string(peer), wait); };
         auto data = floats(1000);
         Collective call;
         call.op = Op::kAllReduce;

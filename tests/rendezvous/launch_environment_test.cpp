@@ -144,9 +144,38 @@ TEST(LaunchEnvironment, agents_started_by_another_launcher_speak_for_their_worke
             "paceline");
 }
 
-TEST(LaunchEnvironment, steps_that_only_start_helpers_or_a_shell_do_not_count) {
-  EXPECT_EQ(detect(joined(kOpenMpi, with(kSlurm, "SLURM_JOB_NAME", "orted"))).launcher, "openmpi");
-  EXPECT_EQ(detect(with(kSlurm, "SLURM_JOB_NAME", "bash")).launcher, "none");
+// As mpirun's and Hydra's ranks find them on two nodes of a SLURM job, whatever its name.
+TEST(LaunchEnvironment, steps_that_only_start_an_mpis_helpers_do_not_count) {
+  const Variables helpers = {{"SLURM_JOB_NAME", "interactive"},
+                             {"SLURM_JOB_ID", "12"},
+                             {"SLURM_STEP_ID", "0"},
+                             {"SLURM_STEP_NUM_NODES", "2"},
+                             {"SLURM_STEP_NUM_TASKS", "2"},
+                             {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                             {"SLURM_PROCID", "1"},
+                             {"SLURM_LOCALID", "0"},
+                             {"SLURM_NODEID", "1"}};
+  const Variables hydra = {
+      {"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  for (const char* name : {"interactive", "train"}) {
+    const auto step = with(helpers, "SLURM_JOB_NAME", name);
+    EXPECT_EQ(detect(joined(kOpenMpi, step)).launcher, "openmpi");
+    EXPECT_EQ(detect(joined(hydra, step)).launcher, "pmi");
+  }
+  // One task a node of the program itself, to which SLURM's own PMI says the same.
+  EXPECT_EQ(detect(joined(helpers, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})).launcher, "slurm");
+}
+
+TEST(LaunchEnvironment, the_name_of_a_step_says_nothing) {
+  for (const char* name : {"interactive", "bash", "sh", "zsh"}) {
+    const auto who = detect(with(kSlurm, "SLURM_JOB_NAME", name));
+    EXPECT_EQ(who.launcher, "slurm") << name;
+    EXPECT_EQ(who.world_size, 7) << name;
+    expect_refused({{"SLURM_NTASKS", "4"}, {"SLURM_JOB_NAME", name}}, {"SLURM_NTASKS=4", "srun "});
+  }
+}
+
+TEST(LaunchEnvironment, a_shell_in_a_step_of_one_task_is_a_process_alone) {
   EXPECT_EQ(detect(with(kSlurm, "SLURM_STEP_NUM_TASKS", "1")).launcher, "none");
 }
 

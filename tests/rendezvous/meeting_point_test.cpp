@@ -1,5 +1,7 @@
 #include "paceline/rendezvous/meeting_point.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "tests/rendezvous/variables_of.h"
@@ -53,14 +55,48 @@ TEST(MeetingPoint, ranks_of_one_host_meet_by_a_notice_named_after_the_job) {
 TEST(MeetingPoint, several_hosts_without_an_address_are_told_how_to_give_one) {
   expect_error(ErrorCode::kInvalid, {"MASTER_ADDR", "mpirun -x MASTER_ADDR=", "-x MASTER_PORT="},
                [&] { find(rank_of("openmpi", 4, 2, "77"), {}); });
-  expect_error(ErrorCode::kInvalid, {"MASTER_ADDR", "srun"},
-               [&] { find(rank_of("slurm", 4, 2, "1.0"), {}); });
   expect_error(ErrorCode::kInvalid, {"MASTER_ADDR"}, [&] { find(rank_of("env", 2, 2), {}); });
   expect_error(ErrorCode::kInvalid, {"MASTER_PORT"}, [&] {
     find(rank_of("env", 2, 1), {{"MASTER_ADDR", "node1"}});
   });
   expect_error(ErrorCode::kInvalid, {"MASTER_PORT='65536'"}, [&] {
     find(rank_of("env", 2, 1), {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "65536"}});
+  });
+}
+
+TEST(MeetingPoint, a_slurm_step_meets_on_its_first_node_at_a_port_of_its_own) {
+  const auto who = rank_of("slurm", 4, 2, "12.0");
+  Variables step = {
+      {"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "n[3-4]"}};
+  EXPECT_EQ(find(who, step).kind, MeetingPoint::Kind::kRankZero);
+  EXPECT_EQ(find(who, step).endpoint.host, "n3");
+  std::set<int> ports;
+  for (int job = 4'000'000; job < 4'000'100; ++job) {
+    for (int number = 0; number < 10; ++number) {
+      step["SLURM_JOB_ID"] = std::to_string(job);
+      step["SLURM_STEP_ID"] = std::to_string(number);
+      const int port = find(who, step).endpoint.port;
+      EXPECT_GT(port, 1023);
+      EXPECT_LT(port, 32'768);
+      ports.insert(port);
+    }
+  }
+  EXPECT_EQ(ports.size(), 1000u);
+
+  step["SLURM_STEP_RESV_PORTS"] = "12010-12011";
+  EXPECT_EQ(find(who, step).endpoint.port, 12'010);
+  step["MASTER_PORT"] = "29500";
+  EXPECT_EQ(find(who, step).endpoint, (Endpoint{"n3", 29500}));
+  step["MASTER_ADDR"] = "elsewhere";
+  EXPECT_EQ(find(who, step).endpoint, (Endpoint{"elsewhere", 29500}));
+  EXPECT_EQ(find(rank_of("slurm", 4, 4, "12.0"), {}).kind, MeetingPoint::Kind::kNotice);
+  for (const char* list : {"", "n[3", "n["}) {
+    expect_error(ErrorCode::kInvalid, {"MASTER_ADDR", "SLURM_STEP_NODELIST", "srun"}, [&] {
+      find(who, {{"SLURM_STEP_NODELIST", list}});
+    });
+  }
+  expect_error(ErrorCode::kInvalid, {"SLURM_STEP_RESV_PORTS"}, [&] {
+    find(who, {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_STEP_RESV_PORTS", "x"}});
   });
 }
 

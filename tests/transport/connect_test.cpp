@@ -33,7 +33,7 @@ class ConnectTest : public testing::TestWithParam<TransportKind> {
     options.publish = [this, rank](const std::string& value) {
       store_.set(std::to_string(rank), value);
     };
-    options.fetch = [this](int peer) { return store_.get(std::to_string(peer), 10s); };
+    options.fetch = [this](int peer, auto wait) { return store_.get(std::to_string(peer), wait); };
     return options;
   }
   std::future<std::unique_ptr<Mesh>> join(int rank, int world, int generation = 3) {
@@ -104,7 +104,7 @@ TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_
   }
   auto older = options(1, 2, 2);
   older.publish = [](const std::string&) {};
-  older.fetch = [this](int) { return store_.get("0", 10s); };
+  older.fetch = [this](int, auto wait) { return store_.get("0", wait); };
   try {
     connect_mesh(older, secret_);
     FAIL() << "a member of generation 2 was let into generation 3";
@@ -152,7 +152,7 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_were_not_connected_to_
   const auto text_of_failure = [&](const std::string& given_up) {
     auto second = options(1, 2);
     second.give_up = [&](const std::string& notice) { told = notice; };
-    second.given_up = [&] { return given_up; };
+    second.given_up = [&](auto) { return given_up; };
     try {
       connect_mesh(second, secret_);
     } catch (const Error& error) {
@@ -173,6 +173,55 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_were_not_connected_to_
   EXPECT_NE(text.find("rank 1: group world did not form: rank 0: rank 7 (box) died"),
             std::string::npos)
       << text;
+}
+
+// Rank 1 does not get as far as to rank 0, which waits for it, nor to its own address, for which
+// rank 2 waits.
+TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_wait_for_it) {
+  for (const bool it_published : {true, false}) {
+    const std::string notice = it_published ? "gave up 1" : "gave up 2";
+    const auto with_notices = [&](int rank) {
+      auto mine = options(rank, 3);
+      mine.timeout = 60s;
+      mine.give_up = [&](const std::string& text) { store_.compare_set(notice, "", text); };
+      mine.given_up = [&](std::chrono::milliseconds wait) {
+        try {
+          return store_.get(notice, wait);
+        } catch (const Error&) {
+          return std::string();
+        }
+      };
+      return mine;
+    };
+    for (const char* rank : {"0", "1", "2"}) store_.delete_key(rank);
+    const auto begin = Clock::now();
+    auto first = std::async(std::launch::async, [&] { connect_mesh(with_notices(0), secret_); });
+    auto second = std::async(std::launch::async, [&] {
+      auto mine = with_notices(1);
+      if (it_published) {
+        mine.fetch = [this](int peer, auto wait) {
+          return peer == 0 ? address_of_a_dead_rank().encode()
+                           : store_.get(std::to_string(peer), wait);
+        };
+      } else {
+        mine.publish = [](const std::string&) { throw Error(ErrorCode::kSystem, "no socket"); };
+      }
+      connect_mesh(mine, secret_);
+    });
+    auto third = std::async(std::launch::async, [&] { connect_mesh(with_notices(2), secret_); });
+    EXPECT_THROW(second.get(), Error);
+    for (auto* rank : {&first, &third}) {
+      try {
+        rank->get();
+        ADD_FAILURE() << "it has noticed nothing";
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find(it_published ? "connecting to rank 0" : "no socket"), std::string::npos)
+            << text;
+      }
+    }
+    EXPECT_LT(Clock::now() - begin, 30s);
+  }
 }
 
 TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_waits) {
@@ -198,6 +247,26 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
   EXPECT_TRUE(two->throw_if_failed().empty());
 }
 
+// As a rank does that has more callers than it can hear.
+TEST_P(ConnectTest, who_is_turned_away_in_the_handshake_calls_again) {
+  if (GetParam() != TransportKind::kTcp) GTEST_SKIP() << "the dial is the same";
+  auto address = address_of_a_dead_rank();
+  const Fd tcp = listen_tcp({"127.0.0.1", 0});
+  address.tcp.port = local_port(tcp);
+  store_.set("0", address.encode());
+  auto second = join(1, 2);
+  std::vector<Fd> channels;
+  for (int call = 0; call < 2 + kNumChannels; ++call) {
+    Fd caller = accept_connection(tcp, Deadline::after(10s));
+    ASSERT_TRUE(caller) << call;
+    if (call < 2) continue;
+    authenticate_as_server(caller, secret_.derive("mesh"), "mesh world generation 3 of 2",
+                           Deadline::after(10s));
+    channels.push_back(std::move(caller));
+  }
+  EXPECT_TRUE(second.get()->throw_if_failed().empty());
+}
+
 TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
   auto first = join(0, 2);
   auto second = join(1, 2);
@@ -215,7 +284,7 @@ TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
 TEST_P(ConnectTest, a_rank_that_does_not_come_is_named) {
   auto alone = options(0, 3);
   alone.timeout = 200ms;
-  alone.fetch = [this](int) { return store_.get("0", 1s); };
+  alone.fetch = [this](int, auto wait) { return store_.get("0", wait); };
   try {
     connect_mesh(alone, secret_);
     FAIL();

@@ -74,7 +74,7 @@ class LoopbackTest : public testing::Test {
     options.publish = [this, rank](const std::string& value) {
       store_.set(std::to_string(rank), value);
     };
-    options.fetch = [this](int peer) { return store_.get(std::to_string(peer), 10s); };
+    options.fetch = [this](int peer, auto wait) { return store_.get(std::to_string(peer), wait); };
     return options;
   }
   std::future<std::unique_ptr<Mesh>> join(const ConnectOptions& options) {

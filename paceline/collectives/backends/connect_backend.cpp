@@ -17,7 +17,6 @@ namespace paceline {
 namespace {
 
 // Who sees a connection end looks for the reason, which was written before.
-constexpr std::chrono::milliseconds kNoticeTimeout(200);
 
 // What a rank says about its choice: its text or, when the rank cannot have it, why.
 struct Statement {
@@ -100,7 +99,9 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.publish = [&](const std::string& value) {
     rendezvous.store->set(key_of(options.rank), value);
   };
-  connect.fetch = [&](int peer) { return rendezvous.store->get(key_of(peer), connect.timeout); };
+  connect.fetch = [&](int peer, std::chrono::milliseconds wait) {
+    return rendezvous.store->get(key_of(peer), wait);
+  };
   const auto if_possible = [](auto&& body) {
     try {
       return body();
@@ -111,8 +112,8 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.give_up = [&](const std::string& notice) {
     if_possible([&] { return rendezvous.store->compare_set(prefix + "gave_up", "", notice); });
   };
-  connect.given_up = [&] {
-    return if_possible([&] { return rendezvous.store->get(prefix + "gave_up", kNoticeTimeout); });
+  connect.given_up = [&](std::chrono::milliseconds wait) {
+    return if_possible([&] { return rendezvous.store->get(prefix + "gave_up", wait); });
   };
   return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
                                            engine_options(rendezvous, options),
