@@ -19,16 +19,38 @@ namespace {
 
 class GradientHook : public torch::autograd::FunctionPostHook {
  public:
-  explicit GradientHook(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
+  explicit GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient)
+      : on_gradient_(std::move(on_gradient)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    on_gradient_();
+                                            const torch::autograd::variable_list& inputs) override {
+    on_gradient_(inputs.front());
     return outputs;
   }
 
  private:
-  const std::function<void()> on_gradient_;
+  const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
+
+// Whether `tensor` is in the memory of `other` and held in one place only.
+bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
+  return tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 &&
+         tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
+}
+
+// Whether only `.grad` refers to the gradient's memory once autograd has dropped `incoming`, which
+// it gave to the accumulator. Autograd makes an incoming tensor `.grad` when nobody else holds it,
+// but that tensor may be a view of what nodes that run later read, of a saved tensor, or of what
+// the user gave to backward(). Whoever holds the memory is counted in its storage; known are
+// `.grad`, `incoming`, and the tensor that `incoming` is a view of (a linear layer's weight gets a
+// transposed product).
+bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
+  std::size_t known = 1;
+  if (is_sole_alias(incoming, gradient)) {
+    ++known;
+    if (incoming.is_view() && is_sole_alias(incoming._base(), gradient)) ++known;
+  }
+  return gradient.storage().use_count() == known;
+}
 
 // The elements of `flat` from `offset` on, shaped like `tensor`. Not a view in autograd's sense:
 // optimizers detach gradients in place, which views refuse.
@@ -100,11 +122,11 @@ at::Tensor Reducer::make_flat(const BucketPlan& plan) const {
 void Reducer::add_hook(std::size_t index) {
   auto& parameter = parameters_[index];
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.named.tensor);
-  parameter.hook = parameter.accumulator->add_post_hook(
-      std::make_unique<GradientHook>([this, index] { on_gradient(index); }));
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>(
+      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
 }
 
-void Reducer::on_gradient(std::size_t index) {
+void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (!synchronize_) return;
   if (!in_backward_) begin_backward();
   auto& parameter = parameters_[index];
@@ -113,7 +135,7 @@ void Reducer::on_gradient(std::size_t index) {
         "several "
         "backward passes at once is not supported",
         group_->rank(), parameter.named.name);
-  store_gradient(parameter);
+  store_gradient(parameter, incoming);
   parameter.ready = true;
   --buckets_[parameter.bucket].missing;
   launch_complete_buckets();
@@ -128,14 +150,15 @@ void Reducer::begin_backward() {
 }
 
 // A gradient that has accumulated in its place is there already.
-void Reducer::store_gradient(Parameter& parameter) const {
+void Reducer::store_gradient(Parameter& parameter, const at::Tensor& incoming) const {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
   const at::Tensor& tensor = parameter.named.tensor;
   at::Tensor& gradient = tensor.mutable_grad();
   if (!parameter.place.defined()) {
-    // Rank by rank in the same order of elements: in the parameter's.
-    if (gradient.strides() != tensor.strides())
+    // The sum is written while the pass goes on, and rank by rank in the same order of elements:
+    // the parameter's.
+    if (gradient.strides() != tensor.strides() || !has_memory_alone(gradient, incoming))
       gradient = at::empty_like(tensor.detach()).copy_(gradient);
   } else if (!gradient.is_alias_of(parameter.place)) {
     parameter.place.copy_(gradient);

@@ -6,9 +6,10 @@
 // symmetric memory. When autograd has finished such a gradient, a hook copies it to its place and
 // makes `.grad` that place. A large gradient is reduced where autograd left it, if that needs no
 // copy (over sockets; on one host where tensors are symmetric, see SymmetricTensors); otherwise it
-// goes into a bucket too. When a bucket is complete and all earlier ones are under way, its
-// all-reduce, which averages, starts on the group's thread. At the end of the backward pass the
-// calling thread waits for all of them.
+// goes into a bucket too. Where anything else refers to that memory, which autograd may still read,
+// `.grad` becomes a copy of its own first. When a bucket is complete and all earlier ones are under
+// way, its all-reduce, which averages, starts on the group's thread. At the end of the backward
+// pass the calling thread waits for all of them.
 //
 // A parameter that got no gradient in a backward pass is an error at the end of that pass, on every
 // rank, with its name: no replica has taken a step yet. Parameters that a model does not always use
@@ -72,9 +73,9 @@ class Reducer {
   void make_bucket(BucketPlan plan);
   at::Tensor make_flat(const BucketPlan& plan) const;
   void add_hook(std::size_t index);
-  void on_gradient(std::size_t index);
+  void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
-  void store_gradient(Parameter& parameter) const;
+  void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
   at::Tensor content(const Bucket& bucket) const;
   void launch_complete_buckets();
   void end_backward();
