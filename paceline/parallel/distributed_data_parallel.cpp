@@ -40,6 +40,7 @@ void DataParallelState::broadcast_buffers() {
 }
 
 void DataParallelState::before_forward() {
+  reducer_->before_forward();
   if (options_.broadcast_buffers && reducer_->synchronizes() && torch::GradMode::is_enabled())
     broadcast_buffers();
 }

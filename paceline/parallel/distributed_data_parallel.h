@@ -17,6 +17,11 @@
 //
 // A module in CUDA memory needs a group with a backend for it (cpu:paceline,cuda:nccl).
 //
+// After an exception in a backward pass, which leaves gradients that are partly averaged, the next
+// forward() drops them all. Go on with it where every rank had the exception and caught it. Where
+// only one had it, the others wait in their pass: let it end the process. A rank that goes on alone
+// gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
+//
 // Thread safety: none; one thread trains.
 
 #include <memory>

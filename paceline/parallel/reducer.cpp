@@ -132,8 +132,8 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   auto& parameter = parameters_[index];
   check(!parameter.ready,
         "rank {}: parameter {} got two gradients in one backward pass; a parameter that is used in "
-        "several "
-        "backward passes at once is not supported",
+        "several backward passes at once is not supported. After a pass that an exception ended, "
+        "the next must begin with DistributedDataParallel's forward()",
         group_->rank(), parameter.named.name);
   store_gradient(parameter, incoming);
   parameter.ready = true;
@@ -183,11 +183,36 @@ void Reducer::end_backward() {
   in_backward_ = false;
   require_all_ready();
   const auto begin = std::chrono::steady_clock::now();
+  wait_for_buckets();
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Reducer::wait_for_buckets() {
   for (auto& bucket : buckets_) {
     if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
   }
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Reducer::before_forward() {
+  const bool within_backward = torch::autograd::get_current_graph_task_exec_info() != nullptr;
+  if (in_backward_ && !within_backward) forget_failed_pass();
+}
+
+void Reducer::forget_failed_pass() {
+  in_backward_ = false;
+  try {
+    wait_for_buckets();
+    // No bucket is like this call. A rank whose pass went on is thus told apart, also where its
+    // next bucket is as large as the one that begins the next pass here.
+    all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
+  } catch (const Error& error) {
+    fail(error.code(),
+         "rank {}: an exception had ended the last backward pass on this rank, and the ranks could "
+         "not go on together; it must have come on every rank, or end this one: {}",
+         group_->rank(), error.what());
+  }
+  for (const auto& parameter : parameters_) parameter.named.tensor.mutable_grad() = at::Tensor();
 }
 
 void Reducer::require_all_ready() {

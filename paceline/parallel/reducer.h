@@ -46,6 +46,14 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Before every forward pass. Nothing to do, unless an exception ended the backward pass before
+  // it: that pass is then forgotten once its buckets under way are there, and all gradients are
+  // dropped, because some are averages and some are not. Collective in that case, and all ranks
+  // must have come to it so: a rank whose own pass went on waits for gradients that no longer come,
+  // which is an Error on every rank, and the group is finished. Does nothing within a backward pass
+  // (recomputation).
+  void before_forward();
+
   // While false, backward passes only accumulate into `.grad`.
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
   bool synchronizes() const { return synchronize_; }
@@ -79,6 +87,8 @@ class Reducer {
   at::Tensor content(const Bucket& bucket) const;
   void launch_complete_buckets();
   void end_backward();
+  void forget_failed_pass();
+  void wait_for_buckets();
   void require_all_ready();
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this

@@ -206,6 +206,33 @@ TEST(DistributedDataParallel, frozen_parameters_are_shared_but_not_reduced) {
   });
 }
 
+// Its backward pass throws where `fails`.
+struct Breaking : torch::autograd::Function<Breaking> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            bool fails) {
+    context->saved_data["fails"] = fails;
+    return input.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    if (context->saved_data["fails"].toBool()) throw std::runtime_error("broken on purpose");
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+// Two buckets of the same size, the second of which a pass that fails never reaches.
+struct Fragile : torch::nn::Module {
+  Fragile() {
+    first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(8, 8).bias(false)));
+    second =
+        register_module("second", torch::nn::Linear(torch::nn::LinearOptions(8, 8).bias(false)));
+  }
+  at::Tensor forward(const at::Tensor& input, bool fails) {
+    return second(Breaking::apply(torch::relu(first(input)), fails));
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
 TEST(DistributedDataParallel, channels_last_parameters_keep_their_layout) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
@@ -220,6 +247,51 @@ TEST(DistributedDataParallel, channels_last_parameters_keep_their_layout) {
     EXPECT_EQ(weight.grad().strides(), weight.strides());
     EXPECT_FLOAT_EQ(weight.grad().flatten()[0].item<float>(), 2 * 16 * 1.5f);
   });
+}
+
+TEST(DistributedDataParallel, a_backward_pass_that_failed_everywhere_can_be_followed_by_another) {
+  for (const int world : {1, 2}) {
+    const auto whole = make_module<Fragile>(0);
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < world; ++rank) parts.push_back(batch(rank, 16));
+    whole->forward(at::cat(parts), false).square().mean().backward();
+    run_ranks_ok(world, [&](ProcessGroup& group) {
+      const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+      DistributedDataParallel model(make_module<Fragile>(0), shared, kSmallBuckets);
+      ASSERT_EQ(model.reducer().num_buckets(), 2u);
+      const auto& part = parts[static_cast<std::size_t>(group.rank())];
+      for (int round = 0; round < 2; ++round) {
+        EXPECT_THROW(model.forward(part, true).square().mean().backward(), std::runtime_error);
+        model.forward(part, false).square().mean().backward();
+        for (std::size_t i = 0; i < 2; ++i) {
+          EXPECT_TRUE(at::allclose(model->parameters()[i].grad(), whole->parameters()[i].grad(),
+                                   1e-4, 1e-6));
+        }
+        model->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(DistributedDataParallel, a_backward_pass_that_failed_on_one_rank_only_is_an_error_on_all) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Fragile>(0), shared, kSmallBuckets);
+    if (group.rank() == 0) {
+      EXPECT_THROW(model.forward(batch(0, 4), true).sum().backward(), std::runtime_error);
+    }
+    model.forward(batch(0, 4), false).sum().backward();
+    ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_TRUE(result.error->code() == ErrorCode::kInvalid ||
+                result.error->code() == ErrorCode::kAborted)
+        << result.error->what();
+  }
+  EXPECT_NE(std::string(results[0].error->what()).find("ended the last backward pass"),
+            std::string::npos)
+      << results[0].error->what();
 }
 
 }  // namespace
