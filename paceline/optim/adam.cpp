@@ -31,8 +31,8 @@ AdamKernelArguments arguments(const Optimizer& optimizer, const AdamOptions& opt
 
 }  // namespace
 
-Adam::Adam(std::vector<at::Tensor> parameters, const AdamOptions& options)
-    : Optimizer(std::move(parameters), options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
+Adam::Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+    : Optimizer(parameters, options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
   require_valid(options);
 }
 
@@ -42,8 +42,8 @@ void Adam::update(const Slice& slice) const {
   adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count);
 }
 
-AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamOptions& options)
-    : Optimizer(std::move(parameters), options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
+AdamW::AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+    : Optimizer(parameters, options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
   require_valid(options);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <unordered_set>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -28,11 +29,21 @@ void require_fusable(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+// Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
+std::vector<at::Tensor> without_repetitions(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> unique;
+  std::unordered_set<const void*> known;
+  for (const auto& tensor : tensors) {
+    if (known.insert(tensor.unsafeGetTensorImpl()).second) unique.push_back(tensor);
+  }
+  return unique;
+}
+
 }  // namespace
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, double learning_rate,
+Optimizer::Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
                      std::vector<std::string> state_names)
-    : parameters_(std::move(parameters)),
+    : parameters_(without_repetitions(parameters)),
       learning_rate_(learning_rate),
       state_names_(std::move(state_names)),
       layout_((require_fusable(parameters_), parameters_), 1) {

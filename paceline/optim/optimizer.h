@@ -48,6 +48,7 @@ class Optimizer {
 
   double learning_rate() const { return learning_rate_; }
   void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
+  // Each tensor once, also one that was given twice (tied weights).
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   std::int64_t num_steps() const { return num_steps_; }
 
@@ -65,7 +66,7 @@ class Optimizer {
 
  protected:
   // `state_names`: one zeroed tensor like each parameter is kept per name.
-  Optimizer(std::vector<at::Tensor> parameters, double learning_rate,
+  Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
             std::vector<std::string> state_names);
 
   // One parameter's elements [0, count). state[i] belongs to state_names[i].

@@ -5,8 +5,8 @@
 
 namespace paceline::optim {
 
-Sgd::Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options)
-    : Optimizer(std::move(parameters), options.lr,
+Sgd::Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
+    : Optimizer(parameters, options.lr,
                 options.momentum > 0 ? std::vector<std::string>{"momentum_buffer"}
                                      : std::vector<std::string>{}),
       options_(options) {

@@ -90,6 +90,23 @@ TEST(Optimizer, sgd_equals_torchs) {
   }
 }
 
+// Tied weights: LibTorch's parameters() lists them once a name, Python's once.
+TEST(Optimizer, a_tensor_that_is_given_twice_takes_one_step) {
+  auto expected = make_parameters();
+  torch::optim::Adam reference(expected, torch::optim::AdamOptions(1e-2));
+  auto tied = make_parameters();
+  Adam fused({tied[0], tied[1], tied[0], tied[2]}, {.lr = 1e-2});
+  EXPECT_EQ(fused.parameters().size(), 3u);
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(expected, step);
+    set_gradients(tied, step);
+    reference.step();
+    fused.step();
+  }
+  for (std::size_t i = 0; i < tied.size(); ++i)
+    EXPECT_TRUE(at::allclose(tied[i], expected[i], 1e-5, 2e-6)) << "parameter " << i;
+}
+
 TEST(Optimizer, restored_state_continues_bit_for_bit) {
   auto straight = make_parameters();
   Adam whole(straight, {.lr = 1e-2});

@@ -233,6 +233,32 @@ struct Fragile : torch::nn::Module {
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
+// One weight under two names.
+struct Tied : torch::nn::Module {
+  Tied() {
+    encode = register_parameter("encode", at::full({8, 8}, 0.5));
+    register_parameter("decode", encode);
+    bias = register_parameter("bias", at::zeros({8}));
+  }
+  at::Tensor forward(const at::Tensor& input) { return input.mm(encode).mm(encode.t()) + bias; }
+  at::Tensor encode, bias;
+};
+
+TEST(DistributedDataParallel, a_parameter_with_two_names_is_reduced_once) {
+  std::vector<at::Tensor> parts = {batch(0, 4), batch(1, 4)};
+  Tied whole;
+  whole.forward(at::cat(parts)).square().mean().backward();
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Tied>(0), shared,
+                                  {.buckets = {.first_bytes = 1, .cap_bytes = 1}});
+    EXPECT_EQ(model.reducer().num_buckets(), 2u);
+    model.forward(parts[static_cast<std::size_t>(group.rank())]).square().mean().backward();
+    EXPECT_TRUE(at::allclose(model->encode.grad(), whole.encode.grad(), 1e-4, 1e-6));
+    EXPECT_TRUE(at::allclose(model->bias.grad(), whole.bias.grad(), 1e-4, 1e-6));
+  });
+}
+
 TEST(DistributedDataParallel, channels_last_parameters_keep_their_layout) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
