@@ -233,6 +233,23 @@ struct Fragile : torch::nn::Module {
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
+TEST(DistributedDataParallel, other_frozen_parameters_are_an_error_that_names_the_first) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    auto module = make_module<Fragile>(0);
+    (group.rank() == 0 ? module->first : module->second)->weight.set_requires_grad(false);
+    DistributedDataParallel model(module, shared);
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
+    EXPECT_NE(std::string(result.error->what()).find("first.weight"), std::string::npos)
+        << result.error->what();
+    EXPECT_NE(std::string(result.error->what()).find("frozen"), std::string::npos)
+        << result.error->what();
+  }
+}
+
 // One weight under two names.
 struct Tied : torch::nn::Module {
   Tied() {
