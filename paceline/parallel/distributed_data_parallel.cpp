@@ -57,8 +57,10 @@ void DataParallelState::broadcast_buffers() {
 
 void DataParallelState::before_forward() {
   reducer_->before_forward();
-  if (options_.broadcast_buffers && reducer_->synchronizes() && torch::GradMode::is_enabled())
-    broadcast_buffers();
+  if (!options_.broadcast_buffers) return;
+  const bool trains = torch::GradMode::is_enabled();
+  if (trains ? reducer_->synchronizes() : buffers_may_differ_) broadcast_buffers();
+  buffers_may_differ_ = trains;
 }
 
 }  // namespace paceline

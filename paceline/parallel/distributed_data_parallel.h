@@ -36,8 +36,10 @@ namespace paceline {
 
 struct DistributedDataParallelOptions {
   BucketLimits buckets;
-  bool broadcast_buffers =
-      true;  // rank 0's buffers to everybody before each synchronised forward pass
+  // Rank 0's buffers (BatchNorm's statistics) to everybody before each synchronised forward pass,
+  // and before the first one without gradients that follows: evaluation is with the same model on
+  // every rank. To evaluate on one rank alone, use module().
+  bool broadcast_buffers = true;
 };
 
 // What does not depend on the module's type.
@@ -57,6 +59,7 @@ class DataParallelState {
   const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
   const DistributedDataParallelOptions options_;
   std::vector<at::Tensor> buffers_;
+  bool buffers_may_differ_ = false;  // a pass since the last broadcast has used this rank's samples
   std::unique_ptr<Reducer> reducer_;
 };
 

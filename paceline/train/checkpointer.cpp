@@ -40,6 +40,18 @@ Tensors tensors_of(const torch::nn::Module& module, const optim::NamedTensors& o
   return tensors;
 }
 
+// Collective: puts copies of rank 0's buffers in the place of this rank's. They are what a
+// checkpoint on the disk has, and what all ranks evaluate with (DistributedDataParallel).
+void take_buffers_of_rank_0(ProcessGroup& group, const torch::nn::Module& module,
+                            Tensors& tensors) {
+  const std::size_t first = module.named_parameters().size();
+  for (std::size_t i = first; i < first + module.named_buffers().size(); ++i) {
+    auto& tensor = tensors[i].second;
+    if (group.rank() != 0) tensor = tensor.clone();
+    broadcast(group, tensor, 0);
+  }
+}
+
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
 NamedTensor to_named(const std::string& name, const at::Tensor& contiguous) {
@@ -235,7 +247,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
                                   const optim::Optimizer& optimizer) {
   check(has_memory_, "rank {}: this checkpointer was given no memory", group_->rank());
   const auto random_states = all_gather(*group_, random_generator().get_state());
-  const Tensors tensors = tensors_of(module, optimizer.state());
+  Tensors tensors = tensors_of(module, optimizer.state());
+  take_buffers_of_rank_0(*group_, module, tensors);
   bool kept = true;
   if (memory_) {
     const auto owned = snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));

@@ -2,7 +2,8 @@
 
 // Saves and restores a whole training run: parameters, buffers, optimizer, position in the data,
 // and every rank's random state. A run that was interrupted and resumed ends with the same bits as
-// one that was not, given the same number of ranks.
+// one that was not, given the same number of ranks. Buffers that differ (BatchNorm's statistics)
+// are rank 0's: what all ranks evaluate and go on with (DistributedDataParallel).
 //
 // On the disk rank 0 writes and reads (replicas are equal, a sharded optimizer's state is
 // gathered); the others get everything from it, so that only rank 0 needs the folder. The writing

@@ -146,6 +146,40 @@ TEST(DistributedDataParallel, buffers_follow_rank_0) {
   });
 }
 
+// Batch statistics differ until a forward pass begins with rank 0's; evaluation must, too.
+TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(0), shared);
+    const auto train = [&](int seed) {
+      model->train();
+      model.forward(batch(seed + group.rank(), 8)).sum().backward();
+    };
+    const auto evaluate = [&] {
+      const at::NoGradGuard no_grad;
+      const auto own = model->norm->running_mean.clone();
+      model->eval();
+      model.forward(batch(0, 1));
+      const auto means = all_gather(group, model->norm->running_mean);
+      EXPECT_TRUE(at::equal(means[0], means[1]));
+      if (group.rank() == 0) {
+        EXPECT_TRUE(at::equal(means[0], own));
+        model.forward(batch(0, 1));  // nothing is communicated: the others need not come
+      }
+    };
+    train(0);
+    evaluate();
+    train(2);
+    {
+      const auto paused = model.no_sync();
+      train(4);
+    }
+    evaluate();
+    model->zero_grad();
+    train(6);
+  });
+}
+
 struct Unused : torch::nn::Module {
   Unused() {
     used = register_module("used", torch::nn::Linear(8, 4));

@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "paceline/tensor/collectives.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/train/small_run.h"
 
@@ -187,6 +189,25 @@ TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bi
     return bits(run);
   });
   EXPECT_EQ(resumed, straight);
+}
+
+// Here the rank that keeps the host's state is rank 1 of the group.
+TEST_F(MemoryCheckpointerTest, every_host_keeps_rank_0s_buffers) {
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& world) {
+    SmallRun run(world.split(0, -world.rank()));
+    Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+    run.train({.epochs = 1, .max_steps = 2});
+    const at::Tensor mean = run.model->norm->running_mean;
+    const auto means = all_gather(*run.group, mean);
+    EXPECT_FALSE(at::equal(means[0], means[1]));
+    EXPECT_TRUE(checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer));
+    EXPECT_TRUE(at::equal(mean, means[static_cast<std::size_t>(run.group->rank())]));
+    const auto found = checkpointer.restore(run.model.module(), run.optimizer);
+    EXPECT_TRUE(found && found->from_memory);
+    EXPECT_TRUE(at::equal(mean, means[0]));
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
 TEST_F(MemoryCheckpointerTest, the_newest_of_memory_and_disk_is_chosen_on_all_ranks) {
