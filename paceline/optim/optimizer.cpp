@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <unordered_set>
 
 #include <ATen/ATen.h>
@@ -44,11 +45,16 @@ std::vector<at::Tensor> without_repetitions(const std::vector<at::Tensor>& tenso
 Optimizer::Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
                      std::vector<std::string> state_names)
     : parameters_(without_repetitions(parameters)),
-      learning_rate_(learning_rate),
       state_names_(std::move(state_names)),
       layout_((require_fusable(parameters_), parameters_), 1) {
-  check(learning_rate_ >= 0, "the learning rate {} is negative", learning_rate_);
+  set_learning_rate(learning_rate);
   allocate_state();
+}
+
+void Optimizer::set_learning_rate(double learning_rate) {
+  check(std::isfinite(learning_rate) && learning_rate >= 0,
+        "the learning rate {} is not a number of at least 0", learning_rate);
+  learning_rate_ = learning_rate;
 }
 
 void Optimizer::allocate_state() {

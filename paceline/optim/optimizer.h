@@ -47,7 +47,8 @@ class Optimizer {
   void zero_grad();
 
   double learning_rate() const { return learning_rate_; }
-  void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
+  // Error(kInvalid) unless it is finite and at least 0.
+  void set_learning_rate(double learning_rate);
   // Each tensor once, also one that was given twice (tied weights).
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   std::int64_t num_steps() const { return num_steps_; }
@@ -86,7 +87,7 @@ class Optimizer {
   at::Tensor whole(const at::Tensor& own) const;
 
   std::vector<at::Tensor> parameters_;
-  double learning_rate_;
+  double learning_rate_ = 0;
   std::vector<std::string> state_names_;
   FlatLayout layout_;
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded

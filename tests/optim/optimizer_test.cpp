@@ -1,6 +1,8 @@
 // Every optimizer against LibTorch's own: the same start, the same gradients, 20 steps.
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -149,6 +151,10 @@ TEST(Optimizer, a_parameter_without_a_gradient_stays) {
 TEST(Optimizer, bad_options_are_refused) {
   EXPECT_THROW(Adam(make_parameters(), {.beta1 = 1.0}), Error);
   EXPECT_THROW(Adam(make_parameters(), {.lr = -1}), Error);
+  Adam adam(make_parameters(), {.lr = 0.5});
+  for (const double rate : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+    EXPECT_THROW(adam.set_learning_rate(rate), Error) << rate;
+  EXPECT_EQ(adam.learning_rate(), 0.5);
   EXPECT_THROW(Sgd(make_parameters(), {.momentum = 0, .nesterov = true}), Error);
   EXPECT_THROW(Sgd({torch::zeros({2}, at::kDouble)}, {}), Error);
 }
