@@ -81,9 +81,11 @@ bool on_all(ProcessGroup& group, bool here) {
 }
 
 std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
-  return nlohmann::json{{"epoch", state.epoch},          {"step", state.step},
-                        {"consumed", state.consumed},    {"seed", state.seed},
-                        {"optimizer", optimizer.name()}, {"optimizer_steps", optimizer.num_steps()}}
+  return nlohmann::json{{"epoch", state.epoch},
+                        {"step", state.step},
+                        {"consumed", state.consumed},
+                        {"seed", state.seed},
+                        {"optimizer", optimizer.name()}}
       .dump();
 }
 
@@ -311,7 +313,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
         "the checkpoint was made with the optimizer {}, this run uses {}",
         json.at("optimizer").get<std::string>(), optimizer.name());
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
-  optimizer.set_state(optimizer_state, json.at("optimizer_steps").get<std::int64_t>());
+  optimizer.set_state(optimizer_state);
   restore_random_state(*group_, random_states, newest.rank);
   return RestoredRun{
       {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),

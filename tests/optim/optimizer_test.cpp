@@ -33,7 +33,10 @@ using MakeReference =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 using MakeFused = std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)>;
 
-void expect_same_steps(const MakeReference& make_reference, const MakeFused& make_fused) {
+// Parameter 1 gets its first gradient in step `first_late`; if that is late, it has none in step 12
+// either.
+void expect_same_steps(const MakeReference& make_reference, const MakeFused& make_fused,
+                       int first_late = 0) {
   auto expected = make_parameters();
   auto fused_parameters = make_parameters();
   const auto reference = make_reference(expected);
@@ -41,6 +44,8 @@ void expect_same_steps(const MakeReference& make_reference, const MakeFused& mak
   for (int step = 0; step < 20; ++step) {
     set_gradients(expected, step);
     set_gradients(fused_parameters, step);
+    if (step < first_late || (first_late > 0 && step == 12))
+      expected[1].mutable_grad() = fused_parameters[1].mutable_grad() = at::Tensor();
     reference->step();
     fused->step();
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -92,6 +97,32 @@ TEST(Optimizer, sgd_equals_torchs) {
   }
 }
 
+TEST(Optimizer, a_parameter_whose_gradients_come_later_is_in_its_own_first_step_then) {
+  expect_same_steps(
+      [](auto p) {
+        return std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions(1e-2));
+      },
+      [](auto p) { return std::make_unique<Adam>(p, AdamOptions{.lr = 1e-2}); }, 5);
+  expect_same_steps(
+      [](auto p) {
+        return std::make_unique<torch::optim::AdamW>(
+            p, torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
+      },
+      [](auto p) {
+        return std::make_unique<AdamW>(p, AdamOptions{.lr = 1e-2, .weight_decay = 0.1});
+      },
+      5);
+  expect_same_steps(
+      [](auto p) {
+        return std::make_unique<torch::optim::SGD>(
+            p, torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.5));
+      },
+      [](auto p) {
+        return std::make_unique<Sgd>(p, SgdOptions{.lr = 0.05, .momentum = 0.9, .dampening = 0.5});
+      },
+      5);
+}
+
 // Tied weights: LibTorch's parameters() lists them once a name, Python's once.
 TEST(Optimizer, a_tensor_that_is_given_twice_takes_one_step) {
   auto expected = make_parameters();
@@ -117,6 +148,7 @@ TEST(Optimizer, restored_state_continues_bit_for_bit) {
   for (int step = 0; step < 5; ++step) {
     set_gradients(straight, step);
     set_gradients(first, step);
+    if (step < 3) straight[1].mutable_grad() = first[1].mutable_grad() = at::Tensor();
     whole.step();
     before.step();
   }
@@ -125,10 +157,10 @@ TEST(Optimizer, restored_state_continues_bit_for_bit) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < second.size(); ++i) second[i].copy_(first[i]);
   const auto saved = before.state();
-  ASSERT_EQ(saved.size(), 6u);
+  ASSERT_EQ(saved.size(), 7u);
   EXPECT_EQ(saved[2].first, "exp_avg.2");
   EXPECT_TRUE(saved[2].second.is_contiguous(at::MemoryFormat::ChannelsLast));
-  after.set_state(saved, before.num_steps());
+  after.set_state(saved);
   set_gradients(straight, 5);
   set_gradients(second, 5);
   whole.step();
