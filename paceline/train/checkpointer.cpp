@@ -81,11 +81,10 @@ bool on_all(ProcessGroup& group, bool here) {
 }
 
 std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
-  return nlohmann::json{{"epoch", state.epoch},
-                        {"step", state.step},
-                        {"consumed", state.consumed},
-                        {"seed", state.seed},
-                        {"optimizer", optimizer.name()}}
+  return nlohmann::json{
+      {"epoch", state.epoch},          {"step", state.step},
+      {"consumed", state.consumed},    {"seed", state.seed},
+      {"optimizer", optimizer.name()}, {"learning_rate", optimizer.learning_rate()}}
       .dump();
 }
 
@@ -314,6 +313,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
         json.at("optimizer").get<std::string>(), optimizer.name());
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);
+  optimizer.set_learning_rate(json.at("learning_rate").get<double>());
   restore_random_state(*group_, random_states, newest.rank);
   return RestoredRun{
       {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),

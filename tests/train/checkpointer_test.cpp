@@ -122,6 +122,28 @@ TEST_F(CheckpointerTest,
   }
 }
 
+TEST_F(CheckpointerTest, the_learning_rate_is_part_of_the_run) {
+  const auto straight = on_two_ranks([](SmallRun& run, Checkpointer&) {
+    run.train({.epochs = 3, .max_steps = 8});
+    run.optimizer.set_learning_rate(1.0 / 300);
+    run.train({.epochs = 3});
+    return bits(run);
+  });
+  on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    run.train({.epochs = 3, .max_steps = 8});
+    run.optimizer.set_learning_rate(1.0 / 300);
+    EXPECT_TRUE(checkpointer.save(run.state, run.model.module(), run.optimizer));
+    return std::string();
+  });
+  const auto resumed = on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    run.state = checkpointer.restore(run.model.module(), run.optimizer)->state;
+    EXPECT_EQ(run.optimizer.learning_rate(), 1.0 / 300);
+    run.train({.epochs = 3});
+    return bits(run);
+  });
+  EXPECT_EQ(resumed, straight);
+}
+
 class MemoryCheckpointerTest : public CheckpointerTest {
  protected:
   ~MemoryCheckpointerTest() override { fs::remove(memory()); }
