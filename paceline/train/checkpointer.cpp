@@ -88,6 +88,12 @@ std::string encode(const TrainingState& state, const optim::Optimizer& optimizer
       .dump();
 }
 
+void require_same_optimizer(const std::string& saved, const optim::Optimizer& optimizer) {
+  const auto name = nlohmann::json::parse(saved).at("optimizer").get<std::string>();
+  check(name == optimizer.name(), "the checkpoint was made with the optimizer {}, this run uses {}",
+        name, optimizer.name());
+}
+
 // Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
 void require_same_tensors(const Snapshot& snapshot, const Tensors& tensors) {
   std::map<std::string, std::string> saved;
@@ -139,11 +145,13 @@ OwnedSnapshot snapshot_of(const ProcessGroup& group, const TrainingState& state,
   return owned;
 }
 
-// Fills the run's tensors. Returns the training state as text.
+// Fills the run's tensors, unless the checkpoint is another run's. Returns the training state as
+// text.
 std::string take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
-                      at::Tensor& random_states) {
+                      const optim::Optimizer& optimizer, at::Tensor& random_states) {
   const Snapshot& snapshot = loaded.snapshot;
   require_same_tensors(snapshot, tensors);
+  require_same_optimizer(snapshot.metadata.at("training_state"), optimizer);
   std::map<std::string, const NamedTensor*> by_name;
   for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
   const at::NoGradGuard no_grad;
@@ -304,13 +312,11 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       const auto loaded = newest.in_memory ? memory_->load_newest() : load_from_disk(refused);
       std::int64_t& offered = newest.in_memory ? in_memory : on_disk;
       offered = loaded ? loaded->step : Newest::kNone;
-      return offered == newest.step ? take_over(*loaded, tensors, random_states) : std::string();
+      return offered == newest.step ? take_over(*loaded, tensors, optimizer, random_states)
+                                    : std::string();
     });
   }
   const auto json = nlohmann::json::parse(text);
-  check(json.at("optimizer") == optimizer.name(),
-        "the checkpoint was made with the optimizer {}, this run uses {}",
-        json.at("optimizer").get<std::string>(), optimizer.name());
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);
   optimizer.set_learning_rate(json.at("learning_rate").get<double>());

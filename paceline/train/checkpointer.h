@@ -67,8 +67,9 @@ class Checkpointer {
 
   // Collective. Restores the newest state, in place: from the memory of a host, or from the disk
   // where that has a newer one that verifies; nothing when there is none at all. The learning rate
-  // becomes the saved one: set another afterwards. Error on every rank: kCorrupt when none
-  // verifies, kInvalid listing what differs when it is of another model or optimizer.
+  // becomes the saved one: set another afterwards. Error on every rank, which leaves module and
+  // optimizer as they are: kCorrupt when none verifies, kInvalid listing what differs when it is of
+  // another model or optimizer.
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:

@@ -144,6 +144,27 @@ TEST_F(CheckpointerTest, the_learning_rate_is_part_of_the_run) {
   EXPECT_EQ(resumed, straight);
 }
 
+TEST_F(CheckpointerTest, a_checkpoint_of_another_optimizer_is_refused_and_changes_nothing) {
+  on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    checkpointer.save(run.state, run.model.module(), run.optimizer);
+    return std::string();
+  });
+  EXPECT_EQ(on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+              run.train({.epochs = 1, .max_steps = 2});
+              const auto before = bits(run);
+              optim::AdamW other(run.model->parameters(), {.lr = 0.5});
+              try {
+                checkpointer.restore(run.model.module(), other);
+                return std::string("taken");
+              } catch (const Error& error) {
+                EXPECT_EQ(error.code(), ErrorCode::kInvalid) << error.what();
+              }
+              EXPECT_EQ(other.learning_rate(), 0.5);
+              return std::string(bits(run) == before ? "refused" : "changed");
+            }),
+            "refused|refused");
+}
+
 class MemoryCheckpointerTest : public CheckpointerTest {
  protected:
   ~MemoryCheckpointerTest() override { fs::remove(memory()); }
