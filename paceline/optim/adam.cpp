@@ -15,15 +15,14 @@ void require_valid(const AdamOptions& options) {
         "adam: eps and weight_decay must not be negative");
 }
 
-AdamKernelArguments arguments(const Optimizer& optimizer, const AdamOptions& options) {
-  const double steps = static_cast<double>(optimizer.num_steps());
+AdamKernelArguments arguments(const AdamOptions& options, double learning_rate, std::int64_t step) {
+  const double steps = static_cast<double>(step);
   AdamKernelArguments result;
   result.beta1 = static_cast<float>(options.beta1);
   result.beta2 = static_cast<float>(options.beta2);
   result.one_minus_beta1 = static_cast<float>(1 - options.beta1);
   result.one_minus_beta2 = static_cast<float>(1 - options.beta2);
-  result.step_size =
-      static_cast<float>(optimizer.learning_rate() / (1 - std::pow(options.beta1, steps)));
+  result.step_size = static_cast<float>(learning_rate / (1 - std::pow(options.beta1, steps)));
   result.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, steps)));
   result.eps = static_cast<float>(options.eps);
   return result;
@@ -31,24 +30,24 @@ AdamKernelArguments arguments(const Optimizer& optimizer, const AdamOptions& opt
 
 }  // namespace
 
-Adam::Adam(std::vector<at::Tensor> parameters, const AdamOptions& options)
-    : Optimizer(std::move(parameters), options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
+Adam::Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+    : Optimizer(parameters, options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
   require_valid(options);
 }
 
 void Adam::update(const Slice& slice) const {
-  auto kernel = arguments(*this, options_);
+  auto kernel = arguments(options_, learning_rate(), slice.step);
   kernel.gradient_decay = static_cast<float>(options_.weight_decay);
   adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count);
 }
 
-AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamOptions& options)
-    : Optimizer(std::move(parameters), options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
+AdamW::AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+    : Optimizer(parameters, options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
   require_valid(options);
 }
 
 void AdamW::update(const Slice& slice) const {
-  auto kernel = arguments(*this, options_);
+  auto kernel = arguments(options_, learning_rate(), slice.step);
   kernel.parameter_scale = static_cast<float>(1 - learning_rate() * options_.weight_decay);
   adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count);
 }

@@ -20,7 +20,7 @@ struct AdamOptions {
 // Weight decay is added to the gradient.
 class Adam : public Optimizer {
  public:
-  Adam(std::vector<at::Tensor> parameters, const AdamOptions& options);
+  Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options);
   const char* name() const override { return "adam"; }
 
  private:
@@ -31,7 +31,7 @@ class Adam : public Optimizer {
 // Weight decay shrinks the parameter itself; torch's default is 0.01.
 class AdamW : public Optimizer {
  public:
-  AdamW(std::vector<at::Tensor> parameters, const AdamOptions& options);
+  AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options);
   const char* name() const override { return "adamw"; }
 
  private:

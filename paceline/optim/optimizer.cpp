@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
+#include <unordered_set>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -17,6 +19,7 @@ namespace {
 // Elements that one thread updates at a time.
 constexpr std::int64_t kGrain = 32768;
 constexpr std::size_t kMaxStates = 2;
+constexpr const char* kNumSteps = "num_steps";
 
 void require_fusable(const std::vector<at::Tensor>& parameters) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -28,16 +31,32 @@ void require_fusable(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+// Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
+std::vector<at::Tensor> without_repetitions(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> unique;
+  std::unordered_set<const void*> known;
+  for (const auto& tensor : tensors) {
+    if (known.insert(tensor.unsafeGetTensorImpl()).second) unique.push_back(tensor);
+  }
+  return unique;
+}
+
 }  // namespace
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, double learning_rate,
+Optimizer::Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
                      std::vector<std::string> state_names)
-    : parameters_(std::move(parameters)),
-      learning_rate_(learning_rate),
+    : parameters_(without_repetitions(parameters)),
       state_names_(std::move(state_names)),
-      layout_((require_fusable(parameters_), parameters_), 1) {
-  check(learning_rate_ >= 0, "the learning rate {} is negative", learning_rate_);
+      layout_((require_fusable(parameters_), parameters_), 1),
+      num_steps_(parameters_.size()) {
+  set_learning_rate(learning_rate);
   allocate_state();
+}
+
+void Optimizer::set_learning_rate(double learning_rate) {
+  check(std::isfinite(learning_rate) && learning_rate >= 0,
+        "the learning rate {} is not a number of at least 0", learning_rate);
+  learning_rate_ = learning_rate;
 }
 
 void Optimizer::allocate_state() {
@@ -47,7 +66,7 @@ void Optimizer::allocate_state() {
 }
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group) {
-  check(!group_ && num_steps_ == 0, "rank {}: an optimizer is sharded once, before its first step",
+  check(!group_ && !has_stepped(), "rank {}: an optimizer is sharded once, before its first step",
         group->rank());
   if (group->world_size() == 1) return;
   group_ = std::move(group);
@@ -62,10 +81,17 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group) {
   allocate_state();
 }
 
+bool Optimizer::has_stepped() const {
+  return std::any_of(num_steps_.begin(), num_steps_.end(), [](auto steps) { return steps > 0; });
+}
+
 void Optimizer::step() {
-  ++num_steps_;
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) update_own_elements(i);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].grad().defined()) continue;
+    ++num_steps_[i];
+    update_own_elements(i);
+  }
   if (group_) exchange_parts();
 }
 
@@ -80,7 +106,6 @@ void Optimizer::exchange_parts() {
 void Optimizer::update_own_elements(std::size_t parameter) {
   const auto& tensor = parameters_[parameter];
   at::Tensor gradient = tensor.grad();
-  if (!gradient.defined()) return;
   if (gradient.strides() != tensor.strides()) gradient = at::empty_like(tensor).copy_(gradient);
   const std::int64_t offset = layout_.offset(parameter) - own_begin();  // of element 0, in state_
   const std::int64_t first = std::max<std::int64_t>(0, -offset);
@@ -92,7 +117,7 @@ void Optimizer::update_own_elements(std::size_t parameter) {
     std::array<float*, kMaxStates> state{};
     for (std::size_t name = 0; name < state_.size(); ++name)
       state[name] = state_[name].data_ptr<float>() + offset + begin;
-    update({values + begin, gradients + begin, state.data(), end - begin});
+    update({values + begin, gradients + begin, state.data(), end - begin, num_steps_[parameter]});
   });
 }
 
@@ -113,13 +138,18 @@ NamedTensors Optimizer::state() const {
                        layout_.place(flat, i, parameters_[i]));
     }
   }
+  all.emplace_back(kNumSteps, at::tensor(num_steps_, at::kLong));
   return all;
 }
 
-void Optimizer::set_state(const NamedTensors& state, std::int64_t num_steps) {
-  check(state.size() == state_.size() * parameters_.size(),
-        "{}: {} state tensors were given for {} names of {} parameters", name(), state.size(),
-        state_.size(), parameters_.size());
+void Optimizer::set_state(const NamedTensors& state) {
+  check(state.size() == state_.size() * parameters_.size() + 1 && state.back().first == kNumSteps,
+        "{}: {} tensors were given as the state of {} parameters, which has {}", name(),
+        state.size(), parameters_.size(), state_.size() * parameters_.size() + 1);
+  const at::Tensor steps = state.back().second.to(at::kLong).contiguous();
+  check(steps.numel() == static_cast<std::int64_t>(num_steps_.size()),
+        "{}: {} step counts were given for {} parameters", name(), steps.numel(),
+        num_steps_.size());
   const at::NoGradGuard no_grad;
   auto given = state.begin();
   for (auto& own : state_) {
@@ -128,7 +158,7 @@ void Optimizer::set_state(const NamedTensors& state, std::int64_t num_steps) {
       layout_.place(flat, i, parameters_[i]).copy_(given->second);
     own.copy_(flat.narrow(0, own_begin(), layout_.part_count()));
   }
-  num_steps_ = num_steps;
+  std::copy_n(steps.data_ptr<std::int64_t>(), num_steps_.size(), num_steps_.begin());
 }
 
 std::size_t Optimizer::num_state_bytes() const {

@@ -47,17 +47,19 @@ class Optimizer {
   void zero_grad();
 
   double learning_rate() const { return learning_rate_; }
-  void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
+  // Error(kInvalid) unless it is finite and at least 0.
+  void set_learning_rate(double learning_rate);
+  // Each tensor once, also one that was given twice (tied weights).
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  std::int64_t num_steps() const { return num_steps_; }
 
   // "adam", "adamw" or "sgd".
   virtual const char* name() const = 0;
-  // The whole state, one tensor like each parameter per name: "exp_avg.3" is of parameter 3. The
-  // tensors may or may not be the optimizer's own.
+  // The whole state: one tensor like each parameter per name, "exp_avg.3" is of parameter 3, and
+  // "num_steps", how many steps each parameter has taken. The tensors may or may not be the
+  // optimizer's own. The learning rate is not in it.
   NamedTensors state() const;
-  // Requires: what state() gave, with other values, and the number of steps they were made in.
-  void set_state(const NamedTensors& state, std::int64_t num_steps);
+  // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
+  void set_state(const NamedTensors& state);
   // What this rank keeps.
   std::size_t num_state_bytes() const;
   // Seconds that steps have spent getting the other ranks' parts since the last call.
@@ -65,7 +67,7 @@ class Optimizer {
 
  protected:
   // `state_names`: one zeroed tensor like each parameter is kept per name.
-  Optimizer(std::vector<at::Tensor> parameters, double learning_rate,
+  Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
             std::vector<std::string> state_names);
 
   // One parameter's elements [0, count). state[i] belongs to state_names[i].
@@ -74,24 +76,26 @@ class Optimizer {
     const float* gradient;
     float* const* state;
     std::int64_t count;
+    std::int64_t step;  // of this parameter, from 1: a step without a gradient does not count
   };
   virtual void update(const Slice& slice) const = 0;
 
  private:
   std::int64_t own_begin() const { return group_ ? layout_.part_count() * group_->rank() : 0; }
   void allocate_state();
+  bool has_stepped() const;
   void update_own_elements(std::size_t parameter);
   void exchange_parts();
   at::Tensor whole(const at::Tensor& own) const;
 
   std::vector<at::Tensor> parameters_;
-  double learning_rate_;
+  double learning_rate_ = 0;
   std::vector<std::string> state_names_;
   FlatLayout layout_;
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
   at::Tensor flat_parameters_;           // when sharded
   std::vector<at::Tensor> state_;        // [name]: this rank's part of the layout
-  std::int64_t num_steps_ = 0;
+  std::vector<std::int64_t> num_steps_;  // [parameter]: those that had a gradient
   double exposed_seconds_ = 0;
 };
 

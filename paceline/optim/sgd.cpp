@@ -5,8 +5,8 @@
 
 namespace paceline::optim {
 
-Sgd::Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options)
-    : Optimizer(std::move(parameters), options.lr,
+Sgd::Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
+    : Optimizer(parameters, options.lr,
                 options.momentum > 0 ? std::vector<std::string>{"momentum_buffer"}
                                      : std::vector<std::string>{}),
       options_(options) {
@@ -20,8 +20,8 @@ void Sgd::update(const Slice& slice) const {
   SgdKernelArguments kernel;
   kernel.lr = static_cast<float>(learning_rate());
   kernel.momentum = static_cast<float>(options_.momentum);
-  // The first step takes the whole gradient as its momentum.
-  kernel.gradient_share = num_steps() == 1 ? 1.0f : static_cast<float>(1 - options_.dampening);
+  // A parameter's first step takes the whole gradient as its momentum.
+  kernel.gradient_share = slice.step == 1 ? 1.0f : static_cast<float>(1 - options_.dampening);
   kernel.weight_decay = static_cast<float>(options_.weight_decay);
   kernel.nesterov = options_.nesterov;
   sgd_kernel(kernel, slice.parameter, slice.gradient,

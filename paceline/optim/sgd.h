@@ -18,7 +18,7 @@ struct SgdOptions {
 
 class Sgd : public Optimizer {
  public:
-  Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options);
+  Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options);
   const char* name() const override { return "sgd"; }
 
  private:

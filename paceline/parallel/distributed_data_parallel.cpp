@@ -1,9 +1,26 @@
 #include "paceline/parallel/distributed_data_parallel.h"
 
+#include <algorithm>
+
 #include "paceline/core/check.h"
 #include "paceline/tensor/collectives.h"
 
 namespace paceline {
+namespace {
+
+// Each parameter once, under its first name.
+std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& item : module.named_parameters()) {
+    const bool is_known = std::any_of(parameters.begin(), parameters.end(), [&](const auto& known) {
+      return known.tensor.is_same(item.value());
+    });
+    if (!is_known) parameters.push_back({item.key(), item.value()});
+  }
+  return parameters;
+}
+
+}  // namespace
 
 DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
                                      std::shared_ptr<ProcessGroup> group,
@@ -12,11 +29,10 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       group_(std::move(group)),
       options_(options),
       buffers_(module_->buffers()) {
-  std::vector<NamedParameter> all;
+  const auto all = parameters_of(*module_);
   std::vector<NamedParameter> trained;
-  for (const auto& item : module_->named_parameters()) {
-    all.push_back({item.key(), item.value()});
-    if (item.value().requires_grad()) trained.push_back({item.key(), item.value()});
+  for (const auto& parameter : all) {
+    if (parameter.tensor.requires_grad()) trained.push_back(parameter);
   }
   check(!trained.empty(),
         "DistributedDataParallel: no parameter of the module requires a gradient");
@@ -40,8 +56,11 @@ void DataParallelState::broadcast_buffers() {
 }
 
 void DataParallelState::before_forward() {
-  if (options_.broadcast_buffers && reducer_->synchronizes() && torch::GradMode::is_enabled())
-    broadcast_buffers();
+  reducer_->before_forward();
+  if (!options_.broadcast_buffers) return;
+  const bool trains = torch::GradMode::is_enabled();
+  if (trains ? reducer_->synchronizes() : buffers_may_differ_) broadcast_buffers();
+  buffers_may_differ_ = trains;
 }
 
 }  // namespace paceline

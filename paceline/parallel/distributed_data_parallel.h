@@ -17,6 +17,11 @@
 //
 // A module in CUDA memory needs a group with a backend for it (cpu:paceline,cuda:nccl).
 //
+// After an exception in a backward pass, which leaves gradients that are partly averaged, the next
+// forward() drops them all. Go on with it where every rank had the exception and caught it. Where
+// only one had it, the others wait in their pass: let it end the process. A rank that goes on alone
+// gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
+//
 // Thread safety: none; one thread trains.
 
 #include <memory>
@@ -31,8 +36,10 @@ namespace paceline {
 
 struct DistributedDataParallelOptions {
   BucketLimits buckets;
-  bool broadcast_buffers =
-      true;  // rank 0's buffers to everybody before each synchronised forward pass
+  // Rank 0's buffers (BatchNorm's statistics) to everybody before each synchronised forward pass,
+  // and before the first one without gradients that follows: evaluation is with the same model on
+  // every rank. To evaluate on one rank alone, use module().
+  bool broadcast_buffers = true;
 };
 
 // What does not depend on the module's type.
@@ -52,6 +59,7 @@ class DataParallelState {
   const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
   const DistributedDataParallelOptions options_;
   std::vector<at::Tensor> buffers_;
+  bool buffers_may_differ_ = false;  // a pass since the last broadcast has used this rank's samples
   std::unique_ptr<Reducer> reducer_;
 };
 

@@ -19,16 +19,38 @@ namespace {
 
 class GradientHook : public torch::autograd::FunctionPostHook {
  public:
-  explicit GradientHook(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
+  explicit GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient)
+      : on_gradient_(std::move(on_gradient)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    on_gradient_();
+                                            const torch::autograd::variable_list& inputs) override {
+    on_gradient_(inputs.front());
     return outputs;
   }
 
  private:
-  const std::function<void()> on_gradient_;
+  const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
+
+// Whether `tensor` is in the memory of `other` and held in one place only.
+bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
+  return tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 &&
+         tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
+}
+
+// Whether only `.grad` refers to the gradient's memory once autograd has dropped `incoming`, which
+// it gave to the accumulator. Autograd makes an incoming tensor `.grad` when nobody else holds it,
+// but that tensor may be a view of what nodes that run later read, of a saved tensor, or of what
+// the user gave to backward(). Whoever holds the memory is counted in its storage; known are
+// `.grad`, `incoming`, and the tensor that `incoming` is a view of (a linear layer's weight gets a
+// transposed product).
+bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
+  std::size_t known = 1;
+  if (is_sole_alias(incoming, gradient)) {
+    ++known;
+    if (incoming.is_view() && is_sole_alias(incoming._base(), gradient)) ++known;
+  }
+  return gradient.storage().use_count() == known;
+}
 
 // The elements of `flat` from `offset` on, shaped like `tensor`. Not a view in autograd's sense:
 // optimizers detach gradients in place, which views refuse.
@@ -100,20 +122,20 @@ at::Tensor Reducer::make_flat(const BucketPlan& plan) const {
 void Reducer::add_hook(std::size_t index) {
   auto& parameter = parameters_[index];
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.named.tensor);
-  parameter.hook = parameter.accumulator->add_post_hook(
-      std::make_unique<GradientHook>([this, index] { on_gradient(index); }));
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>(
+      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
 }
 
-void Reducer::on_gradient(std::size_t index) {
+void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (!synchronize_) return;
   if (!in_backward_) begin_backward();
   auto& parameter = parameters_[index];
   check(!parameter.ready,
         "rank {}: parameter {} got two gradients in one backward pass; a parameter that is used in "
-        "several "
-        "backward passes at once is not supported",
+        "several backward passes at once is not supported. After a pass that an exception ended, "
+        "the next must begin with DistributedDataParallel's forward()",
         group_->rank(), parameter.named.name);
-  store_gradient(parameter);
+  store_gradient(parameter, incoming);
   parameter.ready = true;
   --buckets_[parameter.bucket].missing;
   launch_complete_buckets();
@@ -128,14 +150,15 @@ void Reducer::begin_backward() {
 }
 
 // A gradient that has accumulated in its place is there already.
-void Reducer::store_gradient(Parameter& parameter) const {
+void Reducer::store_gradient(Parameter& parameter, const at::Tensor& incoming) const {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
   const at::Tensor& tensor = parameter.named.tensor;
   at::Tensor& gradient = tensor.mutable_grad();
   if (!parameter.place.defined()) {
-    // Rank by rank in the same order of elements: in the parameter's.
-    if (gradient.strides() != tensor.strides())
+    // The sum is written while the pass goes on, and rank by rank in the same order of elements:
+    // the parameter's.
+    if (gradient.strides() != tensor.strides() || !has_memory_alone(gradient, incoming))
       gradient = at::empty_like(tensor.detach()).copy_(gradient);
   } else if (!gradient.is_alias_of(parameter.place)) {
     parameter.place.copy_(gradient);
@@ -160,11 +183,36 @@ void Reducer::end_backward() {
   in_backward_ = false;
   require_all_ready();
   const auto begin = std::chrono::steady_clock::now();
+  wait_for_buckets();
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Reducer::wait_for_buckets() {
   for (auto& bucket : buckets_) {
     if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
   }
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Reducer::before_forward() {
+  const bool within_backward = torch::autograd::get_current_graph_task_exec_info() != nullptr;
+  if (in_backward_ && !within_backward) forget_failed_pass();
+}
+
+void Reducer::forget_failed_pass() {
+  in_backward_ = false;
+  try {
+    wait_for_buckets();
+    // No bucket is like this call. A rank whose pass went on is thus told apart, also where its
+    // next bucket is as large as the one that begins the next pass here.
+    all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
+  } catch (const Error& error) {
+    fail(error.code(),
+         "rank {}: an exception had ended the last backward pass on this rank, and the ranks could "
+         "not go on together; it must have come on every rank, or end this one: {}",
+         group_->rank(), error.what());
+  }
+  for (const auto& parameter : parameters_) parameter.named.tensor.mutable_grad() = at::Tensor();
 }
 
 void Reducer::require_all_ready() {

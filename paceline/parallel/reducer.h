@@ -6,9 +6,10 @@
 // symmetric memory. When autograd has finished such a gradient, a hook copies it to its place and
 // makes `.grad` that place. A large gradient is reduced where autograd left it, if that needs no
 // copy (over sockets; on one host where tensors are symmetric, see SymmetricTensors); otherwise it
-// goes into a bucket too. When a bucket is complete and all earlier ones are under way, its
-// all-reduce, which averages, starts on the group's thread. At the end of the backward pass the
-// calling thread waits for all of them.
+// goes into a bucket too. Where anything else refers to that memory, which autograd may still read,
+// `.grad` becomes a copy of its own first. When a bucket is complete and all earlier ones are under
+// way, its all-reduce, which averages, starts on the group's thread. At the end of the backward
+// pass the calling thread waits for all of them.
 //
 // A parameter that got no gradient in a backward pass is an error at the end of that pass, on every
 // rank, with its name: no replica has taken a step yet. Parameters that a model does not always use
@@ -45,6 +46,14 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Before every forward pass. Nothing to do, unless an exception ended the backward pass before
+  // it: that pass is then forgotten once its buckets under way are there, and all gradients are
+  // dropped, because some are averages and some are not. Collective in that case, and all ranks
+  // must have come to it so: a rank whose own pass went on waits for gradients that no longer come,
+  // which is an Error on every rank, and the group is finished. Does nothing within a backward pass
+  // (recomputation).
+  void before_forward();
+
   // While false, backward passes only accumulate into `.grad`.
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
   bool synchronizes() const { return synchronize_; }
@@ -72,12 +81,14 @@ class Reducer {
   void make_bucket(BucketPlan plan);
   at::Tensor make_flat(const BucketPlan& plan) const;
   void add_hook(std::size_t index);
-  void on_gradient(std::size_t index);
+  void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
-  void store_gradient(Parameter& parameter) const;
+  void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
   at::Tensor content(const Bucket& bucket) const;
   void launch_complete_buckets();
   void end_backward();
+  void forget_failed_pass();
+  void wait_for_buckets();
   void require_all_ready();
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this

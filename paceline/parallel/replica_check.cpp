@@ -14,9 +14,10 @@ namespace {
 std::string describe(const NamedParameter& parameter) {
   const c10::Device device = parameter.tensor.device();
   return fmt::format(
-      "{} {} [{}] strides [{}]{}", parameter.name, c10::toString(parameter.tensor.scalar_type()),
+      "{} {} [{}] strides [{}]{}{}", parameter.name, c10::toString(parameter.tensor.scalar_type()),
       fmt::join(parameter.tensor.sizes(), ", "), fmt::join(parameter.tensor.strides(), ", "),
-      device.is_cpu() ? "" : " on " + c10::DeviceTypeName(device.type(), true));
+      device.is_cpu() ? "" : " on " + c10::DeviceTypeName(device.type(), true),
+      parameter.tensor.requires_grad() ? "" : " frozen");
 }
 
 std::vector<std::string> split_lines(const std::string& text) {

@@ -18,8 +18,8 @@ struct NamedParameter {
 };
 
 // Collective. Error(kInvalid), on every rank, that names the first parameter whose name, shape,
-// type or memory layout differs from rank 0's, with both sides, or says which rank has more or
-// fewer.
+// type, memory layout or need of a gradient differs from rank 0's, with both sides, or says which
+// rank has more or fewer.
 void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
 
 // The device of all `parameters`, of which there is one at least. Error(kInvalid) that names two on

@@ -40,6 +40,18 @@ Tensors tensors_of(const torch::nn::Module& module, const optim::NamedTensors& o
   return tensors;
 }
 
+// Collective: puts copies of rank 0's buffers in the place of this rank's. They are what a
+// checkpoint on the disk has, and what all ranks evaluate with (DistributedDataParallel).
+void take_buffers_of_rank_0(ProcessGroup& group, const torch::nn::Module& module,
+                            Tensors& tensors) {
+  const std::size_t first = module.named_parameters().size();
+  for (std::size_t i = first; i < first + module.named_buffers().size(); ++i) {
+    auto& tensor = tensors[i].second;
+    if (group.rank() != 0) tensor = tensor.clone();
+    broadcast(group, tensor, 0);
+  }
+}
+
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
 NamedTensor to_named(const std::string& name, const at::Tensor& contiguous) {
@@ -69,10 +81,17 @@ bool on_all(ProcessGroup& group, bool here) {
 }
 
 std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
-  return nlohmann::json{{"epoch", state.epoch},          {"step", state.step},
-                        {"consumed", state.consumed},    {"seed", state.seed},
-                        {"optimizer", optimizer.name()}, {"optimizer_steps", optimizer.num_steps()}}
+  return nlohmann::json{
+      {"epoch", state.epoch},          {"step", state.step},
+      {"consumed", state.consumed},    {"seed", state.seed},
+      {"optimizer", optimizer.name()}, {"learning_rate", optimizer.learning_rate()}}
       .dump();
+}
+
+void require_same_optimizer(const std::string& saved, const optim::Optimizer& optimizer) {
+  const auto name = nlohmann::json::parse(saved).at("optimizer").get<std::string>();
+  check(name == optimizer.name(), "the checkpoint was made with the optimizer {}, this run uses {}",
+        name, optimizer.name());
 }
 
 // Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
@@ -126,11 +145,13 @@ OwnedSnapshot snapshot_of(const ProcessGroup& group, const TrainingState& state,
   return owned;
 }
 
-// Fills the run's tensors. Returns the training state as text.
+// Fills the run's tensors, unless the checkpoint is another run's. Returns the training state as
+// text.
 std::string take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
-                      at::Tensor& random_states) {
+                      const optim::Optimizer& optimizer, at::Tensor& random_states) {
   const Snapshot& snapshot = loaded.snapshot;
   require_same_tensors(snapshot, tensors);
+  require_same_optimizer(snapshot.metadata.at("training_state"), optimizer);
   std::map<std::string, const NamedTensor*> by_name;
   for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
   const at::NoGradGuard no_grad;
@@ -235,7 +256,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
                                   const optim::Optimizer& optimizer) {
   check(has_memory_, "rank {}: this checkpointer was given no memory", group_->rank());
   const auto random_states = all_gather(*group_, random_generator().get_state());
-  const Tensors tensors = tensors_of(module, optimizer.state());
+  Tensors tensors = tensors_of(module, optimizer.state());
+  take_buffers_of_rank_0(*group_, module, tensors);
   bool kept = true;
   if (memory_) {
     const auto owned = snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
@@ -290,15 +312,14 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       const auto loaded = newest.in_memory ? memory_->load_newest() : load_from_disk(refused);
       std::int64_t& offered = newest.in_memory ? in_memory : on_disk;
       offered = loaded ? loaded->step : Newest::kNone;
-      return offered == newest.step ? take_over(*loaded, tensors, random_states) : std::string();
+      return offered == newest.step ? take_over(*loaded, tensors, optimizer, random_states)
+                                    : std::string();
     });
   }
   const auto json = nlohmann::json::parse(text);
-  check(json.at("optimizer") == optimizer.name(),
-        "the checkpoint was made with the optimizer {}, this run uses {}",
-        json.at("optimizer").get<std::string>(), optimizer.name());
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
-  optimizer.set_state(optimizer_state, json.at("optimizer_steps").get<std::int64_t>());
+  optimizer.set_state(optimizer_state);
+  optimizer.set_learning_rate(json.at("learning_rate").get<double>());
   restore_random_state(*group_, random_states, newest.rank);
   return RestoredRun{
       {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),

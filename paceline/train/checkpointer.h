@@ -1,8 +1,10 @@
 #pragma once
 
-// Saves and restores a whole training run: parameters, buffers, optimizer, position in the data,
-// and every rank's random state. A run that was interrupted and resumed ends with the same bits as
-// one that was not, given the same number of ranks.
+// Saves and restores a whole training run: parameters, buffers, optimizer with its learning rate,
+// position in the data, and every rank's random state. A run that was interrupted and resumed ends
+// with the same bits as one that was not, given the same number of ranks. Buffers that differ
+// (BatchNorm's statistics) are rank 0's: what all ranks evaluate and go on with
+// (DistributedDataParallel).
 //
 // On the disk rank 0 writes and reads (replicas are equal, a sharded optimizer's state is
 // gathered); the others get everything from it, so that only rank 0 needs the folder. The writing
@@ -64,9 +66,10 @@ class Checkpointer {
                       const optim::Optimizer& optimizer);
 
   // Collective. Restores the newest state, in place: from the memory of a host, or from the disk
-  // where that has a newer one that verifies; nothing when there is none at all. Error on every
-  // rank: kCorrupt when none verifies, kInvalid listing what differs when it is of another model or
-  // optimizer.
+  // where that has a newer one that verifies; nothing when there is none at all. The learning rate
+  // becomes the saved one: set another afterwards. Error on every rank, which leaves module and
+  // optimizer as they are: kCorrupt when none verifies, kInvalid listing what differs when it is of
+  // another model or optimizer.
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:

@@ -1,6 +1,8 @@
 // Every optimizer against LibTorch's own: the same start, the same gradients, 20 steps.
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -31,7 +33,10 @@ using MakeReference =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 using MakeFused = std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)>;
 
-void expect_same_steps(const MakeReference& make_reference, const MakeFused& make_fused) {
+// Parameter 1 gets its first gradient in step `first_late`; if that is late, it has none in step 12
+// either.
+void expect_same_steps(const MakeReference& make_reference, const MakeFused& make_fused,
+                       int first_late = 0) {
   auto expected = make_parameters();
   auto fused_parameters = make_parameters();
   const auto reference = make_reference(expected);
@@ -39,6 +44,8 @@ void expect_same_steps(const MakeReference& make_reference, const MakeFused& mak
   for (int step = 0; step < 20; ++step) {
     set_gradients(expected, step);
     set_gradients(fused_parameters, step);
+    if (step < first_late || (first_late > 0 && step == 12))
+      expected[1].mutable_grad() = fused_parameters[1].mutable_grad() = at::Tensor();
     reference->step();
     fused->step();
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -90,6 +97,49 @@ TEST(Optimizer, sgd_equals_torchs) {
   }
 }
 
+TEST(Optimizer, a_parameter_whose_gradients_come_later_is_in_its_own_first_step_then) {
+  expect_same_steps(
+      [](auto p) {
+        return std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions(1e-2));
+      },
+      [](auto p) { return std::make_unique<Adam>(p, AdamOptions{.lr = 1e-2}); }, 5);
+  expect_same_steps(
+      [](auto p) {
+        return std::make_unique<torch::optim::AdamW>(
+            p, torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
+      },
+      [](auto p) {
+        return std::make_unique<AdamW>(p, AdamOptions{.lr = 1e-2, .weight_decay = 0.1});
+      },
+      5);
+  expect_same_steps(
+      [](auto p) {
+        return std::make_unique<torch::optim::SGD>(
+            p, torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.5));
+      },
+      [](auto p) {
+        return std::make_unique<Sgd>(p, SgdOptions{.lr = 0.05, .momentum = 0.9, .dampening = 0.5});
+      },
+      5);
+}
+
+// Tied weights: LibTorch's parameters() lists them once a name, Python's once.
+TEST(Optimizer, a_tensor_that_is_given_twice_takes_one_step) {
+  auto expected = make_parameters();
+  torch::optim::Adam reference(expected, torch::optim::AdamOptions(1e-2));
+  auto tied = make_parameters();
+  Adam fused({tied[0], tied[1], tied[0], tied[2]}, {.lr = 1e-2});
+  EXPECT_EQ(fused.parameters().size(), 3u);
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(expected, step);
+    set_gradients(tied, step);
+    reference.step();
+    fused.step();
+  }
+  for (std::size_t i = 0; i < tied.size(); ++i)
+    EXPECT_TRUE(at::allclose(tied[i], expected[i], 1e-5, 2e-6)) << "parameter " << i;
+}
+
 TEST(Optimizer, restored_state_continues_bit_for_bit) {
   auto straight = make_parameters();
   Adam whole(straight, {.lr = 1e-2});
@@ -98,6 +148,7 @@ TEST(Optimizer, restored_state_continues_bit_for_bit) {
   for (int step = 0; step < 5; ++step) {
     set_gradients(straight, step);
     set_gradients(first, step);
+    if (step < 3) straight[1].mutable_grad() = first[1].mutable_grad() = at::Tensor();
     whole.step();
     before.step();
   }
@@ -106,10 +157,10 @@ TEST(Optimizer, restored_state_continues_bit_for_bit) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < second.size(); ++i) second[i].copy_(first[i]);
   const auto saved = before.state();
-  ASSERT_EQ(saved.size(), 6u);
+  ASSERT_EQ(saved.size(), 7u);
   EXPECT_EQ(saved[2].first, "exp_avg.2");
   EXPECT_TRUE(saved[2].second.is_contiguous(at::MemoryFormat::ChannelsLast));
-  after.set_state(saved, before.num_steps());
+  after.set_state(saved);
   set_gradients(straight, 5);
   set_gradients(second, 5);
   whole.step();
@@ -132,6 +183,10 @@ TEST(Optimizer, a_parameter_without_a_gradient_stays) {
 TEST(Optimizer, bad_options_are_refused) {
   EXPECT_THROW(Adam(make_parameters(), {.beta1 = 1.0}), Error);
   EXPECT_THROW(Adam(make_parameters(), {.lr = -1}), Error);
+  Adam adam(make_parameters(), {.lr = 0.5});
+  for (const double rate : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+    EXPECT_THROW(adam.set_learning_rate(rate), Error) << rate;
+  EXPECT_EQ(adam.learning_rate(), 0.5);
   EXPECT_THROW(Sgd(make_parameters(), {.momentum = 0, .nesterov = true}), Error);
   EXPECT_THROW(Sgd({torch::zeros({2}, at::kDouble)}, {}), Error);
 }

@@ -146,6 +146,40 @@ TEST(DistributedDataParallel, buffers_follow_rank_0) {
   });
 }
 
+// Batch statistics differ until a forward pass begins with rank 0's; evaluation must, too.
+TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(0), shared);
+    const auto train = [&](int seed) {
+      model->train();
+      model.forward(batch(seed + group.rank(), 8)).sum().backward();
+    };
+    const auto evaluate = [&] {
+      const at::NoGradGuard no_grad;
+      const auto own = model->norm->running_mean.clone();
+      model->eval();
+      model.forward(batch(0, 1));
+      const auto means = all_gather(group, model->norm->running_mean);
+      EXPECT_TRUE(at::equal(means[0], means[1]));
+      if (group.rank() == 0) {
+        EXPECT_TRUE(at::equal(means[0], own));
+        model.forward(batch(0, 1));  // nothing is communicated: the others need not come
+      }
+    };
+    train(0);
+    evaluate();
+    train(2);
+    {
+      const auto paused = model.no_sync();
+      train(4);
+    }
+    evaluate();
+    model->zero_grad();
+    train(6);
+  });
+}
+
 struct Unused : torch::nn::Module {
   Unused() {
     used = register_module("used", torch::nn::Linear(8, 4));
@@ -206,6 +240,76 @@ TEST(DistributedDataParallel, frozen_parameters_are_shared_but_not_reduced) {
   });
 }
 
+// Its backward pass throws where `fails`.
+struct Breaking : torch::autograd::Function<Breaking> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            bool fails) {
+    context->saved_data["fails"] = fails;
+    return input.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    if (context->saved_data["fails"].toBool()) throw std::runtime_error("broken on purpose");
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+// Two buckets of the same size, the second of which a pass that fails never reaches.
+struct Fragile : torch::nn::Module {
+  Fragile() {
+    first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(8, 8).bias(false)));
+    second =
+        register_module("second", torch::nn::Linear(torch::nn::LinearOptions(8, 8).bias(false)));
+  }
+  at::Tensor forward(const at::Tensor& input, bool fails) {
+    return second(Breaking::apply(torch::relu(first(input)), fails));
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+TEST(DistributedDataParallel, other_frozen_parameters_are_an_error_that_names_the_first) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    auto module = make_module<Fragile>(0);
+    (group.rank() == 0 ? module->first : module->second)->weight.set_requires_grad(false);
+    DistributedDataParallel model(module, shared);
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
+    EXPECT_NE(std::string(result.error->what()).find("first.weight"), std::string::npos)
+        << result.error->what();
+    EXPECT_NE(std::string(result.error->what()).find("frozen"), std::string::npos)
+        << result.error->what();
+  }
+}
+
+// One weight under two names.
+struct Tied : torch::nn::Module {
+  Tied() {
+    encode = register_parameter("encode", at::full({8, 8}, 0.5));
+    register_parameter("decode", encode);
+    bias = register_parameter("bias", at::zeros({8}));
+  }
+  at::Tensor forward(const at::Tensor& input) { return input.mm(encode).mm(encode.t()) + bias; }
+  at::Tensor encode, bias;
+};
+
+TEST(DistributedDataParallel, a_parameter_with_two_names_is_reduced_once) {
+  std::vector<at::Tensor> parts = {batch(0, 4), batch(1, 4)};
+  Tied whole;
+  whole.forward(at::cat(parts)).square().mean().backward();
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Tied>(0), shared,
+                                  {.buckets = {.first_bytes = 1, .cap_bytes = 1}});
+    EXPECT_EQ(model.reducer().num_buckets(), 2u);
+    model.forward(parts[static_cast<std::size_t>(group.rank())]).square().mean().backward();
+    EXPECT_TRUE(at::allclose(model->encode.grad(), whole.encode.grad(), 1e-4, 1e-6));
+    EXPECT_TRUE(at::allclose(model->bias.grad(), whole.bias.grad(), 1e-4, 1e-6));
+  });
+}
+
 TEST(DistributedDataParallel, channels_last_parameters_keep_their_layout) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
@@ -220,6 +324,51 @@ TEST(DistributedDataParallel, channels_last_parameters_keep_their_layout) {
     EXPECT_EQ(weight.grad().strides(), weight.strides());
     EXPECT_FLOAT_EQ(weight.grad().flatten()[0].item<float>(), 2 * 16 * 1.5f);
   });
+}
+
+TEST(DistributedDataParallel, a_backward_pass_that_failed_everywhere_can_be_followed_by_another) {
+  for (const int world : {1, 2}) {
+    const auto whole = make_module<Fragile>(0);
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < world; ++rank) parts.push_back(batch(rank, 16));
+    whole->forward(at::cat(parts), false).square().mean().backward();
+    run_ranks_ok(world, [&](ProcessGroup& group) {
+      const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+      DistributedDataParallel model(make_module<Fragile>(0), shared, kSmallBuckets);
+      ASSERT_EQ(model.reducer().num_buckets(), 2u);
+      const auto& part = parts[static_cast<std::size_t>(group.rank())];
+      for (int round = 0; round < 2; ++round) {
+        EXPECT_THROW(model.forward(part, true).square().mean().backward(), std::runtime_error);
+        model.forward(part, false).square().mean().backward();
+        for (std::size_t i = 0; i < 2; ++i) {
+          EXPECT_TRUE(at::allclose(model->parameters()[i].grad(), whole->parameters()[i].grad(),
+                                   1e-4, 1e-6));
+        }
+        model->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(DistributedDataParallel, a_backward_pass_that_failed_on_one_rank_only_is_an_error_on_all) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Fragile>(0), shared, kSmallBuckets);
+    if (group.rank() == 0) {
+      EXPECT_THROW(model.forward(batch(0, 4), true).sum().backward(), std::runtime_error);
+    }
+    model.forward(batch(0, 4), false).sum().backward();
+    ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_TRUE(result.error->code() == ErrorCode::kInvalid ||
+                result.error->code() == ErrorCode::kAborted)
+        << result.error->what();
+  }
+  EXPECT_NE(std::string(results[0].error->what()).find("ended the last backward pass"),
+            std::string::npos)
+      << results[0].error->what();
 }
 
 }  // namespace

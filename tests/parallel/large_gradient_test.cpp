@@ -1,6 +1,9 @@
 // Gradients that are reduced where autograd left them: over sockets always, on one host when
 // tensors are symmetric.
 
+#include <chrono>
+#include <thread>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +16,8 @@
 
 namespace paceline {
 namespace {
+
+using harness::run_process_ranks;
 
 // One gradient of 640 KB, three small ones.
 struct Wide : torch::nn::Module {
@@ -73,7 +78,7 @@ std::string train(ProcessGroup& group) {
 }
 
 TEST(LargeGradient, is_averaged_where_it_lies_in_symmetric_tensors) {
-  for (const auto& result : harness::run_process_ranks(2, [](ProcessGroup& group) {
+  for (const auto& result : run_process_ranks(2, [](ProcessGroup& group) {
          const SymmetricTensors symmetric(group);
          return train(group);
        })) {
@@ -82,15 +87,130 @@ TEST(LargeGradient, is_averaged_where_it_lies_in_symmetric_tensors) {
 }
 
 TEST(LargeGradient, is_averaged_where_it_lies_over_sockets) {
-  for (const auto& result :
-       harness::run_process_ranks(2, train, {.transport = TransportKind::kTcp})) {
+  for (const auto& result : run_process_ranks(2, train, {.transport = TransportKind::kTcp})) {
     EXPECT_EQ(result.report, "right, 2 buckets");
   }
 }
 
 TEST(LargeGradient, takes_a_bucket_where_its_memory_is_not_shared) {
-  for (const auto& result : harness::run_process_ranks(2, train))
+  for (const auto& result : run_process_ranks(2, train))
     EXPECT_EQ(result.report, "right, 1 buckets");
+}
+
+// Passes its gradient on, a copy of it, when the all-reduce of a gradient that came before has had
+// time to end.
+struct Late : torch::autograd::Function<Late> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
+    return input.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return {gradients[0].clone()};
+  }
+};
+
+// A learned map is added to the body's output through a view, so that its gradient is a view of the
+// gradient that the body still needs. It comes first.
+struct AddedMap : torch::nn::Module {
+  AddedMap() {
+    body = register_parameter("body", at::full({400, 400}, 0.5));
+    map = register_parameter("map", at::full({400, 400}, 0.25));
+  }
+  at::Tensor forward(const at::Tensor& input) {
+    // Autograd goes through what was made last first: the map.
+    const at::Tensor output = Late::apply(body * input).unsqueeze(0);
+    return output + map.unsqueeze(0);
+  }
+  at::Tensor body, map;
+};
+
+// Rank r's input is r + 1, its loss (body x input + map)^2 / 2.
+std::string train_added_map(ProcessGroup& group) {
+  const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
+  DistributedDataParallel model(std::make_shared<AddedMap>(), shared);
+  EXPECT_EQ(model.reducer().num_buckets(), 2u);
+  for (const bool accumulates : {false, true}) {
+    const auto loss = model.forward(at::full({400, 400}, group.rank() + 1.0)).square().sum() / 2;
+    loss.backward();
+    // The outputs are 0.75 and 1.25; accumulated gradients are averages already.
+    const double scale = accumulates ? 2 : 1;
+    EXPECT_TRUE(at::allclose(model->map.grad(), at::full({400, 400}, scale * 1.0)));
+    EXPECT_TRUE(
+        at::allclose(model->body.grad(), at::full({400, 400}, scale * (0.75 + 2 * 1.25) / 2)));
+  }
+  return "done";
+}
+
+TEST(LargeGradient, that_is_a_view_of_one_still_needed_is_copied_first) {
+  for (const auto& result : run_process_ranks(2, [](ProcessGroup& group) {
+         const SymmetricTensors symmetric(group);
+         return train_added_map(group);
+       })) {
+    EXPECT_EQ(result.exit_code, 0) << result.report;
+  }
+  for (const auto& result :
+       run_process_ranks(2, train_added_map, {.transport = TransportKind::kTcp})) {
+    EXPECT_EQ(result.exit_code, 0) << result.report;
+  }
+}
+
+// The tensor given to backward() is the user's.
+TEST(LargeGradient, of_what_the_user_gave_leaves_that_alone) {
+  for (const auto& result : run_process_ranks(
+           2,
+           [](ProcessGroup& group) {
+             const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
+             DistributedDataParallel model(std::make_shared<AddedMap>(), shared);
+             const auto given = at::full({1, 400, 400}, group.rank() + 1.0);
+             model.forward(at::ones({400, 400})).backward(given);
+             EXPECT_TRUE(at::equal(given, at::full({1, 400, 400}, group.rank() + 1.0)));
+             EXPECT_TRUE(at::equal(model->map.grad(), at::full({400, 400}, 1.5)));
+             return std::string("done");
+           },
+           {.transport = TransportKind::kTcp})) {
+    EXPECT_EQ(result.exit_code, 0) << result.report;
+  }
+}
+
+// Linear layers' and convolutions' gradients are reduced where autograd made them.
+struct Common : torch::nn::Module {
+  Common() {
+    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(256, 64, 3)));
+    flat = register_module("flat", torch::nn::Linear(64, 4096));
+    rows = register_module("rows", torch::nn::Linear(512, 512));
+  }
+  at::Tensor forward(const at::Tensor& images) {
+    return rows(torch::relu(flat(conv(images).flatten(1))).view({-1, 8, 512}));
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::Linear flat{nullptr}, rows{nullptr};
+};
+
+TEST(LargeGradient, that_nothing_else_refers_to_is_not_copied) {
+  for (const auto& result :
+       run_process_ranks(2,
+                         [](ProcessGroup& group) {
+                           const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
+                           DistributedDataParallel model(std::make_shared<Common>(), shared);
+                           std::vector<at::Tensor> large;
+                           for (const auto& parameter : model->parameters()) {
+                             if (parameter.dim() > 1) large.push_back(parameter);
+                           }
+                           std::vector<const void*> made(large.size());
+                           for (std::size_t i = 0; i < large.size(); ++i) {
+                             large[i].register_hook([&made, i](const at::Tensor& gradient) {
+                               made[i] = gradient.data_ptr();
+                             });
+                           }
+                           model.forward(at::ones({4, 256, 3, 3})).square().mean().backward();
+                           for (std::size_t i = 0; i < large.size(); ++i)
+                             EXPECT_EQ(large[i].grad().data_ptr(), made[i]) << "parameter " << i;
+                           return std::string("done");
+                         },
+                         {.transport = TransportKind::kTcp})) {
+    EXPECT_EQ(result.exit_code, 0) << result.report;
+  }
 }
 
 }  // namespace

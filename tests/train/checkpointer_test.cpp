@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "paceline/tensor/collectives.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/train/small_run.h"
 
@@ -120,6 +122,49 @@ TEST_F(CheckpointerTest,
   }
 }
 
+TEST_F(CheckpointerTest, the_learning_rate_is_part_of_the_run) {
+  const auto straight = on_two_ranks([](SmallRun& run, Checkpointer&) {
+    run.train({.epochs = 3, .max_steps = 8});
+    run.optimizer.set_learning_rate(1.0 / 300);
+    run.train({.epochs = 3});
+    return bits(run);
+  });
+  on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    run.train({.epochs = 3, .max_steps = 8});
+    run.optimizer.set_learning_rate(1.0 / 300);
+    EXPECT_TRUE(checkpointer.save(run.state, run.model.module(), run.optimizer));
+    return std::string();
+  });
+  const auto resumed = on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    run.state = checkpointer.restore(run.model.module(), run.optimizer)->state;
+    EXPECT_EQ(run.optimizer.learning_rate(), 1.0 / 300);
+    run.train({.epochs = 3});
+    return bits(run);
+  });
+  EXPECT_EQ(resumed, straight);
+}
+
+TEST_F(CheckpointerTest, a_checkpoint_of_another_optimizer_is_refused_and_changes_nothing) {
+  on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    checkpointer.save(run.state, run.model.module(), run.optimizer);
+    return std::string();
+  });
+  EXPECT_EQ(on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+              run.train({.epochs = 1, .max_steps = 2});
+              const auto before = bits(run);
+              optim::AdamW other(run.model->parameters(), {.lr = 0.5});
+              try {
+                checkpointer.restore(run.model.module(), other);
+                return std::string("taken");
+              } catch (const Error& error) {
+                EXPECT_EQ(error.code(), ErrorCode::kInvalid) << error.what();
+              }
+              EXPECT_EQ(other.learning_rate(), 0.5);
+              return std::string(bits(run) == before ? "refused" : "changed");
+            }),
+            "refused|refused");
+}
+
 class MemoryCheckpointerTest : public CheckpointerTest {
  protected:
   ~MemoryCheckpointerTest() override { fs::remove(memory()); }
@@ -187,6 +232,25 @@ TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bi
     return bits(run);
   });
   EXPECT_EQ(resumed, straight);
+}
+
+// Here the rank that keeps the host's state is rank 1 of the group.
+TEST_F(MemoryCheckpointerTest, every_host_keeps_rank_0s_buffers) {
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& world) {
+    SmallRun run(world.split(0, -world.rank()));
+    Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+    run.train({.epochs = 1, .max_steps = 2});
+    const at::Tensor mean = run.model->norm->running_mean;
+    const auto means = all_gather(*run.group, mean);
+    EXPECT_FALSE(at::equal(means[0], means[1]));
+    EXPECT_TRUE(checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer));
+    EXPECT_TRUE(at::equal(mean, means[static_cast<std::size_t>(run.group->rank())]));
+    const auto found = checkpointer.restore(run.model.module(), run.optimizer);
+    EXPECT_TRUE(found && found->from_memory);
+    EXPECT_TRUE(at::equal(mean, means[0]));
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
 TEST_F(MemoryCheckpointerTest, the_newest_of_memory_and_disk_is_chosen_on_all_ranks) {
