@@ -148,12 +148,12 @@ TEST_F(CoordinatorHosts, agents_have_their_time_again_after_a_standstill_of_the_
   turn_for(100ms);
   std::this_thread::sleep_for(1s);
   host_->tend();
-  loop.turn(Deadline::after({}));
+  loop.turn(Deadline::after(std::chrono::milliseconds(0)));
   EXPECT_EQ(link->lost(), "");
   for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {
     ASSERT_FALSE(deadline.expired());
     turn_for(100ms);
-    loop.turn(Deadline::after({}));
+    loop.turn(Deadline::after(std::chrono::milliseconds(0)));
   }
 }
 
