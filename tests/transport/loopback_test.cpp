@@ -215,7 +215,7 @@ TEST_F(LoopbackTest, a_rank_that_does_not_come_is_named_and_the_others_hear_of_i
   auto first = options(0, 3), second = options(1, 3);
   for (auto* fetching : {&first, &second}) {
     fetching->timeout = 300ms;
-    fetching->fetch = [this](int peer) {
+    fetching->fetch = [this](int peer, auto) {
       // It has published its address and then comes no more.
       return store_.get(peer == 2 ? "0" : std::to_string(peer), 10s);
     };
