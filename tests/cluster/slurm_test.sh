@@ -38,17 +38,17 @@ number() { grep -oE '[0-9]+$'; }
 # The binary itself under srun.
 (umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >secret)
 export PACELINE_LOG_LEVEL=info  # each rank says of how many it is one
-expect binary_under_srun 0 'rank 0 of 4, .*waiting' env PACELINE_SECRET_FILE="$work/secret" srun -N2 -n4 "$rank" ends
-expect two_steps_of_a_job_at_once 0 'rank 0 of 2, .*waiting.*rank 0 of 2, .*waiting' salloc -Q -N2 -n4 sh -c "
+expect binary_under_srun 0 'rank 0 of 4, ' env PACELINE_SECRET_FILE="$work/secret" srun -N2 -n4 "$rank" ends
+expect two_steps_of_a_job_at_once 0 'rank 0 of 2, .*rank 0 of 2, ' salloc -Q -N2 -n4 sh -c "
   export PACELINE_SECRET_FILE=$work/secret
   srun --exact -N2 -n2 $rank ends >first 2>&1 & srun --exact -N2 -n2 $rank ends >second 2>&1
   wait && cat first second"
-expect binary_at_an_address 0 'rank 0 of 4, .*waiting' env PACELINE_SECRET_FILE="$work/secret" MASTER_ADDR=10.98.0.1 \
+expect binary_at_an_address 0 'rank 0 of 4, ' env PACELINE_SECRET_FILE="$work/secret" MASTER_ADDR=10.98.0.1 \
   MASTER_PORT=29871 srun -N2 -n4 "$rank" ends
 expect a_secret_is_missing 5 'needs a secret that all its hosts share' srun -Q -N2 -n2 "$rank" ends
 # On one host nothing needs to be said; whatever SLURM calls the job ("interactive", "bash").
-expect binary_under_salloc_and_srun 0 'rank 0 of 2, .*waiting' salloc -Q -N1 -n2 srun "$rank" ends
-expect binary_in_a_shell_under_srun 0 'rank 0 of 2, .*waiting' srun -N1 -n2 bash -c "$rank ends"
+expect binary_under_salloc_and_srun 0 'rank 0 of 2, ' salloc -Q -N1 -n2 srun "$rank" ends
+expect binary_in_a_shell_under_srun 0 'rank 0 of 2, ' srun -N1 -n2 bash -c "$rank ends"
 expect a_step_is_forgotten 5 'SLURM_NTASKS=2 but .*Prepend srun' salloc -Q -N1 -n2 "$rank" ends
 unset PACELINE_LOG_LEVEL
 
