@@ -52,8 +52,9 @@ Options parse_options(int argc, char** argv) {
                        "paceline, gloo, mpi (under mpirun), oneccl; default: PACELINE_BACKEND");
 
   auto* output = app.add_option_group("Output");
-  auto* directory = output->add_option("--checkpoint-dir", options.checkpoint_dir,
-                                       "save checkpoints into this folder");
+  auto* directory = output->add_option(
+      "--checkpoint-dir", options.checkpoint_dir,
+      "save checkpoints into this folder, which has none yet unless --resume is given");
   output
       ->add_option("--checkpoint-every", options.checkpoint_every,
                    "steps; 0: at the end of each epoch")

@@ -40,12 +40,11 @@ class TrainingRun {
         progress_(num_steps(), group_->world_size(), !is_first()),
         times_(group_->timeline()) {
     optimizer_->shard(group_);
-    if (!options.checkpoint_dir.empty()) prepare_checkpoints();
     if (!options.metrics.empty() && is_first()) metrics_ = paceline::MetricsLog(options.metrics);
     if (!options.tensorboard.empty() && is_first()) {
       scalars_ = paceline::TensorBoardLog(options.tensorboard);
     }
-    if (options.resume || is_restart()) resume();
+    if (!options.checkpoint_dir.empty()) begin_checkpoints();
   }
 
   // False when it ended early because all ranks were asked to stop; the state is saved then.
@@ -91,25 +90,20 @@ class TrainingRun {
     return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
   }
 
-  // The launcher started the job again after a failure.
-  bool is_restart() const {
-    return checkpointer_ && group_->launch_environment().restart_count > 0;
-  }
-
-  void prepare_checkpoints() {
+  void begin_checkpoints() {
     const bool in_memory = options_.memory_checkpoint_every > 0;
     checkpointer_.emplace(
         group_, options_.checkpoint_dir,
         train::CheckpointerOptions{.memory = in_memory ? train::memory_path() : std::string()});
     stop_.emplace(paceline::AgreedStopOptions{.file = options_.stop_file});
-  }
-
-  void resume() {
-    const auto restored = checkpointer_->restore(model_.module(), *optimizer_);
-    if (restored) state_ = restored->state;
-    progress_.note(restored ? fmt::format("  resumed at step {}{}", state_.step,
-                                          restored->from_memory ? ", from memory" : "")
-                            : "  no checkpoint yet; from the beginning");
+    const auto restored = checkpointer_->begin(model_.module(), *optimizer_, options_.resume);
+    if (restored) {
+      state_ = restored->state;
+      progress_.note(fmt::format("  resumed at step {}{}", state_.step,
+                                 restored->from_memory ? ", from memory" : ""));
+    } else if (options_.resume || group_->launch_environment().restart_count > 0) {
+      progress_.note("  no checkpoint yet; from the beginning");
+    }
   }
 
   void stop() {

@@ -103,6 +103,17 @@ std::optional<MemoryCheckpoint::Seal> MemoryCheckpoint::seal_of(int slot) const 
   return seal.is_whole() ? std::optional(seal) : std::nullopt;
 }
 
+void MemoryCheckpoint::break_seal(int slot) {
+  const Seal broken{.magic = {}};
+  write_at(file_.get(), place_of(slot), std::as_bytes(std::span(&broken, 1)), path_);
+}
+
+void MemoryCheckpoint::forget() {
+  for (int slot = 0; slot < kNumSlots; ++slot) {
+    if (seal_of(slot)) break_seal(slot);
+  }
+}
+
 void MemoryCheckpoint::save(std::int64_t step, int generation, const Snapshot& snapshot) {
   check(step >= 0, "memory checkpoint {}: step {} is negative", path_, step);
   const auto layout = plan_safetensors(snapshot.tensors, snapshot.metadata);
@@ -110,8 +121,7 @@ void MemoryCheckpoint::save(std::int64_t step, int generation, const Snapshot& s
   const auto number = [&](int slot) { return seals[slot] ? seals[slot]->number : 0; };
   const int slot = number(0) <= number(1) ? 0 : 1;
 
-  const Seal broken{.magic = {}};
-  write_at(file_.get(), place_of(slot), std::as_bytes(std::span(&broken, 1)), path_);
+  break_seal(slot);
   Seal seal;
   seal.generation = static_cast<std::uint32_t>(generation);
   seal.number = std::max(number(0), number(1)) + 1;

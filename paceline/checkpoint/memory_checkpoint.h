@@ -38,11 +38,15 @@ class MemoryCheckpoint {
   // Its step, without reading it all; a load may still find it damaged and give the one before.
   std::optional<std::int64_t> newest_step() const;
 
+  // What it holds is of no value any more. Error(kSystem) when that cannot be written.
+  void forget();
+
   const std::string& path() const { return path_; }
 
  private:
   struct Seal;
   std::optional<Seal> seal_of(int slot) const;
+  void break_seal(int slot);
   std::optional<LoadedCheckpoint> read(int slot, const Seal& seal) const;
 
   const std::string path_;

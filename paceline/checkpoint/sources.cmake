@@ -6,6 +6,7 @@ set(SOURCES
   manifest.cpp
   memory_checkpoint.cpp
   plain_file.cpp
+  run_mark.cpp
   safetensors.cpp
   strict_json.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH)

@@ -16,6 +16,7 @@
 #include "paceline/collectives/text.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/secret.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/tensor_view.h"
 
@@ -23,6 +24,7 @@ namespace paceline::train {
 namespace {
 
 constexpr std::chrono::minutes kLongestLock{2};
+constexpr std::size_t kRunIdBytes = 8;
 constexpr const char* kRandomStates = "random_states";  // one row a rank
 
 using Tensors = optim::NamedTensors;
@@ -195,6 +197,41 @@ Newest find_newest(ProcessGroup& group, std::int64_t in_memory, std::int64_t on_
   return newest;
 }
 
+// --- Whose state it is ---
+
+constexpr const char* kRun = "run";  // of a snapshot in memory; a directory has its mark
+constexpr const char* kJob = "job";
+
+void add_mark(const RunMark& mark, std::map<std::string, std::string>& metadata) {
+  if (mark.run.empty()) return;
+  metadata[kRun] = mark.run;
+  if (mark.job) metadata[kJob] = *mark.job;
+}
+
+std::optional<RunMark> mark_in(const std::map<std::string, std::string>& metadata) {
+  const auto run = metadata.find(kRun);
+  if (run == metadata.end()) return std::nullopt;
+  const auto job = metadata.find(kJob);
+  return RunMark{run->second, job == metadata.end() ? std::nullopt : std::optional(job->second)};
+}
+
+nlohmann::json to_json(const FoundState& state) {
+  nlohmann::json json = nlohmann::json::object();
+  if (state.step) json["step"] = *state.step;
+  if (state.mark) json[kRun] = state.mark->run;
+  if (state.mark && state.mark->job) json[kJob] = *state.mark->job;
+  return json;
+}
+
+FoundState to_found(const nlohmann::json& json) {
+  FoundState state;
+  if (json.contains("step")) state.step = json["step"].get<std::int64_t>();
+  if (!json.contains(kRun)) return state;
+  state.mark = RunMark{.run = json[kRun], .job = {}};
+  if (json.contains(kJob)) state.mark->job = json[kJob].get<std::string>();
+  return state;
+}
+
 // After a restart, the older generation's writer may be on a host that is gone, with the lock. The
 // others wait for rank 0 meanwhile.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
@@ -214,7 +251,7 @@ std::string memory_path() {
 
 Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
                            const CheckpointerOptions& options)
-    : group_(std::move(group)), has_memory_(!options.memory.empty()) {
+    : group_(std::move(group)), path_(path), has_memory_(!options.memory.empty()) {
   on_rank(0, *group_, [&] {
     directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep,
                                                         .lock_timeout = lock_timeout(*group_)});
@@ -233,6 +270,71 @@ void Checkpointer::open_memory(const std::string& path) {
     problem = error.what();
   }
   for (const std::string& text : all_gather_text(*group_, problem)) check(text.empty(), "{}", text);
+}
+
+// Collective.
+FoundStates Checkpointer::find_states() const {
+  FoundState on_disk, in_memory;
+  if (directory_) {
+    const auto newest = newest_on_disk();
+    if (newest != Newest::kNone) on_disk.step = newest;
+    on_disk.mark = read_run_mark(directory_->path());
+  }
+  if (const auto loaded = memory_ ? memory_->load_newest() : std::nullopt) {
+    in_memory = {loaded->step, mark_in(loaded->snapshot.metadata)};
+  }
+  const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
+  FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
+  for (const std::string& text : all_gather_text(*group_, mine.dump())) {
+    const auto theirs = nlohmann::json::parse(text);
+    if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
+    found.in_memory.push_back(to_found(theirs[1]));
+  }
+  return found;
+}
+
+// A first start that was refused: the job of this name that is marked there is an older one, and
+// the launcher's restarts of this one must not take its checkpoints for theirs.
+void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
+  const auto& mark = found.on_disk.mark;
+  if (!directory_ || start.restarted || !mark || mark->job != start.job) return;
+  try {
+    write_run_mark(directory_->path(), {.run = mark->run, .job = {}});
+  } catch (const Error& error) {
+    log::error(error.what());
+  }
+}
+
+// Collective.
+void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found) {
+  for (const int rank : own.stale_memory) {
+    if (rank != group_->rank()) continue;
+    log::warning(fmt::format("{}: the state of another run, of step {}; not used", memory_->path(),
+                             *found.in_memory[static_cast<std::size_t>(rank)].step));
+    memory_->forget();
+  }
+  mark_.job = start.job;
+  mark_.run = on_rank(0, *group_, [&] {
+    const RunMark mark{own.run.empty() ? random_hex(kRunIdBytes) : own.run, start.job};
+    if (mark != found.on_disk.mark) write_run_mark(directory_->path(), mark);
+    return mark.run;
+  });
+}
+
+std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
+                                               optim::Optimizer& optimizer, bool resume) {
+  const auto& environment = group_->launch_environment();
+  const JobStart start{
+      .job = environment.job_id, .restarted = environment.restart_count > 0, .resume = resume};
+  const FoundStates found = find_states();
+  try {
+    take_run(start, find_ownership(start, found), found);
+  } catch (const Error&) {
+    disown(start, found);
+    throw;
+  }
+  if (!start.resume && !start.restarted) return std::nullopt;
+  return restore(module, optimizer);
 }
 
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
@@ -260,7 +362,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
   take_buffers_of_rank_0(*group_, module, tensors);
   bool kept = true;
   if (memory_) {
-    const auto owned = snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
+    auto owned = snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
+    add_mark(mark_, owned.snapshot.metadata);
     try {
       memory_->save(state.step, group_->launch_environment().restart_count, owned.snapshot);
     } catch (const Error& error) {

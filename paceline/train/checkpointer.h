@@ -11,6 +11,8 @@
 // itself happens in the background. In memory one rank of every host keeps the whole state, so that
 // the loss of a host leaves it on all others.
 //
+// A training begins with begin(), which sees to it that the state it goes on with is its own.
+//
 // Thread safety: none.
 
 #include <memory>
@@ -24,6 +26,7 @@
 #include "paceline/checkpoint/memory_checkpoint.h"
 #include "paceline/collectives/process_group.h"
 #include "paceline/optim/optimizer.h"
+#include "paceline/train/run_ownership.h"
 #include "paceline/train/training_state.h"
 
 namespace paceline::train {
@@ -50,6 +53,15 @@ class Checkpointer {
   Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
                const CheckpointerOptions& options = {});
 
+  // Collective. How a job begins, before its first step. A first start restores nothing, and
+  // Error(kInvalid) on every rank when a state is there already: of whichever run, it would be lost
+  // or taken for this one's. With `resume` it restores that. A restart by the launcher restores
+  // what its own job has left, nothing when that is nothing, and Error(kInvalid) when what is there
+  // is another's (run_ownership.h). Errors of restore(); kSystem when the directory cannot be
+  // marked as this run's. A program that calls restore() instead decides all that itself.
+  std::optional<RestoredRun> begin(torch::nn::Module& module, optim::Optimizer& optimizer,
+                                   bool resume);
+
   // Collective. Returns once rank 0 has copied the state; it is written in the background
   // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
   // nothing else: the older ones stay. False, on every rank, when one before this one could not.
@@ -74,15 +86,20 @@ class Checkpointer {
 
  private:
   void open_memory(const std::string& path);
+  FoundStates find_states() const;
+  void disown(const JobStart& start, const FoundStates& found);
+  void take_run(const JobStart& start, const Ownership& own, const FoundStates& found);
   std::int64_t newest_on_disk() const;
   std::optional<LoadedCheckpoint> load_from_disk(std::optional<Error>& refused) const;
 
-  const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::string path_;
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::optional<CheckpointWriter> writer_;        // rank 0's
   bool has_memory_ = false;
   std::optional<MemoryCheckpoint> memory_;  // of the first rank of each host
   bool said_memory_ = false;
+  RunMark mark_;  // once begun
 };
 
 }  // namespace paceline::train

@@ -3,6 +3,7 @@ set(SOURCES
   evaluate.cpp
   loop.cpp
   progress.cpp
+  run_ownership.cpp
   run_report.cpp
   runtime.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

@@ -77,6 +77,20 @@ TEST(MemoryCheckpoint, the_one_saved_last_counts_not_the_one_of_the_highest_step
   EXPECT_EQ(memory.load_newest()->step, 8);
 }
 
+TEST(MemoryCheckpoint, what_was_forgotten_is_gone_and_the_next_save_works) {
+  TestDirectory folder;
+  const std::string path = folder / "memory";
+  MemoryCheckpoint memory(path);
+  memory.forget();
+  save_sample(memory, 1);
+  save_sample(memory, 2);
+  memory.forget();
+  EXPECT_FALSE(memory.newest_step());
+  EXPECT_FALSE(memory.load_newest());
+  save_sample(memory, 3);
+  EXPECT_EQ(memory.load_newest()->step, 3);
+}
+
 TEST(MemoryCheckpoint, any_damaged_byte_of_the_newest_gives_the_one_before) {
   TestDirectory folder;
   const std::string path = folder / "memory";

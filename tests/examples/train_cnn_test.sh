@@ -1,46 +1,9 @@
 #!/usr/bin/env bash
 # train_cnn_test.sh PACELINE TRAIN_CNN MPIEXEC: the main job as a user meets it, good and bad input.
 set -uo pipefail
-paceline=$1
-train_cnn=$2
 mpiexec=$3  # of the MPI in this build; empty without one
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export TMPDIR=$work/tmp  # for the logs of jobs that are meant to fail
-mkdir "$TMPDIR"
-failures=0
-
-# expect NAME WANTED_EXIT PATTERN COMMAND...: the command's exit code and a regular expression in what it prints.
-expect() {
-  local name=$1 wanted=$2 pattern=$3
-  shift 3
-  local output code=0
-  output=$(timeout 200 "$@" 2>&1) || code=$?
-  if [ "$code" != "$wanted" ] || ! grep -qE -e "$pattern" <<<"$output"; then
-    echo "FAILED $name: exit $code (wanted $wanted), wanted /$pattern/ in:"
-    echo "$output" | tail -n 25
-    failures=$((failures + 1))
-  else
-    echo "ok $name"
-  fi
-}
-
-# A small data set in the IDX format: 600 training and 200 test images whose label is the row that is white.
-/usr/bin/python3 - "$work" <<'PY'
-import os, struct, sys
-folder = sys.argv[1] + "/idx"
-os.makedirs(folder)
-for prefix, count in (("train", 600), ("t10k", 200)):
-    labels = bytes((i * 7) % 10 for i in range(count))
-    images = b"".join(bytes(255 if 2 * label <= y < 2 * label + 3 else (i * x * y) % 60 for y in range(28) for x in range(28))
-                      for i, label in enumerate(labels))
-    with open(f"{folder}/{prefix}-images-idx3-ubyte", "wb") as f:
-        f.write(struct.pack(">4BIII", 0, 0, 8, 3, count, 28, 28) + images)
-    with open(f"{folder}/{prefix}-labels-idx1-ubyte", "wb") as f:
-        f.write(struct.pack(">4BI", 0, 0, 8, 1, count) + labels)
-PY
-data=(--dataset mnist --data-dir "$work/idx")
-run2=("$paceline" run --nproc-per-node 2)
+# shellcheck source=tests/examples/small_job.sh
+source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
 expect alone 0 'test accuracy +(9[0-9]|100)' "$train_cnn" "${data[@]}" --epochs 3
 expect two_ranks 0 '2 ranks x 1 thread; backend paceline, transport shm' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
@@ -112,12 +75,12 @@ if ! diff -r "$work/straight/$last" "$work/stopped/$last"; then
 fi
 
 # Continued from the memory that the launcher keeps, which no disk has; without a launcher, a file of the user's choice.
-memory=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/memory" --memory-checkpoint-every 5)
+memory=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --memory-checkpoint-every 5 --checkpoint-dir)
 export PACELINE_MEMORY_CHECKPOINT=$work/state
-expect memory_first 0 'test accuracy' "${memory[@]}" --max-steps 8
-expect memory_resumed 0 'resumed at step 5, from memory' "${memory[@]}" --resume
+expect memory_first 0 'test accuracy' "${memory[@]}" "$work/memory" --max-steps 8
+expect memory_resumed 0 'resumed at step 5, from memory' "${memory[@]}" "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
-expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}"
+expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}" "$work/launchers_memory"
 expect memory_needs_a_launcher 1 'PACELINE_MEMORY_CHECKPOINT' "$train_cnn" "${data[@]}" --checkpoint-dir "$work/memory" \
   --memory-checkpoint-every 5
 

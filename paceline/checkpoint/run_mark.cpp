@@ -1,0 +1,56 @@
+#include "paceline/checkpoint/run_mark.h"
+
+#include <array>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "paceline/checkpoint/plain_file.h"
+#include "paceline/checkpoint/strict_json.h"
+#include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::uint64_t kLimit = 64 << 10;
+
+std::string path_in(const std::string& directory) { return directory + "/.run"; }
+
+}  // namespace
+
+std::optional<RunMark> read_run_mark(const std::string& directory, FileSystem& files) try {
+  const auto path = path_in(directory);
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return std::nullopt;
+  const auto json = parse_strict_json(to_string(read_plain_file(files, path, kLimit)), path, 1);
+  RunMark mark{.run = json.at("run"), .job = {}};
+  if (json.contains("job")) mark.job = json.at("job").get<std::string>();
+  return mark;
+} catch (const std::exception& error) {
+  log::error(fmt::format("{}; taken for a directory of nobody's run", error.what()));
+  return std::nullopt;
+}
+
+void write_run_mark(const std::string& directory, const RunMark& mark, FileSystem& files) {
+  nlohmann::json json = {{"run", mark.run}};
+  if (mark.job) json["job"] = *mark.job;
+  // A launcher's name for its job need not be UTF-8.
+  const auto text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const auto path = path_in(directory);
+  const auto temporary = path + ".tmp";
+  files.unlink(temporary);  // of a dead writer, if any
+  const std::array parts = {as_bytes(text)};
+  try {
+    write_plain_file(files, temporary, parts);
+    if (files.rename(temporary, path) != 0) {
+      throw system_error(fmt::format("{}: cannot rename to {}", temporary, path));
+    }
+  } catch (...) {
+    files.unlink(temporary);
+    throw;
+  }
+  sync_directory(files, directory);
+}
+
+}  // namespace paceline

@@ -1,0 +1,32 @@
+#pragma once
+
+// To which run the checkpoints of a directory belong, in DIR/.run, so that no job takes an older
+// one's state for its own. docs/checkpoint_format.md has the text.
+//
+// Thread safety: pure functions but for the file.
+
+#include <optional>
+#include <string>
+
+#include "paceline/checkpoint/file_system.h"
+
+namespace paceline {
+
+struct RunMark {
+  std::string run;  // chosen at random when it began; kept by those who continue it
+  // The launcher's name for the job whose restarts go on with it unasked; nothing: nobody's do.
+  std::optional<std::string> job;
+
+  bool operator==(const RunMark&) const = default;
+};
+
+// Nothing when there is none. One that makes no sense counts as none, and is logged.
+std::optional<RunMark> read_run_mark(const std::string& directory,
+                                     FileSystem& files = FileSystem::real());
+
+// Replaces it in one step, on the disk when it returns. Error(kSystem) when it cannot; the one
+// before it stays. Requires: the directory's lock.
+void write_run_mark(const std::string& directory, const RunMark& mark,
+                    FileSystem& files = FileSystem::real());
+
+}  // namespace paceline

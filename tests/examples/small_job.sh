@@ -1,0 +1,43 @@
+# shellcheck shell=bash disable=SC2034
+# For scripts that start train_cnn: source it with the arguments PACELINE TRAIN_CNN. A folder $work that goes away at the end, a small
+# data set, expect(), and $failures.
+paceline=$1
+train_cnn=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TMPDIR=$work/tmp  # for the logs of jobs that are meant to fail
+mkdir "$TMPDIR"
+failures=0
+
+# expect NAME WANTED_EXIT PATTERN COMMAND...: the command's exit code and a regular expression in what it prints.
+expect() {
+  local name=$1 wanted=$2 pattern=$3
+  shift 3
+  local output code=0
+  output=$(timeout 200 "$@" 2>&1) || code=$?
+  if [ "$code" != "$wanted" ] || ! grep -qE -e "$pattern" <<<"$output"; then
+    echo "FAILED $name: exit $code (wanted $wanted), wanted /$pattern/ in:"
+    echo "$output" | tail -n 25
+    failures=$((failures + 1))
+  else
+    echo "ok $name"
+  fi
+}
+
+# A small data set in the IDX format: 600 training and 200 test images whose label is the row that is white.
+/usr/bin/python3 - "$work" <<'PY'
+import os, struct, sys
+folder = sys.argv[1] + "/idx"
+os.makedirs(folder)
+for prefix, count in (("train", 600), ("t10k", 200)):
+    labels = bytes((i * 7) % 10 for i in range(count))
+    images = b"".join(bytes(255 if 2 * label <= y < 2 * label + 3 else (i * x * y) % 60 for y in range(28) for x in range(28))
+                      for i, label in enumerate(labels))
+    with open(f"{folder}/{prefix}-images-idx3-ubyte", "wb") as f:
+        f.write(struct.pack(">4BIII", 0, 0, 8, 3, count, 28, 28) + images)
+    with open(f"{folder}/{prefix}-labels-idx1-ubyte", "wb") as f:
+        f.write(struct.pack(">4BI", 0, 0, 8, 1, count) + labels)
+PY
+data=(--dataset mnist --data-dir "$work/idx")
+run2=("$paceline" run --nproc-per-node 2)
+

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# train_cnn_checkpoints_test.sh PACELINE TRAIN_CNN: whose checkpoints a run goes on with, and from where; ends and hints.
+set -uo pipefail
+# shellcheck source=tests/examples/small_job.sh
+source "$(dirname "$0")/small_job.sh" "$1" "$2"
+
+# A used folder is nobody's to begin in: neither at the first start nor after a restart, with which the launcher answers every failure.
+run1=("$train_cnn" "${data[@]}" --epochs 1)
+expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
+expect begun_in_a_used_folder 1 'used: it has checkpoints already, the newest of step 15; to continue that run, resume it \(--resume\)' \
+  "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
+expect restarted_in_a_used_folder 1 'started this job again, but the checkpoints there .the newest of step 15. are not the job.s own' \
+  "${run2[@]}" --max-restarts 1 "$train_cnn" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
+# The same name of a job says nothing: an older job's may be called so too.
+again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_cnn" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
+expect job_of_a_name 0 'test accuracy' "${again[@]}"
+expect next_job_of_that_name 1 'are not the job.s own' "${again[@]}" --seed 7
+expect resumed_after_all 0 'resumed at step 6' "${again[@]}" --resume
+
+# A restart goes on with what its own job has left, without --resume; also before there is anything.
+dies=(--max-restarts 1 --chaos 'kill:rank=1@step8')
+long=("$train_cnn" "${data[@]}" --epochs 30)
+expect restarted 0 'resumed at step [0-9]*[02468]$' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 100 \
+  --checkpoint-dir "$work/restarted" --checkpoint-every 2
+expect restarted_from_nothing 0 'no checkpoint yet; from the beginning' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 100 \
+  --checkpoint-dir "$work/nothing" --checkpoint-every 1000
+# shellcheck disable=SC2016
+expect resumed_and_restarted 0 '^2$' bash -c '"$@" | grep -c "resumed at step 1"' _ "${run2[@]}" "${dies[@]}" "${long[@]}" \
+  --max-steps 190 --checkpoint-dir "$work/restarted" --checkpoint-every 2 --resume
+
+# Memory that the user named, with an older run's state.
+memory=("${run2[@]}" --max-restarts 1 "$train_cnn" "${data[@]}" --max-steps 8 --memory-checkpoint-every 2)
+export PACELINE_MEMORY_CHECKPOINT=$work/state
+expect memory_of_one 0 'test accuracy' "${memory[@]}" --checkpoint-dir "$work/memory"
+expect memory_is_used 1 'PACELINE_MEMORY_CHECKPOINT. holds step 8 of an earlier run' "${memory[@]}" --checkpoint-dir "$work/other"
+expect memory_of_another_run 1 'holds step 8 of another run than .*used' "${memory[@]}" --checkpoint-dir "$work/used" --resume
+expect memory_resumed 0 'resumed at step 8, from memory' "${memory[@]}" --checkpoint-dir "$work/memory" --resume
+unset PACELINE_MEMORY_CHECKPOINT
+
+exit "$((failures > 0))"
