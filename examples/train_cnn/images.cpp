@@ -40,6 +40,7 @@ Images load_images(const Options& options) {
 }
 
 std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, const Images& images,
+                                                       std::uint64_t seed,
                                                        const paceline::ProcessGroup& group) {
   auto transform = normalisation(options.dataset);
   if (options.augment) {
@@ -47,7 +48,7 @@ std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, c
     transform.random_flip = options.dataset != "mnist";  // a mirrored digit is none
   }
   const data::DistributedSampler sampler(images.training->size(), group.world_size(), group.rank(),
-                                         {.seed = options.seed});
+                                         {.seed = seed});
   const data::DataLoaderOptions loading{.batch_size = options.batch_size,
                                         .global_batch_size = options.global_batch_size,
                                         .micro_batch_size = options.micro_batch_size,

@@ -19,9 +19,11 @@ struct Images {
 // Error names the folder, or the file and offset, where something is wrong.
 Images load_images(const Options& options);
 
-// This rank's share: of each epoch for training, of the exact test set for testing.
+// This rank's share: of each epoch for training, of the exact test set for testing. `seed` decides
+// on the order and on how images are augmented.
 std::unique_ptr<paceline::data::DataLoader> make_training_loader(
-    const Options& options, const Images& images, const paceline::ProcessGroup& group);
+    const Options& options, const Images& images, std::uint64_t seed,
+    const paceline::ProcessGroup& group);
 std::unique_ptr<paceline::data::DataLoader> make_test_loader(const Options& options,
                                                              const Images& images,
                                                              const paceline::ProcessGroup& group);

@@ -45,7 +45,7 @@ Options parse_options(int argc, char** argv) {
   training->add_option("--epochs", options.epochs)->check(positive);
   training->add_option("--max-steps", options.max_steps, "end after this many steps; 0: no limit")
       ->check(not_negative);
-  training->add_option("--seed", options.seed);
+  auto* seed = training->add_option("--seed", options.seed);
   training->add_option("--threads", options.threads, "of each rank; 0: what the launcher says")
       ->check(CLI::Range(0, 4096));
   training->add_option("--backend", options.backend,
@@ -80,6 +80,7 @@ Options parse_options(int argc, char** argv) {
       "  mpirun -np 2 train_cnn --dataset cifar10 --data-dir DIR --lr 1e-3");
   try {
     app.parse(argc, argv);
+    options.seed_given = seed->count() > 0;
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     std::exit(code == 0 ? 0 : 2);

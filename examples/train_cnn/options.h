@@ -21,6 +21,7 @@ struct Options {
   std::int64_t epochs = 2;
   std::int64_t max_steps = 0;
   std::uint64_t seed = 0;
+  bool seed_given = false;
   int threads = 0;
   std::string backend;  // empty: what the launcher says, else paceline
   std::string checkpoint_dir;

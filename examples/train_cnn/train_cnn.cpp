@@ -33,7 +33,7 @@ class TrainingRun {
               const Images& images)
       : options_(options),
         group_(std::move(group)),
-        loader_(make_training_loader(options, images, *group_)),
+        loader_(make_training_loader(options, images, options.seed, *group_)),
         test_loader_(make_test_loader(options, images, *group_)),
         model_(std::make_shared<Model>(options, *images.training), group_),
         optimizer_(make_optimizer(options, model_->parameters())),
@@ -44,7 +44,7 @@ class TrainingRun {
     if (!options.tensorboard.empty() && is_first()) {
       scalars_ = paceline::TensorBoardLog(options.tensorboard);
     }
-    if (!options.checkpoint_dir.empty()) begin_checkpoints();
+    if (!options.checkpoint_dir.empty() && begin_checkpoints()) take_seed(images);
   }
 
   // False when it ended early because all ranks were asked to stop; the state is saved then.
@@ -90,7 +90,8 @@ class TrainingRun {
     return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
   }
 
-  void begin_checkpoints() {
+  // True when an interrupted run was restored.
+  bool begin_checkpoints() {
     const bool in_memory = options_.memory_checkpoint_every > 0;
     checkpointer_.emplace(
         group_, options_.checkpoint_dir,
@@ -104,6 +105,20 @@ class TrainingRun {
     } else if (options_.resume || group_->launch_environment().restart_count > 0) {
       progress_.note("  no checkpoint yet; from the beginning");
     }
+    return restored.has_value();
+  }
+
+  // The order of the samples is the seed's: with another one the epoch under way would repeat some
+  // and leave others out.
+  void take_seed(const Images& images) {
+    if (state_.seed == options_.seed) return;
+    if (options_.seed_given) {
+      throw paceline::Error(
+          paceline::ErrorCode::kInvalid,
+          fmt::format("--seed {}: the run in {} has the seed {}; leave --seed out to continue it",
+                      options_.seed, options_.checkpoint_dir, state_.seed));
+    }
+    loader_ = make_training_loader(options_, images, state_.seed, *group_);
   }
 
   void stop() {
@@ -167,7 +182,7 @@ class TrainingRun {
 
   const Options options_;
   const std::shared_ptr<paceline::ProcessGroup> group_;
-  const std::unique_ptr<data::DataLoader> loader_;
+  std::unique_ptr<data::DataLoader> loader_;
   const std::unique_ptr<data::DataLoader> test_loader_;
   paceline::DistributedDataParallel<Model> model_;
   const std::unique_ptr<paceline::optim::Optimizer> optimizer_;

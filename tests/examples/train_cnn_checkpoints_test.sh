@@ -37,4 +37,13 @@ expect memory_of_another_run 1 'holds step 8 of another run than .*used' "${memo
 expect memory_resumed 0 'resumed at step 8, from memory' "${memory[@]}" --checkpoint-dir "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
 
+# The seed is the run's: the same samples follow whether it is said again or not.
+expect straight 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 16 --metrics "$work/straight.jsonl"
+expect half 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 8 --checkpoint-dir "$work/seed" --checkpoint-every 8
+expect another_seed 1 '.-seed 4: the run in .*seed has the seed 3' "${run1[@]}" --seed 4 --max-steps 16 --checkpoint-dir "$work/seed" --resume
+expect same_seed 0 'resumed at step 8' "${run1[@]}" --max-steps 16 --checkpoint-dir "$work/seed" --resume --metrics "$work/resumed.jsonl"
+# shellcheck disable=SC2016
+expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(grep \"step\" "$2") && echo equal' _ \
+  "$work/straight.jsonl" "$work/resumed.jsonl"
+
 exit "$((failures > 0))"
