@@ -20,7 +20,8 @@ struct PlannedBatch {
   std::vector<std::int64_t> indices;
   double weight = 1;          // of the mean over its samples
   bool ends_step = true;      // false: another batch of the same step follows
-  std::int64_t consumed = 0;  // samples of the epoch that all ranks have taken after its step
+  std::int64_t consumed = 0;  // samples of the epoch that all ranks have taken after its step,
+                              // the sampler's padding included
 };
 
 struct BatchSplit {

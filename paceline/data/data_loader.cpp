@@ -1,5 +1,7 @@
 #include "paceline/data/data_loader.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
@@ -110,7 +112,10 @@ std::optional<Batch> DataLoader::next() {
     changed_.notify_all();
   }
   const PlannedBatch& taken = plan_[num_taken_++];
-  if (taken.ends_step) consumed_ = taken.consumed;
+  if (taken.ends_step) {
+    // The padding is none of the epoch's samples, and depends on the number of ranks.
+    consumed_ = sampler_ ? std::min(taken.consumed, sampler_->num_samples()) : taken.consumed;
+  }
   return batch;
 }
 

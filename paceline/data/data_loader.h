@@ -76,7 +76,8 @@ class DataLoader {
 
   // Batches of a whole epoch begun at its first sample; those of one step count once.
   std::int64_t num_batches() const;
-  // Samples of this epoch that all ranks together have consumed, by the batches taken.
+  // Samples of this epoch that all ranks together have consumed, by the batches taken; padding does
+  // not count, so that any number of ranks can go on from here.
   std::int64_t consumed() const { return consumed_; }
   const ImageDataset& dataset() const { return *dataset_; }
 

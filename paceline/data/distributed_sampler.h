@@ -27,7 +27,7 @@ class DistributedSampler {
                      const SamplerOptions& options = {});
 
   // Begins `epoch` (0 or more) at its first sample, or after `consumed` samples of all ranks
-  // together.
+  // together, padding left out.
   void set_epoch(std::int64_t epoch, std::int64_t consumed = 0);
   std::int64_t epoch() const { return epoch_; }
   std::int64_t consumed() const { return consumed_; }

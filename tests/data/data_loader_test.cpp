@@ -38,6 +38,18 @@ void expect_equal(const std::vector<Batch>& a, const std::vector<Batch>& b) {
   }
 }
 
+TEST(DataLoader, an_epoch_that_was_padded_ends_where_any_number_of_ranks_can_go_on) {
+  const auto dataset = sample_dataset(9);
+  DataLoader four(dataset, DistributedSampler(9, 4, 1), {.batch_size = 1});
+  EXPECT_EQ(epoch_of(four, 0).size(), 3U);  // 12 samples of 9
+  EXPECT_EQ(four.consumed(), 9);
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    DataLoader next(dataset, DistributedSampler(9, ranks, 0), {.batch_size = 1});
+    EXPECT_TRUE(epoch_of(next, 0, four.consumed()).empty()) << ranks;
+    EXPECT_EQ(next.consumed(), 9);
+  }
+}
+
 TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
   const auto dataset = sample_dataset(50);
   DistributedSampler sampler(50, 2, 1);

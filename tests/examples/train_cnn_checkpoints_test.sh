@@ -46,4 +46,19 @@ expect same_seed 0 'resumed at step 8' "${run1[@]}" --max-steps 16 --checkpoint-
 expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(grep \"step\" "$2") && echo equal' _ \
   "$work/straight.jsonl" "$work/resumed.jsonl"
 
+# 4 ranks pad 9 samples to 12; one rank goes on at the epoch's end.
+/usr/bin/python3 - "$work" <<'PY'
+import os, struct, sys
+folder = sys.argv[1] + "/nine"
+os.makedirs(folder)
+for prefix, count in (("train", 9), ("t10k", 4)):
+    with open(f"{folder}/{prefix}-images-idx3-ubyte", "wb") as f:
+        f.write(struct.pack(">4BIII", 0, 0, 8, 3, count, 28, 28) + bytes(i % 251 for i in range(count * 784)))
+    with open(f"{folder}/{prefix}-labels-idx1-ubyte", "wb") as f:
+        f.write(struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(range(count)))
+PY
+nine=("$train_cnn" --dataset mnist --data-dir "$work/nine" --batch-size 1 --epochs 2 --checkpoint-dir "$work/padded" --checkpoint-every 3)
+expect four_ranks 0 'test accuracy' "$paceline" run --nproc-per-node 4 "${nine[@]}" --max-steps 3
+expect one_rank_after_four 0 'resumed at step 3' "${nine[@]}" --resume
+
 exit "$((failures > 0))"
