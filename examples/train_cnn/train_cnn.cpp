@@ -47,8 +47,16 @@ class TrainingRun {
     if (!options.checkpoint_dir.empty() && begin_checkpoints()) take_seed(images);
   }
 
-  // False when it ended early because all ranks were asked to stop; the state is saved then.
-  bool train() {
+  // How the program ends: kStoppedAsAgreed when all ranks were asked to stop and the state is
+  // saved, 1 when the newest state could not be written, otherwise 0.
+  int exit_code() const {
+    if (!saved_) return 1;
+    return stopped_ ? paceline::kStoppedAsAgreed : 0;
+  }
+  bool stopped() const { return stopped_; }
+
+  // Until the end, or until all ranks are asked to stop.
+  void train() {
     const auto begin = std::chrono::steady_clock::now();
     first_step_ = state_.step;
     const auto loss = [&](const data::Batch& batch) {
@@ -61,11 +69,10 @@ class TrainingRun {
     const auto end =
         train::run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
                         *loader_, loss, model_.reducer(), *optimizer_, times_, hooks);
-    if (end == train::LoopEnd::kStopped) return stop(), false;
-    if (checkpointer_ && !finish_checkpoints()) progress_.note("the last checkpoint is missing");
+    if (end == train::LoopEnd::kStopped) return stop();
+    saved_ = !checkpointer_ || finish_checkpoints();
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
                times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
-    return true;
   }
 
   void report() {
@@ -80,6 +87,10 @@ class TrainingRun {
                            {"world_size", std::int64_t{group_->world_size()}}});
     progress_.note(fmt::format("\n{}  {:<24}{}", report.table(evaluation_), "next",
                                next_command(options_, *group_)));
+    if (!saved_) {
+      progress_.note(fmt::format("the last checkpoint could not be written to {}; see above",
+                                 options_.checkpoint_dir));
+    }
   }
 
  private:
@@ -123,15 +134,15 @@ class TrainingRun {
 
   void stop() {
     if (saved_step_ != state_.step) save();
-    if (!finish_checkpoints()) {
-      throw paceline::Error(paceline::ErrorCode::kSystem,
-                            fmt::format("asked to stop by {}, but the state after step {} could "
-                                        "not be written to {}; see above",
-                                        stop_->reason(), state_.step, options_.checkpoint_dir));
-    }
+    stopped_ = true;
+    saved_ = finish_checkpoints();
     metrics_.write("stopped", {{"step", state_.step}, {"reason", stop_->reason()}});
-    progress_.note(fmt::format("stopped after step {} by {}; continue with --resume", state_.step,
-                               stop_->reason()));
+    progress_.note(fmt::format(
+        "stopped after step {} by {}; {}", state_.step, stop_->reason(),
+        saved_ ? std::string("continue with --resume")
+               : fmt::format("the state could not be written to {}: see above; --resume continues "
+                             "from an older one",
+                             options_.checkpoint_dir)));
   }
 
   void after_step(const train::StepReport& report) {
@@ -196,6 +207,8 @@ class TrainingRun {
   paceline::PhaseTimes times_;
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
+  bool saved_ = true;  // all that was asked for is on the disk
+  bool stopped_ = false;
   std::int64_t samples_ = 0;  // of this rank
   double seconds_ = 0;
 };
@@ -210,9 +223,9 @@ int run(const Options& options) {
   const Images images = load_images(options);
   if (group->rank() == 0) print_opening(options, *group, threads, *images.training);
   TrainingRun training(options, group, images);
-  if (!training.train()) return paceline::kStoppedAsAgreed;
-  training.report();
-  return 0;
+  training.train();
+  if (!training.stopped()) training.report();
+  return training.exit_code();
 }
 
 }  // namespace

@@ -61,4 +61,12 @@ nine=("$train_cnn" --dataset mnist --data-dir "$work/nine" --batch-size 1 --epoc
 expect four_ranks 0 'test accuracy' "$paceline" run --nproc-per-node 4 "${nine[@]}" --max-steps 3
 expect one_rank_after_four 0 'resumed at step 3' "${nine[@]}" --resume
 
+# A state that could not be written is no success, whatever else came out well.
+expect full_disk 1 'the last checkpoint could not be written' bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ \
+  "${run1[@]}" --checkpoint-dir "$work/full"
+expect full_disk_reports 1 'test accuracy' bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ "${run1[@]}" --checkpoint-dir "$work/full"
+touch "$work/stop"
+expect stopped_on_a_full_disk 1 'stopped after step 1 by the file .*stop; the state could not be written' \
+  bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ "${run1[@]}" --checkpoint-dir "$work/full" --stop-file "$work/stop"
+
 exit "$((failures > 0))"
