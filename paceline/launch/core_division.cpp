@@ -204,6 +204,15 @@ std::vector<Cores> whole_parts(const std::vector<Cores>& parts, int num_ranks) {
   return shares;
 }
 
+std::vector<Cores> without_straddling(std::vector<Cores> shares, Level level) {
+  const auto last = std::find(kLevels.begin(), kLevels.end(), level);
+  const auto fewest = smallest(shares);
+  for (Cores& share : shares) {
+    share = narrowed(std::move(share), fewest, {kLevels.begin(), last + 1});
+  }
+  return shares;
+}
+
 Cores worthwhile_cores(const Cores& cores, int num_ranks) {
   const auto kinds = kinds_of(cores);
   Cores best, so_far;

@@ -44,9 +44,14 @@ std::vector<Cores> divide_cores(const Cores& cores, int num_ranks);
 // large as possible. Some parts may get none.
 std::vector<int> seats_by_size(const std::vector<int>& sizes, int num_ranks);
 
-// Whole parts for each rank, contiguous, in shares as even as whole parts allow. Requires: at least
-// as many parts as ranks.
+// Whole parts for each rank, contiguous, in shares as even as whole parts allow; those may straddle
+// larger parts. Requires: at least as many parts as ranks.
 std::vector<Cores> whole_parts(const std::vector<Cores>& parts, int num_ranks);
+
+// Of shares of whole parts at `level`: one that is larger than the smallest, which sets the pace,
+// and straddles parts at this or a larger level is cut down to one of them, if that is large
+// enough.
+std::vector<Cores> without_straddling(std::vector<Cores> shares, Level level);
 
 // The cores that equal work should run on: of a hybrid processor only the faster kinds, when their
 // speed outweighs the number of the others. Threads that wait for each other run at the speed of

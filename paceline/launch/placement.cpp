@@ -114,16 +114,32 @@ class Planner {
   void bind_to_parts(Level level) {
     const std::vector<Cores> parts = parts_at(topology_.cores, level);
     const int num_parts = static_cast<int>(parts.size());
-    because(fmt::format("--bind {}: a rank may use the whole {} it is put into",
-                        name_of(request_.binding.to), name_of(level)));
-    if (num_ranks_ <= num_parts) {
-      for (const Cores& share : whole_parts(parts, num_ranks_)) {
-        add(share, static_cast<int>(share.size()));
-      }
-      return;
-    }
+    if (num_ranks_ <= num_parts) return give_whole_parts(parts, level);
+    because_of_whole(level);
     because(fmt::format("{} ranks share {}", num_ranks_, counted(num_parts, name_of(level))));
     share_parts(parts);
+  }
+
+  void because_of_whole(Level level) {
+    because(fmt::format("--bind {}: a rank may use the whole {} it is put into",
+                        name_of(request_.binding.to), name_of(level)));
+  }
+
+  void give_whole_parts(const std::vector<Cores>& parts, Level level) {
+    const auto shares = without_straddling(whole_parts(parts, num_ranks_), level);
+    bool several = false;
+    for (const Cores& share : shares) {
+      add(share, static_cast<int>(share.size()));
+      several = several || parts_at(share, level).size() > 1;
+    }
+    if (several) {
+      because(fmt::format("--bind {}: there are more {}s than ranks; some have several whole ones",
+                          name_of(request_.binding.to), name_of(level)));
+    } else {
+      because_of_whole(level);
+    }
+    explain_sizes(shares, topology_.num_cores());
+    explain_straddling(shares, topology_.cores);
   }
 
   // Several ranks in each part.

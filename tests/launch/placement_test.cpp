@@ -264,6 +264,28 @@ TEST(Placement, binding_to_a_part_gives_the_whole_of_it) {
   EXPECT_EQ(place(topology, 20, BindTo::kSocket).ranks[19].num_threads, 1);
 }
 
+TEST(Placement, binding_to_a_part_gives_no_rank_two_where_one_is_enough) {
+  const Topology caches = load_topology("package:2 numa:1 l3:2 core:4 pu:2");  // 32 cpus
+  const auto plan = place(caches, 3, BindTo::kCache);
+  for (const auto& rank : plan.ranks) {
+    EXPECT_EQ(rank.num_cores, 4);
+    EXPECT_EQ(rank.numa_nodes.size(), 1U);
+  }
+  EXPECT_THAT(plan.ranks[1].cpus, ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
+  EXPECT_THAT(plan.reasons,
+              Contains("--bind cache: a rank may use the whole cache it is put into"));
+  EXPECT_THAT(plan.reasons, Contains("4 cores are idle: ranks with them would straddle"));
+  EXPECT_THAT(plan.reasons, Contains("no rank straddles a NUMA node"));
+
+  const Topology nodes = load_topology("package:2 numa:2 l3:1 core:4 pu:1");
+  const auto on_nodes = place(nodes, 3, BindTo::kNuma);
+  EXPECT_THAT(on_nodes.ranks[1].numa_nodes, ElementsAre(1));
+  EXPECT_THAT(place(nodes, 2, BindTo::kNuma).ranks[1].numa_nodes, ElementsAre(2, 3));
+  EXPECT_THAT(place(nodes, 2, BindTo::kNuma).reasons,
+              Contains("--bind numa: there are more NUMA nodes than ranks; some have several whole "
+                       "ones"));
+}
+
 TEST(Placement, without_binding_threads_still_match_the_share) {
   const auto plan = place(load_topology("core:4 pu:1"), 2, BindTo::kNone);
   EXPECT_FALSE(plan.bound);
