@@ -10,6 +10,25 @@
 namespace paceline::data {
 namespace {
 
+// The tensors' bytes are read where they lie: in the order of their dimensions, on the CPU.
+std::shared_ptr<const ImageDataset> readable(std::shared_ptr<const ImageDataset> dataset) {
+  const at::Tensor &images = dataset->images, &labels = dataset->labels;
+  check(images.defined() && images.scalar_type() == at::kByte && images.dim() == 4 &&
+            images.device().is_cpu(),
+        "data loader: the images of {} must be uint8 [N, channels, height, width] in host memory",
+        dataset->name);
+  check(labels.defined() && labels.scalar_type() == at::kLong && labels.dim() == 1 &&
+            labels.device().is_cpu(),
+        "data loader: the labels of {} must be int64 [N] in host memory", dataset->name);
+  check(labels.size(0) == images.size(0), "data loader: {} has {} images and {} labels",
+        dataset->name, images.size(0), labels.size(0));
+  if (images.is_contiguous() && labels.is_contiguous()) return dataset;
+  auto copy = std::make_shared<ImageDataset>(*dataset);
+  copy->images = images.contiguous();
+  copy->labels = labels.contiguous();
+  return copy;
+}
+
 ImageShape shape_of(const ImageDataset& dataset) {
   return {dataset.channels(), dataset.height(), dataset.width()};
 }
@@ -32,7 +51,7 @@ void require_valid(const DataLoaderOptions& options) {
 
 DataLoader::DataLoader(std::shared_ptr<const ImageDataset> dataset,
                        const DistributedSampler& sampler, const DataLoaderOptions& options)
-    : dataset_(std::move(dataset)),
+    : dataset_(readable(std::move(dataset))),
       sampler_(sampler),
       options_(options),
       transform_(shape_of(*dataset_), options.transform, sampler.options().seed) {
@@ -44,7 +63,7 @@ DataLoader::DataLoader(std::shared_ptr<const ImageDataset> dataset,
 
 DataLoader::DataLoader(std::shared_ptr<const ImageDataset> dataset,
                        std::vector<std::int64_t> indices, const DataLoaderOptions& options)
-    : dataset_(std::move(dataset)),
+    : dataset_(readable(std::move(dataset))),
       options_(options),
       transform_(shape_of(*dataset_), options.transform),
       indices_(std::move(indices)) {

@@ -58,6 +58,8 @@ struct DataLoaderOptions {
 
 class DataLoader {
  public:
+  // Error(kInvalid) when the images and labels are not what image_dataset.h says, or not of the
+  // same number. Tensors that are not contiguous, as after permute(), are copied once.
   // For training: `sampler` is copied.
   DataLoader(std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
              const DataLoaderOptions& options);
@@ -88,7 +90,7 @@ class DataLoader {
   std::vector<PlannedBatch> plan() const;
   Batch prepare(const PlannedBatch& planned) const;
 
-  const std::shared_ptr<const ImageDataset> dataset_;  // owners: the user and this
+  const std::shared_ptr<const ImageDataset> dataset_;  // owners: the user, unless copied, and this
   std::optional<DistributedSampler> sampler_;
   const DataLoaderOptions options_;
   const ImageTransform transform_;

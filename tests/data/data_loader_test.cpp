@@ -1,5 +1,6 @@
 #include "paceline/data/data_loader.h"
 
+#include <functional>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@ namespace paceline::data {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::shared_ptr<const ImageDataset> sample_dataset(std::int64_t size) {
   torch::manual_seed(1);
@@ -48,6 +50,40 @@ TEST(DataLoader, an_epoch_that_was_padded_ends_where_any_number_of_ranks_can_go_
     EXPECT_TRUE(epoch_of(next, 0, four.consumed()).empty()) << ranks;
     EXPECT_EQ(next.consumed(), 9);
   }
+}
+
+TEST(DataLoader, reads_tensors_in_any_memory_order) {
+  const auto plain = sample_dataset(10);
+  auto other = std::make_shared<ImageDataset>(*plain);
+  other->images = plain->images.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+  other->labels = torch::stack({plain->labels, plain->labels}, 1).select(1, 0);
+  ASSERT_FALSE(other->images.is_contiguous() || other->labels.is_contiguous());
+  const DistributedSampler sampler(10, 1, 0);
+  DataLoader wanted(plain, sampler, {.batch_size = 4}), loader(other, sampler, {.batch_size = 4});
+  expect_equal(epoch_of(loader, 0), epoch_of(wanted, 0));
+}
+
+TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
+  const auto refused = [](const std::function<void(ImageDataset&)>& change) {
+    auto dataset = std::make_shared<ImageDataset>(*sample_dataset(4));
+    change(*dataset);
+    try {
+      const DataLoader loader(dataset, std::vector<std::int64_t>{0}, {});
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kInvalid ? std::string(error.what()) : "other code";
+    }
+    return std::string("taken");
+  };
+  EXPECT_EQ(refused([](ImageDataset&) {}), "taken");
+  EXPECT_THAT(refused([](ImageDataset& d) { d.images = d.images.to(torch::kFloat); }),
+              HasSubstr("must be uint8"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.images = d.images.select(1, 0); }),
+              HasSubstr("[N, channels, height, width]"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.to(torch::kInt); }),
+              HasSubstr("must be int64"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.narrow(0, 0, 3); }),
+              HasSubstr("sample has 4 images and 3 labels"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.labels = at::Tensor(); }), HasSubstr("labels"));
 }
 
 TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
