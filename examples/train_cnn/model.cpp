@@ -1,5 +1,6 @@
 #include "examples/train_cnn/model.h"
 
+#include "paceline/core/check.h"
 #include "paceline/optim/adam.h"
 #include "paceline/optim/sgd.h"
 
@@ -10,6 +11,11 @@ namespace optim = paceline::optim;
 
 Model::Model(const Options& options, const paceline::data::ImageDataset& images) {
   if (options.model == "net") {
+    const bool fits = images.channels() == 1 && images.height() == 28 && images.width() == 28;
+    paceline::check(fits,
+                    "--model net takes images of 1x28x28, those of {} are {}x{}x{}; use "
+                    "--model cnn",
+                    images.name, images.channels(), images.height(), images.width());
     net = register_module("net", models::MnistNet());
   } else {
     const auto classes = static_cast<std::int64_t>(images.classes.size());

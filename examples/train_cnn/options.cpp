@@ -1,10 +1,42 @@
 #include "examples/train_cnn/options.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include <CLI/CLI.hpp>
 
 namespace train_cnn {
+namespace {
+
+// "nan" is in every range: it compares false with both ends.
+CLI::Validator is_number() {
+  return {[](const std::string& text) {
+            double value = 0;
+            return CLI::detail::lexical_cast(text, value) && !std::isfinite(value)
+                       ? text + " is not a finite number"
+                       : std::string();
+          },
+          "", "finite"};
+}
+
+// Text that begins with "-" would wrap around to a large unsigned number.
+CLI::Validator is_not_negative() {
+  return {[](const std::string& text) {
+            return text.starts_with('-') ? text + " is below 0" : std::string();
+          },
+          "", "not negative"};
+}
+
+// What no single flag is wrong about.
+void check_together(const Options& options) {
+  if (options.model == "net" && options.dataset == "cifar10") {
+    throw CLI::ValidationError(
+        "--model net",
+        "takes images of 1x28x28, those of --dataset cifar10 are 3x32x32; use --model cnn");
+  }
+}
+
+}  // namespace
 
 Options parse_options(int argc, char** argv) {
   Options options;
@@ -25,9 +57,11 @@ Options parse_options(int argc, char** argv) {
   auto* training = app.add_option_group("Training");
   training->add_option("--optimizer", options.optimizer)
       ->check(CLI::IsMember({"adam", "adamw", "sgd"}));
-  training->add_option("--lr", options.lr, "learning rate")->check(rate);
-  training->add_option("--momentum", options.momentum, "for sgd")->check(CLI::Range(0.0, 1.0));
-  training->add_option("--weight-decay", options.weight_decay)->check(rate);
+  training->add_option("--lr", options.lr, "learning rate")->check(is_number())->check(rate);
+  training->add_option("--momentum", options.momentum, "for sgd")
+      ->check(is_number())
+      ->check(CLI::Range(0.0, 1.0));
+  training->add_option("--weight-decay", options.weight_decay)->check(is_number())->check(rate);
   auto* batch =
       training->add_option("--batch-size", options.batch_size, "samples a step, of each rank")
           ->check(positive);
@@ -45,16 +79,17 @@ Options parse_options(int argc, char** argv) {
   training->add_option("--epochs", options.epochs)->check(positive);
   training->add_option("--max-steps", options.max_steps, "end after this many steps; 0: no limit")
       ->check(not_negative);
-  auto* seed = training->add_option("--seed", options.seed);
+  auto* seed = training->add_option("--seed", options.seed)->check(is_not_negative());
   training->add_option("--threads", options.threads, "of each rank; 0: what the launcher says")
       ->check(CLI::Range(0, 4096));
   training->add_option("--backend", options.backend,
                        "paceline, gloo, mpi (under mpirun), oneccl; default: PACELINE_BACKEND");
 
   auto* output = app.add_option_group("Output");
-  auto* directory = output->add_option(
-      "--checkpoint-dir", options.checkpoint_dir,
-      "save checkpoints into this folder, which has none yet unless --resume is given");
+  auto* directory =
+      output->add_option("--checkpoint-dir", options.checkpoint_dir,
+                         "save checkpoints into this folder, which has none yet unless "
+                         "--resume is given");
   output
       ->add_option("--checkpoint-every", options.checkpoint_every,
                    "steps; 0: at the end of each epoch")
@@ -81,6 +116,7 @@ Options parse_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     options.seed_given = seed->count() > 0;
+    check_together(options);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     std::exit(code == 0 ? 0 : 2);

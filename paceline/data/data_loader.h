@@ -76,6 +76,9 @@ class DataLoader {
   // The next batch; nothing at the end of the epoch. Requires: begin_epoch() was called.
   std::optional<Batch> next();
 
+  // All of this epoch's batches have been taken. Requires: begin_epoch() was called.
+  bool exhausted() const { return num_taken_ == plan_.size(); }
+
   // Batches of a whole epoch begun at its first sample; those of one step count once.
   std::int64_t num_batches() const;
   // Samples of this epoch that all ranks together have consumed, by the batches taken; padding does

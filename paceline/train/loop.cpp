@@ -105,6 +105,9 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
                  const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
                  PhaseTimes& times, const LoopHooks& hooks) {
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
+  const auto was_last = [&] {
+    return finished() || (state.epoch + 1 == options.epochs && loader.exhausted());
+  };
   StepLog log;
   log.model(bytes_of(optimizer.parameters()));
   log.begin_at(state.step);
@@ -119,7 +122,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
       logged.end(state.step, sum->samples);
       state.consumed = loader.consumed();
       if (hooks.after_step) hooks.after_step({state, sum->loss, sum->samples});
-      if (hooks.stop_requested && hooks.stop_requested() && !finished()) return LoopEnd::kStopped;
+      if (hooks.stop_requested && hooks.stop_requested() && !was_last()) return LoopEnd::kStopped;
     }
     if (finished() && state.consumed < loader.dataset().size()) break;  // in the middle of an epoch
     ++state.epoch;

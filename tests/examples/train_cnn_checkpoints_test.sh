@@ -69,4 +69,8 @@ touch "$work/stop"
 expect stopped_on_a_full_disk 1 'stopped after step 1 by the file .*stop; the state could not be written' \
   bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ "${run1[@]}" --checkpoint-dir "$work/full" --stop-file "$work/stop"
 
+# A stop at the last step of all is the end.
+touch "$work/stop"
+expect stop_at_the_end 0 'test accuracy' "${run1[@]}" --batch-size 600 --checkpoint-dir "$work/end" --stop-file "$work/stop"
+
 exit "$((failures > 0))"

@@ -110,10 +110,16 @@ expect truncated 1 'train-images-idx3-ubyte: ends at byte' "$train_cnn" --datase
 cp -r "$work/idx" "$work/label"
 printf '\x63' | dd of="$work/label/train-labels-idx1-ubyte" bs=1 seek=20 conv=notrunc status=none
 expect label_out_of_range 1 'train-labels-idx1-ubyte: byte 20: the label 99' "${run2[@]}" "$train_cnn" --dataset mnist --data-dir "$work/label"
-for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threads 99999" "--resume" "--stop-file x" "--memory-checkpoint-every 3" "--optimizer rms"; do
+cp -r "$work/idx" "$work/wide"
+for images in "$work"/wide/*images*; do
+  printf '\0\0\0\x0e\0\0\0\x38' | dd of="$images" bs=1 seek=8 conv=notrunc status=none
+done
+for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threads 99999" "--resume" "--stop-file x" "--memory-checkpoint-every 3" "--optimizer rms" \
+  "--lr nan" "--momentum nan" "--weight-decay inf" "--seed -1" "--model net --dataset cifar10"; do
   # shellcheck disable=SC2086
   expect "flag $flag" 2 "${flag%% *}" "$train_cnn" "${data[@]}" $flag
 done
+expect other_size 1 '28x28, those of mnist are 1x14x56' "$train_cnn" --dataset mnist --data-dir "$work/wide" --model net
 expect uneven_global_batch 0 '86 steps' "${run2[@]}" "$train_cnn" "${data[@]}" --global-batch-size 7 --micro-batch-size 2 --epochs 1
 expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_cnn" "${data[@]}"
 
