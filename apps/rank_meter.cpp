@@ -66,7 +66,7 @@ RankFigures RankMeter::measure(const JobEntry& job, const JobRank& rank, const F
     now.steps.reset();
   }
   figures.memory_bytes = launch::memory_of(family);
-  if (now.steps) figures.step = now.steps->steps;
+  if (now.steps) figures.step = now.steps->begun_at.value_or(0) + now.steps->steps;
   if (flight != nullptr) figures.where = last_operation(*flight);
   const auto before = before_.find(rank.rank);
   if (before != before_.end()) {

@@ -25,7 +25,9 @@ struct RankFigures {
   std::string state;  // "running", "stopped", "gone"
   double cpus = 0;    // busy on average: 1.5 is one and a half
   std::uint64_t memory_bytes = 0;
-  std::optional<std::uint64_t> step;  // done so far; nothing: the program counts none
+  // The training stands after it, those before a restart included; nothing: the program counts
+  // none.
+  std::optional<std::uint64_t> step;
   std::optional<double> samples_per_second;
   std::optional<double> operations_per_second;
   std::optional<double> waiting_share;  // of the time, for others

@@ -6,6 +6,7 @@
 
 #include "paceline/collectives/process_group.h"
 #include "paceline/data/image_dataset.h"
+#include "paceline/train/training_state.h"
 
 #include "examples/train_cnn/options.h"
 
@@ -16,7 +17,9 @@ namespace train_cnn {
 void print_opening(const Options& options, const paceline::ProcessGroup& group, int threads,
                    const paceline::data::ImageDataset& images);
 
-// What to try after this run.
-std::string next_command(const Options& options, const paceline::ProcessGroup& group);
+// What to try after a run that ended there: a command, or what to put behind this one. Both work as
+// they stand.
+std::string next_command(const Options& options, const paceline::ProcessGroup& group,
+                         const paceline::train::TrainingState& end);
 
 }  // namespace train_cnn

@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "paceline/launch/shell_words.h"
+
 namespace train_cnn {
 namespace {
 
@@ -40,8 +42,14 @@ void check_together(const Options& options) {
 
 Options parse_options(int argc, char** argv) {
   Options options;
+  for (int i = 0; i < argc; ++i) {
+    if (i > 0) options.command += ' ';
+    options.command += paceline::launch::shell_quoted(argv[i]);
+  }
   CLI::App app("Trains a small convolutional network with any number of ranks.");
-  app.option_defaults()->always_capture_default();
+  // The last one counts: "the same with --epochs 3" may be put behind a command that says another.
+  app.option_defaults()->always_capture_default()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);
   const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 40);
   const CLI::Range not_negative(std::int64_t{0}, std::int64_t{1} << 40);
   const CLI::Range rate(0.0, 1e9);

@@ -8,6 +8,7 @@
 namespace train_cnn {
 
 struct Options {
+  std::string command;                    // as it was called, for a shell
   std::string dataset = "fashion-mnist";  // or mnist, cifar10
   std::string data_dir;                   // default: where Debian's package puts Fashion-MNIST
   std::string model = "cnn";              // or net

@@ -86,7 +86,7 @@ class TrainingRun {
                            {"steps", report.steps},
                            {"world_size", std::int64_t{group_->world_size()}}});
     progress_.note(fmt::format("\n{}  {:<24}{}", report.table(evaluation_), "next",
-                               next_command(options_, *group_)));
+                               next_command(options_, *group_, state_)));
     if (!saved_) {
       progress_.note(fmt::format("the last checkpoint could not be written to {}; see above",
                                  options_.checkpoint_dir));

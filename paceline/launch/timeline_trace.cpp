@@ -217,20 +217,23 @@ TraceSummary write_trace(const std::vector<std::string>& paths, const std::strin
   NewFile out(output);
   out.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   bool is_first = true;
+  std::set<int> ranks;
   for (const std::string& path : usable) {
     const RankTimeline timeline = read_timeline(path);
+    ranks.insert(timeline.rank);
     write_ranks_name(out, timeline, is_first);
     write_rank(out, timeline, origin, kMostSpans / usable.size(), summary);
   }
   out.write("\n]}\n");
   out.publish();
   summary.num_files = usable.size();
+  summary.num_ranks = ranks.size();
   return summary;
 }
 
 std::string describe(const TraceSummary& summary) {
-  std::string text = fmt::format("{} spans of {} rank{}", summary.num_spans, summary.num_files,
-                                 summary.num_files == 1 ? "" : "s");
+  std::string text = fmt::format("{} spans of {} rank{}", summary.num_spans, summary.num_ranks,
+                                 summary.num_ranks == 1 ? "" : "s");
   if (summary.num_omitted > 0) {
     text += fmt::format(", the newest; {} older ones were not kept", summary.num_omitted);
   }

@@ -15,7 +15,8 @@
 namespace paceline::launch {
 
 struct TraceSummary {
-  std::size_t num_files = 0;
+  std::size_t num_files = 0;  // one of each rank and start
+  std::size_t num_ranks = 0;
   std::size_t num_spans = 0;
   std::uint64_t num_omitted = 0;      // recorded, but older than those kept
   double clock_error = 0;             // seconds: how far off the clocks of two hosts may be
@@ -26,7 +27,7 @@ struct TraceSummary {
 // used, Error(kSystem) when the file cannot be written; the old one stays then.
 TraceSummary write_trace(const std::vector<std::string>& paths, const std::string& output);
 
-// "12,345 spans of 2 ranks".
+// "12,345 spans of 2 ranks"; a rank that was started again is one.
 std::string describe(const TraceSummary& summary);
 
 }  // namespace paceline::launch

@@ -73,4 +73,18 @@ expect stopped_on_a_full_disk 1 'stopped after step 1 by the file .*stop; the st
 touch "$work/stop"
 expect stop_at_the_end 0 'test accuracy' "${run1[@]}" --batch-size 600 --checkpoint-dir "$work/end" --stop-file "$work/stop"
 
+# What a run recommends works as it stands.
+hint() { sed -n 's/^  next  *//p' "$1"; }
+(cd "$(dirname "$train_cnn")" && PATH=/usr/bin:/bin "./$(basename "$train_cnn")" "${data[@]}" --epochs 1 --max-steps 2) >"$work/hint"
+# shellcheck disable=SC2016
+expect hint_of_one 0 '2 ranks x' bash -c 'cd "$1" && PATH=/usr/bin:/bin bash -c "$2"' _ "$(dirname "$train_cnn")" "$(hint "$work/hint")"
+limited=("${run2[@]}" "$train_cnn" "${data[@]}" --max-steps 4 --checkpoint-every 2 --checkpoint-dir "$work/hints")
+"${limited[@]}" >"$work/hint"
+read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
+expect hint_after_max_steps 0 ' s, 4 steps' "${limited[@]}" "${more[@]}"
+ended=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1 --checkpoint-dir "$work/ended")
+"${ended[@]}" >"$work/hint"
+read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
+expect hint_after_an_epoch 0 ' s, 10 steps' "${ended[@]}" "${more[@]}"
+
 exit "$((failures > 0))"

@@ -6,7 +6,7 @@
 //   hangs    rank 1 does not come, and nobody gives up
 //   stops    rank 1 stops itself; SIGCONT lets it go on, for a second
 //   works    200 collectives in two seconds
-//   counts   steps for ever, a quarter of each spent waiting, as it says
+//   counts   steps for ever, after 1000 ones, a quarter of each spent waiting, as it says
 //   sleeps   the same, and rank 1 takes three times as long, most of it asleep
 //   computes nobody calls anything for two seconds
 //   restarts 20 steps, after which rank 1 is killed; the next generation makes the last 10 again
@@ -45,6 +45,7 @@ int main(int, char** argv) {
     }
     if (how == "counts" || how == "sleeps") {
       paceline::StepLog steps;
+      steps.begin_at(1000);
       for (int i = 0;; ++i) {
         std::this_thread::sleep_for(how == "sleeps" && group->rank() == 1 ? 15ms : 5ms);
         group->all_reduce(std::span(data));

@@ -161,6 +161,21 @@ TEST(RunTimeline, a_job_leaves_its_trace_and_nothing_else) {
   EXPECT_EQ(counts, (std::map<std::string, int>{{"all_reduce", 3}, {"broadcast", 3}}));
 }
 
+TEST(TimelineTrace, a_rank_that_was_started_again_is_one_rank) {
+  const FreshDirectory first, second;
+  std::vector<std::string> paths;
+  for (const FreshDirectory* start : {&first, &second}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Timeline timeline({.directory = start->path(), .rank = rank, .world_size = 2});
+      timeline.add(SpanKind::kStep, 0, 1, at(100us), at(200us));
+    }
+    for (const auto& path : timelines_in(start->path())) paths.push_back(path);
+  }
+  const TraceSummary summary = write_trace(paths, first.file("trace.json"));
+  EXPECT_EQ(summary.num_files, 4u);
+  EXPECT_EQ(describe(summary), "4 spans of 2 ranks");
+}
+
 TEST(RunTimeline, a_job_that_fails_leaves_it_too) {
   const FreshDirectory directory;
   const std::string output = directory.file("trace.json");
