@@ -247,9 +247,10 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
   EXPECT_TRUE(two->throw_if_failed().empty());
 }
 
-// As a rank does that has more callers than it can hear.
-TEST_P(ConnectTest, who_is_turned_away_in_the_handshake_calls_again) {
-  if (GetParam() != TransportKind::kTcp) GTEST_SKIP() << "the dial is the same";
+class TcpConnectTest : public ConnectTest {};
+
+// As a rank does that has more callers than it can hear. Its callers over shared memory dial alike.
+TEST_P(TcpConnectTest, who_is_turned_away_in_the_handshake_calls_again) {
   auto address = address_of_a_dead_rank();
   const Fd tcp = listen_tcp({"127.0.0.1", 0});
   address.tcp.port = local_port(tcp);
@@ -312,6 +313,8 @@ TEST_P(ConnectTest, a_rank_that_died_after_it_published_its_address_is_named_bef
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Transports, TcpConnectTest, testing::Values(TransportKind::kTcp),
+                         [](const auto&) { return std::string("tcp"); });
 INSTANTIATE_TEST_SUITE_P(Transports, ConnectTest,
                          testing::Values(TransportKind::kShm, TransportKind::kTcp),
                          [](const auto& info) {
