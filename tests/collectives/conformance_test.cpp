@@ -36,7 +36,8 @@ std::vector<Setting> settings() {
   if (harness::can_use_ucx()) {
     for (const int world : {2, 3, 4}) {
       all.push_back({"paceline", TransportKind::kUcx, world, "tcp"});
-      all.push_back({"paceline", TransportKind::kUcx, world, "posix"});
+      if (harness::can_use_ucx_posix())
+        all.push_back({"paceline", TransportKind::kUcx, world, "posix"});
     }
   }
   return all;

@@ -43,7 +43,7 @@ std::vector<Setting> settings() {
     all.push_back({TransportKind::kTcp, world});
     if (!harness::can_use_ucx()) continue;
     all.push_back({TransportKind::kUcx, world, "tcp"});
-    all.push_back({TransportKind::kUcx, world, "posix"});
+    if (harness::can_use_ucx_posix()) all.push_back({TransportKind::kUcx, world, "posix"});
   }
   return all;
 }

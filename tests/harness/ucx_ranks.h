@@ -2,9 +2,12 @@
 
 // What tests over UCX need to know.
 
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
+
+#include <sys/statvfs.h>
 
 #include "paceline/transport/peer.h"
 #include "paceline/transport/ucx/ucx.h"
@@ -25,6 +28,13 @@ inline bool can_use_ucx() {
 #else
   return ucx_info().available;
 #endif
+}
+
+// Where they can run over its POSIX shared memory, of which it takes a lot.
+inline bool can_use_ucx_posix() {
+  struct statvfs room {};
+  return can_use_ucx() && statvfs("/dev/shm", &room) == 0 &&
+         room.f_bavail * room.f_frsize >= std::uint64_t{512} << 20;
 }
 
 // For tests of every leaf: `others`, and UCX where they can run over it.
