@@ -288,14 +288,14 @@ class C10dLibrary : public Library {
 }  // namespace
 
 void register_c10d_backend(const std::string& name, C10dFactory factory) {
-  register_library({.info = {.name = name,
-                             .device = Device::kCpu,
-                             .available = true,
-                             .text = "a process group of LibTorch's c10d",
-                             .advice = ""},
-                    .connect = [name, factory = std::move(factory)](const LibraryContext& context) {
-                      return std::make_unique<C10dLibrary>(name, context, factory);
-                    }});
+  LibraryEntry entry;
+  entry.info.name = name;
+  entry.info.available = true;
+  entry.info.text = "a process group of LibTorch's c10d";
+  entry.connect = [name, factory = std::move(factory)](const LibraryContext& context) {
+    return std::make_unique<C10dLibrary>(name, context, factory);
+  };
+  register_library(std::move(entry));
 }
 
 }  // namespace paceline

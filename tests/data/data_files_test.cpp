@@ -10,6 +10,7 @@
 #include "paceline/data/idx_file.h"
 #include "paceline/data/image_dataset.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 
 namespace paceline::data {
@@ -27,17 +28,6 @@ std::string idx(const std::vector<std::uint32_t>& shape, const std::string& elem
   std::string text = big_endian(0x0800U | static_cast<std::uint32_t>(shape.size()));
   for (const auto size : shape) text += big_endian(size);
   return text + elements;
-}
-
-void expect_error(ErrorCode code, const std::vector<std::string>& words,
-                  const std::function<void()>& call) {
-  try {
-    call();
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(to_string(error.code()), to_string(code)) << error.what();
-    for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
-  }
 }
 
 std::string write_gzipped(const FreshDirectory& folder, const std::string& name,

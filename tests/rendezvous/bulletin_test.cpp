@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/rendezvous/variables_of.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "paceline/core/fd.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/rendezvous/variables_of.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/rendezvous/variables_of.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/rendezvous/variables_of.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

@@ -8,9 +8,9 @@
 #include "paceline/rendezvous/bulletin.h"
 #include "paceline/store/memory_store.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/rendezvous/rank_threads.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

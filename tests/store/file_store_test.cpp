@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

@@ -5,7 +5,7 @@
 #include "paceline/store/memory_store.h"
 #include "paceline/store/prefix_store.h"
 
-#include "tests/store/expect_error.h"
+#include "tests/harness/expect_error.h"
 
 namespace paceline {
 namespace {

@@ -16,8 +16,8 @@
 #include "paceline/store/tcp_store.h"
 #include "paceline/store/tcp_store_server.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
-#include "tests/store/expect_error.h"
 
 namespace paceline {
 namespace {

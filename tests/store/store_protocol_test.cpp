@@ -6,7 +6,7 @@
 
 #include "paceline/core/bytes.h"
 
-#include "tests/store/expect_error.h"
+#include "tests/harness/expect_error.h"
 
 namespace paceline {
 namespace {

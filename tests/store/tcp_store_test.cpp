@@ -11,7 +11,7 @@
 
 #include "paceline/store/tcp_store_server.h"
 
-#include "tests/store/expect_error.h"
+#include "tests/harness/expect_error.h"
 
 namespace paceline {
 namespace {
