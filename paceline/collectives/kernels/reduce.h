@@ -14,6 +14,8 @@
 // is the same, so are the bits.
 //
 // Vectorised by the compiler, once per instruction set (kernels/*.cpp), chosen at run time.
+// AVX-512's own conversion to bfloat16 (VCVTNEPS2BF16) is not used: it takes subnormal numbers for
+// zero, so a sum's bits would depend on the processor.
 
 #include <cstddef>
 #include <span>

@@ -19,8 +19,14 @@ using namespace std::chrono_literals;
 // About 30 µs: longer than a phase of a small collective takes, far shorter than a time slice.
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingACore = 20;
-// Then the core goes to the ranks that share it, which is quicker than to sleep and be woken.
+// Then the core goes to the ranks that share it, which is quicker than to sleep and be woken. Where
+// a program of others computes on that core too, it gets its whole time slice each time; a sleeper
+// is woken within one. So yields that took that long are left out for a number of waits, which
+// doubles as long as they do.
 constexpr int kYields = 50;
+constexpr auto kMostYielding = 200us;
+constexpr auto kForeignSlice = 1ms;
+constexpr int kMostWithoutYields = 4096;
 constexpr auto kSleepSlice = 2ms;
 
 }  // namespace
@@ -65,18 +71,32 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
   }
 }
 
-bool PhaseBarrier::spin(int peer, bool may_spin) const {
+bool PhaseBarrier::spin(int peer, bool may_spin) {
   const bool is_crowded = mesh_.oversubscribed();
   const int spins = may_spin && !is_crowded ? kSpins : kSpinsWhenSharingACore;
   for (int i = 0; i < spins; ++i) {
     if (has_arrived(peer)) return true;
     spin_pause();
   }
-  for (int i = 0; is_crowded && may_spin && i < kYields; ++i) {
-    sched_yield();
-    if (has_arrived(peer)) return true;
+  return is_crowded && may_spin && yield_to(peer);
+}
+
+bool PhaseBarrier::yield_to(int peer) {
+  if (waits_without_yields_ > 0) {
+    --waits_without_yields_;
+    return false;
   }
-  return false;
+  const auto begin = Deadline::Clock::now();
+  auto yielded = Deadline::Clock::duration::zero();
+  for (int i = 0; i < kYields && yielded < kMostYielding && !has_arrived(peer); ++i) {
+    sched_yield();
+    yielded = Deadline::Clock::now() - begin;
+  }
+  const int before = next_without_yields_;
+  next_without_yields_ = yielded < kForeignSlice ? kFewestWaitsWithoutYields
+                                                 : std::min(2 * before, kMostWithoutYields);
+  if (yielded >= kForeignSlice) waits_without_yields_ = before;
+  return has_arrived(peer);
 }
 
 void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,

@@ -4,9 +4,9 @@
 // phase by raising its own counter, and passes when every peer's counter has come as far.
 // Everything a rank wrote before it arrived is visible to all who passed.
 //
-// Waiting spins for a moment when each rank has a core of its own, then sleeps on the peer's
-// counter (futex) in slices of a few milliseconds; between slices it looks for dead peers, abort
-// notices and the deadline.
+// Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
+// that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
+// slices it looks for dead peers, abort notices and the deadline.
 //
 // Memory ordering: a counter is raised with sequential consistency and read with acquire, so that
 // either the waiter sees the new phase or the arriving rank sees the waiter's entry in `sleepers`
@@ -66,9 +66,12 @@ class PhaseBarrier {
                        const std::function<void()>& while_waiting = {});
 
  private:
+  static constexpr int kFewestWaitsWithoutYields = 16;
+
   ControlBlock& block(int rank) const;
   bool has_arrived(int rank) const;
-  bool spin(int peer, bool may_spin) const;
+  bool spin(int peer, bool may_spin);
+  bool yield_to(int peer);
   void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
              Deadline::Clock::time_point begin, const std::function<void()>& while_waiting);
   std::vector<int> absent_ranks() const;
@@ -82,6 +85,8 @@ class PhaseBarrier {
   std::size_t slot_ = 0;           // of the announcements in use
   std::uint64_t digest_ = 0;
   bool warned_ = false;  // once per collective
+  int waits_without_yields_ = 0;
+  int next_without_yields_ = kFewestWaitsWithoutYields;
 };
 
 }  // namespace paceline
