@@ -146,49 +146,99 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3}),
     [](const auto& info) { return name_of(info.param); });
 
-class CoalescedMismatch : public testing::TestWithParam<TransportKind> {};
-
-// The odd rank's list against the others', both of 30 elements.
-TEST_P(CoalescedMismatch, another_list_of_the_same_sum_is_an_error_on_every_rank) {
-  const std::vector<std::vector<std::size_t>> lists = {{10, 20}, {20, 10}, {30}, {10, 10, 10}};
-  for (std::size_t odd = 1; odd < lists.size(); ++odd) {
-    const auto results = run_ranks(3,
-                                   [&](ProcessGroup& group) {
-                                     List list;
-                                     for (const auto count : lists[group.rank() == 1 ? odd : 0]) {
-                                       list.emplace_back(count);
-                                     }
-                                     group.all_reduce_coalesced(views_of<Buffer>(list));
-                                   },
-                                   {.transport = GetParam(), .group_timeout = 20s});
+class CoalescedMismatch : public testing::TestWithParam<Setting> {
+ protected:
+  // The last rank is the odd one.
+  void expect_error_everywhere(const harness::RankBody& odd, const harness::RankBody& even) {
+    const auto results = run_ranks(
+        GetParam().world,
+        [&](ProcessGroup& group) { (group.rank() == group.world_size() - 1 ? odd : even)(group); },
+        {.transport = GetParam().transport, .group_timeout = kNever});
     for (const auto& result : results) {
-      ASSERT_TRUE(result.error) << odd;
+      ASSERT_TRUE(result.error);
       EXPECT_TRUE(result.error->code() == ErrorCode::kInvalid ||
                   result.error->code() == ErrorCode::kAborted)
           << result.error->what();
     }
   }
+
+  // Longer than a test may take: nothing waits for it.
+  static constexpr auto kNever = 100s;
+};
+
+using Lengths = std::vector<std::size_t>;
+
+List list_with(const Lengths& lengths, std::size_t factor = 1) {
+  List list;
+  for (const auto length : lengths) list.emplace_back(length * factor);
+  return list;
+}
+
+// Each operation with a list of these lengths.
+const std::vector<std::function<void(ProcessGroup&, const Lengths&)>> kCoalesced = {
+    [](ProcessGroup& group, const Lengths& lengths) {
+      List list = list_with(lengths);
+      group.all_reduce_coalesced(views_of<Buffer>(list));
+    },
+    [](ProcessGroup& group, const Lengths& lengths) {
+      List list = list_with(lengths);
+      group.broadcast_coalesced(views_of<Buffer>(list), 0);
+    },
+    [](ProcessGroup& group, const Lengths& lengths) {
+      List inputs = list_with(lengths);
+      List outputs = list_with(lengths, static_cast<std::size_t>(group.world_size()));
+      group.all_gather_coalesced(views_of<ConstBuffer>(inputs), views_of<Buffer>(outputs));
+    },
+    [](ProcessGroup& group, const Lengths& lengths) {
+      List inputs = list_with(lengths, static_cast<std::size_t>(group.world_size()));
+      List outputs = list_with(lengths);
+      group.reduce_scatter_coalesced(views_of<ConstBuffer>(inputs), views_of<Buffer>(outputs));
+    },
+};
+
+TEST_P(CoalescedMismatch, another_list_of_the_same_sum_is_an_error_on_every_rank) {
+  for (std::size_t call = 0; call < kCoalesced.size(); ++call) {
+    for (const Lengths& other : {Lengths{20, 10}, Lengths{30}, Lengths{10, 10, 10}}) {
+      SCOPED_TRACE(call);
+      expect_error_everywhere([&](ProcessGroup& group) { kCoalesced[call](group, other); },
+                              [&](ProcessGroup& group) {
+                                kCoalesced[call](group, {10, 20});
+                              });
+    }
+  }
+}
+
+TEST_P(CoalescedMismatch, another_operation_is_an_error_on_every_rank) {
+  for (std::size_t call = 0; call < kCoalesced.size(); ++call) {
+    SCOPED_TRACE(call);
+    const auto& next = kCoalesced[(call + 1) % kCoalesced.size()];
+    expect_error_everywhere(
+        [&](ProcessGroup& group) {
+          next(group, {10, 20});
+        },
+        [&](ProcessGroup& group) {
+          kCoalesced[call](group, {10, 20});
+        });
+  }
 }
 
 TEST_P(CoalescedMismatch, one_buffer_is_not_a_plain_call) {
-  const auto results = run_ranks(2,
-                                 [&](ProcessGroup& group) {
-                                   List list(1, std::vector<float>(30));
-                                   if (group.rank() == 0) {
-                                     group.all_reduce(std::span(list[0]));
-                                   } else {
-                                     group.all_reduce_coalesced(views_of<Buffer>(list));
-                                   }
-                                 },
-                                 {.transport = GetParam(), .group_timeout = 20s});
-  for (const auto& result : results) EXPECT_TRUE(result.error);
+  expect_error_everywhere(
+      [](ProcessGroup& group) {
+        std::vector<float> data(30);
+        group.all_reduce(std::span(data));
+      },
+      [](ProcessGroup& group) { kCoalesced[0](group, {30}); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, CoalescedMismatch,
-                         testing::Values(TransportKind::kLoopback, TransportKind::kTcp),
-                         [](const auto& info) {
-                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "shared");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, CoalescedMismatch,
+    testing::Values(Setting{TransportKind::kLoopback, 2}, Setting{TransportKind::kLoopback, 3},
+                    Setting{TransportKind::kLoopback, 4}, Setting{TransportKind::kShm, 2},
+                    Setting{TransportKind::kShm, 3}, Setting{TransportKind::kShm, 4},
+                    Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3},
+                    Setting{TransportKind::kTcp, 4}),
+    [](const auto& info) { return name_of(info.param); });
 
 TEST(CoalescedArguments, are_checked_before_anything_is_sent) {
   run_ranks_ok(2, [](ProcessGroup& group) {

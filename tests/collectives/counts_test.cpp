@@ -169,11 +169,15 @@ TEST(CountsBits, reduce_scatter_v_adds_up_in_the_order_of_all_reduce) {
   }
 }
 
-class CountsMismatch : public testing::TestWithParam<TransportKind> {
+class CountsMismatch : public testing::TestWithParam<Setting> {
  protected:
+  std::vector<harness::RankResult> run(const harness::RankBody& body) {
+    return run_ranks(GetParam().world, body,
+                     {.transport = GetParam().transport, .group_timeout = 100s});
+  }
   void expect_error_everywhere(const harness::RankBody& body) {
     const auto begin = std::chrono::steady_clock::now();
-    const auto results = run_ranks(3, body, {.transport = GetParam(), .group_timeout = 20s});
+    const auto results = run(body);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
     for (const auto& result : results) {
       ASSERT_TRUE(result.error);
@@ -184,52 +188,71 @@ class CountsMismatch : public testing::TestWithParam<TransportKind> {
   }
 };
 
+// 20 for each rank; on the last rank the first two differ by 10.
+Counts counts_of(const ProcessGroup& group) {
+  Counts counts(static_cast<std::size_t>(group.world_size()), 20);
+  if (group.rank() == group.world_size() - 1) {
+    counts[0] += 10;
+    counts[1] -= 10;
+  }
+  return counts;
+}
+
 TEST_P(CountsMismatch, other_counts_of_the_same_sum_are_noticed) {
   expect_error_everywhere([](ProcessGroup& group) {
-    const Counts counts = group.rank() == 2 ? Counts{10, 30, 20} : Counts{20, 20, 20};
+    const Counts counts = counts_of(group);
     const auto mine = values(0, counts[static_cast<std::size_t>(group.rank())]);
-    std::vector<float> all(60);
+    std::vector<float> all(sum(counts));
     group.all_gather_v(std::span(mine), std::span(all), counts);
+  });
+  expect_error_everywhere([](ProcessGroup& group) {
+    const Counts counts = counts_of(group);
+    const auto all = values(0, sum(counts));
+    std::vector<float> mine(counts[static_cast<std::size_t>(group.rank())]);
+    group.reduce_scatter_v(std::span(all), std::span(mine), counts);
   });
 }
 
 TEST_P(CountsMismatch, counts_against_a_plain_call_are_noticed) {
   expect_error_everywhere([](ProcessGroup& group) {
+    const Counts counts(static_cast<std::size_t>(group.world_size()), 20);
     const auto mine = values(0, 20);
-    std::vector<float> all(60);
+    std::vector<float> all(sum(counts));
     if (group.rank() == 0) {
       group.all_gather(std::span(mine), std::span(all));
     } else {
-      group.all_gather_v(std::span(mine), std::span(all), Counts{20, 20, 20});
+      group.all_gather_v(std::span(mine), std::span(all), counts);
     }
   });
 }
 
 TEST_P(CountsMismatch, an_unexpected_count_of_one_pair_is_named_on_every_rank) {
-  const auto results =
-      run_ranks(3,
-                [](ProcessGroup& group) {
-                  Counts given = {4, 4, 4};
-                  Counts wanted = {4, 4, 4};
-                  if (group.rank() == 1) wanted[2] = 5;
-                  const auto input = values(0, sum(given));
-                  std::vector<float> output(sum(wanted));
-                  group.all_to_all_v(std::span(input), given, std::span(output), wanted);
-                },
-                {.transport = GetParam()});
+  const int last = GetParam().world - 1;
+  const auto results = run([&](ProcessGroup& group) {
+    const Counts given(static_cast<std::size_t>(group.world_size()), 4);
+    Counts wanted = given;
+    if (group.rank() == 0) wanted.back() = 5;
+    const auto input = values(0, sum(given));
+    std::vector<float> output(sum(wanted));
+    group.all_to_all_v(std::span(input), given, std::span(output), wanted);
+  });
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
-    EXPECT_NE(std::string(result.error->what()).find("rank 2 sends rank 1 4 elements"),
+    EXPECT_NE(std::string(result.error->what())
+                  .find("rank " + std::to_string(last) + " sends rank 0 4 elements"),
               std::string::npos)
         << result.error->what();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, CountsMismatch,
-                         testing::Values(TransportKind::kLoopback, TransportKind::kTcp),
-                         [](const auto& info) {
-                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "shared");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, CountsMismatch,
+    testing::Values(Setting{TransportKind::kLoopback, 2}, Setting{TransportKind::kLoopback, 3},
+                    Setting{TransportKind::kLoopback, 4}, Setting{TransportKind::kShm, 2},
+                    Setting{TransportKind::kShm, 3}, Setting{TransportKind::kShm, 4},
+                    Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3},
+                    Setting{TransportKind::kTcp, 4}),
+    [](const auto& info) { return name_of(info.param); });
 
 TEST(CountsArguments, are_checked_before_anything_is_sent) {
   run_ranks_ok(2, [](ProcessGroup& group) {

@@ -231,41 +231,50 @@ const Mismatch kMismatches[] = {
      [](Group& g) { all_reduce(g, 1000); }},
 };
 
+// One rank calls what is odd, the others what is even.
+void expect_noticed(const Mismatch& mismatch, int world, int odd,
+                    harness::ThreadRanksOptions options) {
+  SCOPED_TRACE(std::string(mismatch.name) + ", rank " + std::to_string(odd));
+  std::vector<Clock::time_point> called(static_cast<std::size_t>(world));
+  std::vector<Clock::time_point> heard(called.size());
+  options.group_timeout = kNever;
+  const auto results = run_ranks(
+      world,
+      [&](ProcessGroup& group) {
+        const auto rank = static_cast<std::size_t>(group.rank());
+        all_reduce(group, 10);
+        called[rank] = Clock::now();
+        try {
+          (group.rank() == odd ? mismatch.odd : mismatch.even)(group);
+        } catch (const Error&) {
+          heard[rank] = Clock::now();
+          throw;
+        }
+        ADD_FAILURE() << "rank " << rank << " noticed nothing";
+      },
+      options);
+  const auto last_called = *std::max_element(called.begin(), called.end());
+  bool somebody_compared = false;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    const auto& error = results[rank].error;
+    ASSERT_TRUE(error) << "rank " << rank;
+    EXPECT_THAT(error->code(), AnyOf(ErrorCode::kInvalid, ErrorCode::kAborted)) << error->what();
+    // The cause with both sides, also where another rank found it.
+    EXPECT_THAT(error->what(),
+                HasSubstr("collectives do not match in group world: this rank called"));
+    EXPECT_THAT(error->what(), HasSubstr(") called "));
+    somebody_compared |= error->code() == ErrorCode::kInvalid;
+    EXPECT_LT(heard[rank] - last_called, kLimit) << error->what();
+    Noticed::add(options.transport, std::max(heard[rank] - last_called, Clock::duration(0)));
+  }
+  EXPECT_TRUE(somebody_compared);
+}
+
 class MismatchTest : public testing::TestWithParam<std::tuple<Mismatch, TransportKind, int>> {
  protected:
   void run(int odd) {
     const auto& [mismatch, transport, world] = GetParam();
-    std::vector<Clock::time_point> called(static_cast<std::size_t>(world));
-    std::vector<Clock::time_point> heard(called.size());
-    const auto results = run_ranks(world,
-                                   [&](ProcessGroup& group) {
-                                     const auto rank = static_cast<std::size_t>(group.rank());
-                                     all_reduce(group, 10);
-                                     called[rank] = Clock::now();
-                                     try {
-                                       (group.rank() == odd ? mismatch.odd : mismatch.even)(group);
-                                     } catch (const Error&) {
-                                       heard[rank] = Clock::now();
-                                       throw;
-                                     }
-                                     ADD_FAILURE() << "rank " << rank << " noticed nothing";
-                                   },
-                                   {.transport = transport, .group_timeout = kNever});
-    const auto last_called = *std::max_element(called.begin(), called.end());
-    bool somebody_compared = false;
-    for (std::size_t rank = 0; rank < results.size(); ++rank) {
-      const auto& error = results[rank].error;
-      ASSERT_TRUE(error) << "rank " << rank;
-      EXPECT_THAT(error->code(), AnyOf(ErrorCode::kInvalid, ErrorCode::kAborted)) << error->what();
-      // The cause with both sides, also where another rank found it.
-      EXPECT_THAT(error->what(),
-                  HasSubstr("collectives do not match in group world: this rank called"));
-      EXPECT_THAT(error->what(), HasSubstr(") called "));
-      somebody_compared |= error->code() == ErrorCode::kInvalid;
-      EXPECT_LT(heard[rank] - last_called, kLimit) << error->what();
-      Noticed::add(transport, std::max(heard[rank] - last_called, Clock::duration(0)));
-    }
-    EXPECT_TRUE(somebody_compared);
+    expect_noticed(mismatch, world, odd, {.transport = transport});
   }
   static void TearDownTestSuite() { Noticed::print(); }
 };
@@ -288,6 +297,34 @@ INSTANTIATE_TEST_SUITE_P(Matrix, MismatchTest,
                          testing::Combine(testing::ValuesIn(kMismatches), kTransports,
                                           testing::Values(2, 3, 4)),
                          case_name);
+
+// Wherever the algorithm serves; the first and the last rank in turns.
+class AlgorithmMismatchTest : public testing::TestWithParam<std::tuple<Algorithm, int>> {
+ protected:
+  static void TearDownTestSuite() { Noticed::print(); }
+};
+
+TEST_P(AlgorithmMismatchTest, is_a_typed_error_on_every_rank_at_once) {
+  const auto [algorithm, world] = GetParam();
+  int odd = 0;
+  for (const Mismatch& mismatch : kMismatches) {
+    harness::ThreadRanksOptions options{.transport = TransportKind::kTcp};
+    options.adjust = [algorithm = algorithm](int /*rank*/, GroupOptions& group) {
+      group.algorithm = algorithm;
+      group.allows_any_order = true;
+    };
+    expect_noticed(mismatch, world, odd, options);
+    odd = world - 1 - odd;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, AlgorithmMismatchTest,
+                         testing::Combine(testing::ValuesIn(kAllAlgorithms),
+                                          testing::Values(2, 3, 4)),
+                         [](const auto& info) {
+                           return std::string(name_of(std::get<0>(info.param))) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 // ---- what the calls of a group cannot get wrong by themselves
 

@@ -141,7 +141,8 @@ TEST(Limits, too_few_descriptors_are_a_typed_error_on_every_rank) {
          }});
     for (const auto& result : results) {
       EXPECT_EQ(result.signal, 0) << descriptors << ": " << result.report;
-      EXPECT_EQ(result.report.find("a wrong sum"), std::string::npos);
+      const bool summed = result.report == "shm" || result.report == "tcp";
+      EXPECT_TRUE(result.threw || summed) << descriptors << ": " << result.report;
     }
     if (results[1].threw && results[1].code == ErrorCode::kSystem) {
       EXPECT_NE(results[1].report.find("Too many open files"), std::string::npos)
