@@ -87,6 +87,13 @@ std::vector<Op> ops_of(const std::vector<std::string>& texts) {
   return ops;
 }
 
+// What is only thought about is all_reduce where nothing is said.
+std::vector<Op> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
+  if (mode == BenchMode::kCalibrate) return {};
+  const bool thinks = mode == BenchMode::kSimulate || mode == BenchMode::kExplain;
+  return thinks && texts.empty() ? std::vector<Op>{Op::kAllReduce} : ops_of(texts);
+}
+
 std::vector<std::size_t> sizes_of(const std::string& text) {
   try {
     return bench::parse_sizes(text.empty() ? kUsualSizes : text);
@@ -304,7 +311,7 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   options.mode = mode_of(texts);
   require_meaning(texts, options.mode);
   bench::SessionOptions& session = options.session;
-  if (options.mode != BenchMode::kCalibrate) session.ops = ops_of(texts.ops);
+  session.ops = ops_for(options.mode, texts.ops);
   session.num_ranks = static_cast<int>(whole_number(
       "--np", texts.np, std::clamp(num_cores, 2, bench::kMaxRanks), 1, bench::kMaxRanks));
   session.sizes = sizes_of(texts.sizes);

@@ -80,6 +80,9 @@ Cluster parse_cluster(std::string_view text) {
     if (!seen.insert(key).second) throw ClusterError(fmt::format("{} is given twice", key));
     begin = end + 1;
   }
+  if (!seen.contains("hosts")) {
+    throw ClusterError(fmt::format("{}: how many hosts? for example hosts=64,ranks=8", text));
+  }
   if (cluster.hosts > kMostSimulatedRanks / cluster.ranks) {
     throw ClusterError(fmt::format("{} hosts x {} ranks are more than {} ranks", cluster.hosts,
                                    cluster.ranks, kMostSimulatedRanks));

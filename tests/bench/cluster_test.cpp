@@ -22,8 +22,8 @@ TEST(Cluster, is_read_as_people_type_it) {
   EXPECT_EQ(cluster.world_size(), 512);
   EXPECT_DOUBLE_EQ(*cluster.link_bytes_per_s, 25e9 / 8);
   EXPECT_DOUBLE_EQ(*cluster.latency_s, 20e-6);
-  EXPECT_DOUBLE_EQ(*parse_cluster("link=1.5Mbit").link_bytes_per_s, 1.5e6 / 8);
-  EXPECT_DOUBLE_EQ(*parse_cluster("latency=2ms").latency_s, 2e-3);
+  EXPECT_DOUBLE_EQ(*parse_cluster("hosts=2,link=1.5Mbit").link_bytes_per_s, 1.5e6 / 8);
+  EXPECT_DOUBLE_EQ(*parse_cluster("hosts=2,latency=2ms").latency_s, 2e-3);
   EXPECT_EQ(parse_cluster("hosts=4"), (Cluster{.hosts = 4, .ranks = 1}));
 }
 
@@ -52,6 +52,7 @@ TEST(Cluster, says_what_is_wrong) {
     EXPECT_THAT(refusal(std::string("link=").append(link)), HasSubstr("not a rate as 25Gbit"))
         << link;
   EXPECT_THAT(refusal("latency=20"), HasSubstr("not a time as 20us"));
+  EXPECT_THAT(refusal("link=25Gbit"), HasSubstr("how many hosts?"));
   EXPECT_EQ(refusal("hosts=512,ranks=8"), "");
   EXPECT_THAT(refusal("hosts=513,ranks=8"), HasSubstr("513 hosts x 8 ranks are more than 4096"));
 }

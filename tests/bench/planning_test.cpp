@@ -55,6 +55,13 @@ TEST_F(BenchPlanningTest, keeps_what_this_group_could_not_measure) {
   EXPECT_EQ(load_calibration(costs_)->network, known.network);
 }
 
+TEST_F(BenchPlanningTest, is_about_all_reduce_where_nothing_is_said) {
+  const Outcome outcome = bench({"--simulate", "hosts=64,ranks=8,link=25Gbit", "--sizes", "1M"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("64 hosts x 8 ranks, 25 Gbit/s"));
+  EXPECT_THAT(outcome.out, HasSubstr("all_reduce"));
+}
+
 TEST_F(BenchPlanningTest, says_when_a_calibration_cannot_be_read_or_written) {
   std::ofstream(costs_) << "nonsense";
   const Outcome unreadable = bench({"all_reduce", "--simulate", "hosts=2"});
@@ -134,7 +141,7 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
               HasSubstr("--algorithm has no meaning with a measurement"));
   EXPECT_THAT(refusal({"all_reduce", "--explain", "--algorithm", "best"}),
               HasSubstr("'best' is not one of direct, one_shot"));
-  EXPECT_THAT(refusal({"--simulate", "hosts=2"}), HasSubstr("no operation given"));
+  EXPECT_THAT(refusal({"--predict"}), HasSubstr("no operation given"));
 }
 
 }  // namespace
