@@ -51,7 +51,12 @@ void declare_submit_options(CLI::App& app, SubmitTexts& texts, bool kubernetes) 
   for (const std::string_view name : kNotHere) {
     app.remove_option(app.get_option(std::string(name)));
   }
-  if (!kubernetes) app.remove_option(app.get_option("--master-port"));
+  app.get_option("--nnodes")->type_name("N")->description("Machines of the job");
+  if (kubernetes) {
+    app.get_option("--remote-paceline")->description("Where paceline is in the image [in PATH]");
+  } else {
+    app.remove_option(app.get_option("--master-port"));
+  }
   const auto value = [&](const char* name, std::string& target, const char* type,
                          const char* text) {
     app.add_option(name, target, text)
@@ -97,7 +102,7 @@ SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const 
       count_or(line, "--nproc-per-node", run.nproc_per_node, 1, 1, launch::kMaxSlots);
   request.cores_per_rank = count_or(line, "--threads-per-rank", run.threads_per_rank, 1, 1, 4096);
   request.memory = texts.mem;
-  request.paceline = run.remote_paceline.empty() ? "paceline" : run.remote_paceline;
+  request.paceline = run.remote_paceline;
   request.run_options = passed_on(app);
   request.command = line.program;
   if (request.command.empty()) {
@@ -162,6 +167,7 @@ int submit(const std::string& where, const Arguments& arguments) {
     return 0;
   }
   SubmitRequest request = check_common(app, texts, line);
+  if (request.paceline.empty()) request.paceline = kubernetes ? "paceline" : own_program();
   if (!kubernetes) {
     const std::string script = slurm_script(request, check_slurm(texts, line));
     if (!texts.run.dry_run) return hand_to_sbatch(script);

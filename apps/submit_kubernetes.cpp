@@ -63,8 +63,13 @@ std::string metadata(const SubmitRequest& request, const KubernetesRequest& kube
                     yaml_text(request.job_name));
 }
 
+// Without a group of the volumes only root could read the secret.
+constexpr long kVolumesGroup = 1000;
+
 std::string security(const KubernetesRequest& kubernetes) {
-  if (kubernetes.user < 0) return "";
+  if (kubernetes.user < 0) {
+    return fmt::format("      securityContext:\n        fsGroup: {}\n", kVolumesGroup);
+  }
   return fmt::format(
       "      securityContext:\n        runAsNonRoot: {0}\n        runAsUser: {1}\n"
       "        runAsGroup: {1}\n        fsGroup: {1}\n",

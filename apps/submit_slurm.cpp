@@ -20,8 +20,8 @@ void add_directive(std::string& script, const std::string& flag, const std::stri
   const bool good = std::all_of(value.begin(), value.end(), [&](unsigned char c) {
     return (c < 0x80 && std::isalnum(c) != 0) || also.find(static_cast<char>(c)) != also.npos;
   });
-  check(good, "--{}: '{}' may hold letters, digits and {} only", flag, launch::neutralise(value),
-        also);
+  check(good, "--{}: '{}' may hold letters, digits{} only", flag, launch::neutralise(value),
+        also.empty() ? "" : fmt::format(" and {}", also));
   script += fmt::format("#SBATCH --{}={}\n", flag, value);
 }
 

@@ -19,6 +19,8 @@ using testing::Not;
 
 using Arguments = std::vector<std::string>;
 
+const Arguments kFromPath = {"--remote-paceline=paceline"};
+
 Outcome submit(const std::string& where, Arguments options, const Arguments& program) {
   options.insert(options.begin(), {"submit", where, "--dry-run"});
   options.insert(options.end(), program.begin(), program.end());
@@ -79,9 +81,15 @@ TEST_F(SubmitSlurm, writes_the_directives_of_its_flags) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("--account")));
 }
 
+TEST_F(SubmitSlurm, starts_the_paceline_that_wrote_it) {
+  const std::string self = std::filesystem::canonical(PACELINE_COMMAND).string();
+  EXPECT_THAT(submit("slurm", {}, {"./train"}).out, HasSubstr("\n" + self + " run "));
+}
+
 TEST_F(SubmitSlurm, passes_the_programs_arguments_and_the_exit_code_on) {
   const std::string odd = "it's $HOME `id`;\n#SBATCH --x \"\\ *";
-  auto job = start(submit("slurm", {}, {"./train", odd}), "printf '%s' \"${@: -1}\"; exit 7");
+  auto job =
+      start(submit("slurm", kFromPath, {"./train", odd}), "printf '%s' \"${@: -1}\"; exit 7");
   const Outcome outcome = job.wait();
   EXPECT_EQ(outcome.exit_code, 7) << outcome.err;
   EXPECT_EQ(outcome.out, odd);
@@ -91,14 +99,15 @@ TEST_F(SubmitSlurm, passes_the_signal_on_and_queues_a_job_again_that_stopped_as_
   const std::string stops =
       "trap 'echo saved; exit 85' USR1; echo ready; "
       "while :; do sleep 0.02; done";
-  auto job = start(submit("slurm", {}, {"./train"}), stops);
+  auto job = start(submit("slurm", kFromPath, {"./train"}), stops);
   job.wait_for_lines("ready", 1);
   job.send(SIGUSR1);
   const Outcome outcome = job.wait();
   EXPECT_EQ(outcome.exit_code, 85) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("saved\n"));
   EXPECT_THAT(outcome.out, HasSubstr("scontrol requeue 7\n"));
-  auto other = start(submit("slurm", {"--no-requeue"}, {"./train"}), "exit 85");
+  auto other = start(submit("slurm", {"--no-requeue", "--remote-paceline=paceline"}, {"./train"}),
+                     "exit 85");
   EXPECT_THAT(other.wait().out, Not(HasSubstr("scontrol")));
 }
 
@@ -178,6 +187,12 @@ TEST_F(SubmitKubernetes, writes_a_job_a_service_and_a_secret) {
   const std::string manifest = directory.write("job.yaml", outcome.out);
   const Outcome checked = PacelineProcess({check, manifest, odd}, {}, "/usr/bin/python3").wait();
   EXPECT_EQ(checked.exit_code, 0) << checked.err << outcome.out;
+}
+
+// The secret is root's; without a group of the volumes the image's user could not read it.
+TEST_F(SubmitKubernetes, lets_any_user_of_an_image_read_the_secret) {
+  EXPECT_THAT(submit("kubernetes", {"--image", "x"}, {"./train"}).out,
+              HasSubstr("      securityContext:\n        fsGroup: 1000\n      containers:\n"));
 }
 
 TEST_F(SubmitKubernetes, makes_a_new_secret_each_time) {
