@@ -23,7 +23,6 @@
 namespace paceline::apps {
 namespace {
 
-constexpr const char* kUsualName = "paceline.toml";
 constexpr std::size_t kMaxFile = 1 << 20;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
@@ -134,7 +133,7 @@ std::string chosen_path(const CommandLine& line) {
   }
   const char* variable = std::getenv("PET_CONFIG");
   if (variable != nullptr && *variable != '\0') return variable;
-  return access(kUsualName, F_OK) == 0 ? kUsualName : "";
+  return access(kUsualFlagFile, F_OK) == 0 ? kUsualFlagFile : "";
 }
 
 void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::string& where,

@@ -20,6 +20,9 @@
 
 namespace paceline::apps {
 
+// Read where it is there and --config names no other.
+inline constexpr const char* kUsualFlagFile = "paceline.toml";
+
 struct FlagFileEntry {
   std::string command, key, value;
   bool is_flag = false;  // true or false

@@ -106,28 +106,6 @@ void fill_slots(std::vector<Host>& hosts, const RunTexts& texts, const CommandLi
   }
 }
 
-std::string meeting_address(const std::vector<Host>& hosts, const RunTexts& texts) {
-  if (!texts.master_addr.empty()) return texts.master_addr;
-  if (hosts.size() == 1) return "127.0.0.1";
-  const std::string first = hosts[0].address();
-  if (!launch::is_this_machine(first)) {
-    const std::string number = launch::numeric_address(first);
-    return number.empty() ? first : number;
-  }
-  const auto other = std::find_if(hosts.begin(), hosts.end(), [](const Host& host) {
-    return !launch::is_this_machine(host.address());
-  });
-  if (other == hosts.end()) return "127.0.0.1";
-  const std::string own = launch::own_address_towards(other->address());
-  check(!own.empty() && launch::numeric_address(own) == own,
-        "--hosts: which address of this machine ({}) the other hosts reach cannot be told from "
-        "here, as {} does not resolve; give --master-addr",
-        hosts[0].name, other->name);
-  return own;
-}
-
-std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
-
 std::string remote_program(const RunTexts& texts) {
   return texts.remote_paceline.empty() ? own_program() : texts.remote_paceline;
 }
@@ -168,6 +146,28 @@ HostRoute route_to(const Host& host, const RunTexts& texts, const CommandLine& l
 }
 
 }  // namespace
+
+std::string meeting_address(const std::vector<Host>& hosts, const RunTexts& texts) {
+  if (!texts.master_addr.empty()) return texts.master_addr;
+  if (hosts.size() == 1) return "127.0.0.1";
+  const std::string first = hosts[0].address();
+  if (!launch::is_this_machine(first)) {
+    const std::string number = launch::numeric_address(first);
+    return number.empty() ? first : number;
+  }
+  const auto other = std::find_if(hosts.begin(), hosts.end(), [](const Host& host) {
+    return !launch::is_this_machine(host.address());
+  });
+  if (other == hosts.end()) return "127.0.0.1";
+  const std::string own = launch::own_address_towards(other->address());
+  check(!own.empty() && launch::numeric_address(own) == own,
+        "--hosts: which address of this machine ({}) the other hosts reach cannot be told from "
+        "here, as {} does not resolve; give --master-addr",
+        hosts[0].name, other->name);
+  return own;
+}
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const CommandLine& line) {
   if (texts.hosts.empty() && texts.hostfile.empty()) {
@@ -270,10 +270,21 @@ std::string hosts_preview(const HostsPlan& plan) {
   for (const auto& [name, value] : plan.parts.front().job.environment) {
     text += fmt::format("  {}={}\n", name, launch::shell_quoted(value));
   }
-  for (const HostsPlan::Part& part : plan.parts) {
+  int rank = 0;
+  for (std::size_t host = 0; host < plan.parts.size(); ++host) {
+    const HostsPlan::Part& part = plan.parts[host];
     text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
     text += fmt::format("  cd {}\n  paceline run {}\n", launch::shell_quoted(part.job.directory),
                         command_text(part.job.arguments));
+    for (int local = 0; local < ranks[host]; ++local, ++rank) {
+      text += fmt::format(
+          "  rank {}: RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={}\n",
+          rank, rank, total, local, ranks[host], host);
+    }
+    text += fmt::format(
+        "  cores and threads: by what the host has; on it, paceline run --nproc-per-node {} "
+        "--dry-run shows them\n",
+        ranks[host]);
   }
   return text;
 }

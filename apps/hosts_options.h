@@ -35,6 +35,13 @@ inline constexpr const char* kJobGroup = "Job";
 // as they are.
 std::vector<std::string> passed_on(const CLI::App& app);
 
+// The address at which the hosts meet: the one given, or one of the first host that others reach.
+// Error(kInvalid) when it cannot be told.
+std::string meeting_address(const std::vector<launch::Host>& hosts, const RunTexts& texts);
+
+// The program that runs now.
+std::string own_program();
+
 // What would be started where, for --dry-run. The secret is not in it.
 std::string hosts_preview(const launch::HostsPlan& plan);
 

@@ -79,7 +79,7 @@ void apply_conf(const Checker& checker, const std::string& text, launch::Meeting
     const auto equals = item.find('=');
     const std::string key = item.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
-    const auto seconds = [&] { return checker.seconds(kConf, value, kMaxSeconds); };
+    const auto seconds = [&] { return checker.seconds(kConf, value, kMaxSeconds, key + "="); };
     if (key == "join_timeout" || key == "timeout") {
       meeting.join_timeout = seconds();
     } else if (key == "last_call_timeout") {
@@ -88,7 +88,8 @@ void apply_conf(const Checker& checker, const std::string& text, launch::Meeting
       meeting.keep_alive.interval = std::chrono::ceil<std::chrono::milliseconds>(seconds());
       if (meeting.keep_alive.interval.count() == 0) checker.refuse(kConf, item, "above 0");
     } else if (key == "keep_alive_max_attempt") {
-      meeting.keep_alive.max_attempts = static_cast<int>(checker.integer(kConf, value, 1, 100000));
+      meeting.keep_alive.max_attempts =
+          static_cast<int>(checker.integer(kConf, value, 1, 100000, "", key + "="));
     } else if (key == "is_host") {
       const bool yes = value == "true" || value == "True" || value == "1";
       const bool no = value == "false" || value == "False" || value == "0";

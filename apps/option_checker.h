@@ -37,13 +37,14 @@ class Checker {
     throw UsageError(fmt::format("{}: '{}' is not {}", source(flag), text, allowed));
   }
 
+  // `key`: of the item in a list of KEY=VALUE that `text` belongs to.
   long integer(const std::string& flag, const std::string& text, long min, long max,
-               const std::string& also = "") const {
+               const std::string& also = "", const std::string& key = "") const {
     long value = 0;
     const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool good = status == std::errc() && stop == text.data() + text.size();
     if (!good || value < min || value > max) {
-      refuse(flag, text, fmt::format("a whole number from {} to {}{}", min, max, also));
+      refuse(flag, key + text, fmt::format("a whole number from {} to {}{}", min, max, also));
     }
     return value;
   }
@@ -54,13 +55,13 @@ class Checker {
   }
 
   // 0 to `max` seconds.
-  std::chrono::nanoseconds seconds(const std::string& flag, const std::string& text,
-                                   double max) const {
+  std::chrono::nanoseconds seconds(const std::string& flag, const std::string& text, double max,
+                                   const std::string& key = "") const {
     double value = 0;
     const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool good = status == std::errc() && stop == text.data() + text.size();
     if (!good || !(value >= 0 && value <= max)) {
-      refuse(flag, text, fmt::format("a number of seconds from 0 to {}", max));
+      refuse(flag, key + text, fmt::format("a number of seconds from 0 to {}", max));
     }
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
         std::chrono::duration<double>(value));

@@ -142,7 +142,7 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
   if (texts_.print_config) {
     first.placement = launch::plan_placement(topology_, placement_request(first.options));
-    fmt::print("{}", config_text(app_, first, texts_, line_));
+    fmt::print("{}", config_text(app_, first, texts_, line_, &hosts));
   }
   if (texts_.dry_run) fmt::print("{}", hosts_preview(plan));
   if (texts_.dry_run || texts_.print_config) return 0;

@@ -128,6 +128,11 @@ void choose_hang_watch(const Checker& checker, const RunTexts& texts, LaunchOpti
   if (texts.hang_action != "kill") {
     checker.refuse("--hang-action", texts.hang_action, "report or kill");
   }
+  if (options.hang_timeout.count() == 0) {
+    throw UsageError(fmt::format("{} and {} exclude each other: with 0 nothing is watched",
+                                 checker.source("--hang-action"),
+                                 checker.source("--hang-timeout")));
+  }
   options.kill_hanging = true;
 }
 

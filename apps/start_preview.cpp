@@ -1,6 +1,10 @@
 #include "apps/start_preview.h"
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,6 +14,8 @@
 #include "paceline/launch/worker_environment.h"
 
 #include "apps/binding_option.h"
+#include "apps/flag_file.h"
+#include "apps/hosts_options.h"
 
 namespace paceline::apps {
 namespace {
@@ -20,17 +26,37 @@ struct ConfigLine {
   std::string flag, value, source;
 };
 
+constexpr std::array<std::string_view, 3> kNotShown = {"--help", "--dry-run", "--print-config"};
+
+// What was given, or else the help's default.
+std::string as_given(const CLI::Option& option) {
+  const bool is_flag = option.get_items_expected_max() == 0;
+  if (is_flag) return option.count() > 0 && option.as<bool>() ? "yes" : "no";
+  const std::string text = option.count() > 0 ? option.as<std::string>() : option.get_default_str();
+  return text.empty() ? "none" : text;
+}
+
 class Config {
  public:
   Config(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
-         const CommandLine& line)
-      : app_(app), plan_(plan), options_(plan.options), texts_(texts), line_(line) {}
+         const CommandLine& line, const std::vector<launch::Host>* hosts)
+      : app_(app), plan_(plan), options_(plan.options), texts_(texts), line_(line), hosts_(hosts) {}
 
+  // Every option has its line, in the help's order.
   std::vector<ConfigLine> lines() {
     add_ranks();
     add_machines();
     add_output();
-    return std::move(lines_);
+    if (hosts_ != nullptr) add_hosts();
+    std::vector<ConfigLine> lines;
+    for (const CLI::Option* option : app_.get_options()) {
+      const std::string flag = "--" + option->get_lnames().front();
+      if (std::find(kNotShown.begin(), kNotShown.end(), flag) != kNotShown.end()) continue;
+      const auto known = known_.find(flag);
+      lines.push_back(known != known_.end() ? known->second
+                                            : ConfigLine{flag, as_given(*option), source(flag)});
+    }
+    return lines;
   }
 
  private:
@@ -48,17 +74,10 @@ class Config {
   }
 
   void add_machines() {
-    add_given("--hosts", texts_.hosts);
-    add_given("--hostfile", texts_.hostfile);
-    add_given("--ssh-command", texts_.ssh_command);
-    add_given("--remote-paceline", texts_.remote_paceline);
-    add_given("--export", texts_.export_names);
-    add_given("--start-timeout", texts_.start_timeout);
     const bool elastic = options_.min_nodes != options_.num_nodes;
     add("--nnodes", elastic ? fmt::format("{}:{}", options_.min_nodes, options_.num_nodes)
                             : fmt::to_string(options_.num_nodes));
     add("--node-rank", options_.node_rank ? fmt::to_string(*options_.node_rank) : "as they come");
-    add("--standalone", texts_.standalone ? "yes" : "no");
     add("--master-addr", options_.master_addr);
     add("--master-port",
         options_.master_port == 0 ? "a free one" : fmt::to_string(options_.master_port));
@@ -68,21 +87,41 @@ class Config {
     add("--max-restarts", fmt::to_string(options_.restarts.max_restarts));
     const std::chrono::duration<double> window = options_.restarts.window;
     add("--restart-window", fmt::format("{:g}", window.count()));
-    add("--chaos", texts_.chaos.empty() ? "none" : texts_.chaos);
   }
 
-  // Options of jobs on several hosts are shown only there.
-  void add_given(const std::string& flag, const std::string& value) {
-    if (!value.empty()) add(flag, value);
+  // What the hosts decide.
+  void add_hosts() {
+    const std::string named = !texts_.hosts.empty()      ? source("--hosts")
+                              : !texts_.hostfile.empty() ? source("--hostfile")
+                                                         : "SLURM's allocation";
+    const auto add_found = [&](const char* flag, const std::string& text, const std::string& value,
+                               const std::string& where) {
+      add(flag, value, text.empty() ? where : "");
+    };
+    std::vector<int> slots;
+    for (const launch::Host& host : *hosts_) slots.push_back(host.slots);
+    const bool alike =
+        std::all_of(slots.begin(), slots.end(), [&](int count) { return count == slots.front(); });
+    add_found("--nproc-per-node", texts_.nproc_per_node,
+              alike ? fmt::to_string(slots.front()) : fmt::format("{}", fmt::join(slots, ",")),
+              named);
+    add_found("--nnodes", texts_.nnodes, known_.at("--nnodes").value, named);
+    add_found("--node-rank", texts_.node_rank, fmt::format("0 to {}", hosts_->size() - 1), named);
+    add_found("--master-addr", texts_.master_addr, meeting_address(*hosts_, texts_), named);
+    add_found("--master-port", texts_.master_port,
+              texts_.master_port.empty() ? "a free one" : texts_.master_port, "default");
+    add("--rdzv-endpoint", "not needed", named);
+    add_found("--remote-paceline", texts_.remote_paceline, own_program(), "default");
   }
 
   void add_output() {
+    if (texts_.config.empty()) {
+      add("--config", std::filesystem::exists(kUsualFlagFile) ? kUsualFlagFile : "none");
+    }
     add("--log-dir", options_.log_dir.empty() ? "temporary" : options_.log_dir);
-    add("--all-ranks", texts_.all_ranks ? "yes" : "no");
     add("--tee", texts_.tee.empty() ? "rank 0" : texts_.tee);
     add("--local-ranks-filter",
         texts_.local_ranks_filter.empty() ? "all that are shown" : texts_.local_ranks_filter);
-    add("--timeline", options_.timeline.empty() ? "none" : options_.timeline);
     const std::chrono::duration<double> seconds = options_.shutdown_timeout;
     add("--shutdown-timeout", fmt::format("{:g}", seconds.count()));
     add("--hang-timeout",
@@ -104,7 +143,7 @@ class Config {
   }
 
   void add(const std::string& flag, const std::string& value, const std::string& where = "") {
-    lines_.push_back({flag, value, where.empty() ? source(flag) : where});
+    known_[flag] = {flag, value, where.empty() ? source(flag) : where};
   }
 
   const CLI::App& app_;
@@ -112,7 +151,8 @@ class Config {
   const LaunchOptions& options_;
   const RunTexts& texts_;
   const CommandLine& line_;
-  std::vector<ConfigLine> lines_;
+  const std::vector<launch::Host>* hosts_;
+  std::map<std::string, ConfigLine> known_;  // what the given texts came to
 };
 
 }  // namespace
@@ -154,8 +194,8 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
 }
 
 std::string config_text(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
-                        const CommandLine& line) {
-  const auto lines = Config(app, plan, texts, line).lines();
+                        const CommandLine& line, const std::vector<launch::Host>* hosts) {
+  const auto lines = Config(app, plan, texts, line, hosts).lines();
   std::size_t widest = 0;
   for (const ConfigLine& one : lines) widest = std::max(widest, one.value.size());
   std::string text;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "paceline/launch/agent.h"
+#include "paceline/launch/host_list.h"
 
 #include "apps/run_options.h"
 
@@ -18,7 +19,8 @@ std::string command_text(const std::vector<std::string>& command);
 std::string dry_run_text(const launch::LaunchPlan& plan);
 
 // Every option: value in effect, and the flag, the variable, the file or the default it comes from.
+// `hosts`: where the job runs, if it is not started on this machine alone or by hand on each.
 std::string config_text(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
-                        const CommandLine& line);
+                        const CommandLine& line, const std::vector<launch::Host>* hosts = nullptr);
 
 }  // namespace paceline::apps

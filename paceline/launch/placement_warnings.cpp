@@ -106,6 +106,13 @@ class Judge {
   }
 
   void look_at_inherited_threads() {
+    const auto variable = facts_.inherited.find("OMP_NUM_THREADS");
+    if (variable != facts_.inherited.end() && !variable->second.empty() &&
+        !inherited_threads(facts_.inherited)) {
+      add({fmt::format("OMP_NUM_THREADS='{}' is not a number of threads", variable->second),
+           fmt::format("each rank gets {} instead", threads_text(threads_)),
+           "unset it, or give it a number"});
+    }
     if (!chosen_by_variable() || threads_ == natural_threads_) return;
     const int threads = threads_, cores = natural_threads_;
     const std::string what = fmt::format("OMP_NUM_THREADS={} is inherited", threads);

@@ -34,6 +34,7 @@ std::vector<std::string> lines_of(const Environment& environment) {
 void restore_signals() {
   signal(SIGPIPE, SIG_DFL);
   signal(SIGTTOU, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -68,9 +69,13 @@ void bind_to(const std::vector<int>& cpus) {
   restore_descriptor_limit();
   execve(spec.path.c_str(), argv, envp);
   const int error = errno;
+  const char* hint = "";
+  if (error == ENOEXEC) hint = " (another machine's binary, or a script without a #! line)";
+  if (error == ENOENT && access(spec.path.c_str(), F_OK) == 0) {
+    hint = " (it is there, but not what its #! line names, or the loader that the binary needs)";
+  }
   dprintf(STDERR_FILENO, "paceline: cannot execute %s: %s%s\n", spec.path.c_str(),
-          std::strerror(error),
-          error == ENOEXEC ? " (another machine's binary, or a script without a #! line)" : "");
+          std::strerror(error), hint);
   _exit(error == ENOENT ? 127 : 126);
 }
 

@@ -151,6 +151,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   block_handled_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is like a full disk
   adopt_orphans();
   const bool terminal = isatty(STDIN_FILENO) == 1;
   BarePipe control = make_pipe(O_NONBLOCK);

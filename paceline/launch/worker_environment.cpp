@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include "paceline/launch/placement_warnings.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -44,9 +46,9 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
       if (env.contains(name)) env[name] = threads;
     }
   }
-  env.try_emplace("OMP_NUM_THREADS", threads);
+  if (!inherited_threads(env)) env["OMP_NUM_THREADS"] = threads;
   // A user who chose the number of OpenMP threads means OpenBLAS as well.
-  env.try_emplace("OPENBLAS_NUM_THREADS", env["OMP_NUM_THREADS"]);
+  env.try_emplace("OPENBLAS_NUM_THREADS", std::to_string(*inherited_threads(env)));
   // Threads that spin while they wait would steal the cpu from the ranks they wait for.
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
 }

@@ -65,7 +65,10 @@ TEST(PlacementWarnings, inherited_threads_that_leave_cores_idle_are_named) {
                                 HasSubstr("1 of every rank's 2 cores"),
                                 HasSubstr("--threads-per-rank 1"))));
   EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", "2"}}}).warnings(), IsEmpty());
-  EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", "x"}}}).warnings(), IsEmpty());
+  EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", ""}}}).warnings(), IsEmpty());
+  EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", "x"}}}).warnings(),
+              ElementsAre(AllOf(HasSubstr("OMP_NUM_THREADS='x' is not a number of threads"),
+                                HasSubstr("each rank gets 2 threads instead"))));
 }
 
 TEST(PlacementWarnings, inherited_threads_that_crowd_the_cores_are_named) {

@@ -280,9 +280,15 @@ TEST_F(RunHosts, a_dry_run_shows_each_host_and_starts_nothing) {
   EXPECT_THAT(outcome.out, HasSubstr("host 10.77.0.2: " + hosts->ssh() + " 10.77.0.2 'exec "));
   EXPECT_THAT(outcome.out, HasSubstr("--tee=3"));
   EXPECT_THAT(outcome.out, HasSubstr("--node-rank=1 --nproc-per-node=2 -- touch"));
+  EXPECT_THAT(outcome.out, HasSubstr("  rank 3: RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 "
+                                     "LOCAL_WORLD_SIZE=2 GROUP_RANK=1\n"));
   EXPECT_FALSE(std::filesystem::exists(hosts->directory().file("x")));
   const Outcome config = run_paceline(run(hosts->list(2), {"--print-config"}, {"true"}));
-  EXPECT_THAT(config.out, HasSubstr("flag --hosts"));
+  for (const char* line :
+       {"--nnodes +2 +flag --hosts", "--node-rank +0 to 1 +flag --hosts",
+        "--master-addr +10.77.0.1 +flag --hosts", "--master-port +a free one +default"}) {
+    EXPECT_THAT(config.out, testing::ContainsRegex(line));
+  }
 }
 
 }  // namespace

@@ -100,6 +100,18 @@ TEST(RunLimits, too_few_descriptors_are_an_error_with_the_number_that_is_needed)
   EXPECT_FALSE(std::filesystem::exists("ran"));
 }
 
+// Of the launcher's log files; ranks keep what they inherit.
+TEST(RunLimits, a_limit_of_file_sizes_is_like_a_full_disk) {
+  const FreshDirectory directory;
+  const std::string command =
+      "ulimit -f 1; exec " PACELINE_COMMAND " run --log-dir " + directory.file("logs") +
+      " sh -c 'head -c 100000 /dev/zero | tr \\\\0 x; echo; grep SigIgn /proc/self/status'";
+  const Outcome outcome = PacelineProcess({"-c", command}, {}, "/bin/sh").wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr(std::string(100'000, 'x')));
+  EXPECT_THAT(outcome.out, HasSubstr("SigIgn:\t0000000000000000"));
+}
+
 TEST(RunLimits, a_low_soft_limit_of_descriptors_is_raised_for_the_launcher_alone) {
   const Outcome outcome = PacelineProcess({"-c", "ulimit -Sn 64; exec " PACELINE_COMMAND
                                                  " run --nproc-per-node 2 sh -c 'ulimit -Sn'"},

@@ -2,7 +2,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -47,6 +49,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nproc-per-node="}, "--nproc-per-node: the value '' is empty"},
         Refusal{{"--nproc-per-node", " 2"}, "--nproc-per-node: ' 2'"},
         Refusal{{"--nproc-per-node", "gpu"}, "cpus only"},
+        Refusal{{"--hang-timeout", "0", "--hang-action", "kill"}, "with 0 nothing is watched"},
+        Refusal{{"--rdzv-conf", "join_timeout=abc"}, "--rdzv-conf: 'join_timeout=abc' is not a"},
         Refusal{{"--nnodes", "0"}, "--nnodes: '0'"},
         Refusal{{"--nnodes", "2:1"}, "--nnodes: '2:1'"},
         Refusal{{"--nnodes", "1:"}, "--nnodes: '1:'"},
@@ -107,12 +111,14 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--monitor-interval", "x"}, "--monitor-interval: 'x'"},
         Refusal{{"--rdzv-backend", "etcd-v2"}, "no etcd is needed"},
         Refusal{{"--rdzv-backend", "x"}, "--rdzv-backend: 'x' is not paceline, c10d or static"},
-        Refusal{{"--rdzv-conf", "join_timeout"}, "--rdzv-conf: '' is not a number of seconds"},
+        Refusal{{"--rdzv-conf", "join_timeout"},
+                "--rdzv-conf: 'join_timeout=' is not a number of seconds"},
         Refusal{{"--rdzv-conf", "colour=red"}, "--rdzv-conf: 'colour=red' is not join_timeout"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:x"}, "--rdzv-endpoint"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h", "--master-addr", "h"}, "exclude each"},
         Refusal{{"--rdzv-conf", "keep_alive_interval=0"}, "'keep_alive_interval=0' is not above 0"},
-        Refusal{{"--rdzv-conf", "keep_alive_max_attempt=0"}, "--rdzv-conf: '0' is not a whole"},
+        Refusal{{"--rdzv-conf", "keep_alive_max_attempt=0"},
+                "--rdzv-conf: 'keep_alive_max_attempt=0' is not a whole"},
         Refusal{{"--rdzv-conf", "is_host=maybe"}, "'is_host=maybe' is not is_host=true or"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:0"}, "'h:0' is not HOST:PORT with a port"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:65536"}, "'h:65536' is not HOST:PORT"},
@@ -215,6 +221,50 @@ TEST(RunUsage, help_names_every_option_its_default_and_examples) {
                            "--shutdown-timeout", "Examples:", "paceline run --nproc-per-node 2"}) {
     EXPECT_THAT(outcome.out, HasSubstr(text));
   }
+}
+
+// What cannot be written is no success.
+TEST(RunUsage, output_that_is_lost_is_an_error) {
+  for (const char* command : {"run --help", "topo", "completion bash", "doctor",
+                              "submit slurm --dry-run true", "run --print-config true"}) {
+    const Outcome outcome =
+        PacelineProcess({"-c", fmt::format("{} {} >/dev/full", PACELINE_COMMAND, command)}, {},
+                        "/bin/sh")
+            .wait();
+    EXPECT_EQ(outcome.exit_code, 3) << command << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("No space left on device")) << command;
+  }
+}
+
+TEST(RunUsage, every_option_has_a_line_in_the_configuration) {
+  const Outcome help = run_paceline({"run", "--help"});
+  const Outcome config = run_paceline({"run", "--print-config", "--role", "trainer", "true"},
+                                      {{"PET_MONITOR_INTERVAL", "3"}, {"PET_ENCRYPT", "1"}});
+  ASSERT_EQ(config.exit_code, 0) << config.err;
+  int count = 0;
+  const std::regex option("\n +(?:-., *)?(--[a-z-]+)");
+  for (std::sregex_iterator one(help.out.begin(), help.out.end(), option), end; one != end; ++one) {
+    const std::string name = (*one)[1];
+    if (name == "--help" || name == "--dry-run" || name == "--print-config") continue;
+    EXPECT_THAT("\n" + config.out, HasSubstr("\n" + name + " "));
+    ++count;
+  }
+  EXPECT_GT(count, 30) << help.out;
+  for (const char* line :
+       {"--role +trainer +flag --role", "--monitor-interval +3 +variable PET_MONITOR_INTERVAL",
+        "--encrypt +yes +variable PET_ENCRYPT", "--backend +paceline +default",
+        "--rdzv-endpoint +none +default", "--redirects +none +default"}) {
+    EXPECT_THAT(config.out, testing::ContainsRegex(line));
+  }
+}
+
+TEST(RunUsage, a_script_without_its_interpreter_is_told_from_a_missing_one) {
+  const FreshDirectory directory;
+  const std::string script = directory.write("train.sh", "#!/nope/sh\n");
+  chmod(script.c_str(), 0755);
+  const Outcome outcome = run_paceline({"run", script});
+  EXPECT_EQ(outcome.exit_code, 127);
+  EXPECT_THAT(outcome.err, HasSubstr("it is there, but not what its #! line names"));
 }
 
 TEST(RunUsage, a_dry_run_starts_nothing) {

@@ -91,6 +91,18 @@ TEST(WorkerEnvironment, threads_the_user_chose_stand) {
   EXPECT_EQ(env.at("OPENBLAS_NUM_THREADS"), "2");
 }
 
+TEST(WorkerEnvironment, what_is_no_number_of_threads_is_replaced) {
+  Job job = job_of_two_ranks_on_each_of_three_nodes();
+  for (const char* odd : {"foo", "", "0"}) {
+    const Environment env = job.environment({{"OMP_NUM_THREADS", odd}});
+    EXPECT_EQ(env.at("OMP_NUM_THREADS"), "3") << odd;
+    EXPECT_EQ(env.at("OPENBLAS_NUM_THREADS"), "3") << odd;
+  }
+  const Environment nested = job.environment({{"OMP_NUM_THREADS", "2,1"}});
+  EXPECT_EQ(nested.at("OMP_NUM_THREADS"), "2,1");
+  EXPECT_EQ(nested.at("OPENBLAS_NUM_THREADS"), "2");
+}
+
 TEST(WorkerEnvironment, threads_per_rank_on_the_command_line_wins_over_variables) {
   Job job = job_of_two_ranks_on_each_of_three_nodes();
   job.options.threads_per_rank = 3;
