@@ -41,6 +41,7 @@ struct Options {
   std::string sizes = "16M,64M";
   std::vector<std::string> peers = {"gloo", "openmpi"};
   std::vector<std::string> variables;
+  double flow_rate = 0;
   bool check = false;
 };
 
@@ -176,13 +177,15 @@ void run(const Options& options) {
   const auto machine = bench::this_machine();
   fmt::print("{}, {} cores, Linux {}\n", machine.cpu, machine.cores, machine.kernel);
   for (const double rate : options.rates) {
-    const NetworkHosts hosts(options.hosts, rate);
+    const NetworkHosts hosts(options.hosts, rate, options.flow_rate);
     const auto contestants = start_all(options, hosts);
     fmt::print(
-        "\nall_reduce of float32, {} hosts x {} ranks, {} Gbit/s, {} rounds\n\n"
+        "\nall_reduce of float32, {} hosts x {} ranks, {} Gbit/s{}, {} rounds\n\n"
         "| size | contestant | time, ms | of bound | time / Paceline's | cores |\n"
         "|---|---|---|---|---|---|\n",
-        options.hosts, options.ranks, rate, options.rounds);
+        options.hosts, options.ranks, rate,
+        options.flow_rate > 0 ? fmt::format(" ({} each connection)", options.flow_rate) : "",
+        options.rounds);
     for (const std::size_t bytes : bench::parse_sizes(options.sizes)) {
       const double sent = 2.0 * (options.hosts - 1) / options.hosts * static_cast<double>(bytes);
       const double bound_ms = sent * 8 / (rate * 1e9) * 1e3;
@@ -203,6 +206,7 @@ int main(int argc, char** argv) {
   app.add_option("--hosts", options.hosts, "how many")->check(CLI::Range(2, 16));
   app.add_option("--ranks", options.ranks, "ranks a host")->check(CLI::Range(1, 16));
   app.add_option("--rate", options.rates, "of each link, in Gbit/s")->delimiter(',');
+  app.add_option("--flow-rate", options.flow_rate, "of each connection, in Gbit/s; 0: the link's");
   app.add_option("--sizes", options.sizes, "as paceline bench takes them");
   app.add_option("--peer", options.peers, "gloo, openmpi; or none")->delimiter(',');
   app.add_option("--rounds", options.rounds, "interleaved rounds")->check(CLI::Range(1, 1000));

@@ -15,7 +15,8 @@ using namespace std::chrono_literals;
 
 // A piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Where pieces overlap: what a rank sends to another for a piece, and how many are begun at a time.
+// Where pieces overlap: what a rank sends to another for a piece, over each connection that carries
+// their data, and how many are begun at a time.
 // Long enough to make system calls cheap, and together enough to fill a link; short enough that all
 // connections of a link get the same share of it, and that scratch stays in the cache.
 constexpr std::size_t kOverlappingMessageBytes = 256 << 10;
@@ -136,7 +137,7 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   if (!reduces(call.op) || needs_whole_call(algorithm, call.op)) return whole;
   const std::size_t blocks = blocks_of(call.op, mesh_.world_size());
   const std::size_t overlapping =
-      kOverlappingMessageBytes * static_cast<std::size_t>(mesh_.world_size());
+      kOverlappingMessageBytes * static_cast<std::size_t>(mesh_.world_size() * mesh_.tcp_streams());
   const std::size_t bytes =
       algorithm == Algorithm::kDirect ? std::min(kPieceBytes, overlapping) : kPieceBytes;
   return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
