@@ -154,7 +154,7 @@ bool Exchange::pump_stream(int peer, Lane& lane, std::size_t number) {
   const Outgoing* message = message_of(lane, number);
   if (message == nullptr) return false;
   Stream& stream = lane.streams[number];
-  const auto head = std::as_bytes(std::span(&message->header, number == 0 ? 1 : 0));
+  const auto head = std::as_bytes(std::span(&message->header, number == 0 ? 1U : 0U));
   const std::size_t head_sent = std::min(stream.sent, head.size());
   const auto run =
       Stripes(message->payload.size(), lane.streams.size()).next(number, stream.sent - head_sent);

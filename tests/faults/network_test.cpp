@@ -206,11 +206,13 @@ TEST_P(NetworkDown, an_interface_that_goes_down_in_the_middle_is_a_lost_peer_on_
   EXPECT_LT(results[2].ended - down, 25s);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown, testing::ValuesIn(ways()), [](const auto& info) {
+std::string name_of_way(const testing::TestParamInfo<Way>& info) {
   const auto [transport, streams] = info.param;
   return std::string(name_of(transport)) +
          (streams > 1 ? "_streams" + std::to_string(streams) : "");
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown, testing::ValuesIn(ways()), name_of_way);
 
 // Also while one waits only: nobody sends anything on any connection.
 TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
