@@ -153,7 +153,7 @@ void NetworkHosts::limit_flows(int host, double gbit_per_s, double flow_gbit_per
   std::string script = fmt::format(
       "tc -batch - <<'END'\n"
       "qdisc replace dev eth0 root handle 1: htb\n"
-      "class add dev eth0 parent 1: classid 1:1 htb rate {}mbit burst {}\n",
+      "class add dev eth0 parent 1: classid 1:1 htb rate {}mbit burst {} quantum 60000\n",
       megabits(gbit_per_s), kLeastBurst);
   for (int peer = 0; peer < count(); ++peer) {
     if (peer == host) continue;
