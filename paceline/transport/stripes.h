@@ -14,8 +14,8 @@ namespace paceline {
 
 class Stripes {
  public:
-  // Long enough to make system calls cheap.
-  static constexpr std::size_t kBlockBytes = 128 << 10;
+  // Long enough to make system calls cheap; also an encrypted record.
+  static constexpr std::size_t kBlockBytes = 64 << 10;
   // The least payload that is divided.
   static constexpr std::size_t kLeastBytes = 2 * kBlockBytes;
 
