@@ -47,12 +47,13 @@ void write_private(const std::string& path, const std::string& text, mode_t mode
 
 HostContestant::HostContestant(const bench::CatalogEntry& entry, bench::Located located,
                                const harness::NetworkHosts& hosts, int ranks_per_host, int number,
-                               launch::Environment variables)
+                               std::string title, launch::Environment variables)
     : entry_(entry),
       located_(std::move(located)),
       hosts_(hosts),
       ranks_per_host_(ranks_per_host),
       number_(number),
+      title_(std::move(title)),
       variables_(std::move(variables)),
       directory_(make_directory()),
       socket_name_("paceline-hosts-" + random_hex(16)),
@@ -239,7 +240,7 @@ void HostContestant::fail_with(const Error& error) const {
   const auto begin = size - static_cast<off_t>(text.size());
   text.resize(static_cast<std::size_t>(
       std::max<ssize_t>(0, ::pread(output_.get(), text.data(), text.size(), begin))));
-  fail(error.code(), "{}: {}\n{}", entry_.title, error.what(), text);
+  fail(error.code(), "{}: {}\n{}", title_, error.what(), text);
 }
 
 }  // namespace paceline::benchmarks

@@ -22,16 +22,17 @@ namespace paceline::benchmarks {
 
 class HostContestant {
  public:
-  // `number` tells the contestants of a measurement apart; all but `hosts` may be temporary.
+  // `number` tells the contestants of a measurement apart, `title` people; all but `hosts` may be
+  // temporary.
   HostContestant(const bench::CatalogEntry& entry, bench::Located located,
                  const harness::NetworkHosts& hosts, int ranks_per_host, int number,
-                 launch::Environment variables);
+                 std::string title, launch::Environment variables);
   // Ends its ranks.
   ~HostContestant();
   HostContestant(const HostContestant&) = delete;
   HostContestant& operator=(const HostContestant&) = delete;
 
-  const std::string& title() const { return entry_.title; }
+  const std::string& title() const { return title_; }
   const std::string& version() const { return ready_.version; }
   // Returns when the library is up on all ranks. Error, with what they wrote, otherwise.
   void start(Deadline deadline);
@@ -52,6 +53,7 @@ class HostContestant {
   const bench::Located located_;
   const harness::NetworkHosts& hosts_;
   const int ranks_per_host_, number_;
+  const std::string title_;
   const launch::Environment variables_;
   const std::string directory_;  // of the files below, removed with this object
   std::string socket_name_;

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -40,7 +41,8 @@ struct Options {
   std::vector<double> rates = {1, 10};
   std::string sizes = "16M,64M";
   std::vector<std::string> peers = {"gloo", "openmpi"};
-  std::vector<std::string> variables;
+  std::vector<std::string> variables, variants;
+  double flow_rate = 0;
   bool check = false;
 };
 
@@ -71,24 +73,43 @@ struct Figures {
   std::vector<double> milliseconds, busy;  // by round
 };
 
-launch::Environment variables_of(const Options& options) {
-  launch::Environment variables;
-  for (const std::string& text : options.variables) {
-    const auto end = text.find('=');
-    check(end != std::string::npos, "--env: '{}' is not NAME=VALUE", text);
-    variables[text.substr(0, end)] = text.substr(end + 1);
+struct Contestant {
+  std::string name, title;  // as the catalog knows it; as it is printed, the catalog's if empty
+  std::vector<std::string> variables;
+};
+
+// Paceline, perhaps again with other variables, and the others.
+std::vector<Contestant> contestants_of(const Options& options) {
+  std::vector<Contestant> all = {{"paceline", "", options.variables}};
+  for (const std::string& text : options.variants) {
+    const auto end = text.find(':');
+    check(end != std::string::npos, "--variant: '{}' is not TITLE:NAME=VALUE[;NAME=VALUE]", text);
+    Contestant variant{"paceline", text.substr(0, end), options.variables};
+    std::istringstream list(text.substr(end + 1));
+    for (std::string one; std::getline(list, one, ';');) variant.variables.push_back(one);
+    all.push_back(variant);
   }
-  return variables;
+  for (const std::string& name : options.peers) {
+    if (name != "none") all.push_back({name, "", options.variables});
+  }
+  return all;
+}
+
+launch::Environment environment_of(const std::vector<std::string>& variables) {
+  launch::Environment environment;
+  for (const std::string& text : variables) {
+    const auto end = text.find('=');
+    check(end != std::string::npos, "a rank's variable '{}' is not NAME=VALUE", text);
+    environment[text.substr(0, end)] = text.substr(end + 1);
+  }
+  return environment;
 }
 
 std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
                                                        const NetworkHosts& hosts) {
   const char* path = std::getenv("PATH");
-  std::vector<std::string> names = {"paceline"};
-  names.insert(names.end(), options.peers.begin(), options.peers.end());
   std::vector<std::unique_ptr<HostContestant>> all;
-  for (const std::string& name : names) {
-    if (name == "none") continue;
+  for (const auto& [name, title, variables] : contestants_of(options)) {
     const auto* entry = bench::find_entry(name);
     check(entry != nullptr && entry->starter != bench::Starter::kMpiexec,
           "'{}' cannot be measured on several hosts", name);
@@ -97,9 +118,9 @@ std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
       fmt::print("{}\n", located.missing);
       continue;
     }
-    all.push_back(std::make_unique<HostContestant>(*entry, located, hosts, options.ranks,
-                                                   static_cast<int>(all.size()),
-                                                   variables_of(options)));
+    all.push_back(std::make_unique<HostContestant>(
+        *entry, located, hosts, options.ranks, static_cast<int>(all.size()),
+        title.empty() ? entry->title : title, environment_of(variables)));
     all.back()->start(Deadline::after(60s));
     fmt::print("{}: {}\n", all.back()->title(), all.back()->version());
   }
@@ -176,13 +197,15 @@ void run(const Options& options) {
   const auto machine = bench::this_machine();
   fmt::print("{}, {} cores, Linux {}\n", machine.cpu, machine.cores, machine.kernel);
   for (const double rate : options.rates) {
-    const NetworkHosts hosts(options.hosts, rate);
+    const NetworkHosts hosts(options.hosts, rate, options.flow_rate);
     const auto contestants = start_all(options, hosts);
     fmt::print(
-        "\nall_reduce of float32, {} hosts x {} ranks, {} Gbit/s, {} rounds\n\n"
+        "\nall_reduce of float32, {} hosts x {} ranks, {} Gbit/s{}, {} rounds\n\n"
         "| size | contestant | time, ms | of bound | time / Paceline's | cores |\n"
         "|---|---|---|---|---|---|\n",
-        options.hosts, options.ranks, rate, options.rounds);
+        options.hosts, options.ranks, rate,
+        options.flow_rate > 0 ? fmt::format(" ({} each connection)", options.flow_rate) : "",
+        options.rounds);
     for (const std::size_t bytes : bench::parse_sizes(options.sizes)) {
       const double sent = 2.0 * (options.hosts - 1) / options.hosts * static_cast<double>(bytes);
       const double bound_ms = sent * 8 / (rate * 1e9) * 1e3;
@@ -203,10 +226,13 @@ int main(int argc, char** argv) {
   app.add_option("--hosts", options.hosts, "how many")->check(CLI::Range(2, 16));
   app.add_option("--ranks", options.ranks, "ranks a host")->check(CLI::Range(1, 16));
   app.add_option("--rate", options.rates, "of each link, in Gbit/s")->delimiter(',');
+  app.add_option("--flow-rate", options.flow_rate, "of each connection, in Gbit/s; 0: the link's");
   app.add_option("--sizes", options.sizes, "as paceline bench takes them");
   app.add_option("--peer", options.peers, "gloo, openmpi; or none")->delimiter(',');
   app.add_option("--rounds", options.rounds, "interleaved rounds")->check(CLI::Range(1, 1000));
   app.add_option("--env", options.variables, "NAME=VALUE for the ranks")->delimiter(',');
+  app.add_option("--variant", options.variants,
+                 "TITLE:NAME=VALUE[;NAME=VALUE]: Paceline again, with these variables too");
   app.add_flag("--check", options.check, "compare every result with the right one");
   CLI11_PARSE(app, argc, argv);
   try {

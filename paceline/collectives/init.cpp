@@ -1,12 +1,15 @@
 #include "paceline/collectives/init.h"
 
+#include <charconv>
 #include <cstdlib>
 #include <numeric>
+#include <string_view>
 
 #include "paceline/collectives/clock_offset.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/crash_reporter.h"
+#include "paceline/transport/wire.h"
 
 namespace paceline {
 namespace {
@@ -17,6 +20,18 @@ bool is_set(const char* name) {
   const std::string value = text != nullptr ? text : "0";
   check(value == "0" || value == "1", "{}={}: it is 0 or 1", name, value);
   return value == "1";
+}
+
+// PACELINE_TCP_STREAMS; 1 when it is not set.
+int tcp_streams_from_environment() {
+  const char* text = std::getenv("PACELINE_TCP_STREAMS");
+  const std::string_view value = text != nullptr ? text : "1";
+  int streams = 0;
+  const auto end = value.data() + value.size();
+  const auto read = std::from_chars(value.data(), end, streams);
+  check(read.ec == std::errc() && read.ptr == end && streams >= 1 && streams <= kMaxStreams,
+        "PACELINE_TCP_STREAMS={}: it is a number from 1 to {}", value, kMaxStreams);
+  return streams;
 }
 
 }  // namespace
@@ -39,6 +54,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   const char* backend = std::getenv("PACELINE_BACKEND");
   if (group.backend.empty() && backend != nullptr) group.backend = backend;
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
+  if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);

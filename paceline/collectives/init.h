@@ -18,7 +18,8 @@ struct InitOptions {
 // Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
 // loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
 // parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
-// what goes over TCP when they do not ask for it; PACELINE_FLIGHT_DIR says where operations are
+// what goes over TCP when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) says over how
+// many connections for each pair when they say 1; PACELINE_FLIGHT_DIR says where operations are
 // recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all ranks or for none, where
 // spans are (telemetry/timeline.h). Errors: those of rendezvous(),
 // connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this build has not,

@@ -40,6 +40,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .transport = options_.transport,
                                              .host = options_.host,
                                              .encrypt = options_.encrypt,
+                                             .tcp_streams = options_.tcp_streams,
                                              .algorithm = options_.algorithm,
                                              .allows_any_order = options_.allows_any_order,
                                              .costs = options_.costs,

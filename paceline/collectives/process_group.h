@@ -72,6 +72,9 @@ struct GroupOptions {
   // Encrypts what goes over TCP (docs/wire_formats.md, section 7). All ranks or none; by the engine
   // only: Error(kUnsupported) with another backend.
   bool encrypt = false;
+  // How many TCP connections carry the collectives' data of two ranks, 1 to 16, all ranks the same:
+  // for links that one connection does not fill (docs/network.md).
+  int tcp_streams = 1;
   // Who waits for an operation on device memory waits for its result, not only until the device has
   // been given the operation: slower, and errors appear where they happen.
   bool blocking_wait = false;

@@ -107,6 +107,16 @@ SessionKeys::~SessionKeys() {
   sodium_memzero(receive.data(), receive.size());
 }
 
+SessionKeys SessionKeys::derive(std::string_view use) const {
+  SessionKeys derived;
+  for (const auto& [from, to] :
+       {std::pair(&send, &derived.send), std::pair(&receive, &derived.receive)}) {
+    crypto_generichash(raw(to->data()), to->size(), raw(as_bytes(use).data()), use.size(),
+                       raw(from->data()), from->size());
+  }
+  return derived;
+}
+
 EphemeralKey::EphemeralKey() {
   static_assert(crypto_kx_PUBLICKEYBYTES == sizeof(Public) && crypto_kx_SECRETKEYBYTES == 32 &&
                 crypto_kx_SESSIONKEYBYTES == Secret::kSize && sizeof(Public) == kNonceSize);

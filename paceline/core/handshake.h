@@ -45,6 +45,9 @@ struct SessionKeys {
   SessionKeys(const SessionKeys&) = default;
   SessionKeys& operator=(const SessionKeys&) = default;
   ~SessionKeys();  // wipes them
+  // Keys for `use`, a text that both ends know: where they mean different uses, they get different
+  // keys.
+  SessionKeys derive(std::string_view use) const;
 };
 // As authenticate_as_client(), with a server that agrees on keys.
 SessionKeys agree_as_client(const Fd& socket, const Secret& secret, std::string_view context,

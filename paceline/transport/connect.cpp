@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/ranges.h>
 #include <poll.h>
 
 #include "paceline/core/bytes.h"
@@ -16,6 +15,7 @@
 #include "paceline/core/host.h"
 #include "paceline/core/log.h"
 #include "paceline/transport/acceptor.h"
+#include "paceline/transport/agreement.h"
 #include "paceline/transport/loopback/memory.h"
 #include "paceline/transport/loopback/room.h"
 #include "paceline/transport/loopback/wire.h"
@@ -51,7 +51,11 @@ class Connector {
         secret_(secret.derive("mesh")),
         context_(fmt::format("mesh {} generation {} of {}", options.name, options.generation,
                              options.world_size)),
-        deadline_(Deadline::after(options.timeout)) {}
+        deadline_(Deadline::after(options.timeout)) {
+    check(options.tcp_streams >= 1 && options.tcp_streams <= kMaxStreams,
+          "{} TCP streams (PACELINE_TCP_STREAMS): there may be 1 to {}", options.tcp_streams,
+          kMaxStreams);
+  }
 
   std::unique_ptr<Mesh> connect() {
     try {
@@ -86,6 +90,7 @@ class Connector {
     self.cpus = allowed_cpus();
     self.members = options_.members;
     self.transport = options_.transport;
+    self.tcp_streams = options_.tcp_streams;
     if (options_.encrypt) self.cipher = best_cipher();
     self.unix_name = "paceline-" + random_hex(16);
     if (options_.transport != TransportKind::kLoopback) listen(self);
@@ -104,14 +109,8 @@ class Connector {
   void fetch_peers() {
     for (int peer = 0; peer < options_.world_size; ++peer) {
       peers_.push_back(PeerAddress::decode(fetch(peer)));
-      check(peers_.back().members == options_.members,
-            "rank {}: group {} does not match: this rank means the ranks {} of the world, {} means "
-            "{}; all ranks must make the same groups in the same order",
-            options_.rank, options_.name, fmt::join(options_.members, ", "), describe(peer),
-            fmt::join(peers_.back().members, ", "));
+      require_agreement(options_, peer, peers_.back());
       peers_.back().members = {};  // as many as there are ranks, for each of them
-      require_same_transport(peer);
-      require_same_encryption(peer);
     }
   }
 
@@ -136,24 +135,6 @@ class Connector {
     }
   }
 
-  void require_same_transport(int peer) const {
-    const auto theirs = peers_[index(peer)].transport;
-    check(theirs == options_.transport,
-          "rank {}: {} of group {} chose transport {}, but this rank {}; give all ranks the same "
-          "PACELINE_TRANSPORT",
-          options_.rank, describe(peer), options_.name, name_of(theirs),
-          name_of(options_.transport));
-  }
-
-  void require_same_encryption(int peer) const {
-    const bool encrypts = peers_[index(peer)].cipher != CipherKind::kNone;
-    check(encrypts == options_.encrypt,
-          "rank {}: {} of group {} {}, but this rank {}; give all ranks --encrypt "
-          "(PACELINE_ENCRYPT=1), or none",
-          options_.rank, describe(peer), options_.name, encrypts ? "encrypts" : "does not encrypt",
-          options_.encrypt ? "does" : "does not");
-  }
-
   // Ends that disagree about encryption fail as if they belonged to different groups, even if
   // somebody has changed what they said about it.
   std::string tcp_context() const { return options_.encrypt ? context_ + ", encrypted" : context_; }
@@ -169,6 +150,12 @@ class Connector {
 
   bool over_unix_socket(int peer) const {
     return same_host(peer) && options_.transport != TransportKind::kTcp;
+  }
+
+  // Both ends come to the same.
+  int num_channels(int peer) const {
+    const bool has_streams = !over_unix_socket(peer) && options_.transport != TransportKind::kUcx;
+    return kNumChannels + (has_streams ? options_.tcp_streams - 1 : 0);
   }
 
   // All ranks look at the same addresses, so all come to the same answer.
@@ -236,7 +223,7 @@ class Connector {
 
   void dial(int peer) {
     try {
-      for (int channel = 0; channel < kNumChannels; ++channel) {
+      for (int channel = 0; channel < num_channels(peer); ++channel) {
         call(peer, static_cast<Channel>(channel));
       }
     } catch (const Error& error) {
@@ -272,13 +259,20 @@ class Connector {
     std::unique_ptr<Cipher> cipher;
     if (options_.encrypt && !over_unix_socket(peer)) {
       const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
-      cipher = std::make_unique<Cipher>(cipher_with(peer), keys);
+      cipher = std::make_unique<Cipher>(
+          cipher_with(peer),
+          keys.derive(connection_name(options_.rank, static_cast<int>(channel))));
     } else {
       authenticate_as_client(socket, secret_, context_, deadline_);
     }
     const std::array<std::int32_t, 2> hello = {options_.rank, static_cast<std::int32_t>(channel)};
     send_all(socket, std::as_bytes(std::span(hello)), deadline_);
     return cipher;
+  }
+
+  // Part of its keys: who changes on its way what a connection is for gets none of it to work.
+  static std::string connection_name(int client, int channel) {
+    return fmt::format("rank {} channel {}", client, channel);
   }
 
   Fd connect_to(int peer, std::chrono::seconds tcp_timeout) {
@@ -299,10 +293,15 @@ class Connector {
   }
 
   void accept_higher_ranks() {
-    int expected = (options_.world_size - 1 - options_.rank) * kNumChannels;
+    int expected = 0;
+    for (int peer = options_.rank + 1; peer < options_.world_size; ++peer) {
+      expected += num_channels(peer);
+    }
     const auto lacks_a_channel = [&](int peer) {
-      return !sockets_->has(peer, Channel::kControl) || !sockets_->has(peer, Channel::kData) ||
-             !sockets_->has(peer, Channel::kPointToPoint);
+      for (int channel = 0; channel < num_channels(peer); ++channel) {
+        if (!sockets_->has(peer, static_cast<Channel>(channel))) return true;
+      }
+      return false;
     };
     while (expected > 0) {
       std::vector<pollfd> entries;
@@ -325,7 +324,7 @@ class Connector {
   int take(Arrival arrival) {
     const auto [peer, channel] = std::pair(arrival.rank, arrival.channel);
     if (peer <= options_.rank || peer >= options_.world_size || channel < 0 ||
-        channel >= kNumChannels || sockets_->has(peer, static_cast<Channel>(channel))) {
+        channel >= num_channels(peer) || sockets_->has(peer, static_cast<Channel>(channel))) {
       log::warning(
           fmt::format("group {}: a peer that claims to be rank {}, channel {}, was refused",
                       options_.name, peer, channel));
@@ -333,7 +332,8 @@ class Connector {
     }
     std::unique_ptr<Cipher> cipher;
     if (options_.encrypt && !over_unix_socket(peer)) {
-      cipher = std::make_unique<Cipher>(cipher_with(peer), arrival.keys);
+      cipher = std::make_unique<Cipher>(cipher_with(peer),
+                                        arrival.keys.derive(connection_name(peer, channel)));
     }
     sockets_->connect(peer, static_cast<Channel>(channel), std::move(arrival.socket),
                       std::move(cipher));
@@ -390,9 +390,7 @@ class Connector {
     }
   }
 
-  std::string describe(int peer) const {
-    return fmt::format("rank {} ({})", peer, peers_[index(peer)].host_name);
-  }
+  std::string describe(int peer) const { return describe_rank(peer, peers_[index(peer)]); }
 
   std::string missing_ranks(int first, const std::function<bool(int peer)>& is_missing) const {
     std::string names;

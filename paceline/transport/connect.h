@@ -34,6 +34,9 @@ struct ConnectOptions {
   TransportKind transport = TransportKind::kAuto;
   // Encrypts what goes over TCP; the ranks of a host trust its kernel. All ranks or none.
   bool encrypt = false;
+  // How many TCP connections carry the data of a pair of ranks, 1 to kMaxStreams; all ranks the
+  // same.
+  int tcp_streams = 1;
   std::chrono::milliseconds timeout{300'000};
 
   // How addresses get around: publish one value under this rank's key; fetch the value of another
@@ -48,9 +51,9 @@ struct ConnectOptions {
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
 };
 
-// Error(kInvalid) when ranks mean other members, chose other transports or only some of them
-// encrypt, kTimeout names the ranks that did not come; Error(kUnsupported) when `transport` cannot
-// serve where the ranks are, is not there, or is to be encrypted and cannot be.
+// Error(kInvalid) when ranks mean other members, chose other transports or numbers of streams or
+// only some of them encrypt, kTimeout names the ranks that did not come; Error(kUnsupported) when
+// `transport` cannot serve where the ranks are, is not there, or is to be encrypted and cannot be.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

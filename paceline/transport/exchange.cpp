@@ -25,7 +25,15 @@ std::string broken_by(int error) {
 
 }  // namespace
 
-Exchange::Exchange(Mesh& mesh) : mesh_(mesh), lanes_(static_cast<std::size_t>(mesh.world_size())) {}
+Exchange::Exchange(Mesh& mesh) : mesh_(mesh) { reset_lanes(); }
+
+void Exchange::reset_lanes() {
+  lanes_ = std::vector<Lane>(static_cast<std::size_t>(mesh_.world_size()));
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    lanes_[static_cast<std::size_t>(peer)].streams.resize(
+        static_cast<std::size_t>(mesh_.wire().num_streams(peer)));
+  }
+}
 
 std::uint64_t Exchange::post_send(int peer, const MessageHeader& header,
                                   std::span<const std::byte> payload) {
@@ -49,15 +57,28 @@ std::uint64_t Exchange::post_receive(int peer, std::span<std::byte> into) {
 std::size_t Exchange::sent_bytes(int peer, std::uint64_t number) const {
   const auto& lane = lanes_[static_cast<std::size_t>(peer)];
   if (number < lane.num_sent) return kAll;
-  const bool is_first = number == lane.num_sent && !lane.sends.empty();
-  const std::size_t sent = is_first ? lane.sends.front().sent : 0;
-  return sent > kHeaderBytes ? sent - kHeaderBytes : 0;
+  if (number > lane.num_sent || lane.sends.empty()) return 0;
+  const Stripes stripes(lane.sends.front().payload.size(), lane.streams.size());
+  std::size_t sent = kAll;
+  for (std::size_t i = 0; i < lane.streams.size(); ++i) {
+    const Stream& stream = lane.streams[i];
+    if (stream.message > lane.num_gone) continue;
+    const std::size_t head = i == 0 ? std::min(stream.sent, kHeaderBytes) : 0;
+    sent = std::min(sent, stripes.next(i, stream.sent - head).offset);
+  }
+  return sent;
 }
 
 std::size_t Exchange::received_bytes(int peer, std::uint64_t number) const {
   const auto& lane = lanes_[static_cast<std::size_t>(peer)];
   if (number < lane.num_received) return kAll;
-  return number == lane.num_received ? lane.payload_got : 0;
+  if (number > lane.num_received) return 0;
+  const Stripes stripes(lane.receives.front().size(), lane.streams.size());
+  std::size_t got = kAll;
+  for (std::size_t i = 0; i < lane.streams.size(); ++i) {
+    got = std::min(got, stripes.next(i, lane.streams[i].got).offset);
+  }
+  return got;
 }
 
 bool Exchange::received_all(int peer) const {
@@ -80,7 +101,7 @@ bool Exchange::idle() const {
 
 void Exchange::clear() {
   mesh_.wire().cancel(Channel::kData);
-  for (auto& lane : lanes_) lane = {};
+  reset_lanes();
 }
 
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
@@ -102,28 +123,62 @@ bool Exchange::pump(const CheckHeader& check) {
   bool moved = false;
   for (int i = 1; i < mesh_.world_size(); ++i) {
     const int peer = (mesh_.rank() + i) % mesh_.world_size();
-    moved |= pump_send(peer);
+    moved |= pump_sends(peer);
     moved |= pump_receives(peer, check);
   }
   return moved;
 }
 
-bool Exchange::pump_send(int peer) {
+bool Exchange::pump_sends(int peer) {
   auto& lane = lanes_[static_cast<std::size_t>(peer)];
   if (lane.sends.empty()) return false;
-  auto& message = lane.sends.front();
-  const ssize_t sent =
-      send_rest(mesh_.wire(), peer, Channel::kData, message.header, message.payload, message.sent);
+  bool moved = false;
+  for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {
+    moved |= pump_stream(peer, lane, stream);
+  }
+  if (moved) drop_sent(lane);
+  return moved;
+}
+
+const Exchange::Outgoing* Exchange::message_of(Lane& lane, std::size_t number) const {
+  Stream& stream = lane.streams[number];
+  for (; stream.message - lane.num_gone < lane.sends.size(); ++stream.message, stream.sent = 0) {
+    const Outgoing& message = lane.sends[stream.message - lane.num_gone];
+    const Stripes stripes(message.payload.size(), lane.streams.size());
+    if (stream.sent < stripes.share(number) + (number == 0 ? kHeaderBytes : 0)) return &message;
+  }
+  return nullptr;
+}
+
+bool Exchange::pump_stream(int peer, Lane& lane, std::size_t number) {
+  const Outgoing* message = message_of(lane, number);
+  if (message == nullptr) return false;
+  Stream& stream = lane.streams[number];
+  const auto head = std::as_bytes(std::span(&message->header, number == 0 ? 1U : 0U));
+  const std::size_t head_sent = std::min(stream.sent, head.size());
+  const auto run =
+      Stripes(message->payload.size(), lane.streams.size()).next(number, stream.sent - head_sent);
+  const ssize_t sent = mesh_.wire().send(peer, data_channel(number), head.subspan(head_sent),
+                                         message->payload.subspan(run.offset, run.count));
   if (sent < 0) {
     if (would_block(errno)) return false;
     mesh_.throw_lost(peer, broken_by(errno));
   }
-  message.sent += static_cast<std::size_t>(sent);
-  if (message.sent == kHeaderBytes + message.payload.size()) {
-    if (message.header.tag != MessageHeader::kPresenceTag) ++lane.num_sent;
+  stream.sent += static_cast<std::size_t>(sent);
+  return true;
+}
+
+// The messages at the front of which no stream has anything left.
+void Exchange::drop_sent(Lane& lane) {
+  std::uint64_t first_left = lane.num_gone + lane.sends.size();
+  for (std::size_t number = 0; number < lane.streams.size(); ++number) {
+    message_of(lane, number);
+    first_left = std::min(first_left, lane.streams[number].message);
+  }
+  for (; lane.num_gone < first_left; ++lane.num_gone) {
+    if (lane.sends.front().header.tag != MessageHeader::kPresenceTag) ++lane.num_sent;
     lane.sends.pop_front();
   }
-  return true;
 }
 
 bool Exchange::pump_receives(int peer, const CheckHeader& check) {
@@ -144,10 +199,7 @@ bool Exchange::pump_receives(int peer, const CheckHeader& check) {
       break;
     }
     if (!lane.is_accepted) accept(peer, lane, check);
-    const std::size_t before = lane.payload_got;
-    const bool is_whole = read_payload(peer, lane);
-    moved |= is_whole || lane.payload_got != before;
-    if (!is_whole) break;
+    if (!read_payload(peer, lane, moved)) break;
   }
   return moved;
 }
@@ -163,22 +215,19 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
   return false;
 }
 
-// True when all of it has come.
-bool Exchange::read(int peer, std::byte* to, std::size_t wanted, std::size_t& got) const {
-  if (got == wanted) return true;
-  const ssize_t now = mesh_.receive(peer, Channel::kData, {to + got, wanted - got});
-  if (now <= 0) {
-    if (now < 0 && would_block(errno)) return false;
-    mesh_.throw_lost(peer, broken_by(now == 0 ? 0 : errno));
-  }
-  got += static_cast<std::size_t>(now);
-  return got == wanted;
+// How many bytes came; 0 when none are there.
+std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into) const {
+  const ssize_t got = mesh_.receive(peer, channel, into);
+  if (got > 0) return static_cast<std::size_t>(got);
+  if (got < 0 && would_block(errno)) return 0;
+  mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
 }
 
+// True when all of it has come.
 bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
-  if (!read(peer, reinterpret_cast<std::byte*>(&lane.header), kHeaderBytes, lane.header_got)) {
-    return false;
-  }
+  const auto header = std::as_writable_bytes(std::span(&lane.header, 1));
+  lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
+  if (lane.header_got < kHeaderBytes) return false;
   if (lane.header.magic != MessageHeader::kMagic) {
     fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
          mesh_.describe(peer));
@@ -200,26 +249,58 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   lane.is_accepted = true;
 }
 
-bool Exchange::read_payload(int peer, Lane& lane) {
-  const auto into = lane.receives.front();
-  if (!read(peer, into.data(), into.size(), lane.payload_got)) return false;
+// True when all of it has come.
+bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
+  bool is_whole = true;
+  for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {
+    is_whole &= read_share(peer, lane, stream, moved);
+  }
+  if (!is_whole) return false;
+  moved = true;
   lane.receives.pop_front();
   ++lane.num_received;
-  lane.header_got = lane.payload_got = 0;
+  lane.header_got = 0;
+  for (Stream& stream : lane.streams) stream.got = 0;
   lane.was_shown = lane.is_accepted = false;
   return true;
+}
+
+// The same of the part that goes over one stream. Who gets less than it asks for asks again only
+// when there is more.
+bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
+  const auto into = lane.receives.front();
+  const Stripes stripes(into.size(), lane.streams.size());
+  std::size_t& done = lane.streams[stream].got;
+  for (auto run = stripes.next(stream, done); run.count > 0; run = stripes.next(stream, done)) {
+    const std::size_t got = read(peer, data_channel(stream), into.subspan(run.offset, run.count));
+    done += got;
+    moved |= got > 0;
+    if (got < run.count) return false;
+  }
+  return true;
+}
+
+short Exchange::events_of(Lane& lane, std::size_t number) const {
+  const bool may_come =
+      number == 0 && lane.header_got < kHeaderBytes && (!lane.receives.empty() || !lane.is_quiet);
+  const auto has_more = [&] {
+    const Stripes stripes(lane.receives.front().size(), lane.streams.size());
+    return lane.streams[number].got < stripes.share(number);
+  };
+  const bool comes = may_come || (lane.is_accepted && has_more());
+  return static_cast<short>((message_of(lane, number) != nullptr ? POLLOUT : 0) |
+                            (comes ? POLLIN : 0));
 }
 
 void Exchange::wait_for_peers(std::chrono::milliseconds limit) {
   std::vector<Interest> interests;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
-    const auto& lane = lanes_[static_cast<std::size_t>(peer)];
-    const bool may_come = lane.header_got < kHeaderBytes && !lane.is_quiet;
-    short events = 0;
-    if (!lane.sends.empty()) events |= POLLOUT;
-    if (!lane.receives.empty() || may_come) events |= POLLIN;
-    if (events != 0) interests.push_back({peer, Channel::kData, events});
+    auto& lane = lanes_[static_cast<std::size_t>(peer)];
+    for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {
+      const short events = events_of(lane, stream);
+      if (events != 0) interests.push_back({peer, data_channel(stream), events});
+    }
     interests.push_back({peer, Channel::kControl, POLLIN});
   }
   mesh_.wire().wait(interests, limit);

@@ -4,6 +4,9 @@
 // threads: the caller posts sends and receives, then runs the poll loop until what it needs has
 // arrived. Per peer, messages keep their order.
 //
+// Where several connections join a pair of ranks (stripes.h), headers and short payloads go over
+// the first, and each of the others through its shares of the long ones at its own pace.
+//
 // Headers are read as they come, also from peers of whom nothing is expected: a rank that means
 // something else is noticed by whomever it sends to.
 //
@@ -18,6 +21,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/message.h"
+#include "paceline/transport/stripes.h"
 
 namespace paceline {
 
@@ -63,29 +67,42 @@ class Exchange {
   struct Outgoing {
     MessageHeader header;
     std::span<const std::byte> payload;
-    std::size_t sent = 0;  // of header and payload together
+  };
+  // How far a stream is.
+  struct Stream {
+    std::uint64_t message = 0;  // of the lane's sends, counted from the first ever
+    std::size_t sent = 0;       // of its share of it, on the first stream with the header
+    std::size_t got = 0;        // of its share of the message that is arriving
   };
   struct Lane {
+    std::vector<Stream> streams;
     std::deque<Outgoing> sends;
+    std::uint64_t num_gone = 0;    // that were in front of these
     std::uint64_t num_posted = 0;  // presences apart
     std::uint64_t num_sent = 0;    // of these
     std::deque<std::span<std::byte>> receives;
     std::uint64_t num_received = 0;
-    MessageHeader header;         // of the message that is arriving
-    std::size_t header_got = 0;   // bytes
-    std::size_t payload_got = 0;  // bytes
-    bool was_shown = false;       // to the check, as unexpected
-    bool is_accepted = false;     // by the check, as expected
-    bool is_quiet = false;        // nothing but a receive will find anything there
+    MessageHeader header;        // of the message that is arriving
+    std::size_t header_got = 0;  // bytes
+    bool was_shown = false;      // to the check, as unexpected
+    bool is_accepted = false;    // by the check, as expected
+    bool is_quiet = false;       // nothing but a receive will find anything there
   };
 
-  bool pump_send(int peer);
+  void reset_lanes();
+  bool pump_sends(int peer);
+  bool pump_stream(int peer, Lane& lane, std::size_t stream);
+  // What the stream has to send of the message that it is at; moves it on where that is nothing.
+  const Outgoing* message_of(Lane& lane, std::size_t stream) const;
+  void drop_sent(Lane& lane);
   bool pump_receives(int peer, const CheckHeader& check);
   bool read_header(int peer, Lane& lane, const CheckHeader& check);
   void accept(int peer, Lane& lane, const CheckHeader& check);
-  bool read_payload(int peer, Lane& lane);
+  bool read_payload(int peer, Lane& lane, bool& moved);
+  bool read_share(int peer, Lane& lane, std::size_t stream, bool& moved);
   bool begins_a_message(int peer, Lane& lane) const;
-  bool read(int peer, std::byte* to, std::size_t wanted, std::size_t& got) const;
+  std::size_t read(int peer, Channel channel, std::span<std::byte> into) const;
+  short events_of(Lane& lane, std::size_t stream) const;
   void wait_for_peers(std::chrono::milliseconds limit);
 
   Mesh& mesh_;

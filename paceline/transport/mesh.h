@@ -49,6 +49,8 @@ class Mesh {
   const std::string& name() const { return name_; }
   const PeerAddress& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   Wire& wire() const { return *wire_; }
+  // How many TCP connections carry the data of two ranks that have no better way: the group's.
+  int tcp_streams() const { return peer(rank_).tcp_streams; }
   // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so.
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
 

@@ -34,6 +34,7 @@ std::string PeerAddress::encode() const {
   writer.put(tcp.port);
   writer.put(cipher);
   writer.put(transport);
+  writer.put(static_cast<std::uint8_t>(tcp_streams));
   put_numbers(writer, cpus);
   put_numbers(writer, members);
   return to_string(std::span<const std::byte>(writer.bytes()));
@@ -54,6 +55,10 @@ PeerAddress PeerAddress::decode(const std::string& text) {
   peer.transport = reader.get<TransportKind>();
   if (peer.transport > TransportKind::kUcx) {
     throw Error(ErrorCode::kCorrupt, "a peer's address names no known transport");
+  }
+  peer.tcp_streams = reader.get<std::uint8_t>();
+  if (peer.tcp_streams < 1 || peer.tcp_streams > kMaxStreams) {
+    throw Error(ErrorCode::kCorrupt, "a peer's address has no possible number of TCP streams");
   }
   peer.cpus = get_numbers(reader, kMaxCpus, "processors");
   peer.members = get_numbers(reader, kMaxMembers, "members");

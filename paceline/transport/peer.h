@@ -8,6 +8,7 @@
 
 #include "paceline/core/socket.h"
 #include "paceline/transport/cipher.h"
+#include "paceline/transport/wire.h"
 
 namespace paceline {
 
@@ -23,6 +24,7 @@ struct PeerAddress {
   Endpoint tcp;                           // empty host: no listener at all
   CipherKind cipher = CipherKind::kNone;  // the best it can do, if it encrypts
   TransportKind transport{};              // as it was chosen
+  int tcp_streams = 1;                    // that carry a pair's data over TCP
   std::vector<int> cpus;                  // where this rank may run
   // The group as this rank understands it: its members' ranks in the world, in order.
   std::vector<int> members;

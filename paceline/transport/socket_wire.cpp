@@ -1,5 +1,6 @@
 #include "paceline/transport/socket_wire.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <poll.h>
@@ -20,8 +21,14 @@ SocketWire::SocketWire(int world_size)
 void SocketWire::connect(int peer, Channel channel, Fd socket, std::unique_ptr<Cipher> cipher) {
   if (channel == Channel::kControl) end_on_silence(socket, kSilenceLimit);
   auto& sockets = peers_[static_cast<std::size_t>(peer)];
+  const int stream = static_cast<int>(channel) - static_cast<int>(Channel::kMoreData) + 1;
+  sockets.num_streams = std::max(sockets.num_streams, stream + 1);
   sockets.channels[static_cast<int>(channel)] = std::move(socket);
   sockets.ciphers[static_cast<int>(channel)] = std::move(cipher);
+}
+
+int SocketWire::num_streams(int peer) const {
+  return peers_[static_cast<std::size_t>(peer)].num_streams;
 }
 
 int SocketWire::socket(int peer, Channel channel) const {

@@ -16,8 +16,9 @@ namespace paceline {
 inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {
-  Fd channels[kNumChannels];
-  std::unique_ptr<Cipher> ciphers[kNumChannels];  // null: not encrypted
+  Fd channels[kMaxChannels];
+  std::unique_ptr<Cipher> ciphers[kMaxChannels];  // null: not encrypted
+  int num_streams = 1;
 };
 
 class SocketWire : public Wire {
@@ -30,6 +31,7 @@ class SocketWire : public Wire {
 
   const char* name() const override { return "tcp"; }
   bool is_connected(int peer) const override { return has(peer, Channel::kControl); }
+  int num_streams(int peer) const override;
   ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
                std::span<const std::byte> rest) override;
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) override;

@@ -1,5 +1,6 @@
 set(SOURCES
   acceptor.cpp
+  agreement.cpp
   cipher.cpp
   connect.cpp
   exchange.cpp

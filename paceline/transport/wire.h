@@ -1,7 +1,7 @@
 #pragma once
 
-// How a rank's bytes get to its peers: per peer three channels, each a stream of bytes in both
-// directions that keeps its order. Nothing waits but wait(). The leaves are sockets
+// How a rank's bytes get to its peers: per peer three channels or more, each a stream of bytes in
+// both directions that keeps its order. Nothing waits but wait(). The leaves are sockets
 // (socket_wire.h), memory of one process (loopback/wire.h) and UCX (ucx/wire.h).
 //
 // Thread safety: one thread a channel may send and receive at a time.
@@ -16,8 +16,18 @@
 
 namespace paceline {
 
-enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2 };
-inline constexpr int kNumChannels = 3;
+enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2, kMoreData = 3 };
+inline constexpr int kNumChannels = 3;  // that every pair has
+
+// Large messages may be divided among several connections (stripes.h): the first is the data
+// channel, the others have the numbers from kMoreData on.
+inline constexpr int kMaxStreams = 16;
+inline constexpr int kMaxChannels = kNumChannels + kMaxStreams - 1;
+constexpr Channel data_channel(std::size_t stream) {
+  return stream == 0
+             ? Channel::kData
+             : static_cast<Channel>(static_cast<std::size_t>(Channel::kMoreData) + stream - 1);
+}
 
 // What somebody waits for: POLLIN, POLLOUT, as poll() takes them.
 struct Interest {
@@ -34,6 +44,8 @@ class Wire {
   virtual const char* name() const = 0;
   // While a group forms: whether the peer's control channel stands.
   virtual bool is_connected(int peer) const = 0;
+  // How many connections carry the data to and from the peer.
+  virtual int num_streams(int /*peer*/) const { return 1; }
 
   // As sendmsg() without waiting, of the beginning of `head` and then `rest`. Whoever got EAGAIN
   // passes the same bytes, at the same addresses, again.

@@ -18,6 +18,7 @@ struct Setting {
   TransportKind transport;
   int world;
   std::string over = {};  // UCX's transports
+  int tcp_streams = 1;
 };
 
 std::vector<Setting> settings() {
@@ -29,6 +30,9 @@ std::vector<Setting> settings() {
       {"paceline", TransportKind::kShm, 4},      {"paceline", TransportKind::kTcp, 2},
       {"paceline", TransportKind::kTcp, 3},      {"paceline", TransportKind::kTcp, 4},
       {"paceline", TransportKind::kTcp, 5}};
+  for (const int world : {2, 3, 4}) {
+    all.push_back({"paceline", TransportKind::kTcp, world, "", 3});
+  }
   if (is_backend_available("gloo")) {
     for (const int world : {1, 2, 3, 4, 5}) all.push_back({"gloo", TransportKind::kAuto, world});
     all.push_back({"gloo", TransportKind::kTcp, 3});
@@ -49,13 +53,19 @@ TEST_P(ConformanceTest, holds) {
   const auto& [check, setting] = GetParam();
   const harness::UcxTransports transports(setting.over.empty() ? "all" : setting.over);
   harness::run_ranks_ok(setting.world, check.run,
-                        {.transport = setting.transport, .backend = setting.backend});
+                        {.transport = setting.transport,
+                         .backend = setting.backend,
+                         .adjust = [&setting](int, GroupOptions& group) {
+                           group.tcp_streams = setting.tcp_streams;
+                         }});
 }
 
 std::string name_of(const testing::TestParamInfo<ConformanceTest::ParamType>& info) {
   const auto& [check, setting] = info.param;
   return setting.backend + "_" + std::string(name_of(setting.transport)) + setting.over + "_" +
-         std::to_string(setting.world) + "_" + check.name;
+         std::to_string(setting.world) +
+         (setting.tcp_streams > 1 ? "_streams" + std::to_string(setting.tcp_streams) : "") + "_" +
+         check.name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,

@@ -29,15 +29,17 @@ struct Setting {
   TransportKind transport;
   int world;
   std::string over = {};  // UCX's transports
+  int tcp_streams = 1;
 };
 
 std::string name_of(const testing::TestParamInfo<Setting>& info) {
   return std::string(name_of(info.param.transport)) + info.param.over + "_" +
-         std::to_string(info.param.world);
+         std::to_string(info.param.world) +
+         (info.param.tcp_streams > 1 ? "_streams" + std::to_string(info.param.tcp_streams) : "");
 }
 
 std::vector<Setting> settings() {
-  std::vector<Setting> all;
+  std::vector<Setting> all = {{TransportKind::kTcp, 3, "", 3}};
   for (const int world : {2, 3, 4}) {
     all.push_back({TransportKind::kShm, world});
     all.push_back({TransportKind::kTcp, world});
@@ -72,12 +74,12 @@ class KillTest : public testing::TestWithParam<Setting> {
 
   // Kills `victim` and says how long each survivor took to notice.
   void kill_one(int victim, Load load) {
-    const auto [transport, world, over] = GetParam();
+    const auto [transport, world, over, tcp_streams] = GetParam();
     SharedCounter running;
     Clock::time_point killed;
     const auto results = run_process_ranks(
         world, [&](ProcessGroup& group) { return sum_for_ever(group, load, running); },
-        {.transport = transport},
+        {.transport = transport, .tcp_streams = tcp_streams},
         [&](const std::vector<pid_t>& pids) {
           running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
           // Any moment of a collective is as likely as any other.
@@ -132,12 +134,12 @@ TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
 }
 
 TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
-  const auto [transport, world, over] = GetParam();
+  const auto [transport, world, over, tcp_streams] = GetParam();
   if (world == 2) return;  // nobody survives
   SharedCounter running;
   const auto results = run_process_ranks(
       world, [&](ProcessGroup& group) { return sum_for_ever(group, Load::kStaged, running); },
-      {.transport = transport},
+      {.transport = transport, .tcp_streams = tcp_streams},
       [&](const std::vector<pid_t>& pids) {
         running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
         ::kill(pids[0], SIGKILL);
@@ -154,7 +156,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
 
 // A survivor that was computing when the others had already failed and left still learns who died.
 TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_survivor) {
-  const auto [transport, world, over] = GetParam();
+  const auto [transport, world, over, tcp_streams] = GetParam();
   if (world == 2) return;  // there is no other survivor
   const int late = 1;
   const int victim = world - 1;
@@ -171,7 +173,7 @@ TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_
         for (int i = 0; i < 2; ++i) group.all_reduce(std::span(data), ReduceOp::kMax);
         return std::string("noticed nothing");
       },
-      {.transport = transport},
+      {.transport = transport, .tcp_streams = tcp_streams},
       [&](const std::vector<pid_t>& pids) {
         running.wait_for(static_cast<std::uint32_t>(world - 1), Deadline::after(20s));
         ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);

@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kGroupTimeout = 50s;  // far beyond what these tests allow
 constexpr auto kWatchdog = 100s;
+constexpr std::size_t kManyBlocks = 2'000'003;  // floats: enough for several streams
 
 #define SKIP_WITHOUT_HOSTS() \
   if (const std::string reason = NetworkHosts::why_not(); !reason.empty()) GTEST_SKIP() << reason
@@ -49,10 +50,10 @@ void sum_up(ProcessGroup& group, std::vector<float>& data) {
   ASSERT_EQ(data, std::vector<float>(data.size(), total));
 }
 
-// Sums until something happens.
-ProcessBody sum_for_ever(SharedCounter& rounds) {
-  return [&rounds](ProcessGroup& group) -> std::string {
-    std::vector<float> data(100'000);
+// Sums until something happens. By default too little for more than one stream.
+ProcessBody sum_for_ever(SharedCounter& rounds, std::size_t count = 100'000) {
+  return [&rounds, count](ProcessGroup& group) -> std::string {
+    std::vector<float> data(count);
     for (;;) {
       sum_up(group, data);
       if (group.rank() == 0) rounds.add();
@@ -107,15 +108,38 @@ TEST(Network, hosts_sum_over_ipv4_and_ipv6) {
 TEST(Network, a_rank_that_dies_on_another_host_is_named_at_once) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(3);
-  SharedCounter rounds;
-  Clock::time_point killed;
-  const auto results =
-      run_process_ranks(3, sum_for_ever(rounds), on(hosts), [&](const std::vector<pid_t>& pids) {
-        rounds.wait_for(3, Deadline::after(30s));
-        killed = Clock::now();
-        ::kill(pids[1], SIGKILL);
-      });
-  expect_loss_of(1, results, killed, 1s);
+  for (const int streams : {1, 3}) {
+    SharedCounter rounds;
+    Clock::time_point killed;
+    auto options = on(hosts);
+    options.tcp_streams = streams;
+    const auto results = run_process_ranks(3, sum_for_ever(rounds, kManyBlocks), options,
+                                           [&](const std::vector<pid_t>& pids) {
+                                             rounds.wait_for(3, Deadline::after(30s));
+                                             killed = Clock::now();
+                                             ::kill(pids[1], SIGKILL);
+                                           });
+    expect_loss_of(1, results, killed, 1s);
+  }
+}
+
+// Some networks limit each connection, not only the link.
+TEST(Network, hosts_sum_over_several_streams_of_a_limited_rate) {
+  SKIP_WITHOUT_HOSTS();
+  const NetworkHosts hosts(3, 4, 1);
+  auto options = on(hosts);
+  options.tcp_streams = 3;
+  const auto results = run_process_ranks(
+      3,
+      [](ProcessGroup& group) -> std::string {
+        for (const std::size_t count : {std::size_t(1), std::size_t(1000), kManyBlocks}) {
+          std::vector<float> data(count);
+          sum_up(group, data);
+        }
+        return "right";
+      },
+      options);
+  for (const auto& result : results) EXPECT_EQ(result.report, "right");
 }
 
 // Shared memory on a host, UCX between them, and UCX has nothing but the network there.
@@ -144,7 +168,20 @@ TEST(Network, hosts_sum_over_ucx_and_a_rank_that_dies_is_named_at_once) {
 }
 
 // Nothing is closed and nothing answers: the silence itself is the sign.
-class NetworkDown : public testing::TestWithParam<TransportKind> {
+struct Way {
+  TransportKind transport;
+  int tcp_streams;
+};
+
+std::vector<Way> ways() {
+  std::vector<Way> all = {{TransportKind::kAuto, 3}};
+  for (const auto transport : harness::and_ucx({TransportKind::kAuto})) {
+    all.push_back({transport, 1});
+  }
+  return all;
+}
+
+class NetworkDown : public testing::TestWithParam<Way> {
   const harness::UcxTransports transports_{"tcp"};
 };
 
@@ -152,24 +189,30 @@ TEST_P(NetworkDown, an_interface_that_goes_down_in_the_middle_is_a_lost_peer_on_
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(3);
   auto options = on(hosts);
-  options.transport = GetParam();
+  options.transport = GetParam().transport;
+  options.tcp_streams = GetParam().tcp_streams;
   SharedCounter rounds;
   Clock::time_point down;
   const auto results =
-      run_process_ranks(3, sum_for_ever(rounds), options, [&](const std::vector<pid_t>&) {
-        rounds.wait_for(3, Deadline::after(30s));
-        down = Clock::now();
-        hosts.set_link(2, false);
-      });
+      run_process_ranks(3, sum_for_ever(rounds, options.tcp_streams > 1 ? kManyBlocks : 100'000),
+                        options, [&](const std::vector<pid_t>&) {
+                          rounds.wait_for(3, Deadline::after(30s));
+                          down = Clock::now();
+                          hosts.set_link(2, false);
+                        });
   expect_loss_of(2, results, down, 25s);
   EXPECT_TRUE(results[2].threw);
   EXPECT_EQ(results[2].code, ErrorCode::kPeerLost) << results[2].report;
   EXPECT_LT(results[2].ended - down, 25s);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown,
-                         testing::ValuesIn(harness::and_ucx({TransportKind::kAuto})),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+std::string name_of_way(const testing::TestParamInfo<Way>& info) {
+  const auto [transport, streams] = info.param;
+  return std::string(name_of(transport)) +
+         (streams > 1 ? "_streams" + std::to_string(streams) : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown, testing::ValuesIn(ways()), name_of_way);
 
 // Also while one waits only: nobody sends anything on any connection.
 TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
@@ -203,22 +246,26 @@ TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
 }
 
 // The other host has forgotten the connection: as after a crash and a quick start.
-TEST(Network, a_half_open_connection_is_a_lost_peer) {
+class HalfOpen : public testing::TestWithParam<int> {};
+
+TEST_P(HalfOpen, connection_is_a_lost_peer) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(2);
+  auto options = on(hosts);
+  options.tcp_streams = GetParam();
   SharedCounter rounds;
   Clock::time_point back;
   const auto results = run_process_ranks(
       2,
       [&](ProcessGroup& group) -> std::string {
-        std::vector<float> data(100);
+        std::vector<float> data(kManyBlocks);
         sum_up(group, data);
         rounds.add();
         if (group.rank() == 1) std::this_thread::sleep_for(1h);
-        group.barrier();
+        sum_up(group, data);
         return "";
       },
-      on(hosts),
+      options,
       [&](const std::vector<pid_t>& pids) {
         rounds.wait_for(2, Deadline::after(30s));
         hosts.cut(1);
@@ -229,6 +276,8 @@ TEST(Network, a_half_open_connection_is_a_lost_peer) {
       });
   expect_loss_of(1, results, back, 15s);
 }
+
+INSTANTIATE_TEST_SUITE_P(Streams, HalfOpen, testing::Values(1, 3));
 
 // Everything that comes to, or leaves, a host, as its neighbours on the wire see it.
 class Eavesdropper {

@@ -112,13 +112,16 @@ std::string NetworkHosts::why_not() {
   return "";
 }
 
-NetworkHosts::NetworkHosts(int count, double gbit_per_s)
+NetworkHosts::NetworkHosts(int count, double gbit_per_s, double flow_gbit_per_s)
     : home_(this_namespace()), bridge_(require_namespace()) {
   run(bridge_, {"ip", "link", "add", "bridge0", "type", "bridge"});
   run(bridge_, {"ip", "link", "set", "bridge0", "up"});
   for (int host = 0; host < count; ++host) {
     hosts_.push_back(require_namespace());
     make_link(host, gbit_per_s);
+  }
+  for (int host = 0; host < count && flow_gbit_per_s > 0; ++host) {
+    limit_flows(host, gbit_per_s, flow_gbit_per_s);
   }
 }
 
@@ -141,6 +144,32 @@ void NetworkHosts::make_link(int host, double gbit_per_s) const {
        ">tcp_congestion_control"});
   run(bridge_, limit_of(port, gbit_per_s));
   run(space, limit_of("eth0", gbit_per_s));
+}
+
+// Classes that get nothing but what they may borrow from the link's.
+void NetworkHosts::limit_flows(int host, double gbit_per_s, double flow_gbit_per_s) const {
+  constexpr int kFlows = 64, kPortMask = 0x7e;  // clients have even ports
+  const auto megabits = [](double gbit) { return static_cast<int>(gbit * 1000); };
+  std::string script = fmt::format(
+      "tc -batch - <<'END'\n"
+      "qdisc replace dev eth0 root handle 1: htb\n"
+      "class add dev eth0 parent 1: classid 1:1 htb rate {}mbit burst {} quantum 60000\n",
+      megabits(gbit_per_s), kLeastBurst);
+  for (int peer = 0; peer < count(); ++peer) {
+    if (peer == host) continue;
+    const int client_port_at = peer < host ? 20 : 22;  // bytes into the packet
+    for (int flow = 0; flow < kFlows; ++flow) {
+      const int minor = (peer + 1) * kFlows + flow;
+      script += fmt::format(
+          "class add dev eth0 parent 1:1 classid 1:{:x} htb rate 1mbit ceil {}mbit cburst {} "
+          "quantum 60000\n"
+          "filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {} "
+          "match u16 {:#x} {:#x} at {} flowid 1:{:x}\n",
+          minor, megabits(flow_gbit_per_s), kLeastBurst, address(peer), flow * 2, kPortMask,
+          client_port_at, minor);
+    }
+  }
+  run(hosts_[static_cast<std::size_t>(host)], {"sh", "-c", script + "END\n"});
 }
 
 std::string NetworkHosts::address(int host) const { return fmt::format("10.77.0.{}", host + 1); }

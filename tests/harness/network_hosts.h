@@ -1,7 +1,8 @@
 #pragma once
 
 // Several hosts on one machine: network namespaces, each with one interface (eth0) on a common
-// bridge. A link's rate is limited in both directions (tbf), as a switch's port limits it.
+// bridge. A link's rate is limited in both directions (tbf), as a switch's port limits it, and on
+// request also that of every IPv4 connection by itself (htb), as some providers limit it.
 //
 // The namespaces have no names: descriptors of this process hold them, and the kernel removes them,
 // with everything in them, when the last process that uses them ends, however that ends.
@@ -22,7 +23,10 @@ class NetworkHosts {
   static std::string why_not();
 
   // Links of `gbit_per_s` to the bridge; 0: as fast as the machine is. Error(kSystem).
-  explicit NetworkHosts(int count, double gbit_per_s = 0);
+  // `flow_gbit_per_s`: of what one connection sends, within the former, which must then be given.
+  // Connections are told apart by six bits of their client's port, so now and then two share it.
+  // Requires: ranks dial those on hosts of lower numbers, as a mesh's do.
+  explicit NetworkHosts(int count, double gbit_per_s = 0, double flow_gbit_per_s = 0);
   NetworkHosts(const NetworkHosts&) = delete;
   NetworkHosts& operator=(const NetworkHosts&) = delete;
 
@@ -46,6 +50,7 @@ class NetworkHosts {
 
  private:
   void make_link(int host, double gbit_per_s) const;
+  void limit_flows(int host, double gbit_per_s, double flow_gbit_per_s) const;
   void run(const Fd& space, const std::vector<std::string>& command) const;
 
   const Fd home_;

@@ -75,7 +75,8 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
          .recorder = recorder,
          .backend = options.backend,
          .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
-         .encrypt = options.encrypt});
+         .encrypt = options.encrypt,
+         .tcp_streams = options.tcp_streams});
     text = "0";
     text += body(group);
   } catch (const Error& error) {

@@ -28,6 +28,7 @@ struct ProcessRanksOptions {
   int ranks_per_host = 1;
   bool over_ipv6 = false;
   bool encrypt = false;
+  int tcp_streams = 1;
 };
 
 struct ProcessResult {

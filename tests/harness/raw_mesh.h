@@ -31,10 +31,10 @@ struct RawMesh {
   }
 };
 
-inline RawMesh make_raw_mesh() {
+inline RawMesh make_raw_mesh(int streams = 1) {
   RawMesh raw;
   auto wire = std::make_unique<SocketWire>(2);
-  for (int channel = 0; channel < kNumChannels; ++channel) {
+  for (int channel = 0; channel < kNumChannels + streams - 1; ++channel) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
       throw system_error("socketpair()");

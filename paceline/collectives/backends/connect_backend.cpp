@@ -90,6 +90,7 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.transport = options.transport;
   connect.host = options.host;
   connect.encrypt = options.encrypt;
+  connect.tcp_streams = options.tcp_streams;
   connect.timeout = options.timeout;
   // By ranks of the world: ranks that mean different members still find each other, and the
   // mistake.

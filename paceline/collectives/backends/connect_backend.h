@@ -23,6 +23,7 @@ struct BackendOptions {
   // As in GroupOptions.
   std::string host;
   bool encrypt = false;
+  int tcp_streams = 1;
   std::optional<Algorithm> algorithm;
   bool allows_any_order = false;
   std::optional<CostModel> costs;

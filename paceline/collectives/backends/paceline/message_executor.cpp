@@ -15,10 +15,14 @@ using namespace std::chrono_literals;
 
 // A piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Where pieces overlap: what a rank sends to another for a piece, and how many are begun at a time.
+// Where pieces overlap: what a rank sends to all others together for a piece, and to one of them at
+// least, over each connection that carries their data; and how many pieces are begun at a time.
 // Long enough to make system calls cheap, and together enough to fill a link; short enough that all
-// connections of a link get the same share of it, and that scratch stays in the cache.
-constexpr std::size_t kOverlappingMessageBytes = 256 << 10;
+// connections of a link get the same share of it, and that what is on its way stays in the cache.
+// By what is begun, and no more, the connections can be apart at the end, where a link that has
+// sent everything idles while another still receives (benchmarks/hosts.md).
+constexpr std::size_t kOverlappingBytes = 192 << 10;
+constexpr std::size_t kLeastMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
 // A reduce looks after the sockets between blocks of this size.
@@ -135,8 +139,10 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   const std::size_t whole = std::max<std::size_t>(1, call.count);
   if (!reduces(call.op) || needs_whole_call(algorithm, call.op)) return whole;
   const std::size_t blocks = blocks_of(call.op, mesh_.world_size());
-  const std::size_t overlapping =
-      kOverlappingMessageBytes * static_cast<std::size_t>(mesh_.world_size());
+  const auto world = static_cast<std::size_t>(mesh_.world_size());
+  const std::size_t message =
+      std::max(kLeastMessageBytes, kOverlappingBytes / std::max<std::size_t>(1, world - 1));
+  const std::size_t overlapping = message * world * static_cast<std::size_t>(mesh_.tcp_streams());
   const std::size_t bytes =
       algorithm == Algorithm::kDirect ? std::min(kPieceBytes, overlapping) : kPieceBytes;
   return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
