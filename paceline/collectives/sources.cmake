@@ -8,6 +8,7 @@ set(SOURCES
   backend_list.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
+  algorithms/subtrees.cpp
   algorithms/tree.cpp
   backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
