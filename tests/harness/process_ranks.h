@@ -28,6 +28,7 @@ struct ProcessRanksOptions {
   int ranks_per_host = 1;
   bool over_ipv6 = false;
   bool encrypt = false;
+  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
 };
 
 struct ProcessResult {
