@@ -1,44 +1,19 @@
-// Groups whose ranks are declared to be on several sockets: sums by socket have the bits of the
-// direct ones, in every kind of memory and call, and are made only where all ranks agree on it.
+// Sums by socket have the bits of the direct ones, in every kind of memory and call.
 
 #include <algorithm>
 #include <functional>
 #include <random>
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/collectives/made_up_sockets.h"
 #include "tests/harness/process_ranks.h"
-#include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
-using harness::run_ranks;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
-using testing::HasSubstr;
-using namespace std::chrono_literals;
-
-ThreadRanksOptions on_sockets(const std::vector<int>& socket_of, BySocket choice,
-                              TransportKind transport = TransportKind::kAuto) {
-  ThreadRanksOptions options;
-  options.transport = transport;
-  options.adjust = [=](int rank, GroupOptions& group) {
-    group.socket = socket_of[static_cast<std::size_t>(rank)];
-    group.by_socket = choice;
-  };
-  return options;
-}
-
-bool is_by_socket(const ProcessGroup& group, Op op = Op::kAllReduce) {
-  return group.explain(op, Dtype::kFloat32, 1 << 20).find("memory: by_socket") != std::string::npos;
-}
-
-const std::vector<int> kTwoOfTwo = {0, 0, 1, 1};
-const std::vector<int> kTwoOfFour = {0, 0, 0, 0, 1, 1, 1, 1};
-const std::vector<int> kThreeOfTwo = {0, 0, 1, 1, 2, 2};
 
 // 0x38 to 0x3f as every byte: a modest positive number in every floating-point type.
 void fill(std::span<std::byte> bytes, Dtype dtype, int seed) {
@@ -157,8 +132,7 @@ Results results_of(ProcessGroup& group, const std::vector<Sample>& samples) {
 }
 
 // Runs the same samples directly and by socket.
-void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>& samples,
-                      TransportKind transport = TransportKind::kAuto) {
+void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>& samples) {
   const int world = static_cast<int>(sockets.size());
   std::vector<Results> wanted(sockets.size());
   run_ranks_ok(
@@ -167,7 +141,7 @@ void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>
         ASSERT_FALSE(is_by_socket(group));
         wanted[static_cast<std::size_t>(group.rank())] = results_of(group, samples);
       },
-      on_sockets(sockets, BySocket::kNever, transport));
+      on_sockets(sockets, BySocket::kNever));
   run_ranks_ok(
       world,
       [&](ProcessGroup& group) {
@@ -183,7 +157,7 @@ void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>
               << sample.count << " " << name_of(sample.dtype) << ", " << name_of(sample.reduce_op);
         }
       },
-      on_sockets(sockets, BySocket::kAlways, transport));
+      on_sockets(sockets, BySocket::kAlways));
 }
 
 class BySocketTest : public testing::TestWithParam<std::vector<int>> {};
@@ -281,162 +255,6 @@ TEST(BySocket, takes_turns_with_calls_of_every_other_kind) {
         }
       },
       on_sockets(kTwoOfTwo, BySocket::kAlways));
-}
-
-TEST(BySocket, is_left_where_one_ranks_memory_is_of_another_kind) {
-  for (const auto choice : {BySocket::kNever, BySocket::kAlways}) {
-    run_ranks_ok(
-        4,
-        [](ProcessGroup& group) {
-          const std::size_t count = 100'003;
-          const auto shared = group.allocate_symmetric(count * sizeof(std::int64_t));
-          std::vector<std::int64_t> plain(count);
-          for (int odd = 0; odd < 4; ++odd) {
-            const auto data =
-                group.rank() == odd ? std::span(plain) : shared.as<std::int64_t>().first(count);
-            std::fill(data.begin(), data.end(), group.rank());
-            group.all_reduce(data);
-            for (const auto value : data) ASSERT_EQ(value, 6);
-          }
-        },
-        on_sockets(kTwoOfTwo, choice));
-  }
-}
-
-TEST(BySocket, is_not_used_where_a_sockets_ranks_are_no_whole_subtree_or_unknown) {
-  for (const std::vector<int>& sockets : {std::vector<int>{0, 1, 0, 1},
-                                          {0, 0, 0, 1},
-                                          {0, 0, 0, 0},
-                                          {0, 0, 1, -1},
-                                          {-1, -1, -1, -1}}) {
-    run_ranks_ok(
-        4,
-        [](ProcessGroup& group) {
-          EXPECT_FALSE(is_by_socket(group));
-          EXPECT_THAT(group.explain(Op::kAllReduce, Dtype::kFloat32, 1 << 20),
-                      HasSubstr("not by socket: "));
-          std::vector<std::int32_t> data(200'000, group.rank());
-          group.all_reduce(std::span(data));
-          ASSERT_EQ(data, std::vector<std::int32_t>(200'000, 6));
-        },
-        on_sockets(sockets, BySocket::kAlways));
-  }
-}
-
-TEST(BySocket, is_chosen_from_a_megabyte_on) {
-  run_ranks_ok(
-      4,
-      [](ProcessGroup& group) {
-        const auto way = [&](Op op, std::size_t count) {
-          return group.explain(op, Dtype::kFloat32, count);
-        };
-        EXPECT_THAT(way(Op::kAllReduce, 1 << 18), HasSubstr("memory: by_socket"));
-        EXPECT_THAT(way(Op::kAllReduce, 1 << 17), HasSubstr("memory: direct"));
-        EXPECT_THAT(way(Op::kBroadcast, 1 << 20), HasSubstr("memory: direct"));
-        std::vector<std::int32_t> data(1 << 19, group.rank());
-        group.all_reduce(std::span(data));
-        ASSERT_EQ(data, std::vector<std::int32_t>(1 << 19, 6));
-      },
-      on_sockets(kTwoOfTwo, BySocket::kAuto));
-}
-
-TEST(BySocket, is_known_to_groups_made_of_a_group) {
-  run_ranks_ok(
-      8,
-      [](ProcessGroup& group) {
-        EXPECT_TRUE(is_by_socket(group));
-        const auto same = group.split(0, 0);
-        EXPECT_TRUE(is_by_socket(*same));
-        const auto middle = group.new_group({2, 3, 4, 5});
-        if (middle) {
-          EXPECT_TRUE(is_by_socket(*middle));
-        }
-        const auto in_turn = group.new_group({0, 4, 1, 5});
-        if (in_turn) {
-          EXPECT_FALSE(is_by_socket(*in_turn));
-        }
-        const auto half = group.split(group.rank() / 4, 0);
-        EXPECT_FALSE(is_by_socket(*half));  // one socket
-        if (!middle) return;
-        std::vector<std::int32_t> data(300'000, group.rank());
-        middle->all_reduce(std::span(data));
-        ASSERT_EQ(data, std::vector<std::int32_t>(300'000, 14));
-      },
-      on_sockets(kTwoOfFour, BySocket::kAuto));
-}
-
-TEST(BySocket, ranks_that_choose_differently_are_told_when_the_group_forms) {
-  for (const int world : {2, 4}) {
-    ThreadRanksOptions options;
-    options.adjust = [](int rank, GroupOptions& group) {
-      if (rank == 1) group.by_socket = BySocket::kNever;
-    };
-    const auto results = run_ranks(
-        world, [](ProcessGroup&) { ADD_FAILURE() << "noticed nothing"; }, options);
-    for (const auto& result : results) ASSERT_TRUE(result.error);
-    EXPECT_EQ(results[1].error->code(), ErrorCode::kInvalid);
-    EXPECT_THAT(results[1].error->what(), HasSubstr("PACELINE_BY_SOCKET"));
-  }
-}
-
-TEST(BySocket, a_mismatch_is_an_error_on_every_rank_before_a_byte_is_written) {
-  using Body = std::function<void(ProcessGroup&, std::span<float>)>;
-  const std::vector<std::pair<Body, Body>> pairs = {
-      {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
-       [](ProcessGroup& g, std::span<float> d) { g.all_reduce(d.first(d.size() - 1)); }},
-      {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
-       [](ProcessGroup& g, std::span<float> d) { g.all_reduce(d, ReduceOp::kMax); }},
-      {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
-       [](ProcessGroup& g, std::span<float> d) { g.reduce(d, 0); }},
-      {[](ProcessGroup& g, std::span<float> d) { g.reduce(d, 1); },
-       [](ProcessGroup& g, std::span<float> d) { g.reduce(d, 0); }},
-      {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
-       [](ProcessGroup& g, std::span<float> d) { g.all_reduce(d.first(10)); }},
-      {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
-       [](ProcessGroup& g, std::span<float> d) {
-         g.all_reduce(Buffer(reinterpret_cast<std::byte*>(d.data()), d.size(), Dtype::kInt32));
-       }},
-      {[](ProcessGroup& g, std::span<float> d) {
-         const std::size_t block = d.size() / 4;
-         g.reduce_scatter(d, d.subspan(static_cast<std::size_t>(g.rank()) * block, block));
-       },
-       [](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); }},
-      {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
-       [](ProcessGroup& g, std::span<float>) { g.barrier(); }},
-  };
-  for (const bool is_symmetric : {false, true}) {
-    for (const int odd : {0, 3}) {
-      for (std::size_t pair = 0; pair < pairs.size(); ++pair) {
-        const std::size_t count = 400'000;
-        auto options = on_sockets(kTwoOfTwo, BySocket::kAlways);
-        const auto results = run_ranks(
-            4,
-            [&](ProcessGroup& group) {
-              Memory memory(group, is_symmetric, count * sizeof(float));
-              const auto bytes = memory.take(0, count * sizeof(float));
-              const std::span<float> data(reinterpret_cast<float*>(bytes.data()), count);
-              std::fill(data.begin(), data.end(), 7.0f);
-              const bool is_odd = group.rank() == odd;
-              try {
-                (is_odd ? pairs[pair].second : pairs[pair].first)(group, data);
-                ADD_FAILURE() << "rank " << group.rank() << " noticed nothing in " << pair;
-              } catch (const Error&) {
-                EXPECT_EQ(std::count(data.begin(), data.end(), 7.0f),
-                          static_cast<std::ptrdiff_t>(count));
-                throw;
-              }
-            },
-            options);
-        for (const auto& result : results) {
-          ASSERT_TRUE(result.error) << pair;
-          EXPECT_TRUE(result.error->code() == ErrorCode::kInvalid ||
-                      result.error->code() == ErrorCode::kAborted)
-              << result.error->what();
-          EXPECT_THAT(result.error->what(), HasSubstr("do not match"));
-        }
-      }
-    }
-  }
 }
 
 }  // namespace
