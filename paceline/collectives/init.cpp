@@ -53,6 +53,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   const char* backend = std::getenv("PACELINE_BACKEND");
   if (group.backend.empty() && backend != nullptr) group.backend = backend;
+  const char* by_socket = std::getenv("PACELINE_BY_SOCKET");
+  if (group.by_socket == BySocket::kAuto && by_socket != nullptr) {
+    group.by_socket = parse_by_socket(by_socket);
+  }
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "paceline/collectives/algorithms/hierarchy.h"
 #include "paceline/collectives/algorithms/schedule_builder.h"
+#include "paceline/collectives/algorithms/subtrees.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
 

@@ -43,6 +43,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .tcp_streams = options_.tcp_streams,
                                              .algorithm = options_.algorithm,
                                              .allows_any_order = options_.allows_any_order,
+                                             .by_socket = options_.by_socket,
+                                             .socket = options_.socket,
                                              .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  options_.timeout, kDefaultStoreTimeout)});

@@ -38,6 +38,7 @@
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/flight/group_flight.h"
+#include "paceline/collectives/socket_plan.h"
 #include "paceline/core/owner_process.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
@@ -83,6 +84,12 @@ struct GroupOptions {
   std::optional<Algorithm> algorithm;
   // Also algorithms whose sums have other bits than the promised ones, where that is faster.
   bool allows_any_order = false;
+  // Whether ranks on several sockets of one machine add up large sums per socket first (all ranks
+  // the same). The bits are the same either way.
+  BySocket by_socket = BySocket::kAuto;
+  // Counts this rank to a socket, numbered from 0, or to none that is known (negative); to the one
+  // that all its processors are on when empty. For trying out sockets on a machine of one.
+  std::optional<int> socket;
   // What the planner goes by, on rank 0: these, else the calibration (calibration.h), else
   // defaults.
   std::optional<CostModel> costs;

@@ -2,20 +2,28 @@ set(SOURCES
   agreed_stop.cpp
   algorithm.cpp
   algorithms/bruck.cpp
+  algorithms/by_socket.cpp
   algorithms/chain.cpp
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
   backend_list.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
+  algorithms/subtrees.cpp
   algorithms/tree.cpp
+  backends/paceline/by_socket_executor.cpp
+  backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
+  backends/paceline/shared_schedules.cpp
   backends/paceline/slow_wait.cpp
+  backends/paceline/staged.cpp
+  backends/paceline/symmetric_regions.cpp
+  backends/paceline/zero_copy.cpp
   calibration.cpp
   clock_offset.cpp
   collective.cpp
@@ -34,6 +42,7 @@ set(SOURCES
   process_group_counts.cpp
   schedule.cpp
   simulator.cpp
+  socket_plan.cpp
   symmetric_arena.cpp
   text.cpp
   work.cpp

@@ -1,6 +1,7 @@
 set(SOURCES
   cpu_list.cpp
   cpu_quota.cpp
+  cpu_socket.cpp
   crc32c.cpp
   error.cpp
   futex.cpp

@@ -1,7 +1,7 @@
 // The hierarchy's schedules for hosts of every kind, without a network: the promised bits, and how
 // often a byte crosses it.
 
-#include "paceline/collectives/algorithms/hierarchy.h"
+#include "paceline/collectives/algorithms/subtrees.h"
 
 #include "tests/collectives/schedule_data.h"
 
@@ -112,6 +112,20 @@ TEST(HierarchySubtrees, are_the_largest_inside_a_host) {
   EXPECT_EQ(subtrees_of(Hosts::blocks(2, 3), 1), (Trees{{3, 1}, {4, 2}}));
   EXPECT_EQ(subtrees_of(Hosts::from({7, 9, 7, 9}), 1), (Trees{{1, 1}, {3, 1}}));
   EXPECT_EQ(subtrees_of(Hosts::blocks(1, 5), 0), (Trees{{0, 5}}));
+}
+
+TEST(HierarchySubtrees, are_equal_where_hosts_have_powers_of_two_of_neighbours) {
+  const auto ranks = [](const Hosts& hosts) {
+    return ranks_of_equal_subtrees(subtrees_by_host(hosts));
+  };
+  EXPECT_EQ(ranks(Hosts::blocks(2, 4)), 4);
+  EXPECT_EQ(ranks(Hosts::blocks(3, 2)), 2);
+  EXPECT_EQ(ranks(Hosts::blocks(5, 1)), 1);
+  EXPECT_EQ(ranks(Hosts::blocks(1, 5)), 5);
+  EXPECT_EQ(ranks(Hosts::blocks(2, 3)), 0);
+  EXPECT_EQ(ranks(Hosts::from({0, 1, 0, 1})), 0);
+  EXPECT_EQ(ranks(Hosts::from({0, 0, 0, 0, 1, 1})), 0);
+  EXPECT_EQ(ranks(Hosts::from({0, 0, 1, 1, 0, 0})), 0);
 }
 
 }  // namespace

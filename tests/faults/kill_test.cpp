@@ -30,12 +30,14 @@ struct Setting {
   int world;
   std::string over = {};  // UCX's transports
   int tcp_streams = 1;
+  bool by_socket = false;  // the ranks' halves are declared to be on two sockets
 };
 
 std::string name_of(const testing::TestParamInfo<Setting>& info) {
   return std::string(name_of(info.param.transport)) + info.param.over + "_" +
          std::to_string(info.param.world) +
-         (info.param.tcp_streams > 1 ? "_streams" + std::to_string(info.param.tcp_streams) : "");
+         (info.param.tcp_streams > 1 ? "_streams" + std::to_string(info.param.tcp_streams) : "") +
+         (info.param.by_socket ? "_by_socket" : "");
 }
 
 std::vector<Setting> settings() {
@@ -47,7 +49,15 @@ std::vector<Setting> settings() {
     all.push_back({TransportKind::kUcx, world, "tcp"});
     if (harness::can_use_ucx_posix()) all.push_back({TransportKind::kUcx, world, "posix"});
   }
+  all.push_back({TransportKind::kShm, 4, {}, true});
   return all;
+}
+
+// Of large sums by socket nearly all the time goes by in the phases between the first and the last.
+void put_on_sockets(const Setting& setting, int rank, GroupOptions& group) {
+  if (!setting.by_socket) return;
+  group.socket = 2 * rank / setting.world;
+  group.by_socket = BySocket::kAlways;
 }
 
 enum class Load { kSmall, kStaged, kSymmetric };
@@ -74,12 +84,14 @@ class KillTest : public testing::TestWithParam<Setting> {
 
   // Kills `victim` and says how long each survivor took to notice.
   void kill_one(int victim, Load load) {
-    const auto [transport, world, over, tcp_streams] = GetParam();
+    const auto [transport, world, over, tcp_streams, by_socket] = GetParam();
     SharedCounter running;
     Clock::time_point killed;
     const auto results = run_process_ranks(
         world, [&](ProcessGroup& group) { return sum_for_ever(group, load, running); },
-        {.transport = transport, .tcp_streams = tcp_streams},
+        {.transport = transport,
+         .tcp_streams = tcp_streams,
+         .adjust = [](int rank, GroupOptions& group) { put_on_sockets(GetParam(), rank, group); }},
         [&](const std::vector<pid_t>& pids) {
           running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
           // Any moment of a collective is as likely as any other.
@@ -134,12 +146,14 @@ TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
 }
 
 TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
-  const auto [transport, world, over, tcp_streams] = GetParam();
+  const auto [transport, world, over, tcp_streams, by_socket] = GetParam();
   if (world == 2) return;  // nobody survives
   SharedCounter running;
   const auto results = run_process_ranks(
       world, [&](ProcessGroup& group) { return sum_for_ever(group, Load::kStaged, running); },
-      {.transport = transport, .tcp_streams = tcp_streams},
+      {.transport = transport,
+       .tcp_streams = tcp_streams,
+       .adjust = [](int rank, GroupOptions& group) { put_on_sockets(GetParam(), rank, group); }},
       [&](const std::vector<pid_t>& pids) {
         running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
         ::kill(pids[0], SIGKILL);
@@ -156,7 +170,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
 
 // A survivor that was computing when the others had already failed and left still learns who died.
 TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_survivor) {
-  const auto [transport, world, over, tcp_streams] = GetParam();
+  const auto [transport, world, over, tcp_streams, by_socket] = GetParam();
   if (world == 2) return;  // there is no other survivor
   const int late = 1;
   const int victim = world - 1;

@@ -68,15 +68,15 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
     }
     Rendezvous met{who, store, secret};
     met.address = address_of(host, options);
-    ProcessGroup group(
-        std::move(met), "world", ranks,
-        {.timeout = options.group_timeout,
-         .transport = options.transport,
-         .recorder = recorder,
-         .backend = options.backend,
-         .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
-         .encrypt = options.encrypt,
-         .tcp_streams = options.tcp_streams});
+    GroupOptions group_options{
+        .timeout = options.group_timeout,
+        .transport = options.transport,
+        .recorder = recorder,
+        .backend = options.backend,
+        .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
+        .encrypt = options.encrypt};
+    if (options.adjust) options.adjust(rank, group_options);
+    ProcessGroup group(std::move(met), "world", ranks, group_options);
     text = "0";
     text += body(group);
   } catch (const Error& error) {

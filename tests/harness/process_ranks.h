@@ -29,6 +29,7 @@ struct ProcessRanksOptions {
   bool over_ipv6 = false;
   bool encrypt = false;
   int tcp_streams = 1;
+  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
 };
 
 struct ProcessResult {

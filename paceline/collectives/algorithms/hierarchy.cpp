@@ -3,6 +3,7 @@
 #include "paceline/collectives/algorithms/direct.h"
 #include "paceline/collectives/algorithms/recursive.h"
 #include "paceline/collectives/algorithms/schedule_builder.h"
+#include "paceline/collectives/algorithms/subtrees.h"
 
 namespace paceline {
 namespace {
@@ -20,7 +21,7 @@ class Hierarchy {
         position_(hosts_.local_index(spec.rank)),
         num_lanes_(local_.size()) {
     for (const auto& members : hosts_.members) num_lanes_ = std::min(num_lanes_, members.size());
-    for (int host = 0; host < num_hosts(); ++host) subtrees_.push_back(subtrees_of(hosts_, host));
+    subtrees_ = subtrees_by_host(hosts_);
   }
 
   // Scratch: every rank's input, then the result.
@@ -290,15 +291,8 @@ class Hierarchy {
     }
   }
 
-  // Every host is one subtree of the same size, in the order of the hosts.
   bool runs_recursively() const {
-    if (hosts_.size() <= kMostDirectHosts) return false;
-    for (int host = 0; host < num_hosts(); ++host) {
-      const auto& trees = subtrees_[static_cast<std::size_t>(host)];
-      const auto size = static_cast<int>(local_.size());
-      if (trees.size() != 1 || trees[0] != Subtree{host * size, size}) return false;
-    }
-    return true;
+    return hosts_.size() > kMostDirectHosts && ranks_of_equal_subtrees(subtrees_) > 0;
   }
 
   void add_up_recursively(const Chunk& lane) {
@@ -344,28 +338,7 @@ class Hierarchy {
   std::vector<std::vector<Subtree>> subtrees_;  // by host
 };
 
-// The largest subtrees inside [first, first + number) whose ranks are all in `host`.
-void collect(const Hosts& hosts, int host, int first, int number, std::vector<Subtree>& out) {
-  int inside = 0;
-  for (int rank = first; rank < first + number; ++rank) {
-    inside += hosts.host_of[static_cast<std::size_t>(rank)] == host ? 1 : 0;
-  }
-  if (inside == number) {
-    out.push_back({first, number});
-  } else if (inside > 0) {
-    const int left = floor_power_of_two(number - 1);
-    collect(hosts, host, first, left, out);
-    collect(hosts, host, first + left, number - left, out);
-  }
-}
-
 }  // namespace
-
-std::vector<Subtree> subtrees_of(const Hosts& hosts, int host) {
-  std::vector<Subtree> trees;
-  collect(hosts, host, 0, hosts.world_size(), trees);
-  return trees;
-}
 
 Schedule build_hierarchy(const ScheduleSpec& spec) {
   ScheduleBuilder builder(spec);

@@ -24,13 +24,4 @@ namespace paceline {
 // all_reduce, broadcast, reduce, all_gather and reduce_scatter. Pure. Requires: spec.hosts.
 Schedule build_hierarchy(const ScheduleSpec& spec);
 
-// The whole subtrees of the promised order that make up the ranks of `host`, in rank order: first
-// rank and number of ranks.
-struct Subtree {
-  int first = 0;
-  int num_ranks = 0;
-  bool operator==(const Subtree&) const = default;
-};
-std::vector<Subtree> subtrees_of(const Hosts& hosts, int host);
-
 }  // namespace paceline

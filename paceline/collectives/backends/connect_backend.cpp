@@ -63,6 +63,8 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   EngineOptions engine;
   engine.algorithm = options.algorithm;
   engine.allows_any_order = options.allows_any_order;
+  engine.by_socket = options.by_socket;
+  engine.socket = options.socket;
   engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
   engine.group = hash_of(options.group);
   if (options.costs) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/socket_plan.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"
 
@@ -26,6 +27,8 @@ struct BackendOptions {
   int tcp_streams = 1;
   std::optional<Algorithm> algorithm;
   bool allows_any_order = false;
+  BySocket by_socket = BySocket::kAuto;
+  std::optional<int> socket;
   std::optional<CostModel> costs;
   std::chrono::milliseconds timeout{300'000};
 };

@@ -49,7 +49,15 @@ void reduce(std::span<const std::byte* const> sources, std::span<std::byte* cons
 
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
                      Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks) {
-  variant().reduce({sources.data(), sources.size(), &out, 1, count, dtype, op, result, num_ranks});
+  reduce_partials(sources, std::span<std::byte* const>(&out, 1), count, dtype, op, result,
+                  num_ranks);
+}
+
+void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,
+                     std::size_t count, Dtype dtype, ReduceOp op, ReduceResult result,
+                     std::size_t num_ranks) {
+  variant().reduce({sources.data(), sources.size(), outs.data(), outs.size(), count, dtype, op,
+                    result, num_ranks});
 }
 
 const char* reduce_kernel_name() { return variant().name; }

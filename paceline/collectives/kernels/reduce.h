@@ -49,9 +49,12 @@ enum class ReduceResult : std::uint8_t { kPartial, kFinal };
 
 // Requires, beyond what reduce() does: each source is a whole subtree of the tree over all that the
 // sources cover, in rank order. A final result divides a mean by `num_ranks` and rounds 16-bit
-// types; a partial one must not overlap sources of another element size.
+// types; a partial one must not overlap sources of another element size, and goes to one place.
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
                      Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks);
+void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,
+                     std::size_t count, Dtype dtype, ReduceOp op, ReduceResult result,
+                     std::size_t num_ranks);
 
 // The instruction set in use: "avx512", "avx2" or "portable".
 const char* reduce_kernel_name();

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "paceline/core/check.h"
+#include "paceline/core/cpu_socket.h"
 #include "paceline/core/log.h"
 #include "paceline/transport/mapping.h"
 
@@ -18,6 +19,8 @@ struct Terms {
   std::int16_t algorithm = -1;
   bool allows_any_order = false;
   bool shares_memory = false;
+  BySocket by_socket{};
+  std::int32_t socket = SocketPlan::kUnknown;
 };
 static_assert(std::is_trivially_copyable_v<Terms>);
 
@@ -30,6 +33,7 @@ Terms terms_of(const EngineOptions& options) {
   costs.origin.copy(terms.origin.data(), terms.origin.size() - 1);
   if (options.algorithm) terms.algorithm = static_cast<std::int16_t>(*options.algorithm);
   terms.allows_any_order = options.allows_any_order;
+  terms.by_socket = options.by_socket;
   return terms;
 }
 
@@ -76,7 +80,6 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
   if (mesh_->world_size() == 1) return;
   if (mesh_->shared_memory() != nullptr && is_one_host()) {
     try_to_share(shared_, deadline);
-    if (shared_) return;
   } else if (mesh_->shared_memory() != nullptr) {
     try_to_share(host_share_, deadline);
   }
@@ -99,27 +102,49 @@ void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadlin
   }
 }
 
-// All ranks choose by the same numbers, and the hierarchy only if every host shares memory.
+// All ranks choose by the same numbers: the hierarchy only if every host shares memory, sums by
+// socket only if every rank's socket is known.
 void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   Terms mine = terms_of(options);
   mine.shares_memory = mesh_->neighbours().size() == 1 || host_share_.has_value();
+  mine.socket = own_socket(options);
   std::vector<Terms> all(static_cast<std::size_t>(mesh_->world_size()));
   Collective call;
   call.op = Op::kAllGather;
   call.count = sizeof mine;
   call.input = reinterpret_cast<const std::byte*>(&mine);
   call.output = reinterpret_cast<std::byte*>(all.data());
-  messages_.run(call, make_fingerprint(call, 0, options.generation, options.group),
-                {deadline, true});
+  const auto fingerprint = make_fingerprint(call, 0, options.generation, options.group);
+  if (shared_) {
+    shared_->run(call, fingerprint, {deadline, true});
+  } else {
+    messages_.run(call, fingerprint, {deadline, true});
+  }
   bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
-  check(mine.algorithm == all[0].algorithm && mine.allows_any_order == all[0].allows_any_order,
-        "rank {}: the options of group {} that choose algorithms differ from those of rank 0",
+  check(mine.algorithm == all[0].algorithm && mine.allows_any_order == all[0].allows_any_order &&
+            mine.by_socket == all[0].by_socket,
+        "rank {}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
+        "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0",
         mesh_->rank(), mesh_->name());
+  if (shared_) {
+    std::vector<int> sockets;
+    for (const Terms& theirs : all) sockets.push_back(theirs.socket);
+    shared_->use(SocketPlan(sockets, options.by_socket));
+    return;
+  }
   all[0].origin.back() = '\0';
   planner_ = Planner(planner_.hosts(), costs_of(all[0]),
                      {options.allows_any_order, options.algorithm, all_share});
   messages_.use(planner_, all_share && host_share_ ? &*host_share_ : nullptr);
+}
+
+// Fewer ranks are never several on each of several sockets, and need not look.
+int PacelineBackend::own_socket(const EngineOptions& options) const {
+  constexpr int kFewestRanks = 4;
+  if (options.socket) return *options.socket;
+  if (!shared_ || mesh_->world_size() < kFewestRanks) return SocketPlan::kUnknown;
+  return socket_of(mesh_->peer(mesh_->rank()).cpus).value_or(SocketPlan::kUnknown);
 }
 
 const char* PacelineBackend::transport() const {

@@ -17,6 +17,8 @@ namespace paceline {
 struct EngineOptions {
   std::optional<Algorithm> algorithm;
   bool allows_any_order = false;
+  BySocket by_socket = BySocket::kAuto;
+  std::optional<int> socket;     // as GroupOptions has it
   CostModel costs;               // rank 0's count
   std::uint32_t generation = 0;  // as in the fingerprints to come
   std::uint64_t group = 0;
@@ -51,6 +53,7 @@ class PacelineBackend : public Backend {
   template <class Share>
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
+  int own_socket(const EngineOptions& options) const;
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);
