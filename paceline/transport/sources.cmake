@@ -1,7 +1,10 @@
 set(SOURCES
   acceptor.cpp
+  addresses.cpp
+  call.cpp
   cipher.cpp
   connect.cpp
+  dialer.cpp
   exchange.cpp
   loopback/memory.cpp
   loopback/pipe.cpp
