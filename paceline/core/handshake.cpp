@@ -18,39 +18,9 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 1};
 constexpr std::size_t kVersionByte = 7;
-constexpr std::size_t kNonceSize = 32;
-using Nonce = std::array<std::byte, kNonceSize>;
+constexpr std::byte kAccepted{1};
 
-struct Hello {
-  std::array<char, 8> magic;
-  Nonce nonce;
-};
-
-std::vector<std::byte> transcript(std::string_view role, const Nonce& client, const Nonce& server,
-                                  std::string_view context) {
-  ByteWriter writer;
-  writer.put_string(role);
-  writer.put_bytes(client);
-  writer.put_bytes(server);
-  writer.put_string(context);
-  return writer.take();
-}
-
-Hello make_hello(const EphemeralKey* key) {
-  Hello hello{kMagic, {}};
-  if (key != nullptr) {
-    hello.nonce = key->public_half();
-  } else {
-    fill_random(hello.nonce);
-  }
-  return hello;
-}
-
-void send_hello(const Fd& socket, const Hello& hello, Deadline deadline) {
-  send_all(socket, std::as_bytes(std::span(&hello, 1)), deadline);
-}
-
-// Looks at the first `count` bytes of a hello, which may still be incomplete.
+// Looks at the first bytes of a hello, which may still be incomplete.
 void check_magic(std::span<const std::byte> hello, const std::string& peer) {
   const auto count = std::min(hello.size(), kMagic.size());
   if (std::memcmp(hello.data(), kMagic.data(), std::min(count, kVersionByte)) != 0) {
@@ -62,37 +32,18 @@ void check_magic(std::span<const std::byte> hello, const std::string& peer) {
   }
 }
 
-void check_proof_of(const std::string& peer, const Secret& secret,
-                    std::span<const std::byte> message, std::span<const std::byte> mac) {
-  if (!secret.verify(message, mac)) {
-    fail(ErrorCode::kInvalid,
-         "{} has another job secret or belongs to another job, group or generation", peer);
+EphemeralKey::Public random_nonce() {
+  EphemeralKey::Public nonce;
+  fill_random(nonce);
+  return nonce;
+}
+
+void complete(HandshakeHalf& handshake, const Fd& socket, Deadline deadline) {
+  while (!handshake.done()) {
+    std::vector<std::byte> bytes(handshake.wanted());
+    receive_all(socket, bytes, deadline);
+    send_all(socket, handshake.feed(bytes), deadline);
   }
-}
-
-Hello receive_hello(const Fd& socket, Deadline deadline) {
-  Hello hello;
-  const auto bytes = std::as_writable_bytes(std::span(&hello, 1));
-  receive_all(socket, bytes, deadline);
-  check_magic(bytes, peer_name(socket));
-  return hello;
-}
-
-// Returns the server's nonce.
-Nonce prove_as_client(const Fd& socket, const Secret& secret, std::string_view context,
-                      const EphemeralKey* key, Deadline deadline) {
-  const Hello mine = make_hello(key);
-  send_hello(socket, mine, deadline);
-  const Hello theirs = receive_hello(socket, deadline);
-  Secret::Mac mac;
-  receive_all(socket, mac, deadline);
-  check_proof_of(peer_name(socket), secret, transcript("server", mine.nonce, theirs.nonce, context),
-                 mac);
-  send_all(socket, secret.authenticate(transcript("client", mine.nonce, theirs.nonce, context)),
-           deadline);
-  std::array<std::byte, 1> accepted{};
-  receive_all(socket, accepted, deadline);
-  return theirs.nonce;
 }
 
 unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
@@ -119,7 +70,7 @@ SessionKeys SessionKeys::derive(std::string_view use) const {
 
 EphemeralKey::EphemeralKey() {
   static_assert(crypto_kx_PUBLICKEYBYTES == sizeof(Public) && crypto_kx_SECRETKEYBYTES == 32 &&
-                crypto_kx_SESSIONKEYBYTES == Secret::kSize && sizeof(Public) == kNonceSize);
+                crypto_kx_SESSIONKEYBYTES == Secret::kSize && sizeof(Public) == 32);
   if (sodium_init() < 0) fail(ErrorCode::kSystem, "libsodium could not be initialised");
   crypto_kx_keypair(raw(public_.data()), raw(private_.data()));
 }
@@ -138,76 +89,115 @@ SessionKeys EphemeralKey::session_keys(const Public& other, bool is_client) cons
 
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline) {
-  prove_as_client(socket, secret, context, nullptr, deadline);
-}
-
-SessionKeys agree_as_client(const Fd& socket, const Secret& secret, std::string_view context,
-                            Deadline deadline) {
-  const EphemeralKey key;
-  return key.session_keys(prove_as_client(socket, secret, context, &key, deadline), true);
+  ClientHandshake handshake(secret, context, peer_name(socket));
+  send_all(socket, handshake.hello(), deadline);
+  complete(handshake, socket, deadline);
 }
 
 void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline) {
   ServerHandshake handshake(secret, context, peer_name(socket));
-  while (!handshake.done()) {
-    std::vector<std::byte> bytes(handshake.wanted());
-    receive_all(socket, bytes, deadline);
-    send_all(socket, handshake.feed(bytes), deadline);
-  }
+  complete(handshake, socket, deadline);
 }
 
-ServerHandshake::ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
-                                 Keys keys)
-    : secret_(secret), context_(context), peer_(std::move(peer)) {
-  static_assert(kHelloSize == sizeof(Hello));
-  if (keys == Keys::kAgree) key_.emplace();
-}
+HandshakeHalf::HandshakeHalf(const Secret& secret, std::string_view context, std::string peer,
+                             Keys keys)
+    : secret_(secret),
+      context_(context),
+      peer_(std::move(peer)),
+      key_(keys == Keys::kAgree ? std::optional<EphemeralKey>(std::in_place) : std::nullopt),
+      mine_{kMagic, key_ ? key_->public_half() : random_nonce()} {}
 
-SessionKeys ServerHandshake::session_keys() const {
-  check(key_.has_value() && done(), "{} has agreed on no keys", peer_);
-  return key_->session_keys(client_key_, false);
-}
-
-std::size_t ServerHandshake::wanted() const {
+std::size_t HandshakeHalf::wanted() const {
   switch (stage_) {
     case Stage::kHello:
-      return kHelloSize - received_;
+      return sizeof(Hello) - received_;
     case Stage::kProof:
       return sizeof(Secret::Mac) - received_;
+    case Stage::kAccepted:
+      return sizeof kAccepted - received_;
     case Stage::kDone:
       return 0;
   }
   return 0;
 }
 
-std::vector<std::byte> ServerHandshake::feed(std::span<const std::byte> bytes) {
+std::vector<std::byte> HandshakeHalf::feed(std::span<const std::byte> bytes) {
   check(bytes.size() <= wanted(), "a handshake takes {} bytes now, not {}", wanted(), bytes.size());
   std::copy(bytes.begin(), bytes.end(), buffer_.begin() + received_);
   received_ += bytes.size();
   if (stage_ == Stage::kHello) check_magic(std::span(buffer_).first(received_), peer_);
   if (wanted() > 0) return {};
   received_ = 0;
-  return stage_ == Stage::kHello ? answer_hello() : check_proof();
+  if (stage_ == Stage::kHello) {
+    std::memcpy(theirs_.data(), buffer_.data() + offsetof(Hello, nonce), theirs_.size());
+  }
+  return answer();
 }
 
-std::vector<std::byte> ServerHandshake::answer_hello() {
-  Nonce theirs;
-  std::memcpy(theirs.data(), buffer_.data() + offsetof(Hello, nonce), theirs.size());
-  client_key_ = theirs;
-  const Hello mine = make_hello(key_ ? &*key_ : nullptr);
-  expected_ = transcript("client", theirs, mine.nonce, context_);
-  stage_ = Stage::kProof;
-  ByteWriter answer;
-  answer.put_bytes(std::as_bytes(std::span(&mine, 1)));
-  answer.put_bytes(secret_.authenticate(transcript("server", theirs, mine.nonce, context_)));
-  return answer.take();
+SessionKeys HandshakeHalf::session_keys() const {
+  check(key_.has_value() && done(), "{} has agreed on no keys", peer_);
+  return key_->session_keys(theirs_, is_client());
 }
 
-std::vector<std::byte> ServerHandshake::check_proof() {
-  check_proof_of(peer_, secret_, expected_, std::span(buffer_).first(sizeof(Secret::Mac)));
+std::vector<std::byte> HandshakeHalf::transcript(std::string_view role) const {
+  ByteWriter writer;
+  writer.put_string(role);
+  writer.put_bytes(is_client() ? mine_.nonce : theirs_);
+  writer.put_bytes(is_client() ? theirs_ : mine_.nonce);
+  writer.put_string(context_);
+  return writer.take();
+}
+
+Secret::Mac HandshakeHalf::proof(std::string_view role) const {
+  return secret_.authenticate(transcript(role));
+}
+
+void HandshakeHalf::check_proof(std::string_view role) const {
+  if (!secret_.verify(transcript(role), std::span(buffer_).first(sizeof(Secret::Mac)))) {
+    fail(ErrorCode::kInvalid,
+         "{} has another job secret or belongs to another job, group or generation", peer_);
+  }
+}
+
+ServerHandshake::ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
+                                 Keys keys)
+    : HandshakeHalf(secret, context, std::move(peer), keys) {}
+
+std::vector<std::byte> ServerHandshake::answer() {
+  if (stage_ == Stage::kHello) {
+    stage_ = Stage::kProof;
+    ByteWriter answer;
+    answer.put_bytes(std::as_bytes(std::span(&mine_, 1)));
+    answer.put_bytes(proof("server"));
+    return answer.take();
+  }
+  check_proof("client");
   stage_ = Stage::kDone;
-  return {std::byte{1}};
+  return {kAccepted};
+}
+
+ClientHandshake::ClientHandshake(const Secret& secret, std::string_view context, std::string peer,
+                                 Keys keys)
+    : HandshakeHalf(secret, context, std::move(peer), keys) {}
+
+std::span<const std::byte> ClientHandshake::hello() const {
+  return std::as_bytes(std::span(&mine_, 1));
+}
+
+std::vector<std::byte> ClientHandshake::answer() {
+  if (stage_ == Stage::kHello) {
+    stage_ = Stage::kProof;
+    return {};
+  }
+  if (stage_ == Stage::kProof) {
+    check_proof("server");
+    stage_ = Stage::kAccepted;
+    const auto own = proof("client");
+    return {own.begin(), own.end()};
+  }
+  stage_ = Stage::kDone;
+  return {};
 }
 
 }  // namespace paceline

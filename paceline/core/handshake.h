@@ -31,8 +31,8 @@
 
 namespace paceline {
 
-// Error(kInvalid) when the other end has another secret, context or protocol version (both versions
-// are named), kTimeout at the deadline, kPeerLost when it hung up.
+// For who may wait. Error(kInvalid) when the other end has another secret, context or protocol
+// version (both versions are named), kTimeout at the deadline, kPeerLost when it hung up.
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline);
 void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
@@ -49,10 +49,6 @@ struct SessionKeys {
   // keys.
   SessionKeys derive(std::string_view use) const;
 };
-// As authenticate_as_client(), with a server that agrees on keys.
-SessionKeys agree_as_client(const Fd& socket, const Secret& secret, std::string_view context,
-                            Deadline deadline);
-
 // A key pair of X25519, wiped at its end.
 class EphemeralKey {
  public:
@@ -70,16 +66,13 @@ class EphemeralKey {
   std::array<std::byte, 32> private_{};
 };
 
-// The server's half without a socket, for servers that must not wait for one peer: bytes in, bytes
+// One half of the handshake without a socket, for who must not wait for one peer: bytes in, bytes
 // out. It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
-class ServerHandshake {
+class HandshakeHalf {
  public:
   enum class Keys { kNone, kAgree };
-  // `peer` names the other end in errors.
-  ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
-                  Keys keys = Keys::kNone);
 
   // How many bytes it can take now; 0 once done().
   std::size_t wanted() const;
@@ -90,20 +83,63 @@ class ServerHandshake {
   // Requires: done(), and Keys::kAgree.
   SessionKeys session_keys() const;
 
+ protected:
+  using Nonce = EphemeralKey::Public;
+  struct Hello {
+    std::array<char, 8> magic;
+    Nonce nonce;
+  };
+  enum class Stage { kHello, kProof, kAccepted, kDone };  // what is waited for
+
+  HandshakeHalf(const Secret& secret, std::string_view context, std::string peer, Keys keys);
+  HandshakeHalf(const HandshakeHalf&) = default;
+  ~HandshakeHalf() = default;
+
+  Secret::Mac proof(std::string_view role) const;
+  void check_proof(std::string_view role) const;
+
  private:
-  static constexpr std::size_t kHelloSize = 40;
-  enum class Stage { kHello, kProof, kDone };
-  std::vector<std::byte> answer_hello();
-  std::vector<std::byte> check_proof();
+  // What this stage waits for has come, a hello's nonce as `theirs_`, a proof as the buffer's
+  // beginning: goes on to the next stage and returns the answer.
+  virtual std::vector<std::byte> answer() = 0;
+  virtual bool is_client() const = 0;
+  std::vector<std::byte> transcript(std::string_view role) const;
 
   const Secret& secret_;
-  std::string context_, peer_;
+  const std::string context_, peer_;
+  const std::optional<EphemeralKey> key_;
+  std::size_t received_ = 0;  // in this stage
+  std::array<std::byte, sizeof(Hello)> buffer_{};
+
+ protected:
+  const Hello mine_;
+  Nonce theirs_{};
   Stage stage_ = Stage::kHello;
-  std::size_t received_ = 0;
-  std::array<std::byte, kHelloSize> buffer_{};
-  std::vector<std::byte> expected_;  // what the client's proof must authenticate
-  std::optional<EphemeralKey> key_;
-  EphemeralKey::Public client_key_{};  // its nonce
+};
+
+// `peer` names the other end in errors.
+class ServerHandshake final : public HandshakeHalf {
+ public:
+  ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
+                  Keys keys = Keys::kNone);
+
+ private:
+  std::vector<std::byte> answer() override;
+  bool is_client() const override { return false; }
+};
+
+// What feed() returns is the client's proof: whoever was given it is known, and may be told more at
+// once.
+class ClientHandshake final : public HandshakeHalf {
+ public:
+  ClientHandshake(const Secret& secret, std::string_view context, std::string peer,
+                  Keys keys = Keys::kNone);
+  // To be sent first.
+  std::span<const std::byte> hello() const;
+
+ private:
+  std::vector<std::byte> answer() override;
+  bool is_client() const override { return true; }
 };
 
 }  // namespace paceline

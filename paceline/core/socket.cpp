@@ -68,29 +68,24 @@ UnixAddress unix_address(const std::string& name) {
   return result;
 }
 
-// One attempt; 0 or the errno that ended it.
-int try_connect(const Fd& socket, const sockaddr* address, socklen_t length, Deadline deadline) {
-  if (::connect(socket.get(), address, length) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;  // EAGAIN: a Unix listener's queue is full
-  if (!wait_ready(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
-  int error = 0;
-  socklen_t size = sizeof error;
-  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  return error;
+// Until the attempt succeeds or fails; as go_on().
+int complete(ConnectAttempt& attempt, Deadline deadline) {
+  for (;;) {
+    const int error = attempt.go_on();
+    if (error != EINPROGRESS) return error;
+    if (!wait_ready(attempt.socket().get(), POLLOUT, deadline)) return ETIMEDOUT;
+  }
 }
 
-// Repeats `attempt` (which returns 0 or errno) with a growing pause until it succeeds or the
-// deadline passes.
-template <class Attempt>
-void connect_until(Deadline deadline, const std::string& name, Attempt attempt) {
+// New attempts, with a growing pause, until one succeeds or the deadline passes.
+template <class NewAttempt>
+Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_attempt) {
   auto pause = 1ms;
   for (;;) {
-    const int error = attempt();
-    if (error == 0) return;
-    const bool may_come = error == ECONNREFUSED || error == ENOENT || error == ETIMEDOUT ||
-                          error == ECONNRESET || error == EAGAIN || error == EHOSTUNREACH ||
-                          error == ENETUNREACH;
-    if (!may_come) throw system_error("connecting to " + name, error);
+    ConnectAttempt attempt = new_attempt();
+    const int error = complete(attempt, deadline);
+    if (error == 0) return attempt.take();
+    if (!may_come_up(error)) throw system_error("connecting to " + name, error);
     if (deadline.remaining() <= pause) {
       fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
     }
@@ -247,34 +242,53 @@ std::string peer_name(const Fd& socket) {
 }
 
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
-  Fd connected;
-  connect_until(deadline, to_string(endpoint), [&] {
-    const auto addresses = resolve(endpoint, 0);
-    int error = ECONNREFUSED;
-    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      Fd socket = open_socket(a->ai_family);
-      error = try_connect(socket, a->ai_addr, a->ai_addrlen, deadline);
-      if (error == 0) {
-        set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-        connected = std::move(socket);
-        break;
-      }
-    }
-    return error;
-  });
-  return connected;
+  return connect_until(deadline, to_string(endpoint), [&] { return ConnectAttempt(endpoint); });
 }
 
 Fd connect_unix(const std::string& name, Deadline deadline) {
-  const auto address = unix_address(name);
-  Fd connected;
-  connect_until(deadline, "the Unix socket " + name, [&] {
-    Fd socket = open_socket(AF_UNIX);
-    const int error = try_connect(socket, address.get(), address.length, deadline);
-    if (error == 0) connected = std::move(socket);
-    return error;
-  });
-  return connected;
+  return connect_until(deadline, "the Unix socket " + name,
+                       [&] { return ConnectAttempt::to_unix(name); });
+}
+
+ConnectAttempt::ConnectAttempt(const Endpoint& endpoint) {
+  const auto list = resolve(endpoint, 0);
+  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
+    std::memcpy(&addresses_.emplace_back().bytes, one->ai_addr, one->ai_addrlen);
+    addresses_.back().length = one->ai_addrlen;
+  }
+}
+
+ConnectAttempt ConnectAttempt::to_unix(const std::string& name) {
+  const UnixAddress address = unix_address(name);
+  ConnectAttempt attempt;
+  std::memcpy(&attempt.addresses_.emplace_back().bytes, &address.address, sizeof address.address);
+  attempt.addresses_.back().length = address.length;
+  return attempt;
+}
+
+int ConnectAttempt::go_on() {
+  int error = ECONNREFUSED;
+  if (socket_) {
+    socklen_t size = sizeof error;
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  while (error != 0 && error != EINPROGRESS && next_ < addresses_.size()) {
+    error = begin(addresses_[next_++]);
+  }
+  return error;
+}
+
+// EAGAIN: a Unix listener's queue is full.
+int ConnectAttempt::begin(const Address& address) {
+  socket_ = open_socket(address.bytes.ss_family);
+  set_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);  // without effect on Unix sockets
+  const auto* where = reinterpret_cast<const sockaddr*>(&address.bytes);
+  return ::connect(socket_.get(), where, address.length) == 0 ? 0 : errno;
+}
+
+bool may_come_up(int error) {
+  return error == ECONNREFUSED || error == ENOENT || error == ETIMEDOUT || error == ECONNRESET ||
+         error == EAGAIN || error == EHOSTUNREACH || error == ENETUNREACH;
 }
 
 Fd accept_connection(const Fd& listener, Deadline deadline) {

@@ -11,7 +11,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <sys/socket.h>
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
@@ -59,6 +62,36 @@ std::string peer_name(const Fd& socket);
 // names the endpoint and the last cause. TCP_NODELAY is set.
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
 Fd connect_unix(const std::string& name, Deadline deadline);
+
+// One attempt to connect, for who must not wait: each of the addresses in turn.
+class ConnectAttempt {
+ public:
+  // Error(kInvalid) for a name without an address, which may take as long as the resolver waits.
+  explicit ConnectAttempt(const Endpoint& endpoint);
+  static ConnectAttempt to_unix(const std::string& name);
+
+  // Begins, or goes on once socket() is ready for POLLOUT. 0: connected; EINPROGRESS: poll for
+  // that; otherwise why there is no connection.
+  int go_on();
+  const Fd& socket() const { return socket_; }
+  // Requires: go_on() returned 0.
+  Fd take() { return std::move(socket_); }
+
+ private:
+  struct Address {
+    sockaddr_storage bytes{};
+    socklen_t length = 0;
+  };
+  ConnectAttempt() = default;
+  int begin(const Address& address);
+
+  std::vector<Address> addresses_;
+  std::size_t next_ = 0;
+  Fd socket_;
+};
+// Whether somebody may listen there soon, after an attempt that ended with `error`.
+bool may_come_up(int error);
+
 // The next connection, or an empty Fd when none came within the deadline.
 Fd accept_connection(const Fd& listener, Deadline deadline);
 

@@ -72,7 +72,7 @@ void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) const {
   }
 }
 
-std::optional<Notice> Bulletin::read() const {
+std::optional<JobNotice> Bulletin::read() const {
   const Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file && errno == ENOENT) return std::nullopt;
   if (!file) throw system_error("opening " + path_);
@@ -82,8 +82,8 @@ std::optional<Notice> Bulletin::read() const {
   const std::string text(buffer, static_cast<std::size_t>(got));
   const auto space = text.find(' ');
   check(space != std::string::npos, "{} is not a notice of Paceline; remove it", path_);
-  return Notice{parse_endpoint(text.substr(0, space), path_),
-                Secret::from_text(text.substr(space + 1))};
+  return JobNotice{parse_endpoint(text.substr(0, space), path_),
+                   Secret::from_text(text.substr(space + 1))};
 }
 
 void Bulletin::remove() const noexcept { ::unlink(path_.c_str()); }

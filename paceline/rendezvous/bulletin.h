@@ -17,7 +17,7 @@
 
 namespace paceline {
 
-struct Notice {
+struct JobNotice {
   Endpoint endpoint;
   Secret secret;
 };
@@ -31,7 +31,7 @@ class Bulletin {
   // Replaces what an earlier job of this name left.
   void publish(const Endpoint& endpoint, const Secret& secret) const;
   // Nothing when there is none yet.
-  std::optional<Notice> read() const;
+  std::optional<JobNotice> read() const;
   void remove() const noexcept;
 
   const std::string& path() const { return path_; }

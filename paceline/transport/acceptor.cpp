@@ -34,26 +34,36 @@ std::size_t receive_some(const Fd& socket, std::span<std::byte> into) {
 Acceptor::Acceptor(Doors doors, const Secret& secret, std::string group)
     : doors_(std::move(doors)), secret_(secret), group_(std::move(group)) {}
 
-void Acceptor::add_to(std::vector<pollfd>& entries) const {
+// poll() skips a door that has no room: its entry has no descriptor.
+void Acceptor::add_to(std::vector<pollfd>& entries) {
+  first_entry_ = entries.size();
   for (const bool is_local : {true, false}) {
-    const Fd& door = is_local ? doors_.local : doors_.tcp;
-    if (num_strangers(is_local) < kMaxStrangers) entries.push_back({door.get(), POLLIN, 0});
+    const bool has_room = num_strangers(is_local) < kMaxStrangers;
+    entries.push_back({has_room ? door(is_local).get() : -1, POLLIN, 0});
   }
   for (const Caller& caller : callers_) entries.push_back({caller.socket.get(), POLLIN, 0});
 }
 
-std::vector<Arrival> Acceptor::serve() {
-  auto arrivals = hear_callers();
+std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
+  entries = entries.subspan(first_entry_, kNumDoors + callers_.size());
+  auto channels = hear_callers(entries.subspan(kNumDoors));
   for (const bool is_local : {true, false}) {
     if (num_strangers(is_local) == kMaxStrangers) send_the_silent_away(is_local);
-    let_in(is_local);
+    if (entries[is_local ? 0 : 1].revents != 0) let_in(is_local);
   }
-  return arrivals;
+  return channels;
 }
 
-std::vector<Arrival> Acceptor::hear_callers() {
-  std::vector<Arrival> arrivals;
+// Of hundreds of callers most have nothing to say at any time, so those are not even asked.
+std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) {
+  std::vector<NewChannel> channels;
+  auto entry = entries.begin();
   for (auto caller = callers_.begin(); caller != callers_.end();) {
+    const bool is_ready = (entry++)->revents != 0;
+    if (!is_ready && (caller->handshake.done() || !caller->deadline.expired())) {
+      ++caller;
+      continue;
+    }
     bool done = true;
     try {
       done = advance(*caller);
@@ -61,8 +71,8 @@ std::vector<Arrival> Acceptor::hear_callers() {
         ByteReader reader(caller->hello);
         const auto rank = reader.get<std::int32_t>();
         const auto channel = reader.get<std::int32_t>();
-        arrivals.push_back({rank, channel, std::move(caller->socket), {}});
-        if (caller->agrees_on_keys) arrivals.back().keys = caller->handshake.session_keys();
+        channels.push_back({rank, channel, std::move(caller->socket), {}});
+        if (caller->agrees_on_keys) channels.back().keys = caller->handshake.session_keys();
       }
     } catch (const Error& error) {
       log::warning(fmt::format("group {}: a connection was refused: {}", group_, error.what()));
@@ -70,7 +80,7 @@ std::vector<Arrival> Acceptor::hear_callers() {
     }
     caller = done ? callers_.erase(caller) : std::next(caller);
   }
-  return arrivals;
+  return channels;
 }
 
 std::size_t Acceptor::num_strangers(bool is_local) const {
@@ -90,12 +100,11 @@ void Acceptor::send_the_silent_away(bool is_local) {
 }
 
 void Acceptor::let_in(bool is_local) {
-  const Fd& door = is_local ? doors_.local : doors_.tcp;
   const std::string& context = is_local ? doors_.local_context : doors_.tcp_context;
   const bool agrees_on_keys = !is_local && doors_.encrypts_tcp;
   const auto keys = agrees_on_keys ? ServerHandshake::Keys::kAgree : ServerHandshake::Keys::kNone;
   for (std::size_t strangers = num_strangers(is_local); strangers < kMaxStrangers; ++strangers) {
-    Fd socket = accept_connection(door, Deadline::after(0ms));
+    Fd socket = accept_connection(door(is_local), Deadline::after(0ms));
     if (!socket) return;
     std::string name = peer_name(socket);
     callers_.push_back({std::move(socket), is_local, agrees_on_keys,

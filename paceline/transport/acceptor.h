@@ -12,6 +12,7 @@
 
 #include <array>
 #include <list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,16 +22,9 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/secret.h"
+#include "paceline/transport/new_channel.h"
 
 namespace paceline {
-
-// A caller that belongs to the group; what it says about itself is not yet checked.
-struct Arrival {
-  int rank = 0;
-  int channel = 0;
-  Fd socket;
-  SessionKeys keys;  // of a connection that is to be encrypted
-};
 
 class Acceptor {
  public:
@@ -45,9 +39,10 @@ class Acceptor {
   static constexpr std::size_t kMaxStrangers = 256;
 
   // Adds what must be polled; poll for some tens of milliseconds, because time alone makes room.
-  void add_to(std::vector<pollfd>& entries) const;
-  // Serves everybody who is ready, without waiting.
-  std::vector<Arrival> serve();
+  void add_to(std::vector<pollfd>& entries);
+  // Serves everybody who is ready, without waiting. Requires: `entries` are those that add_to() was
+  // last called with, polled since; others may stand behind them.
+  std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
   static constexpr std::size_t kHelloSize = 8;  // rank and channel
@@ -62,9 +57,11 @@ class Acceptor {
     std::array<std::byte, kHelloSize> hello{};
     std::size_t got = 0;  // of the hello
   };
+  static constexpr std::size_t kNumDoors = 2;  // the local one first
 
   std::size_t num_strangers(bool is_local) const;
-  std::vector<Arrival> hear_callers();
+  const Fd& door(bool is_local) const { return is_local ? doors_.local : doors_.tcp; }
+  std::vector<NewChannel> hear_callers(std::span<const pollfd> entries);
   void send_the_silent_away(bool is_local);
   void let_in(bool is_local);
   bool advance(Caller& caller);
@@ -74,6 +71,7 @@ class Acceptor {
   const Secret& secret_;
   const std::string group_;
   std::list<Caller> callers_;
+  std::size_t first_entry_ = 0;  // of the doors' and callers', in their order
 };
 
 }  // namespace paceline

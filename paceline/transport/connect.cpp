@@ -4,18 +4,19 @@
 #include <array>
 #include <cerrno>
 #include <optional>
-#include <thread>
+#include <span>
 #include <utility>
 
 #include <poll.h>
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
-#include "paceline/core/handshake.h"
 #include "paceline/core/host.h"
 #include "paceline/core/log.h"
 #include "paceline/transport/acceptor.h"
+#include "paceline/transport/addresses.h"
 #include "paceline/transport/agreement.h"
+#include "paceline/transport/dialer.h"
 #include "paceline/transport/loopback/memory.h"
 #include "paceline/transport/loopback/room.h"
 #include "paceline/transport/loopback/wire.h"
@@ -28,17 +29,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A rank listens before it publishes its address, so who refuses for so long does not live any
-// more.
-constexpr auto kLocalDialTimeout = 1s;
-constexpr auto kTcpDialTimeout = 10s;
-constexpr auto kRedialTimeout = 3s;  // it has just answered
 constexpr auto kSlice = 50ms;
-// Who is turned away in its handshake calls again: the other end may have had too many callers, or
-// this one was slow.
-constexpr auto kTurnedAwayTimeout = 30s;
-constexpr auto kFirstRedialPause = 50ms;
-constexpr auto kLastRedialPause = 1s;
 // How often a rank that waits looks whether another has given up, and how long it waits for the
 // reason of what it has seen itself.
 constexpr auto kNoticePause = 1s;
@@ -59,8 +50,8 @@ class Connector {
 
   std::unique_ptr<Mesh> connect() {
     try {
-      listen_and_publish();
-      fetch_peers();
+      const std::string own = listen_and_publish();
+      peers_ = fetch_addresses(options_, own, deadline_, [this] { require_nobody_gave_up(0ms); });
       if (in_one_process()) {
         meet_in_memory();
       } else {
@@ -81,7 +72,8 @@ class Connector {
   }
 
  private:
-  void listen_and_publish() {
+  // What it published.
+  std::string listen_and_publish() {
     PeerAddress self;
     self.host = host_token();
     if (!options_.host.empty()) self.host += "/" + options_.host;
@@ -94,7 +86,9 @@ class Connector {
     if (options_.encrypt) self.cipher = best_cipher();
     self.unix_name = "paceline-" + random_hex(16);
     if (options_.transport != TransportKind::kLoopback) listen(self);
-    options_.publish(self.encode());
+    const std::string encoded = self.encode();
+    options_.publish(encoded);
+    return encoded;
   }
 
   void listen(PeerAddress& self) {
@@ -104,35 +98,6 @@ class Connector {
     acceptor_.emplace(Acceptor::Doors{std::move(local), std::move(tcp), context_, tcp_context(),
                                       options_.encrypt},
                       secret_, options_.name);
-  }
-
-  void fetch_peers() {
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      peers_.push_back(PeerAddress::decode(fetch(peer)));
-      require_agreement(options_, peer, peers_.back());
-      peers_.back().members = {};  // as many as there are ranks, for each of them
-    }
-  }
-
-  // In pieces: a rank that gave up first does not publish anything.
-  std::string fetch(int peer) {
-    for (;;) {
-      try {
-        return options_.fetch(
-            peer, std::chrono::ceil<std::chrono::milliseconds>(
-                      std::min<std::chrono::nanoseconds>(deadline_.remaining(), kNoticePause)));
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kTimeout) {
-          throw Error(error.code(), fmt::format("rank {}: rank {} of group {} did not come: {}",
-                                                options_.rank, peer, options_.name, error.what()));
-        }
-      }
-      require_nobody_gave_up(0ms);
-      if (deadline_.expired()) {
-        fail(ErrorCode::kTimeout, "rank {}: rank {} of group {} did not come within {} ms",
-             options_.rank, peer, options_.name, options_.timeout.count());
-      }
-    }
   }
 
   // Ends that disagree about encryption fail as if they belonged to different groups, even if
@@ -180,8 +145,8 @@ class Connector {
                                            options_.rank);
     acceptor_.reset();
     const auto is_missing = [&](int peer) { return !wire_->is_connected(peer); };
-    for (std::string missing = missing_ranks(0, is_missing); !missing.empty();
-         missing = missing_ranks(0, is_missing)) {
+    for (std::string missing = missing_ranks(is_missing); !missing.empty();
+         missing = missing_ranks(is_missing)) {
       wire_->wait({}, kSlice);
       require_connected_peers();
       look_for_notice();
@@ -191,8 +156,7 @@ class Connector {
 
   void connect_sockets() {
     sockets_ = std::make_unique<SocketWire>(options_.world_size);
-    for (int peer = 0; peer < options_.rank; ++peer) dial(peer);
-    accept_higher_ranks();
+    meet_over_sockets();
     if (options_.transport == TransportKind::kUcx) {
       move_to_ucx();
     } else {
@@ -221,97 +185,82 @@ class Connector {
     }
   }
 
-  void dial(int peer) {
-    try {
-      for (int channel = 0; channel < num_channels(peer); ++channel) {
-        call(peer, static_cast<Channel>(channel));
-      }
-    } catch (const Error& error) {
-      require_connected_peers();  // the cause may have been told already
-      require_nobody_gave_up(kNoticeWait);
-      throw Error(error.code(),
-                  fmt::format("rank {}: connecting to {} of group {} failed: {}", options_.rank,
-                              describe(peer), options_.name, error.what()));
+  // The nearest first, so that not all ranks call the same one.
+  std::vector<Callee> lower_ranks() const {
+    std::vector<Callee> callees;
+    for (int peer = options_.rank - 1; peer >= 0; --peer) {
+      const bool is_local = over_unix_socket(peer);
+      const bool agrees = options_.encrypt && !is_local;
+      callees.push_back(
+          {.rank = peer,
+           .description = describe(peer),
+           .num_channels = num_channels(peer),
+           .unix_name = is_local ? peers_[index(peer)].unix_name : "",
+           .tcp = peers_[index(peer)].tcp,
+           .context = is_local ? context_ : tcp_context(),
+           .keys = agrees ? HandshakeHalf::Keys::kAgree : HandshakeHalf::Keys::kNone});
     }
+    return callees;
   }
 
-  void call(int peer, Channel channel) {
-    const auto last_try = Deadline::after(
-        std::min<std::chrono::nanoseconds>(deadline_.remaining(), kTurnedAwayTimeout));
-    for (auto pause = kFirstRedialPause;;
-         pause = std::min<decltype(pause)>(2 * pause, kLastRedialPause)) {
-      Fd socket = connect_to(peer, pause == kFirstRedialPause ? kTcpDialTimeout : kRedialTimeout);
-      try {
-        auto cipher = introduce_to(peer, channel, socket);
-        sockets_->connect(peer, channel, std::move(socket), std::move(cipher));
-        return;
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kPeerLost || last_try.remaining() <= pause) throw;
-        require_connected_peers();
-        require_nobody_gave_up(kNoticeWait);
-      }
-      std::this_thread::sleep_for(pause);  // nothing tells when there is room
-    }
-  }
-
-  // Null when the connection is not encrypted.
-  std::unique_ptr<Cipher> introduce_to(int peer, Channel channel, const Fd& socket) const {
-    std::unique_ptr<Cipher> cipher;
-    if (options_.encrypt && !over_unix_socket(peer)) {
-      const auto keys = agree_as_client(socket, secret_, tcp_context(), deadline_);
-      cipher = std::make_unique<Cipher>(
-          cipher_with(peer),
-          keys.derive(connection_name(options_.rank, static_cast<int>(channel))));
-    } else {
-      authenticate_as_client(socket, secret_, context_, deadline_);
-    }
-    const std::array<std::int32_t, 2> hello = {options_.rank, static_cast<std::int32_t>(channel)};
-    send_all(socket, std::as_bytes(std::span(hello)), deadline_);
-    return cipher;
-  }
-
-  // Part of its keys: who changes on its way what a connection is for gets none of it to work.
-  static std::string connection_name(int client, int channel) {
-    return fmt::format("rank {} channel {}", client, channel);
-  }
-
-  Fd connect_to(int peer, std::chrono::seconds tcp_timeout) {
-    const auto& address = peers_[index(peer)];
-    const bool local = over_unix_socket(peer);
-    const auto limit = std::min<std::chrono::nanoseconds>(
-        deadline_.remaining(), local || is_loopback(address.tcp.host)
-                                   ? std::chrono::nanoseconds(kLocalDialTimeout)
-                                   : std::chrono::nanoseconds(tcp_timeout));
-    try {
-      return local ? connect_unix(address.unix_name, Deadline::after(limit))
-                   : connect_tcp(address.tcp, Deadline::after(limit));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kTimeout) throw;
-      fail(ErrorCode::kPeerLost, "it has died, or a firewall is between the hosts: {}",
-           error.what());
-    }
-  }
-
-  void accept_higher_ranks() {
-    int expected = 0;
-    for (int peer = options_.rank + 1; peer < options_.world_size; ++peer) {
-      expected += num_channels(peer);
-    }
+  // Calls the lower ranks, and hears the higher ones.
+  void meet_over_sockets() {
+    Dialer dialer(options_.rank, lower_ranks(), secret_, options_.name);
     const auto lacks_a_channel = [&](int peer) {
       for (int channel = 0; channel < num_channels(peer); ++channel) {
         if (!sockets_->has(peer, static_cast<Channel>(channel))) return true;
       }
       return false;
     };
-    while (expected > 0) {
-      std::vector<pollfd> entries;
-      acceptor_->add_to(entries);
-      ::poll(entries.data(), entries.size(), deadline_.poll_timeout_ms(kSlice));
-      for (Arrival& arrival : acceptor_->serve()) expected -= take(std::move(arrival));
-      require_connected_peers();
-      look_for_notice();
-      if (expected > 0) require_time_for(missing_ranks(options_.rank + 1, lacks_a_channel));
+    int expected = 0;
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer != options_.rank) expected += num_channels(peer);
     }
+    std::vector<pollfd> entries;
+    while (expected > 0) {
+      entries.clear();
+      acceptor_->add_to(entries);
+      dialer.add_to(entries);
+      const std::size_t first_lifeline = entries.size();
+      const std::vector<int> watched = add_lifelines(entries);
+      ::poll(entries.data(), entries.size(), poll_limit(dialer));
+      for (NewChannel& channel : acceptor_->serve(entries)) expected -= take(std::move(channel));
+      for (NewChannel& channel : go_on_calling(dialer, entries)) {
+        connect(std::move(channel));
+        --expected;
+      }
+      for (std::size_t i = 0; i < watched.size(); ++i) {
+        if (entries[first_lifeline + i].revents != 0) require_connected(watched[i]);
+      }
+      look_for_notice();
+      if (expected > 0) require_time_for(missing_ranks(lacks_a_channel));
+    }
+  }
+
+  int poll_limit(const Dialer& dialer) const {
+    const auto limit = std::min<std::chrono::nanoseconds>(dialer.time_left(), kSlice);
+    return deadline_.poll_timeout_ms(std::chrono::ceil<std::chrono::milliseconds>(limit));
+  }
+
+  std::vector<NewChannel> go_on_calling(Dialer& dialer, std::span<const pollfd> entries) {
+    try {
+      return dialer.serve(entries);
+    } catch (const Error&) {
+      require_connected_peers();  // the cause may have been told already
+      require_nobody_gave_up(kNoticeWait);
+      throw;
+    }
+  }
+
+  // The control channels that stand, but for those that have nothing more to say.
+  std::vector<int> add_lifelines(std::vector<pollfd>& entries) const {
+    std::vector<int> peers;
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer == options_.rank || !sockets_->is_connected(peer) || left_[index(peer)]) continue;
+      entries.push_back({sockets_->socket(peer, Channel::kControl), POLLIN, 0});
+      peers.push_back(peer);
+    }
+    return peers;
   }
 
   void require_time_for(const std::string& missing) const {
@@ -321,8 +270,8 @@ class Connector {
   }
 
   // 1 when a rank's channel was added, 0 when it was not expected.
-  int take(Arrival arrival) {
-    const auto [peer, channel] = std::pair(arrival.rank, arrival.channel);
+  int take(NewChannel made) {
+    const auto [peer, channel] = std::pair(made.peer, made.channel);
     if (peer <= options_.rank || peer >= options_.world_size || channel < 0 ||
         channel >= num_channels(peer) || sockets_->has(peer, static_cast<Channel>(channel))) {
       log::warning(
@@ -330,35 +279,47 @@ class Connector {
                       options_.name, peer, channel));
       return 0;
     }
-    std::unique_ptr<Cipher> cipher;
-    if (options_.encrypt && !over_unix_socket(peer)) {
-      cipher = std::make_unique<Cipher>(cipher_with(peer),
-                                        arrival.keys.derive(connection_name(peer, channel)));
-    }
-    sockets_->connect(peer, static_cast<Channel>(channel), std::move(arrival.socket),
-                      std::move(cipher));
+    connect(std::move(made));
     return 1;
   }
 
-  // Looks without reading: what comes after the group has formed is the mesh's.
-  void require_connected_peers() const {
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !wire().is_connected(peer)) continue;
-      std::array<char, kMaxNoticeBytes> buffer;
-      const ssize_t got =
-          wire().peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
-      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      if (got <= 0) {
-        fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
-             describe(peer), options_.name);
-      }
-      const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
-      if (notice && notice->goodbye) continue;
-      throw Error(code_after(notice),
-                  fmt::format("rank {}: {} gave up while group {} formed: {}", options_.rank,
-                              describe(peer), options_.name,
-                              notice ? notice->text : "(its notice cannot be read)"));
+  void connect(NewChannel made) {
+    std::unique_ptr<Cipher> cipher;
+    if (options_.encrypt && !over_unix_socket(made.peer)) {
+      cipher = std::make_unique<Cipher>(cipher_with(made.peer), made.keys.derive(key_use_of(made)));
     }
+    sockets_->connect(made.peer, static_cast<Channel>(made.channel), std::move(made.socket),
+                      std::move(cipher));
+  }
+
+  // Part of its keys: who changes on its way what a connection is for gets none of it to work.
+  std::string key_use_of(const NewChannel& made) const {
+    return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
+  }
+
+  void require_connected_peers() {
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer != options_.rank && wire().is_connected(peer)) require_connected(peer);
+    }
+  }
+
+  // Looks without reading: what comes after the group has formed is the mesh's.
+  void require_connected(int peer) {
+    std::array<char, kMaxNoticeBytes> buffer;
+    const ssize_t got =
+        wire().peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+      fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
+           describe(peer), options_.name);
+    }
+    const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
+    left_[index(peer)] = notice && notice->goodbye;
+    if (left_[index(peer)]) return;
+    throw Error(
+        code_after(notice),
+        fmt::format("rank {}: {} gave up while group {} formed: {}", options_.rank, describe(peer),
+                    options_.name, notice ? notice->text : "(its notice cannot be read)"));
   }
 
   // A rank that gave up before it came to this one cannot tell it otherwise.
@@ -392,9 +353,9 @@ class Connector {
 
   std::string describe(int peer) const { return describe_rank(peer, peers_[index(peer)]); }
 
-  std::string missing_ranks(int first, const std::function<bool(int peer)>& is_missing) const {
+  std::string missing_ranks(const std::function<bool(int peer)>& is_missing) const {
     std::string names;
-    for (int peer = first; peer < options_.world_size; ++peer) {
+    for (int peer = 0; peer < options_.world_size; ++peer) {
       if (peer == options_.rank || !is_missing(peer)) continue;
       names += (names.empty() ? "" : ", ") + describe(peer);
     }
@@ -431,6 +392,7 @@ class Connector {
   Deadline next_look_ = Deadline::after(kNoticePause);
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
+  std::vector<bool> left_ = std::vector<bool>(static_cast<std::size_t>(options_.world_size));
   std::unique_ptr<SocketWire> sockets_;  // until they are the wire or part of it
   std::unique_ptr<Wire> wire_;
 };

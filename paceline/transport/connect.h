@@ -39,10 +39,12 @@ struct ConnectOptions {
   int tcp_streams = 1;
   std::chrono::milliseconds timeout{300'000};
 
-  // How addresses get around: publish one value under this rank's key; fetch the value of another
-  // rank, waiting `wait` for it: Error(kTimeout).
+  // How addresses get around: publish one value under this rank's key; fetch the values of ranks,
+  // waiting `wait` for all of them: Error(kTimeout).
   std::function<void(const std::string& value)> publish;
-  std::function<std::string(int rank, std::chrono::milliseconds wait)> fetch;
+  std::function<std::vector<std::string>(const std::vector<int>& ranks,
+                                         std::chrono::milliseconds wait)>
+      fetch;
   // How a rank that gives up tells those that it is not connected to, or that it cannot reach: the
   // first text given to `give_up` is what `given_up` returns on the others, which look for it once
   // a second; empty when nobody has given up within `wait`, or when that cannot be known soon.

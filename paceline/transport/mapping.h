@@ -9,9 +9,11 @@
 
 namespace paceline {
 
-// When pages come: all at once, so that a lack of memory is an error here and now, or one
-// by one as they are touched, for large areas of which a part may be used.
-enum class Pages { kPresent, kOnTouch };
+// When pages come: all at once, so that a lack of memory is an error here and now; or one by one as
+// they are touched, for large areas of which a part may be used. Of memory that ranks share,
+// kOwnPresent brings each rank's own block at once, for all of them, and lets a rank map the
+// others' as it touches them: for large blocks of which a rank may never see much.
+enum class Pages { kPresent, kOwnPresent, kOnTouch };
 
 class Mapping {
  public:

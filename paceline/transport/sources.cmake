@@ -1,8 +1,11 @@
 set(SOURCES
   acceptor.cpp
+  addresses.cpp
   agreement.cpp
+  call.cpp
   cipher.cpp
   connect.cpp
+  dialer.cpp
   exchange.cpp
   loopback/memory.cpp
   loopback/pipe.cpp

@@ -148,7 +148,7 @@ void share(const std::shared_ptr<Store>& store, int rank, std::string& id) {
   ConnectOptions alone;
   std::string published;
   alone.publish = [&](const std::string& value) { published = value; };
-  alone.fetch = [&](int, std::chrono::milliseconds) { return published; };
+  alone.fetch = [&](const auto& ranks, auto) { return std::vector(ranks.size(), published); };
   const auto mesh = connect_mesh(alone, Secret::generate());
   share_id({.group = "world",
             .rank = rank,

@@ -14,6 +14,7 @@
 #include "paceline/collectives/backends/paceline/paceline_backend.h"
 #include "paceline/store/memory_store.h"
 
+#include "tests/harness/fetch_from.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/watchdog.h"
 
@@ -356,7 +357,9 @@ class ForeignTest : public testing::TestWithParam<Setting> {
         connect.world_size = world;
         connect.transport = transport;
         connect.publish = [&](const std::string& value) { store.set(std::to_string(rank), value); };
-        connect.fetch = [&](int peer, auto wait) { return store.get(std::to_string(peer), wait); };
+        connect.fetch = [&](const auto& ranks, auto wait) {
+          return harness::fetch_from(store, ranks, wait);
+        };
         auto data = floats(1000);
         Collective call;
         call.op = Op::kAllReduce;

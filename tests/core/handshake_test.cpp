@@ -1,11 +1,14 @@
 #include "paceline/core/handshake.h"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <future>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/error.h"
 #include "paceline/core/socket.h"
 
@@ -96,6 +99,101 @@ TEST(ServerHandshake, refuses_another_protocol_at_its_first_byte) {
   ServerHandshake handshake(secret, "store", "the client");
   const std::array get{std::byte{'G'}};
   EXPECT_THROW(handshake.feed(get), Error);
+}
+
+TEST(ClientHandshake, takes_a_valid_answer_byte_by_byte) {
+  const auto secret = Secret::generate();
+  ClientHandshake client(secret, "store", "the server");
+  ServerHandshake server(secret, "store", "the client");
+  const auto hello = client.hello();
+  auto to_client = server.feed(hello);
+  EXPECT_EQ(to_client.size(), 72U);
+  std::vector<std::byte> proof;
+  for (const std::byte byte : to_client) {
+    EXPECT_TRUE(proof.empty());
+    proof = client.feed(std::array{byte});
+  }
+  EXPECT_FALSE(client.done());
+  const auto accepted = server.feed(proof);
+  EXPECT_TRUE(server.done());
+  EXPECT_TRUE(client.feed(accepted).empty());
+  EXPECT_TRUE(client.done());
+  EXPECT_EQ(client.wanted(), 0U);
+}
+
+TEST(ClientHandshake, proves_nothing_to_a_server_with_another_secret_or_context) {
+  const auto secret = Secret::generate(), other = Secret::generate();
+  for (const auto& [key, context] : {std::pair(&other, "store"), std::pair(&secret, "mesh")}) {
+    ClientHandshake client(secret, "store", "the server");
+    ServerHandshake server(*key, context, "the client");
+    const auto answer = server.feed(client.hello());
+    EXPECT_TRUE(client.feed(std::span(answer).first(40)).empty());
+    try {
+      client.feed(std::span(answer).subspan(40));
+      ADD_FAILURE() << "it went on";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+      EXPECT_NE(std::string(error.what()).find("the server has another job secret"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+// Its own words come back to it.
+TEST(ClientHandshake, is_not_fooled_by_an_echo) {
+  const auto secret = Secret::generate();
+  ClientHandshake client(secret, "store", "an echo");
+  EXPECT_TRUE(client.feed(client.hello()).empty());
+  const auto own = secret.authenticate({});
+  EXPECT_THROW(client.feed(own), Error);
+}
+
+TEST(ClientHandshake, refuses_another_protocol_and_version_at_their_first_wrong_byte) {
+  const auto secret = Secret::generate();
+  ClientHandshake other(secret, "store", "the server");
+  EXPECT_THROW(other.feed(std::array{std::byte{'G'}}), Error);
+  ClientHandshake newer(secret, "store", "the server");
+  const std::string magic("PLINE\0\0", 7);
+  EXPECT_TRUE(newer.feed(as_bytes(magic)).empty());
+  try {
+    newer.feed(std::array{std::byte{9}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the server speaks protocol version 9, this build speaks 1");
+  }
+}
+
+TEST(ClientHandshake, agrees_on_keys_that_mirror_the_servers) {
+  const auto secret = Secret::generate();
+  ClientHandshake client(secret, "store", "the server", HandshakeHalf::Keys::kAgree);
+  ServerHandshake server(secret, "store", "the client", HandshakeHalf::Keys::kAgree);
+  const auto answer = server.feed(client.hello());
+  client.feed(std::span(answer).first(40));
+  client.feed(server.feed(client.feed(std::span(answer).subspan(40))));
+  const auto mine = client.session_keys(), theirs = server.session_keys();
+  EXPECT_EQ(mine.send, theirs.receive);
+  EXPECT_EQ(mine.receive, theirs.send);
+  EXPECT_NE(mine.send, mine.receive);
+}
+
+TEST(ConnectAttempt, goes_through_or_says_why_not) {
+  Fd listener = listen_tcp({"127.0.0.1", 0});
+  const Endpoint endpoint{"127.0.0.1", local_port(listener)};
+  const auto outcome = [](ConnectAttempt attempt) {
+    int error = attempt.go_on();
+    while (error == EINPROGRESS) {
+      EXPECT_TRUE(wait_ready(attempt.socket().get(), POLLOUT, Deadline::after(5s)));
+      error = attempt.go_on();
+    }
+    return error;
+  };
+  EXPECT_EQ(outcome(ConnectAttempt(endpoint)), 0);
+  listener.reset();
+  EXPECT_EQ(outcome(ConnectAttempt(endpoint)), ECONNREFUSED);
+  EXPECT_EQ(outcome(ConnectAttempt::to_unix("paceline-nobody-listens")), ECONNREFUSED);
+  EXPECT_TRUE(may_come_up(ECONNREFUSED));
+  EXPECT_FALSE(may_come_up(EACCES));
 }
 
 TEST(Socket, an_endpoint_out_of_range_names_its_flag) {

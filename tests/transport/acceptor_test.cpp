@@ -38,14 +38,14 @@ class AcceptorTest : public testing::TestWithParam<bool> {
       send_all(socket, std::as_bytes(std::span(hello)), Deadline::after(30s));
     });
   }
-  std::vector<Arrival> wait_for(std::size_t count) {
-    std::vector<Arrival> all;
+  std::vector<NewChannel> wait_for(std::size_t count) {
+    std::vector<NewChannel> all;
     const auto deadline = Deadline::after(30s);
     while (all.size() < count && !deadline.expired()) {
       std::vector<pollfd> entries;
       acceptor_.add_to(entries);
       ::poll(entries.data(), entries.size(), 20);
-      for (Arrival& arrival : acceptor_.serve()) all.push_back(std::move(arrival));
+      for (NewChannel& channel : acceptor_.serve(entries)) all.push_back(std::move(channel));
     }
     return all;
   }
@@ -63,7 +63,7 @@ TEST_P(AcceptorTest, who_came_before_a_crowd_is_heard) {
   const auto strangers = crowd();
   const auto arrivals = wait_for(1);
   ASSERT_EQ(arrivals.size(), 1u);
-  EXPECT_EQ(arrivals[0].rank, 7);
+  EXPECT_EQ(arrivals[0].peer, 7);
   EXPECT_NO_THROW(introduced.get());
 }
 

@@ -2,6 +2,7 @@
 
 #include "paceline/transport/connect.h"
 
+#include <algorithm>
 #include <future>
 #include <thread>
 
@@ -9,66 +10,16 @@
 #include <sys/socket.h>
 
 #include "paceline/core/handshake.h"
-#include "paceline/core/host.h"
 #include "paceline/core/socket.h"
-#include "paceline/store/memory_store.h"
 #include "paceline/transport/notice.h"
-#include "paceline/transport/peer.h"
+
+#include "tests/transport/connect_fixture.h"
 
 namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-class ConnectTest : public testing::TestWithParam<TransportKind> {
- protected:
-  ConnectOptions options(int rank, int world, int generation = 3) {
-    ConnectOptions options;
-    options.rank = rank;
-    options.world_size = world;
-    options.generation = generation;
-    options.transport = GetParam();
-    options.timeout = 10s;
-    options.publish = [this, rank](const std::string& value) {
-      store_.set(std::to_string(rank), value);
-    };
-    options.fetch = [this](int peer, auto wait) { return store_.get(std::to_string(peer), wait); };
-    return options;
-  }
-  std::future<std::unique_ptr<Mesh>> join(int rank, int world, int generation = 3) {
-    return std::async(std::launch::async, [=, this] {
-      return connect_mesh(options(rank, world, generation), secret_);
-    });
-  }
-  PeerAddress address_of(int rank) {
-    return PeerAddress::decode(store_.get(std::to_string(rank), 10s));
-  }
-  // Both doors of rank 0.
-  std::vector<Fd> knock() {
-    const auto address = address_of(0);
-    std::vector<Fd> sockets;
-    sockets.push_back(connect_tcp(address.tcp, Deadline::after(5s)));
-    sockets.push_back(connect_unix(address.unix_name, Deadline::after(5s)));
-    return sockets;
-  }
-
-  // Of this host, and nobody listens there.
-  PeerAddress address_of_a_dead_rank() {
-    PeerAddress address;
-    address.host = host_token();
-    address.process = "gone";
-    address.transport = GetParam();
-    address.host_name = "box";
-    address.unix_name = "paceline-nobody-" + random_hex(8);
-    const Fd listener = listen_tcp({"127.0.0.1", 0});
-    address.tcp = {"127.0.0.1", local_port(listener)};
-    return address;
-  }
-
-  MemoryStore store_;
-  const Secret secret_ = Secret::generate();
-};
 
 TEST_P(ConnectTest, strangers_at_the_door_do_not_hold_the_group_up) {
   for (const char* rank : {"1", "2"}) store_.set(rank, address_of_a_dead_rank().encode());
@@ -104,7 +55,9 @@ TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_
   }
   auto older = options(1, 2, 2);
   older.publish = [](const std::string&) {};
-  older.fetch = [this](int, auto wait) { return store_.get("0", wait); };
+  older.fetch = [this](const auto& ranks, auto wait) {
+    return std::vector(ranks.size(), store_.get("0", wait));
+  };
   try {
     connect_mesh(older, secret_);
     FAIL() << "a member of generation 2 was let into generation 3";
@@ -195,20 +148,33 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_wait_for_it) {
     };
     for (const char* rank : {"0", "1", "2"}) store_.delete_key(rank);
     const auto begin = Clock::now();
-    auto first = std::async(std::launch::async, [&] { connect_mesh(with_notices(0), secret_); });
+    // A rank whose own connections all stand hears it through them.
+    const auto join_until_failure = [&](int rank) {
+      const auto mesh = connect_mesh(with_notices(rank), secret_);
+      for (const auto until = Clock::now() + 20s; Clock::now() < until;) {
+        mesh->throw_if_failed();
+        std::this_thread::sleep_for(1ms);
+      }
+    };
+    auto first = std::async(std::launch::async, [&] { join_until_failure(0); });
     auto second = std::async(std::launch::async, [&] {
       auto mine = with_notices(1);
       if (it_published) {
-        mine.fetch = [this](int peer, auto wait) {
-          return peer == 0 ? address_of_a_dead_rank().encode()
-                           : store_.get(std::to_string(peer), wait);
+        mine.fetch = [this](const auto& ranks, auto wait) {
+          auto addresses = harness::fetch_from(store_, ranks, wait);
+          const auto first = std::find(ranks.begin(), ranks.end(), 0);
+          if (first != ranks.end()) {
+            addresses[static_cast<std::size_t>(first - ranks.begin())] =
+                address_of_a_dead_rank().encode();
+          }
+          return addresses;
         };
       } else {
         mine.publish = [](const std::string&) { throw Error(ErrorCode::kSystem, "no socket"); };
       }
       connect_mesh(mine, secret_);
     });
-    auto third = std::async(std::launch::async, [&] { connect_mesh(with_notices(2), secret_); });
+    auto third = std::async(std::launch::async, [&] { join_until_failure(2); });
     EXPECT_THROW(second.get(), Error);
     for (auto* rank : {&first, &third}) {
       try {
@@ -285,7 +251,9 @@ TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
 TEST_P(ConnectTest, a_rank_that_does_not_come_is_named) {
   auto alone = options(0, 3);
   alone.timeout = 200ms;
-  alone.fetch = [this](int, auto wait) { return store_.get("0", wait); };
+  alone.fetch = [this](const auto& ranks, auto wait) {
+    return std::vector(ranks.size(), store_.get("0", wait));
+  };
   try {
     connect_mesh(alone, secret_);
     FAIL();
@@ -317,9 +285,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, TcpConnectTest, testing::Values(TransportKi
                          [](const auto&) { return std::string("tcp"); });
 INSTANTIATE_TEST_SUITE_P(Transports, ConnectTest,
                          testing::Values(TransportKind::kShm, TransportKind::kTcp),
-                         [](const auto& info) {
-                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "shm");
-                         });
+                         name_of_transport);
 
 }  // namespace
 }  // namespace paceline

@@ -1,5 +1,6 @@
 // Ranks that are threads of one process: no descriptor, and what they tell each other.
 
+#include <algorithm>
 #include <filesystem>
 #include <future>
 #include <thread>
@@ -12,6 +13,8 @@
 #include "paceline/transport/connect.h"
 #include "paceline/transport/loopback/pipe.h"
 #include "paceline/transport/loopback/wire.h"
+
+#include "tests/harness/fetch_from.h"
 
 namespace paceline {
 namespace {
@@ -74,7 +77,9 @@ class LoopbackTest : public testing::Test {
     options.publish = [this, rank](const std::string& value) {
       store_.set(std::to_string(rank), value);
     };
-    options.fetch = [this](int peer, auto wait) { return store_.get(std::to_string(peer), wait); };
+    options.fetch = [this](const auto& ranks, auto wait) {
+      return harness::fetch_from(store_, ranks, wait);
+    };
     return options;
   }
   std::future<std::unique_ptr<Mesh>> join(const ConnectOptions& options) {
@@ -215,9 +220,10 @@ TEST_F(LoopbackTest, a_rank_that_does_not_come_is_named_and_the_others_hear_of_i
   auto first = options(0, 3), second = options(1, 3);
   for (auto* fetching : {&first, &second}) {
     fetching->timeout = 300ms;
-    fetching->fetch = [this](int peer, auto) {
+    fetching->fetch = [this](auto ranks, auto) {
       // It has published its address and then comes no more.
-      return store_.get(peer == 2 ? "0" : std::to_string(peer), 10s);
+      std::replace(ranks.begin(), ranks.end(), 2, 0);
+      return harness::fetch_from(store_, ranks, 10s);
     };
   }
   auto one = join(first), two = join(second);

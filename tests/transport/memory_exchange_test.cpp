@@ -78,6 +78,27 @@ TEST(ShmMemory, takes_a_peers_sealed_file) {
   EXPECT_FALSE(error) << error->what();
 }
 
+// The peer has brought no pages of its file, so that one can see who does.
+TEST(ShmMemory, brings_its_own_pages_and_those_of_peers_only_when_all_are_to_be_present) {
+  for (const Pages pages : {Pages::kPresent, Pages::kOwnPresent, Pages::kOnTouch}) {
+    auto raw = make_raw_mesh();
+    const Fd file = make_file(kBytes, true);
+    offer(raw, {}, file.get());
+    offer(raw, {.value = 0}, -1);
+    ShmMemory memory(*raw.mesh);
+    const auto blocks = memory.allocate(kBytes, pages, Deadline::after(5s));
+    const auto is_present = [&](int rank) {
+      std::array<unsigned char, 2> present{};
+      EXPECT_EQ(mincore(blocks->of(rank), kBytes, present.data()), 0);
+      return (present[0] & present[1] & 1) != 0;
+    };
+    EXPECT_EQ(is_present(0), pages != Pages::kOnTouch);
+    EXPECT_EQ(is_present(1), pages == Pages::kPresent);
+    blocks->of(1)[0] = blocks->of(1)[kBytes - 1] = std::byte{1};
+    EXPECT_TRUE(is_present(1));
+  }
+}
+
 TEST(ShmMemory, refuses_files_that_are_too_small_or_may_shrink_or_are_no_memory) {
   const Fd small = make_file(kBytes / 2, true);
   const Fd may_shrink = make_file(kBytes, false);

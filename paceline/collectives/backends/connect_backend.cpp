@@ -102,8 +102,10 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.publish = [&](const std::string& value) {
     rendezvous.store->set(key_of(options.rank), value);
   };
-  connect.fetch = [&](int peer, std::chrono::milliseconds wait) {
-    return rendezvous.store->get(key_of(peer), wait);
+  connect.fetch = [&](const std::vector<int>& peers, std::chrono::milliseconds wait) {
+    std::vector<std::string> keys;
+    for (const int peer : peers) keys.push_back(key_of(peer));
+    return rendezvous.store->multi_get(keys, wait);
   };
   const auto if_possible = [](auto&& body) {
     try {

@@ -68,6 +68,7 @@ Mapping map_file_of_peer(const Fd& file, std::size_t bytes, Pages pages) {
 
 std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages,
                                                   Deadline deadline) {
+  const Pages pages_of_peers = pages == Pages::kOwnPresent ? Pages::kOnTouch : pages;
   std::vector<Mapping> mappings(static_cast<std::size_t>(mesh_.world_size()));
   int error = 0;  // the first of this rank
   const auto keep = [&](int rank, Mapping mapping) {
@@ -84,7 +85,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
       [&](int peer, MemoryHandle handle) {
         const Fd file(handle.fd);
         if (file) {
-          keep(peer, map_file_of_peer(file, bytes, pages));
+          keep(peer, map_file_of_peer(file, bytes, pages_of_peers));
         } else if (handle.value != 0 && error == 0) {
           error = EMFILE;  // it was sent, but this process can hold no more descriptors
         }

@@ -12,7 +12,7 @@ static_assert(sizeof(ControlBlock) <= kControlBytes);
 
 HostShare::HostShare(Mesh& mesh, Deadline deadline)
     : mesh_(mesh),
-      blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kAreaBytes, Pages::kPresent,
+      blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kAreaBytes, Pages::kOwnPresent,
                                              deadline)),
       barrier_(mesh, *blocks_) {}
 

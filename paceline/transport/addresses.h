@@ -1,0 +1,23 @@
+#pragma once
+
+// The addresses that the ranks of a group have published, and what they must agree about.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+#include "paceline/transport/connect.h"
+#include "paceline/transport/peer.h"
+
+namespace paceline {
+
+// Of all ranks, in their order; `own` is this rank's as it published it. While some do not come,
+// calls `look_around` once a second, which may throw. Error(kInvalid) when ranks mean other
+// members, chose other transports or only some of them encrypt: as soon as two of them show it,
+// whoever else is missing; kTimeout names a rank that did not come.
+std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
+                                         Deadline deadline,
+                                         const std::function<void()>& look_around);
+
+}  // namespace paceline

@@ -1,0 +1,21 @@
+#pragma once
+
+// How ranks that form a group in a test get each other's addresses: under their numbers, in a store
+// that they share.
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "paceline/store/store.h"
+
+namespace paceline::harness {
+
+inline std::vector<std::string> fetch_from(Store& store, const std::vector<int>& ranks,
+                                           std::chrono::milliseconds wait) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(std::to_string(rank));
+  return store.multi_get(keys, wait);
+}
+
+}  // namespace paceline::harness
