@@ -49,7 +49,8 @@ std::vector<Setting> settings() {
     all.push_back({TransportKind::kUcx, world, "tcp"});
     if (harness::can_use_ucx_posix()) all.push_back({TransportKind::kUcx, world, "posix"});
   }
-  all.push_back({TransportKind::kShm, 4, {}, true});
+  all.push_back({.transport = TransportKind::kShm, .world = 4, .by_socket = true});
+  all.push_back({.transport = TransportKind::kTcp, .world = 3, .tcp_streams = 3});
   return all;
 }
 
