@@ -31,7 +31,7 @@ struct Callee {
   int rank = 0;
   std::string description;  // for messages
   int num_channels = kNumChannels;
-  std::string unix_name;    // its door on this host; empty: it is called over TCP
+  std::string unix_name;  // its door on this host; empty: it is called over TCP
   Endpoint tcp;
   std::string context;  // of the handshake
   HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
