@@ -310,6 +310,7 @@ class Connector {
         wire().peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
+      require_nobody_gave_up(kNoticeWait);  // it may have, before it could tell this rank itself
       fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
            describe(peer), options_.name);
     }

@@ -112,10 +112,17 @@ std::vector<std::pair<const char*, Call>> calls() {
   };
 }
 
-using Results = std::vector<std::vector<std::byte>>;
+struct Result {
+  const char* call;
+  Sample sample;
+  std::vector<std::byte> bytes;
+};
+using Results = std::vector<Result>;
 
-// One after the other, so that the staging areas are used by all of them in turn.
+// Of each sample three of the calls, in turns; one after the other, so that the staging areas are
+// used by all of them.
 Results results_of(ProcessGroup& group, const std::vector<Sample>& samples) {
+  static const auto kCalls = calls();
   Results results;
   const auto world = static_cast<std::size_t>(group.world_size());
   std::size_t most = 0;
@@ -124,8 +131,12 @@ Results results_of(ProcessGroup& group, const std::vector<Sample>& samples) {
   }
   for (const bool is_symmetric : {false, true}) {
     Memory memory(group, is_symmetric, (most + 63) / 64 * 64);
+    std::size_t turn = is_symmetric ? 0 : 1;
     for (const Sample& sample : samples) {
-      for (const auto& [name, call] : calls()) results.push_back(call(group, memory, sample));
+      for (int i = 0; i < 3; ++i, ++turn) {
+        const auto& [name, call] = kCalls[turn % kCalls.size()];
+        results.push_back({name, sample, call(group, memory, sample)});
+      }
     }
   }
   return results;
@@ -149,12 +160,11 @@ void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>
         const Results results = results_of(group, samples);
         const Results& expected = wanted[static_cast<std::size_t>(group.rank())];
         ASSERT_EQ(results.size(), expected.size());
-        const std::size_t num_calls = calls().size();
         for (std::size_t i = 0; i < results.size(); ++i) {
-          const Sample& sample = samples[i / num_calls % samples.size()];
-          ASSERT_TRUE(results[i] == expected[i])
-              << "rank " << group.rank() << ", " << calls()[i % num_calls].first << " of "
-              << sample.count << " " << name_of(sample.dtype) << ", " << name_of(sample.reduce_op);
+          const auto& [call, sample, bytes] = results[i];
+          ASSERT_TRUE(bytes == expected[i].bytes)
+              << "rank " << group.rank() << ", " << call << " of " << sample.count << " "
+              << name_of(sample.dtype) << ", " << name_of(sample.reduce_op);
         }
       },
       on_sockets(sockets, BySocket::kAlways));
@@ -199,7 +209,7 @@ TEST_P(BySocketTest, has_the_bits_of_the_direct_way_between_processes) {
                EXPECT_EQ(is_by_socket(group), choice == BySocket::kAlways);
                std::string bytes;
                for (const auto& part : results_of(group, samples)) {
-                 bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
+                 bytes.append(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
                }
                return std::to_string(std::hash<std::string>()(bytes));
              },
