@@ -50,7 +50,6 @@ std::vector<Setting> settings() {
     if (harness::can_use_ucx_posix()) all.push_back({TransportKind::kUcx, world, "posix"});
   }
   all.push_back({.transport = TransportKind::kShm, .world = 4, .by_socket = true});
-  all.push_back({.transport = TransportKind::kTcp, .world = 3, .tcp_streams = 3});
   return all;
 }
 
