@@ -112,6 +112,14 @@ Json to_json(const GivingUp& giving_up) {
   return {{"type", "giving_up"}, {"silence_ms", giving_up.silence.count()}};
 }
 
+Json to_json(const Whereabouts& whereabouts) {
+  return {{"type", "whereabouts"},
+          {"generation", whereabouts.generation},
+          {"round", whereabouts.round},
+          {"limit", whereabouts.limit},
+          {"digest", whereabouts.digest}};
+}
+
 Json to_json(const StartOrder& start) {
   Json json = {{"type", "start"},
                {"place", to_json(start.place)},
@@ -148,6 +156,22 @@ Json to_json(const EndOrder& end) {
           {"alone", end.alone}};
 }
 
+Json to_json(const LookOrder& look) { return {{"type", "look"}, {"round", look.round}}; }
+
+Json to_json(const HangOrder& hang) {
+  return {{"type", "hang"},          {"generation", hang.generation},
+          {"seconds", hang.seconds}, {"sentence", hang.sentence},
+          {"ranks", hang.ranks},     {"witness", hang.witness}};
+}
+
+HangOrder hang_of(const Json& json) {
+  return {.generation = json.at("generation"),
+          .seconds = json.at("seconds"),
+          .sentence = json.at("sentence"),
+          .ranks = json.at("ranks").get<std::vector<int>>(),
+          .witness = json.at("witness")};
+}
+
 // What a rank printed or a host is called need not be UTF-8.
 template <class Message>
 std::string to_text(const Message& message) {
@@ -182,6 +206,10 @@ Report decode_report(const std::string& text) {
     if (type == "giving_up") {
       return GivingUp{std::chrono::milliseconds(json.at("silence_ms").get<std::int64_t>())};
     }
+    if (type == "whereabouts") {
+      return Whereabouts{json.at("generation"), json.at("round"), json.at("limit"),
+                         json.at("digest")};
+    }
     fail(ErrorCode::kCorrupt, "no agent reports '{}'", type);
   });
 }
@@ -194,6 +222,8 @@ Order decode_order(const std::string& text) {
     if (type == "end") {
       return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason"), json.at("alone")};
     }
+    if (type == "look") return LookOrder{json.at("round")};
+    if (type == "hang") return hang_of(json);
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });
 }

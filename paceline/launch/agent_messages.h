@@ -76,7 +76,17 @@ struct GivingUp {
   bool operator==(const GivingUp&) const = default;
 };
 
-using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp>;
+// Where the ranks of the node are (hang_inquiry.h).
+struct Whereabouts {
+  int generation = 0;
+  int round = 0;       // of the LookOrder that this answers; 0: they stand still, and nobody asked
+  double limit = 0;    // seconds without progress that are a hang
+  std::string digest;  // flight_digest.h
+  bool operator==(const Whereabouts&) const = default;
+};
+
+using Report =
+    std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts>;
 
 // --- Orders ---
 
@@ -110,7 +120,23 @@ struct EndOrder {
   bool operator==(const EndOrder&) const = default;
 };
 
-using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder>;
+// Say where your ranks are.
+struct LookOrder {
+  int round = 0;
+  bool operator==(const LookOrder&) const = default;
+};
+
+// The job stands still.
+struct HangOrder {
+  int generation = 0;
+  double seconds = 0;      // since any rank began anything
+  std::string sentence;    // who is where; empty: it has been said
+  std::vector<int> ranks;  // that the others wait for; empty: not known
+  int witness = -1;        // one that waits; -1: none
+  bool operator==(const HangOrder&) const = default;
+};
+
+using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

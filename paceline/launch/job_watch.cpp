@@ -11,10 +11,13 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "paceline/collectives/flight/explain.h"
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/host.h"
 #include "paceline/core/socket.h"
+#include "paceline/launch/flight_digest.h"
+#include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/thread_census.h"
 
 namespace paceline::launch {
@@ -22,7 +25,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLongestAnswer = 1s;  // for a reader that does not read
 constexpr std::size_t kMostSurveys = 8;
 constexpr int kMostReaders = 4;
 
@@ -50,14 +52,6 @@ int all_threads(const LaunchPlan& plan) {
 
 StackReader::Target crash_target(const JobRequest& request) {
   return {request.sender, {static_cast<pid_t>(std::atoi(request.words[1].c_str()))}, true};
-}
-
-void send_answer(const JobRequest& request, const std::string& text) {
-  try {
-    send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestAnswer));
-  } catch (const Error&) {
-    // Whoever asked has gone.
-  }
 }
 
 }  // namespace
@@ -265,6 +259,8 @@ std::string JobWatch::description() const {
   nlohmann::ordered_json json;
   const LaunchOptions& options = plan_.options;
   json["job"] = options.run_id;
+  json["id_is_shared"] = options.run_id_is_shared();
+  json["of_hosts"] = options.part.has_value();
   json["host"] = host_name();
   json["supervisor"] = supervisor_;
   json["launcher"] = getpid();
@@ -286,20 +282,62 @@ std::string JobWatch::description() const {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+// ---- A hang
+
 void JobWatch::look_for_hang() {
   if (!take(hang_timer_) || ranks_.empty()) return;
-  const auto hang = hang_watch_->look(running());
+  const bool stands_still = hang_watch_->look(running());
   if (const auto seconds = hang_watch_->take_recovery()) {
     actions_.say(fmt::format("paceline: the job goes on, after {:.1f} s\n", *seconds));
   }
-  if (!hang) return;
-  hang_survey_ = std::make_unique<StackSurvey>(
-      loop_, targets(hang->flights, true), [this, hang = *hang](const RankStacks& stacks) {
-        actions_.say(fmt::format("paceline: no progress for {:.1f} s: {}\n{}", hang.seconds,
-                                 hang.sentence, stacks_text(stacks)));
-        tell(hang);
-        hang_survey_.reset();
-      });
+  if (stands_still) report_whereabouts(0);
+}
+
+void JobWatch::look(const LookOrder& order) {
+  guarded([&] { report_whereabouts(order.round); });
+}
+
+void JobWatch::report_whereabouts(int round) const {
+  const std::chrono::duration<double> limit = plan_.options.hang_timeout;
+  Whereabouts report{.generation = place_.generation, .round = round, .limit = limit.count()};
+  try {
+    report.digest = encode_digest(own_flights());
+  } catch (const Error&) {
+    report.digest = encode_digest({});  // no records: that is known, too
+  }
+  actions_.report(std::move(report));
+}
+
+bool JobWatch::is_own(int rank) const {
+  return rank >= place_.first_rank && rank < place_.first_rank + plan_.options.num_local_ranks;
+}
+
+// Hosts may share the folder.
+std::vector<Flight> JobWatch::own_flights() const {
+  std::vector<Flight> flights = read_flights(folders_.flights).flights;
+  std::erase_if(flights, [this](const Flight& flight) { return !is_own(flight.rank); });
+  return flights;
+}
+
+void JobWatch::show(const HangOrder& hang) {
+  if (hang.generation != place_.generation || ranks_.empty()) return;
+  if (hang_watch_) hang_watch_->tell(!hang.ranks.empty());
+  actions_.say(hang_text(hang));
+  const bool named =
+      std::any_of(hang.ranks.begin(), hang.ranks.end(), [this](int rank) { return is_own(rank); });
+  if (!named && !is_own(hang.witness)) return;
+  try {
+    hang_survey_ = std::make_unique<StackSurvey>(loop_, targets(own_flights(), true),
+                                                 [this, hang](const RankStacks& stacks) {
+                                                   actions_.say(stacks_text(stacks));
+                                                   tell(hang);
+                                                   hang_survey_.reset();
+                                                 });
+  } catch (const Error& error) {
+    actions_.say(
+        fmt::format("paceline: warning: the ranks cannot be looked at: {}\n", error.what()));
+    tell(hang);
+  }
 }
 
 void JobWatch::look_for_straggler() {
@@ -308,21 +346,32 @@ void JobWatch::look_for_straggler() {
   if (said) actions_.say(fmt::format("paceline: {}\n", *said));
 }
 
-void JobWatch::tell(const Hang& hang) {
-  if (plan_.options.kill_hanging) return end_hanging(hang);
-  actions_.say(fmt::format(
-      "  nothing is ended; paceline stacks {} shows every thread, --hang-action kill would end the "
-      "job\n",
-      plan_.options.run_id));
+void JobWatch::tell(const HangOrder& hang) {
+  if (!plan_.options.kill_hanging) {
+    actions_.say(
+        fmt::format("  nothing is ended; {}, --hang-action kill would end the job\n", advice()));
+  } else if (hang.ranks.empty()) {
+    actions_.say(fmt::format(
+        "  nothing is ended, as it is not known whom the others wait for; {}\n", advice()));
+  } else {
+    end_hanging(hang);
+  }
 }
 
-// Those that keep the others waiting; all of them when nobody can be named.
-void JobWatch::end_hanging(const Hang& hang) {
+// A name that means this job on this host.
+std::string JobWatch::advice() const {
+  const LaunchOptions& options = plan_.options;
+  const std::string job = options.run_id_is_shared() ? fmt::to_string(supervisor_) : options.run_id;
+  return fmt::format("paceline stacks {}{} shows every thread", job,
+                     options.several_nodes() ? " on host " + host_name() : "");
+}
+
+// Those that keep the others waiting, nobody else.
+void JobWatch::end_hanging(const HangOrder& hang) {
   std::vector<int> ranks;
   for (const int rank : hang.ranks) {
     if (ranks_.contains(rank)) ranks.push_back(rank);
   }
-  if (ranks.empty()) ranks = running();
   for (const int rank : ranks) {
     ended_because_[rank] = fmt::format(
         "ended by paceline after {:.1f} s without progress (--hang-action kill)", hang.seconds);

@@ -19,6 +19,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "paceline/launch/agent_messages.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/failure_cause.h"
 #include "paceline/launch/failure_report.h"
@@ -42,6 +43,7 @@ class JobWatch {
   struct Actions {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
+    std::function<void(Whereabouts)> report;
   };
 
   // `plan` and `loop` must outlive it.
@@ -52,6 +54,11 @@ class JobWatch {
 
   // What tells a rank whom to tell when it crashes.
   void add_variables(Environment& environment) const;
+  // Reports where this node's ranks are.
+  void look(const LookOrder& order);
+  // The job hangs: says so, with the stacks of this node's ranks when one of them is named or
+  // waits, and ends those that are named where that is asked (--hang-action).
+  void show(const HangOrder& hang);
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
@@ -80,8 +87,14 @@ class JobWatch {
   std::string description() const;
   void look_for_hang();
   void look_for_straggler();
-  void tell(const Hang& hang);
-  void end_hanging(const Hang& hang);
+  void report_whereabouts(int round) const;
+  // Those of this node's ranks, also the ended ones. Error(kSystem) or Error(kInvalid) when there
+  // are no records.
+  std::vector<Flight> own_flights() const;
+  bool is_own(int rank) const;
+  void tell(const HangOrder& hang);
+  void end_hanging(const HangOrder& hang);
+  std::string advice() const;
   // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
   // an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;

@@ -10,6 +10,7 @@ set(SOURCES
   coordinator_host.cpp
   coordinator_link.cpp
   coordinator_search.cpp
+  coordinator_spares.cpp
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
@@ -18,12 +19,15 @@ set(SOURCES
   event_loop.cpp
   failure_cause.cpp
   failure_report.cpp
+  flight_digest.cpp
   generation.cpp
+  hang_inquiry.cpp
   hang_watch.cpp
   host_address.cpp
   host_link.cpp
   host_list.cpp
   hosts_agent.cpp
+  hosts_entry.cpp
   job_flights.cpp
   job_memory.cpp
   job_services.cpp
@@ -31,6 +35,7 @@ set(SOURCES
   job_timeline.cpp
   job_watch.cpp
   kernel_log.cpp
+  launcher_channel.cpp
   line_formatter.cpp
   log_directory.cpp
   machine_map.cpp
