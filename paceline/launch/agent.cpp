@@ -64,7 +64,7 @@ class Agent {
         watch_(loop_, plan, {log_folder(), flights_.directory()},
                {[this](const std::string& text) { consoles_.say(text); },
                 [this](int rank) { generation_->send_to(rank, SIGKILL); },
-                [this](const Whereabouts& report) { tell_the_job(report); }}),
+                [this](const Report& report) { tell_the_job(report); }}),
         launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
                   [this](const Order& order) {
                     std::visit([this](const auto& one) { obey(one); }, order);
@@ -86,7 +86,8 @@ class Agent {
   void obey(const EndOrder& order);
   void obey(const LookOrder& order) { watch_.look(order); }
   void obey(const HangOrder& order) { watch_.show(order); }
-  void tell_the_job(const Whereabouts& report);
+  void obey(const StragglerOrder& order) { watch_.show(order); }
+  void tell_the_job(const Report& report);
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
@@ -261,7 +262,7 @@ void Agent::obey(const EndOrder& order) {
 }
 
 // Agents that do not meet have the launcher of --hosts alone to tell.
-void Agent::tell_the_job(const Whereabouts& report) {
+void Agent::tell_the_job(const Report& report) {
   if (plan_.options.place_is_given()) return launcher_.report(report);
   if (control_) control_->report(report);
 }

@@ -120,6 +120,22 @@ Json to_json(const Whereabouts& whereabouts) {
           {"digest", whereabouts.digest}};
 }
 
+Json to_json(const Shares& shares) {
+  Json json = {{"type", "shares"}, {"generation", shares.generation}, {"ranks", Json::array()}};
+  for (const RankShare& one : shares.ranks) {
+    json["ranks"].push_back(Json::array({one.rank, one.inside, one.num_operations}));
+  }
+  return json;
+}
+
+Shares shares_of(const Json& json) {
+  Shares shares{.generation = json.at("generation")};
+  for (const Json& one : json.at("ranks")) {
+    shares.ranks.push_back({one.at(0), one.at(1), one.at(2)});
+  }
+  return shares;
+}
+
 Json to_json(const StartOrder& start) {
   Json json = {{"type", "start"},
                {"place", to_json(start.place)},
@@ -162,6 +178,14 @@ Json to_json(const HangOrder& hang) {
   return {{"type", "hang"},          {"generation", hang.generation},
           {"seconds", hang.seconds}, {"sentence", hang.sentence},
           {"ranks", hang.ranks},     {"witness", hang.witness}};
+}
+
+Json to_json(const StragglerOrder& order) {
+  return {{"type", "straggler"},
+          {"generation", order.generation},
+          {"rank", order.rank},
+          {"inside", order.inside},
+          {"others", order.others}};
 }
 
 HangOrder hang_of(const Json& json) {
@@ -210,6 +234,7 @@ Report decode_report(const std::string& text) {
       return Whereabouts{json.at("generation"), json.at("round"), json.at("limit"),
                          json.at("digest")};
     }
+    if (type == "shares") return shares_of(json);
     fail(ErrorCode::kCorrupt, "no agent reports '{}'", type);
   });
 }
@@ -224,6 +249,10 @@ Order decode_order(const std::string& text) {
     }
     if (type == "look") return LookOrder{json.at("round")};
     if (type == "hang") return hang_of(json);
+    if (type == "straggler") {
+      return StragglerOrder{json.at("generation"), json.at("rank"), json.at("inside"),
+                            json.at("others")};
+    }
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });
 }

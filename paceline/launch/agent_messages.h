@@ -85,8 +85,22 @@ struct Whereabouts {
   bool operator==(const Whereabouts&) const = default;
 };
 
+// Of one rank, in the last time (straggler_inquiry.h).
+struct RankShare {
+  int rank = 0;
+  double inside = 0;  // of the time that its operations span
+  int num_operations = 0;
+  bool operator==(const RankShare&) const = default;
+};
+
+struct Shares {
+  int generation = 0;
+  std::vector<RankShare> ranks;  // of the node
+  bool operator==(const Shares&) const = default;
+};
+
 using Report =
-    std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts>;
+    std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts, Shares>;
 
 // --- Orders ---
 
@@ -136,7 +150,16 @@ struct HangOrder {
   bool operator==(const HangOrder&) const = default;
 };
 
-using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder>;
+// A rank of this node keeps the others waiting.
+struct StragglerOrder {
+  int generation = 0;
+  int rank = 0;
+  double inside = 0, others = 0;  // its share of the time in operations, and the next lowest
+  bool operator==(const StragglerOrder&) const = default;
+};
+
+using Order =
+    std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder, StragglerOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

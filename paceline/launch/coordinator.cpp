@@ -36,10 +36,10 @@ void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
   if (const auto* left = std::get_if<Stopped>(&report)) stopped(from, *left, now);
   if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving, now);
-  const auto* whereabouts = std::get_if<Whereabouts>(&report);
-  if (whereabouts == nullptr || phase_ != Phase::kRunning) return;
-  inquiry_.take(from, *whereabouts, now);
-  pass_on_inquiry();
+  if (phase_ != Phase::kRunning) return;
+  if (const auto* where = std::get_if<Whereabouts>(&report)) inquiry_.take(from, *where, now);
+  if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(from, *shares);
+  pass_on_inquiries();
 }
 
 std::string Coordinator::refusal_of(const Joining& joining) const {
@@ -166,6 +166,7 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   const Member member = std::move(found->second);
   members_.erase(found);
   inquiry_.lose(agent);
+  stragglers_.lose(agent);
   if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
   if (!member.leaving && phase_ != Phase::kGathering) {
     const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
@@ -303,24 +304,30 @@ void Coordinator::start() {
     member.node_rank = start.place.node_rank++;
     start.place.first_rank += member.joining.num_ranks;
   }
-  begin_inquiry();
+  begin_inquiries();
 }
 
-void Coordinator::begin_inquiry() {
+void Coordinator::begin_inquiries() {
   std::map<Agent, std::string> hosts;
-  for (const auto& [agent, member] : members_) hosts.emplace(agent, member.joining.host);
+  std::set<Agent> agents;
+  for (const auto& [agent, member] : members_) {
+    hosts.emplace(agent, member.joining.host);
+    agents.insert(agent);
+  }
+  stragglers_.begin(generation_, std::move(agents));
   inquiry_.begin(generation_, std::move(hosts));
 }
 
-void Coordinator::pass_on_inquiry() {
+void Coordinator::pass_on_inquiries() {
   for (auto& [to, order] : inquiry_.take_mail()) send(to, std::move(order));
+  for (auto& [to, order] : stragglers_.take_mail()) send(to, std::move(order));
 }
 
 void Coordinator::tick(Moment now) {
   dismiss_spares(now);
   if (phase_ == Phase::kRunning) {
     inquiry_.tick(now);
-    pass_on_inquiry();
+    pass_on_inquiries();
   }
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;

@@ -34,6 +34,7 @@
 #include "paceline/launch/agent_messages.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/restart_policy.h"
+#include "paceline/launch/straggler_inquiry.h"
 
 namespace paceline::launch {
 
@@ -130,8 +131,8 @@ class Coordinator {
   void start();
   std::vector<Agent> seats() const;
   void end_all(const EndOrder& order, Agent except = -1);
-  void begin_inquiry();
-  void pass_on_inquiry();
+  void begin_inquiries();
+  void pass_on_inquiries();
   void send(Agent to, Order order) { mail_.push_back({to, std::move(order)}); }
   int num_members() const { return static_cast<int>(members_.size()); }
   std::string missing() const;
@@ -142,7 +143,8 @@ class Coordinator {
   std::map<Agent, Member> members_;
   std::map<Agent, Spare> spares_;  // none of them fits; agents are numbered as they come
   std::vector<Mail> mail_;
-  HangInquiry inquiry_;  // of the generation that runs
+  HangInquiry inquiry_;  // these two are of the generation that runs
+  StragglerInquiry stragglers_;
   std::int64_t num_arrivals_ = 0;
   int generation_ = 0;               // that runs or stops, or comes next while gathering
   std::string note_;                 // why the next generation is made

@@ -21,6 +21,7 @@
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/remote_end.h"
+#include "paceline/launch/straggler_inquiry.h"
 
 namespace paceline::launch {
 namespace {
@@ -89,7 +90,7 @@ class HostsAgent {
   void on_culprit(std::size_t index, const Culprit& culprit);
   void on_over(int exit_code);
   void on_report(std::size_t index, const std::string& text);
-  void pass_on_inquiry();
+  void pass_on_inquiries();
   void on_end(std::size_t index);
   void end_stragglers();
   void on_end_of_part(std::size_t index);
@@ -130,7 +131,8 @@ class HostsAgent {
   bool abandoned_ = false;  // the supervisor is gone
   int stop_signal_ = 0;     // the first signal that ended the job
   SharedWords words_;
-  HangInquiry inquiry_;                // of a job whose agents do not meet
+  HangInquiry inquiry_;  // these two are of a job whose agents do not meet
+  StragglerInquiry stragglers_;
   int reported_generation_ = -1;       // whose first failure has been shown
   std::optional<int> over_;            // the exit code that the agents have agreed upon
   std::optional<Deadline> finish_by_;  // for all hosts, then
@@ -171,7 +173,7 @@ void HostsAgent::turn() {
   if (push_at_ && push_at_->expired()) push_harder();
   if (alive_at_.expired()) look_after_connections();
   inquiry_.tick(Deadline::Clock::now());
-  pass_on_inquiry();
+  pass_on_inquiries();
   if (input_is_file_) pump_input();
   consoles_.watch_for_room();
   const bool full = consoles_.out().saturated() || consoles_.err().saturated();
@@ -275,9 +277,12 @@ void HostsAgent::on_ports(const JobPorts& ports) {
     if (!hosts_[i].lost) give_part(i);
   }
   std::map<HangInquiry::Agent, std::string> names;
+  std::set<HangInquiry::Agent> agents;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     names.emplace(static_cast<int>(i), hosts_[i].link->route().name);
+    agents.insert(static_cast<int>(i));
   }
+  stragglers_.begin(0, std::move(agents));
   inquiry_.begin(0, std::move(names));
   watch_input();
 }
@@ -302,20 +307,26 @@ void HostsAgent::on_output(std::size_t index, int stream, const std::string& byt
 
 void HostsAgent::on_report(std::size_t index, const std::string& text) {
   const Report report = decode_report(text);
-  const auto* whereabouts = std::get_if<Whereabouts>(&report);
-  if (whereabouts == nullptr || stopping_) return;
-  inquiry_.take(static_cast<int>(index), *whereabouts, Deadline::Clock::now());
-  pass_on_inquiry();
+  const auto agent = static_cast<HangInquiry::Agent>(index);
+  if (stopping_) return;
+  if (const auto* where = std::get_if<Whereabouts>(&report)) {
+    inquiry_.take(agent, *where, Deadline::Clock::now());
+  }
+  if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(agent, *shares);
+  pass_on_inquiries();
 }
 
 // What concerns the whole job is said here, once.
-void HostsAgent::pass_on_inquiry() {
+void HostsAgent::pass_on_inquiries() {
   bool said = false;
   for (auto& [to, order] : inquiry_.take_mail()) {
     if (auto* hang = std::get_if<HangOrder>(&order)) {
       if (!std::exchange(said, true)) consoles_.say(hang_text(*hang));
       hang->sentence.clear();
     }
+    hosts_[static_cast<std::size_t>(to)].link->send(FrameKind::kOrder, encode(order));
+  }
+  for (const auto& [to, order] : stragglers_.take_mail()) {
     hosts_[static_cast<std::size_t>(to)].link->send(FrameKind::kOrder, encode(order));
   }
 }
@@ -343,7 +354,8 @@ void HostsAgent::on_culprit(std::size_t index, const Culprit& culprit) {
 void HostsAgent::on_end(std::size_t index) {
   HostState& host = hosts_[index];
   inquiry_.lose(static_cast<int>(index));
-  pass_on_inquiry();
+  stragglers_.lose(static_cast<int>(index));
+  pass_on_inquiries();
   for (int stream : {0, 1}) {
     std::string rest;
     if (host.lines[stream]) host.lines[stream]->finish(rest);

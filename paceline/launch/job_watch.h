@@ -30,6 +30,7 @@
 #include "paceline/launch/memory_counters.h"
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/stack_survey.h"
+#include "paceline/launch/straggler_report.h"
 #include "paceline/launch/straggler_watch.h"
 #include "paceline/launch/worker_environment.h"
 
@@ -43,7 +44,7 @@ class JobWatch {
   struct Actions {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
-    std::function<void(Whereabouts)> report;
+    std::function<void(const Report&)> report;
   };
 
   // `plan` and `loop` must outlive it.
@@ -59,6 +60,8 @@ class JobWatch {
   // The job hangs: says so, with the stacks of this node's ranks when one of them is named or
   // waits, and ends those that are named where that is asked (--hang-action).
   void show(const HangOrder& hang);
+  // One of this node's ranks keeps the others waiting.
+  void show(const StragglerOrder& straggler);
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
@@ -86,7 +89,9 @@ class JobWatch {
   void send_stacks(JobRequest request);
   std::string description() const;
   void look_for_hang();
+  void make_straggler_watch();
   void look_for_straggler();
+  void report_shares();
   void report_whereabouts(int round) const;
   // Those of this node's ranks, also the ended ones. Error(kSystem) or Error(kInvalid) when there
   // are no records.
@@ -117,7 +122,8 @@ class JobWatch {
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;
   std::unique_ptr<StackSurvey> hang_survey_;
-  std::optional<StragglerWatch> straggler_watch_;
+  std::optional<StragglerWatch> straggler_watch_;    // of a job on one node
+  std::optional<StragglerReport> straggler_report_;  // of several
   Fd straggler_timer_;
   std::map<int, std::unique_ptr<StackSurvey>> asked_surveys_;
   int num_asked_ = 0;

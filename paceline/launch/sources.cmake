@@ -34,6 +34,7 @@ set(SOURCES
   job_socket.cpp
   job_timeline.cpp
   job_watch.cpp
+  job_watch_standstill.cpp
   kernel_log.cpp
   launcher_channel.cpp
   line_formatter.cpp
@@ -63,6 +64,8 @@ set(SOURCES
   spawn_group.cpp
   stack_reader.cpp
   stack_survey.cpp
+  straggler_inquiry.cpp
+  straggler_report.cpp
   straggler_watch.cpp
   stdin_relay.cpp
   supervisor.cpp
