@@ -92,7 +92,7 @@ void HangInquiry::open(Agent from, double limit, Moment now) {
   until_ = now + kTimeToAnswer;
   answers_.clear();
   for (const auto& [agent, host] : hosts_) {
-    if (agent != from) mail_.push_back({agent, LookOrder{round_}});
+    if (agent != from) send(agent, LookOrder{round_});
   }
 }
 
@@ -133,7 +133,7 @@ void HangInquiry::judge() {
   order.sentence = found.sentence + silent_hosts();
   if (names) order.ranks = found.ranks;
   order.witness = longest_waiting(flights, order.ranks);
-  for (const auto& [agent, host] : hosts_) mail_.push_back({agent, order});
+  for (const auto& [agent, host] : hosts_) send(agent, order);
 }
 
 // Something was said, and nobody that answered has moved since.

@@ -56,8 +56,7 @@ void StragglerInquiry::judge() {
   times_ = found && lowest.rank == rank_ ? times_ + 1 : 1;
   rank_ = found ? lowest.rank : -1;
   if (!found || times_ != kTimes) return;
-  mail_.push_back(
-      {lowest.agent, StragglerOrder{generation_, lowest.rank, lowest.inside, next.inside}});
+  send(lowest.agent, StragglerOrder{generation_, lowest.rank, lowest.inside, next.inside});
 }
 
 }  // namespace paceline::launch

@@ -35,6 +35,13 @@ class StragglerInquiry {
  private:
   static constexpr int kTimes = 4;
   void judge();
+  // In place: GCC 12 takes the move of a whole Order for one of uninitialised bytes.
+  template <class One>
+  void send(Agent to, One order) {
+    Mail& mail = mail_.emplace_back();
+    mail.to = to;
+    mail.order.emplace<One>(std::move(order));
+  }
 
   int generation_ = 0;
   std::set<Agent> agents_;
