@@ -195,8 +195,9 @@ TEST(FlightDigest, is_bounded_however_many_ranks_and_operations_there_are) {
 
 TEST(FlightDigest, that_makes_no_sense_is_an_error) {
   const std::string good = encode_digest(std::vector{rank_at(0, true)});
-  for (const std::string& text : {std::string(), std::string("{"), std::string("[7]"),
-                                 std::string(R"([{"rank":0}])"), good.substr(0, good.size() / 2)}) {
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("[7]"), std::string(R"([{"rank":0}])"),
+        good.substr(0, good.size() / 2)}) {
     EXPECT_THROW(decode_digest(text), Error) << text;
   }
   std::string wrong = good;

@@ -36,7 +36,7 @@ TEST(RunHostsHang, names_and_ends_the_rank_that_did_not_come) {
   EXPECT_THAT(outcome.err, HasSubstr(std::string("s: ") + kNamed));
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
   EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first: killed")));
   EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
 }
 
@@ -64,7 +64,7 @@ TEST(RunHostsHang, is_the_same_in_a_job_that_goes_on) {
   EXPECT_THAT(outcome.err, HasSubstr(kNamed));
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
   EXPECT_THAT(outcome.err, HasSubstr("restart 1 of at most 1"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first: killed")));
 }
 
 class RunNodesHang : public JobNodes {
@@ -90,7 +90,7 @@ TEST_F(RunNodesHang, names_and_ends_the_rank_that_did_not_come) {
   EXPECT_THAT(a.err, HasSubstr(kNamed));
   EXPECT_THAT(b.err, HasSubstr(kNamed));
   EXPECT_THAT(b.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
-  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first")));
+  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
   EXPECT_THAT(a.err, HasSubstr("rank 1 on host "));
 }
 
@@ -99,7 +99,7 @@ TEST_F(RunNodesHang, restarts_because_of_the_rank_that_did_not_come) {
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_EQ(a.exit_code, 137) << a.err;
   EXPECT_THAT(a.err, HasSubstr("restart 1 of at most 1, after rank 1 on host "));
-  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first")));
+  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
   EXPECT_THAT(b.err, HasSubstr("cause: ended by paceline after "));
 }
 
@@ -120,8 +120,8 @@ TEST_F(RunNodesHang, ends_nobody_when_a_host_does_not_say_where_its_ranks_are) {
   EXPECT_THAT(a.err, HasSubstr("1 of its 2 ranks has no records here"));
   EXPECT_THAT(a.err, HasSubstr("did not answer within 2 s"));
   EXPECT_THAT(a.err, HasSubstr("nothing is ended, as it is not known whom the others wait for"));
-  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first")));
-  EXPECT_THAT(b.err, Not(HasSubstr("rank 0 failed first")));
+  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_THAT(b.err, Not(HasSubstr("rank 0 failed first: killed")));
 }
 
 TEST_F(RunNodesHang, is_none_while_the_job_moves_or_only_computes) {
