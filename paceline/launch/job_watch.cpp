@@ -86,6 +86,7 @@ void JobWatch::begin_generation(const NodePlace& place) {
   ranks_.clear();
   crashes_.clear();
   ended_because_.clear();
+  ended_elsewhere_ = Deadline::after(0ns);
   hang_survey_.reset();
   // What an older generation left, and the time between the two, mean nothing for this one.
   const LaunchOptions& options = plan_.options;

@@ -19,6 +19,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "paceline/core/deadline.h"
 #include "paceline/launch/agent_messages.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/failure_cause.h"
@@ -66,8 +67,11 @@ class JobWatch {
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
 
-  // The stack of this rank, which crashed, is being read: explain() would come too early.
-  bool is_reading(int rank) const { return crashes_.contains(rank) && !crashes_.at(rank).known; }
+  // It is too early to report this rank as the first that failed: it crashed, and its stack is
+  // being read; or ranks of another host are being ended for a hang, which makes this one fail.
+  bool holds_back(int rank) const {
+    return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
+  }
   // Adds cause and stack to what is said of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
@@ -119,6 +123,7 @@ class JobWatch {
   std::map<int, pid_t> ranks_;  // those that run
   std::map<int, Crash> crashes_;
   std::map<int, std::string> ended_because_;  // the ranks that end_hanging() ended
+  Deadline ended_elsewhere_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;
   std::unique_ptr<StackSurvey> hang_survey_;

@@ -14,6 +14,9 @@
 namespace paceline::launch {
 namespace {
 
+// For another host to read its ranks' stacks, end them and say so.
+constexpr std::chrono::seconds kTimeToEnd{5};
+
 // Whether the timer has really expired.
 bool take(const Fd& timer) {
   std::uint64_t times = 0;
@@ -63,6 +66,9 @@ void JobWatch::show(const HangOrder& hang) {
   actions_.say(hang_text(hang));
   const bool named =
       std::any_of(hang.ranks.begin(), hang.ranks.end(), [this](int rank) { return is_own(rank); });
+  if (plan_.options.kill_hanging && !hang.ranks.empty() && !named) {
+    ended_elsewhere_ = Deadline::after(kTimeToEnd);
+  }
   if (!named && !is_own(hang.witness)) return;
   try {
     hang_survey_ = std::make_unique<StackSurvey>(loop_, targets(own_flights(), true),
