@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/secret.h"
 #include "paceline/rendezvous/slurm_lists.h"
 #include "paceline/rendezvous/variables.h"
 
@@ -49,6 +50,11 @@ std::optional<std::vector<launch::Host>> allocated_hosts(const RunTexts& texts,
     hosts.push_back({(*names)[i], counts ? (*counts)[i] : 0});
   }
   return hosts;
+}
+
+std::string id_for_hosts(const GetVariable& variable) {
+  const auto job = variable("SLURM_JOB_ID");
+  return job ? fmt::format("{}-{}", *job, random_hex(2)) : random_hex(8);
 }
 
 }  // namespace paceline::apps

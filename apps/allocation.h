@@ -3,6 +3,7 @@
 // `paceline run` where another launcher has already given out machines or started processes.
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "paceline/launch/host_list.h"
@@ -18,5 +19,8 @@ namespace paceline::apps {
 // own.
 std::optional<std::vector<launch::Host>> allocated_hosts(
     const RunTexts& texts, const GetVariable& variable = process_environment());
+
+// The name of a job of --hosts that the user gave none: random, and in a SLURM job after that.
+std::string id_for_hosts(const GetVariable& variable = process_environment());
 
 }  // namespace paceline::apps

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -250,6 +251,9 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
   if (!texts.master_port.empty()) {
     job.ports = {options.master_port, static_cast<std::uint16_t>(options.master_port + 1)};
   }
+  plan.job = {.run_id = options.run_id, .command = options.command};
+  plan.job.world_size = std::accumulate(job.ranks_per_host.begin(), job.ranks_per_host.end(), 0);
+  for (const Host& host : hosts) plan.job.hosts.push_back(host.name);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     launch::RemoteJob part = job;
     part.host = hosts[i].address();

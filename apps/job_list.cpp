@@ -4,9 +4,11 @@
 #include <chrono>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
+#include "paceline/launch/failure_report.h"
 #include "paceline/launch/job_socket.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/running_jobs.h"
@@ -20,16 +22,59 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kLongestAnswer = 5s;
+constexpr std::size_t kCommandWidth = 40;
 
-std::string ids_of(const std::vector<JobEntry>& jobs) {
+// "none: 711 (0 of 2, ./train), 812 (1 of 2, ./train)": what tells the jobs apart.
+std::string list_of(const std::vector<Job>& jobs) {
   std::string text;
-  for (const JobEntry& job : jobs) text += fmt::format("{}{}", text.empty() ? "" : ", ", job.id);
+  for (const Job& job : jobs) {
+    text += fmt::format("{}{}:", text.empty() ? "" : "; ", job.id());
+    for (const JobEntry& entry : job.entries()) {
+      text += fmt::format(" {} ({}, {})", entry.supervisor, ranks_text(entry),
+                          short_command(entry, kCommandWidth));
+    }
+  }
   return text;
 }
 
-bool is_meant(const JobEntry& job, const std::string& name) {
-  return job.id.starts_with(name) || fmt::to_string(job.supervisor) == name ||
-         fmt::to_string(job.launcher) == name;
+bool has_pid(const JobEntry& job, const std::string& name) {
+  return fmt::to_string(job.supervisor) == name || fmt::to_string(job.launcher) == name;
+}
+
+bool shares_a_rank(const JobEntry& a, const JobEntry& b) {
+  return std::any_of(a.ranks.begin(), a.ranks.end(), [&](const JobRank& rank) {
+    return std::any_of(b.ranks.begin(), b.ranks.end(),
+                       [&](const JobRank& other) { return other.rank == rank.rank; });
+  });
+}
+
+bool belongs_to(const JobEntry& entry, const Job& job) {
+  const JobEntry first = job.entries().front();
+  if (!entry.is_part() || !first.is_part() || entry.id != first.id) return false;
+  if (entry.id_is_shared || first.id_is_shared) return false;
+  if (entry.is_launcher()) return !job.launcher;
+  return std::none_of(job.agents.begin(), job.agents.end(),
+                      [&](const JobEntry& agent) { return shares_a_rank(entry, agent); });
+}
+
+// An agent's pid means that agent; the launcher's the whole job.
+std::optional<Job> find_by_pid(const std::vector<Job>& jobs, const std::string& name) {
+  for (const Job& job : jobs) {
+    if (job.launcher && has_pid(*job.launcher, name)) return job;
+    for (const JobEntry& agent : job.agents) {
+      if (has_pid(agent, name)) return Job{{agent}, {}};
+    }
+  }
+  return {};
+}
+
+std::vector<Job> find_by_id(const std::vector<Job>& jobs, const std::string& name) {
+  std::vector<Job> exact, beginning;
+  for (const Job& job : jobs) {
+    if (job.id() == name) exact.push_back(job);
+    if (job.id().starts_with(name)) beginning.push_back(job);
+  }
+  return exact.empty() ? beginning : exact;
 }
 
 }  // namespace
@@ -40,6 +85,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
     JobEntry job;
     job.socket = socket;
     job.id = launch::neutralise(json.at("job").get<std::string>());
+    job.id_is_shared = json.value("id_is_shared", false);
     json.at("supervisor").get_to(job.supervisor);
     json.at("launcher").get_to(job.launcher);
     json.at("command").get_to(job.command);
@@ -52,6 +98,10 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
     for (const auto& rank : json.at("ranks")) {
       job.ranks.push_back({rank.at("rank").get<int>(), rank.at("pid").get<pid_t>(),
                            rank.at("cpus").get<std::vector<int>>()});
+    }
+    job.of_hosts = json.value("of_hosts", false);
+    for (const auto& host : json.value("hosts", nlohmann::json::array())) {
+      job.hosts.push_back(launch::neutralise(host.get<std::string>()));
     }
     return job;
   } catch (const nlohmann::json::exception&) {
@@ -75,26 +125,75 @@ std::vector<JobEntry> list_jobs() {
   return jobs;
 }
 
-JobEntry find_job(const std::vector<std::string>& arguments) {
+std::vector<JobEntry> Job::entries() const {
+  std::vector<JobEntry> all;
+  if (launcher) all.push_back(*launcher);
+  all.insert(all.end(), agents.begin(), agents.end());
+  return all;
+}
+
+std::vector<Job> group_jobs(const std::vector<JobEntry>& entries) {
+  std::vector<Job> jobs;
+  for (const JobEntry& entry : entries) {
+    auto job = std::find_if(jobs.begin(), jobs.end(),
+                            [&](const Job& other) { return belongs_to(entry, other); });
+    if (job == jobs.end()) job = jobs.insert(jobs.end(), Job{});
+    if (entry.is_launcher()) {
+      job->launcher = entry;
+    } else {
+      job->agents.push_back(entry);
+    }
+  }
+  return jobs;
+}
+
+Job find_job(const std::vector<std::string>& arguments) {
   if (arguments.size() > 1) throw UsageError(fmt::format("'{}' was not expected", arguments[1]));
-  std::vector<JobEntry> jobs = list_jobs();
+  const std::vector<Job> jobs = group_jobs(list_jobs());
   if (arguments.empty()) {
     if (jobs.empty()) throw UsageError("no job of yours runs on this machine");
-    if (jobs.size() > 1) {
-      throw UsageError(fmt::format("which of the {} jobs? {}", jobs.size(), ids_of(jobs)));
-    }
-    return jobs.front();
+    if (jobs.size() == 1) return jobs.front();
+    throw UsageError(
+        fmt::format("which of the {} jobs? Give an id or a pid: {}", jobs.size(), list_of(jobs)));
   }
   const std::string& name = arguments.front();
-  std::vector<JobEntry> meant;
-  for (JobEntry& job : jobs) {
-    if (job.id == name) return job;
-    if (is_meant(job, name)) meant.push_back(job);
-  }
+  const std::vector<Job> meant = find_by_id(jobs, name);
   if (meant.size() == 1) return meant.front();
-  if (meant.size() > 1) throw UsageError(fmt::format("'{}' may be {}", name, ids_of(meant)));
+  if (meant.size() > 1) {
+    throw UsageError(fmt::format(
+        "'{}' may be {} jobs; give {}: {}", name, meant.size(),
+        meant.front().id() == meant.back().id() ? "a pid" : "an id or a pid", list_of(meant)));
+  }
+  if (auto job = find_by_pid(jobs, name)) return *job;
   throw UsageError(jobs.empty() ? fmt::format("no job '{}': none of yours runs here", name)
-                                : fmt::format("no job '{}'; there are {}", name, ids_of(jobs)));
+                                : fmt::format("no job '{}'; there are {}", name, list_of(jobs)));
+}
+
+JobEntry find_agent(const std::vector<std::string>& arguments) {
+  const Job job = find_job(arguments);
+  if (job.agents.size() == 1) return job.agents.front();
+  if (job.agents.empty()) throw UsageError(no_ranks_here(job));
+  throw UsageError(
+      fmt::format("{} launchers of this job are on this machine; give the pid of one: {}",
+                  job.agents.size(), list_of({Job{job.agents, {}}})));
+}
+
+std::string no_ranks_here(const Job& job) {
+  return fmt::format("job {} has no ranks on this machine; ask on one of its hosts: {}", job.id(),
+                     fmt::join(job.launcher->hosts, ", "));
+}
+
+std::string ranks_text(const JobEntry& job) {
+  if (job.is_launcher()) {
+    return fmt::format("on {} host{}", job.hosts.size(), job.hosts.size() == 1 ? "" : "s");
+  }
+  const auto count = static_cast<int>(job.ranks.size());
+  if (count == job.world_size) return fmt::to_string(count);
+  if (!job.is_part() || job.ranks.empty()) return fmt::format("{} of {}", count, job.world_size);
+  std::vector<int> ranks;
+  for (const JobRank& rank : job.ranks) ranks.push_back(rank.rank);
+  const std::string named = launch::format_ranks(ranks);
+  return fmt::format("rank{} {} of {}", ranks.size() == 1 ? "" : "s", named, job.world_size);
 }
 
 std::string short_command(const JobEntry& job, std::size_t width) {

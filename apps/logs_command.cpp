@@ -89,25 +89,37 @@ long number(const char* flag, const std::string& text, long most) {
   return value;
 }
 
-std::vector<LogTail> open_logs(const JobEntry& job, const std::string& wanted) {
-  if (job.log_directory.empty()) {
-    throw UsageError(fmt::format("{} keeps no logs: its log folder could not be made", job.id));
+LogTail open_log(const JobEntry& agent, int rank, bool alone) {
+  if (agent.log_directory.empty()) {
+    throw UsageError(fmt::format("{} keeps no logs: its log folder could not be made", agent.id));
   }
-  std::vector<int> ranks;
-  for (const JobRank& rank : job.ranks) ranks.push_back(rank.rank);
-  if (!wanted.empty()) {
-    ranks = {static_cast<int>(number("--rank", wanted, job.world_size - 1))};
+  LogTail log(fmt::format("{}/rank-{:03}.log", agent.log_directory, rank),
+              alone ? "" : fmt::format("[{}] ", rank));
+  if (!log.is_open()) {
+    throw system_error(
+        fmt::format("opening the log of rank {} in {} (does it run on this machine?)", rank,
+                    agent.log_directory));
   }
+  return log;
+}
+
+// Of one rank, which its agent need not have running any more; or of all that run here.
+std::vector<LogTail> open_logs(const Job& job, const std::string& wanted) {
+  if (job.agents.empty()) throw UsageError(no_ranks_here(job));
   std::vector<LogTail> logs;
-  for (const int rank : ranks) {
-    const std::string prefix = ranks.size() > 1 ? fmt::format("[{}] ", rank) : "";
-    logs.emplace_back(fmt::format("{}/rank-{:03}.log", job.log_directory, rank), prefix);
-    if (!logs.back().is_open()) {
-      throw system_error(
-          fmt::format("opening the log of rank {} in {} (does it run on this "
-                      "machine?)",
-                      rank, job.log_directory));
-    }
+  if (!wanted.empty()) {
+    const auto rank = static_cast<int>(number("--rank", wanted, job.agents.front().world_size - 1));
+    const auto agent = std::find_if(job.agents.begin(), job.agents.end(), [&](const auto& one) {
+      return std::any_of(one.ranks.begin(), one.ranks.end(),
+                         [&](const JobRank& own) { return own.rank == rank; });
+    });
+    logs.push_back(open_log(agent == job.agents.end() ? job.agents.front() : *agent, rank, true));
+    return logs;
+  }
+  std::size_t count = 0;
+  for (const JobEntry& agent : job.agents) count += agent.ranks.size();
+  for (const JobEntry& agent : job.agents) {
+    for (const JobRank& rank : agent.ranks) logs.push_back(open_log(agent, rank.rank, count == 1));
   }
   return logs;
 }
@@ -133,8 +145,8 @@ int logs_command(const Arguments& arguments) {
     return 0;
   }
   const long count = number("--lines", lines, kMostLines);
-  const JobEntry found = find_job(line.program);
-  const Fd launcher = launch::open_pidfd(found.supervisor);
+  const Job found = find_job(line.program);
+  const Fd launcher = launch::open_pidfd(found.entries().front().supervisor);
   std::vector<LogTail> logs = open_logs(found, rank);
   for (LogTail& log : logs) log.begin_at_last(count);
   for (bool over = false; !over;) {

@@ -29,6 +29,7 @@ std::string json_of(const std::vector<JobEntry>& jobs) {
     entry["world_size"] = job.world_size;
     entry["log_directory"] = job.log_directory;
     entry["flight_directory"] = job.flight_directory;
+    entry["hosts"] = job.hosts;
     entry["ranks"] = nlohmann::ordered_json::array();
     for (const JobRank& rank : job.ranks) {
       entry["ranks"].push_back({{"rank", rank.rank}, {"pid", rank.pid}, {"cpus", rank.cpus}});
@@ -42,14 +43,11 @@ std::string table_of(const std::vector<JobEntry>& jobs) {
   if (jobs.empty()) return "no job of yours runs on this machine\n";
   std::size_t widest = 3;
   for (const JobEntry& job : jobs) widest = std::max(widest, job.id.size());
-  std::string text = fmt::format("{:<{}}  {:>8}  {:>9}  {:>8}  {:<{}}  {}\n", "JOB", widest, "PID",
+  std::string text = fmt::format("{:<{}}  {:>8}  {:>14}  {:>8}  {:<{}}  {}\n", "JOB", widest, "PID",
                                  "RANKS", "RUNS FOR", "COMMAND", kCommandWidth, "LOGS");
   for (const JobEntry& job : jobs) {
-    const std::string ranks = job.world_size == static_cast<int>(job.ranks.size())
-                                  ? fmt::to_string(job.world_size)
-                                  : fmt::format("{} of {}", job.ranks.size(), job.world_size);
-    text += fmt::format("{:<{}}  {:>8}  {:>9}  {:>8}  {:<{}}  {}\n", job.id, widest, job.supervisor,
-                        ranks, age_text(std::time(nullptr) - job.started),
+    text += fmt::format("{:<{}}  {:>8}  {:>14}  {:>8}  {:<{}}  {}\n", job.id, widest,
+                        job.supervisor, ranks_text(job), age_text(std::time(nullptr) - job.started),
                         short_command(job, kCommandWidth), kCommandWidth, job.log_directory);
   }
   return text;

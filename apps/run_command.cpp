@@ -12,6 +12,7 @@
 #include "paceline/launch/supervisor.h"
 #include "paceline/launch/worker_environment.h"
 
+#include "apps/allocation.h"
 #include "apps/commands.h"
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
@@ -138,6 +139,7 @@ int Run::run_here() {
 int Run::run_on(const std::vector<launch::Host>& hosts) {
   launch::LaunchPlan first;
   first.options = check_run_options(texts_on_host(texts_, hosts, 0), line_, topology_);
+  if (texts_.rdzv_id.empty()) first.options.run_id = id_for_hosts();
   first.program_path = first.options.command.front();  // every host looks for it itself
   const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
   if (texts_.print_config) {

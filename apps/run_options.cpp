@@ -250,7 +250,7 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
   machines.value("--rdzv-endpoint", texts.rdzv_endpoint, "HOST:PORT", "",
                  "Where the machines meet [master-addr:master-port]");
   machines.value("--rdzv-id", texts.rdzv_id, "ID", "",
-                 "Name of the job [one machine: random; several: none]");
+                 "Name of the job [random; where agents are started by hand: none]");
   machines.value("--role", texts.role, "NAME", "default", "The ranks' ROLE_NAME");
   machines.value("--rdzv-backend", texts.rdzv_backend, "NAME", "paceline",
                  "paceline; c10d and static mean the same here");

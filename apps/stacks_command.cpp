@@ -116,8 +116,12 @@ int stacks_command(const Arguments& arguments) {
     if (!line.program.empty()) throw UsageError("either JOB or --pid");
     return stacks_of_process(texts);
   }
-  const JobEntry found = find_job(line.program);
-  fmt::print("{}", launch::ask_job(found.socket, "stacks", Deadline::after(kLongestAnswer)));
+  const Job found = find_job(line.program);
+  if (found.agents.empty()) throw UsageError(no_ranks_here(found));
+  for (const JobEntry& agent : found.agents) {
+    if (found.agents.size() > 1) fmt::print("launcher {}:\n", agent.supervisor);
+    fmt::print("{}", launch::ask_job(agent.socket, "stacks", Deadline::after(kLongestAnswer)));
+  }
   return 0;
 }
 

@@ -82,7 +82,7 @@ class Config {
     add("--master-port",
         options_.master_port == 0 ? "a free one" : fmt::to_string(options_.master_port));
     add("--rdzv-id", options_.run_id,
-        texts_.rdzv_id.empty() && !options_.several_nodes() ? "default (random)" : "");
+        texts_.rdzv_id.empty() && !options_.run_id_is_shared() ? "default (random)" : "");
     if (options_.several_nodes()) add("--rdzv-endpoint", to_string(options_.meeting.endpoint));
     add("--max-restarts", fmt::to_string(options_.restarts.max_restarts));
     const std::chrono::duration<double> window = options_.restarts.window;

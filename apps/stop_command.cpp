@@ -24,12 +24,22 @@ using namespace std::chrono_literals;
 constexpr auto kLongestAnswer = 5s;
 constexpr double kLongestWait = 86400;
 
+void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
+  try {
+    launch::ask_job(entry.socket, "stop", Deadline::after(kLongestAnswer));
+  } catch (const Error&) {
+    // One that ended with another launcher of the job has been stopped, too.
+    if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestAnswer))) throw;
+  }
+}
+
 }  // namespace
 
 int stop_command(const Arguments& arguments) {
   CLI::App app(
-      "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout. "
-      "Returns when the job is over. Without JOB: the only job that runs.",
+      "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout; "
+      "on all hosts where its launcher of --hosts runs here. Returns when the job is over. Without "
+      "JOB: the only job that runs.",
       "paceline stop");
   std::string job;
   double timeout = 60;
@@ -42,19 +52,23 @@ int stop_command(const Arguments& arguments) {
     fmt::print("{}", app.help());
     return 0;
   }
-  const JobEntry found = find_job(line.program);
-  const Fd launcher = launch::open_pidfd(found.supervisor);
-  launch::ask_job(found.socket, "stop", Deadline::after(kLongestAnswer));
-  const auto limit =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout));
-  if (!wait_ready(launcher.get(), POLLIN, Deadline::after(limit))) {
+  const Job found = find_job(line.program);
+  const std::vector<JobEntry> asked =
+      found.launcher ? std::vector<JobEntry>{*found.launcher} : found.agents;
+  std::vector<Fd> launchers;
+  for (const JobEntry& entry : asked) launchers.push_back(launch::open_pidfd(entry.supervisor));
+  for (std::size_t i = 0; i < asked.size(); ++i) ask_to_stop(asked[i], launchers[i]);
+  const auto limit = Deadline::after(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout)));
+  for (const Fd& launcher : launchers) {
+    if (wait_ready(launcher.get(), POLLIN, limit)) continue;
     say(
         fmt::format("paceline stop: {} still runs after {:g} s (its --shutdown-timeout may be "
                     "longer)",
-                    found.id, timeout));
+                    found.id(), timeout));
     return kExitEnvironment;
   }
-  fmt::print("{} has ended\n", found.id);
+  fmt::print("{} has ended\n", found.id());
   return 0;
 }
 

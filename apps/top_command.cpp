@@ -115,7 +115,7 @@ int top_command(const Arguments& arguments) {
   }
   const bool drawn = !json && !once && isatty(STDOUT_FILENO) == 1;
   const bool one = once || (!json && !drawn);
-  std::optional<JobEntry> found = find_job(line.program);
+  std::optional<JobEntry> found = find_agent(line.program);
   const Fd launcher = launch::open_pidfd(found->supervisor);
   RankMeter meter;
   meter.look(*found);

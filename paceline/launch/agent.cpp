@@ -19,6 +19,7 @@
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/generation.h"
 #include "paceline/launch/job_watch.h"
+#include "paceline/launch/launcher_channel.h"
 #include "paceline/launch/rehearsal.h"
 #include "paceline/launch/run_tally.h"
 
@@ -62,7 +63,12 @@ class Agent {
         timeline_(plan.options.timeline, log_folder()),
         watch_(loop_, plan, {log_folder(), flights_.directory()},
                {[this](const std::string& text) { consoles_.say(text); },
-                [this](int rank) { generation_->send_to(rank, SIGKILL); }}),
+                [this](int rank) { generation_->send_to(rank, SIGKILL); },
+                [this](const Report& report) { tell_the_job(report); }}),
+        launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
+                  [this](const Order& order) {
+                    std::visit([this](const auto& one) { obey(one); }, order);
+                  }),
         rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
         children_(make_child_signal_fd()),
         search_(loop_, plan.options) {}
@@ -78,6 +84,10 @@ class Agent {
   void obey(const StopOrder& order);
   void obey(const WaitOrder& order);
   void obey(const EndOrder& order);
+  void obey(const LookOrder& order) { watch_.look(order); }
+  void obey(const HangOrder& order) { watch_.show(order); }
+  void obey(const StragglerOrder& order) { watch_.show(order); }
+  void tell_the_job(const Report& report);
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
@@ -117,6 +127,7 @@ class Agent {
   const JobMemory memory_;
   const JobTimeline timeline_;
   JobWatch watch_;
+  LauncherChannel launcher_;  // of --hosts
   Rehearsal rehearsal_;
   RunTally tally_;
   Fd children_;
@@ -248,6 +259,12 @@ void Agent::obey(const EndOrder& order) {
   end_ = order;
   if (!order.alone) consoles_.say_over(order.exit_code);
   if (running()) stop_others(kGraceOfOthers);
+}
+
+// Agents that do not meet have the launcher of --hosts alone to tell.
+void Agent::tell_the_job(const Report& report) {
+  if (plan_.options.place_is_given()) return launcher_.report(report);
+  if (control_) control_->report(report);
 }
 
 void Agent::stop_others(std::chrono::nanoseconds grace) {

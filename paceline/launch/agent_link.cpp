@@ -43,7 +43,12 @@ bool AgentLink::shake_hands() {
   const auto wanted = std::min(buffer.size(), handshake_->wanted());
   const ssize_t got = ::recv(socket_.get(), buffer.data(), wanted, 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (got <= 0) fail(ErrorCode::kPeerLost, "{} hung up before it said who it is", peer_);
+  if (got <= 0) {
+    fail(ErrorCode::kPeerLost,
+         "{} hung up before it proved that it belongs to the job: an agent with another secret "
+         "(PACELINE_SECRET_FILE must be the same on every node), or no agent at all",
+         peer_);
+  }
   const auto answer = handshake_->feed({buffer.data(), static_cast<std::size_t>(got)});
   output_.append(reinterpret_cast<const char*>(answer.data()), answer.size());
   flush();

@@ -112,6 +112,30 @@ Json to_json(const GivingUp& giving_up) {
   return {{"type", "giving_up"}, {"silence_ms", giving_up.silence.count()}};
 }
 
+Json to_json(const Whereabouts& whereabouts) {
+  return {{"type", "whereabouts"},
+          {"generation", whereabouts.generation},
+          {"round", whereabouts.round},
+          {"limit", whereabouts.limit},
+          {"digest", whereabouts.digest}};
+}
+
+Json to_json(const Shares& shares) {
+  Json json = {{"type", "shares"}, {"generation", shares.generation}, {"ranks", Json::array()}};
+  for (const RankShare& one : shares.ranks) {
+    json["ranks"].push_back(Json::array({one.rank, one.inside, one.num_operations}));
+  }
+  return json;
+}
+
+Shares shares_of(const Json& json) {
+  Shares shares{.generation = json.at("generation")};
+  for (const Json& one : json.at("ranks")) {
+    shares.ranks.push_back({one.at(0), one.at(1), one.at(2)});
+  }
+  return shares;
+}
+
 Json to_json(const StartOrder& start) {
   Json json = {{"type", "start"},
                {"place", to_json(start.place)},
@@ -148,6 +172,30 @@ Json to_json(const EndOrder& end) {
           {"alone", end.alone}};
 }
 
+Json to_json(const LookOrder& look) { return {{"type", "look"}, {"round", look.round}}; }
+
+Json to_json(const HangOrder& hang) {
+  return {{"type", "hang"},          {"generation", hang.generation},
+          {"seconds", hang.seconds}, {"sentence", hang.sentence},
+          {"ranks", hang.ranks},     {"witness", hang.witness}};
+}
+
+Json to_json(const StragglerOrder& order) {
+  return {{"type", "straggler"},
+          {"generation", order.generation},
+          {"rank", order.rank},
+          {"inside", order.inside},
+          {"others", order.others}};
+}
+
+HangOrder hang_of(const Json& json) {
+  return {.generation = json.at("generation"),
+          .seconds = json.at("seconds"),
+          .sentence = json.at("sentence"),
+          .ranks = json.at("ranks").get<std::vector<int>>(),
+          .witness = json.at("witness")};
+}
+
 // What a rank printed or a host is called need not be UTF-8.
 template <class Message>
 std::string to_text(const Message& message) {
@@ -182,6 +230,11 @@ Report decode_report(const std::string& text) {
     if (type == "giving_up") {
       return GivingUp{std::chrono::milliseconds(json.at("silence_ms").get<std::int64_t>())};
     }
+    if (type == "whereabouts") {
+      return Whereabouts{json.at("generation"), json.at("round"), json.at("limit"),
+                         json.at("digest")};
+    }
+    if (type == "shares") return shares_of(json);
     fail(ErrorCode::kCorrupt, "no agent reports '{}'", type);
   });
 }
@@ -193,6 +246,12 @@ Order decode_order(const std::string& text) {
     if (type == "wait") return WaitOrder{json.at("reason")};
     if (type == "end") {
       return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason"), json.at("alone")};
+    }
+    if (type == "look") return LookOrder{json.at("round")};
+    if (type == "hang") return hang_of(json);
+    if (type == "straggler") {
+      return StragglerOrder{json.at("generation"), json.at("rank"), json.at("inside"),
+                            json.at("others")};
     }
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });

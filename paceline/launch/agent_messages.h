@@ -76,7 +76,31 @@ struct GivingUp {
   bool operator==(const GivingUp&) const = default;
 };
 
-using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp>;
+// Where the ranks of the node are (hang_inquiry.h).
+struct Whereabouts {
+  int generation = 0;
+  int round = 0;       // of the LookOrder that this answers; 0: they stand still, and nobody asked
+  double limit = 0;    // seconds without progress that are a hang
+  std::string digest;  // flight_digest.h
+  bool operator==(const Whereabouts&) const = default;
+};
+
+// Of one rank, in the last time (straggler_inquiry.h).
+struct RankShare {
+  int rank = 0;
+  double inside = 0;  // of the time that its operations span
+  int num_operations = 0;
+  bool operator==(const RankShare&) const = default;
+};
+
+struct Shares {
+  int generation = 0;
+  std::vector<RankShare> ranks;  // of the node
+  bool operator==(const Shares&) const = default;
+};
+
+using Report =
+    std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts, Shares>;
 
 // --- Orders ---
 
@@ -110,7 +134,32 @@ struct EndOrder {
   bool operator==(const EndOrder&) const = default;
 };
 
-using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder>;
+// Say where your ranks are.
+struct LookOrder {
+  int round = 0;
+  bool operator==(const LookOrder&) const = default;
+};
+
+// The job stands still.
+struct HangOrder {
+  int generation = 0;
+  double seconds = 0;      // since any rank began anything
+  std::string sentence;    // who is where; empty: it has been said
+  std::vector<int> ranks;  // that the others wait for; empty: not known
+  int witness = -1;        // one that waits; -1: none
+  bool operator==(const HangOrder&) const = default;
+};
+
+// A rank of this node keeps the others waiting.
+struct StragglerOrder {
+  int generation = 0;
+  int rank = 0;
+  double inside = 0, others = 0;  // its share of the time in operations, and the next lowest
+  bool operator==(const StragglerOrder&) const = default;
+};
+
+using Order =
+    std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder, StragglerOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

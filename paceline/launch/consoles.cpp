@@ -1,40 +1,35 @@
 #include "paceline/launch/consoles.h"
 
 #include <cerrno>
-#include <string_view>
 
 #include <unistd.h>
 
 #include "paceline/launch/remote_frames.h"
 
 namespace paceline::launch {
-namespace {
-
-void write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+void write_notice(int notices_fd, std::string_view frames) {
+  while (!frames.empty()) {
+    const ssize_t written = ::write(notices_fd, frames.data(), frames.size());
     if (written < 0 && errno != EINTR) return;  // the reader is gone, and this host's part with it
-    if (written > 0) bytes.remove_prefix(static_cast<std::size_t>(written));
+    if (written > 0) frames.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
-}  // namespace
-
 void Consoles::say(const std::string& text) {
   if (notices_fd_ < 0) return err_.console.write(text);
-  if (!text.empty()) write_all(notices_fd_, encode_frame(FrameKind::kSay, text));
+  if (!text.empty()) write_notice(notices_fd_, encode_frame(FrameKind::kSay, text));
 }
 
 void Consoles::say_culprit(const std::string& text, int exit_code, int generation) {
   if (notices_fd_ < 0) return say(text);
   const Culprit culprit{static_cast<std::uint8_t>(exit_code), generation, text};
-  write_all(notices_fd_, encode_frame(FrameKind::kCulprit, encode(culprit)));
+  write_notice(notices_fd_, encode_frame(FrameKind::kCulprit, encode(culprit)));
 }
 
 void Consoles::say_over(int exit_code) {
   if (notices_fd_ < 0) return;
   const std::string payload(1, static_cast<char>(exit_code));
-  write_all(notices_fd_, encode_frame(FrameKind::kOver, payload));
+  write_notice(notices_fd_, encode_frame(FrameKind::kOver, payload));
 }
 
 void Consoles::watch_for_room() {

@@ -5,11 +5,15 @@
 // started, the launcher's own words go to that one, as frames (remote_frames.h).
 
 #include <string>
+#include <string_view>
 
 #include "paceline/launch/console.h"
 #include "paceline/launch/event_loop.h"
 
 namespace paceline::launch {
+
+// Writes frames to where a launcher on another host reads. Its reader never stops.
+void write_notice(int notices_fd, std::string_view frames);
 
 class Consoles {
  public:

@@ -36,6 +36,10 @@ void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
   if (const auto* left = std::get_if<Stopped>(&report)) stopped(from, *left, now);
   if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving, now);
+  if (phase_ != Phase::kRunning) return;
+  if (const auto* where = std::get_if<Whereabouts>(&report)) inquiry_.take(from, *where, now);
+  if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(from, *shares);
+  pass_on_inquiries();
 }
 
 std::string Coordinator::refusal_of(const Joining& joining) const {
@@ -71,18 +75,6 @@ std::string Coordinator::obstacle_to(const Joining& joining) const {
   return fmt::format("all {} of the job are there already (--nnodes)", nodes(settings_.max_nodes));
 }
 
-bool Coordinator::rank_is_taken(const Joining& joining) const {
-  return joining.node_rank && std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
-           return entry.second.joining.node_rank == joining.node_rank;
-         });
-}
-
-// Before the job begins a lost node is replaced, afterwards where it can go on.
-bool Coordinator::may_need_spares() const {
-  return phase_ == Phase::kGathering || settings_.min_nodes < settings_.max_nodes ||
-         settings_.restarts.max_restarts > 0;
-}
-
 // A job that is ending is not begun anew for anybody.
 bool Coordinator::ending() const {
   return std::any_of(members_.begin(), members_.end(),
@@ -110,41 +102,6 @@ void Coordinator::join(Agent from, const Joining& joining, Moment now) {
 void Coordinator::admit(Agent agent, const Joining& joining) {
   members_.emplace(agent, Member{.joining = joining, .arrival = num_arrivals_++});
   generation_ = std::max(generation_, phase_ == Phase::kGathering ? joining.next_generation : 0);
-}
-
-// --- Spares ---
-
-void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle,
-                                Moment now) {
-  if (!may_need_spares()) {
-    return refuse(agent, obstacle + "; of a fixed number without --max-restarts none is replaced");
-  }
-  const auto patience = rank_is_taken(joining) ? settings_.loss_timeout : settings_.join_timeout;
-  spares_.emplace(agent, Spare{joining, now + patience});
-  send(agent, WaitOrder{fmt::format("{}; waiting for up to {:g} s in case one of them is lost",
-                                    obstacle, std::chrono::duration<double>(patience).count())});
-}
-
-// Whoever fits now that a node has gone, in the order in which they came.
-void Coordinator::admit_spares() {
-  if (phase_ == Phase::kOver || ending()) return;
-  for (auto next = spares_.begin(); next != spares_.end();) {
-    const auto spare = next++;
-    if (!obstacle_to(spare->second.joining).empty()) continue;
-    admit(spare->first, spare->second.joining);
-    spares_.erase(spare);
-  }
-}
-
-void Coordinator::dismiss_spares(Moment now) {
-  std::erase_if(spares_, [&](const auto& entry) {
-    const auto& [agent, spare] = entry;
-    if (now < spare.until) return false;
-    const std::string obstacle = obstacle_to(spare.joining);
-    refuse(agent,
-           obstacle.empty() ? "the job is ending" : obstacle + ", and none was lost meanwhile");
-    return true;
-  });
 }
 
 // --- What agents report ---
@@ -208,6 +165,8 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   if (found == members_.end() || phase_ == Phase::kOver) return;
   const Member member = std::move(found->second);
   members_.erase(found);
+  inquiry_.lose(agent);
+  stragglers_.lose(agent);
   if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
   if (!member.leaving && phase_ != Phase::kGathering) {
     const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
@@ -345,10 +304,31 @@ void Coordinator::start() {
     member.node_rank = start.place.node_rank++;
     start.place.first_rank += member.joining.num_ranks;
   }
+  begin_inquiries();
+}
+
+void Coordinator::begin_inquiries() {
+  std::map<Agent, std::string> hosts;
+  std::set<Agent> agents;
+  for (const auto& [agent, member] : members_) {
+    hosts.emplace(agent, member.joining.host);
+    agents.insert(agent);
+  }
+  stragglers_.begin(generation_, std::move(agents));
+  inquiry_.begin(generation_, std::move(hosts));
+}
+
+void Coordinator::pass_on_inquiries() {
+  for (auto& [to, order] : inquiry_.take_mail()) send(to, std::move(order));
+  for (auto& [to, order] : stragglers_.take_mail()) send(to, std::move(order));
 }
 
 void Coordinator::tick(Moment now) {
   dismiss_spares(now);
+  if (phase_ == Phase::kRunning) {
+    inquiry_.tick(now);
+    pass_on_inquiries();
+  }
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
   start_if_possible(now);
@@ -371,6 +351,7 @@ std::string Coordinator::missing() const {
 Coordinator::Moment Coordinator::next_deadline() const {
   Moment next = Moment::max();
   for (const auto& [agent, spare] : spares_) next = std::min(next, spare.until);
+  if (phase_ == Phase::kRunning) return std::min(next, inquiry_.next_deadline());
   if (phase_ == Phase::kStopping) return std::min(next, stop_until_);
   if (phase_ != Phase::kGathering) return next;
   next = std::min(next, gather_until_);

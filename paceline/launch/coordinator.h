@@ -32,7 +32,9 @@
 
 #include "paceline/core/deadline.h"
 #include "paceline/launch/agent_messages.h"
+#include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/restart_policy.h"
+#include "paceline/launch/straggler_inquiry.h"
 
 namespace paceline::launch {
 
@@ -59,14 +61,12 @@ class Coordinator {
  public:
   using Agent = int;  // a number that the owner of the connections gave to one
   using Moment = Deadline::Clock::time_point;
-  struct Mail {
-    Agent to;
-    Order order;
-  };
+  using Mail = HangInquiry::Mail;
 
   // Gathers from `now` on.
   Coordinator(CoordinatorSettings settings, Moment now);
 
+  // Error(kCorrupt) when what a report carries makes no sense.
   void receive(Agent from, const Report& report, Moment now);
   // The agent is not heard of any more; `cause` says how that was noticed.
   void lose(Agent agent, const std::string& cause, Moment now);
@@ -131,6 +131,8 @@ class Coordinator {
   void start();
   std::vector<Agent> seats() const;
   void end_all(const EndOrder& order, Agent except = -1);
+  void begin_inquiries();
+  void pass_on_inquiries();
   void send(Agent to, Order order) { mail_.push_back({to, std::move(order)}); }
   int num_members() const { return static_cast<int>(members_.size()); }
   std::string missing() const;
@@ -141,6 +143,8 @@ class Coordinator {
   std::map<Agent, Member> members_;
   std::map<Agent, Spare> spares_;  // none of them fits; agents are numbered as they come
   std::vector<Mail> mail_;
+  HangInquiry inquiry_;  // these two are of the generation that runs
+  StragglerInquiry stragglers_;
   std::int64_t num_arrivals_ = 0;
   int generation_ = 0;               // that runs or stops, or comes next while gathering
   std::string note_;                 // why the next generation is made

@@ -185,7 +185,7 @@ void CoordinatorHost::drop(Agent agent, const std::string& cause) {
   const auto found = remotes_.find(agent);
   if (found == remotes_.end()) return;
   const bool authenticated = found->second.link->authenticated();
-  if (!authenticated) complain(fmt::format("refused {}", cause));
+  if (!authenticated) complain(fmt::format("refused a connection: {}", cause));
   loop_.forget(found->second.link->fd());
   remotes_.erase(found);
   if (authenticated) coordinator_.lose(agent, cause, now());

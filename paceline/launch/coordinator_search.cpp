@@ -21,6 +21,16 @@ constexpr auto kLookUpPause = 1s;
 // Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
 constexpr auto kStopMargin = 30s;
 
+// Somebody takes connections there.
+bool port_is_taken(const Endpoint& endpoint) {
+  try {
+    connect_tcp(endpoint, Deadline::after(CoordinatorSearch::kAttempt));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 Secret require_secret(const LaunchOptions& options) {
   if (options.part) return Secret::from_text(options.part->secret);
   const auto secret = find_job_secret(process_environment());
@@ -77,14 +87,27 @@ void CoordinatorSearch::give_up() const {
 // Empty when another agent is the host.
 Fd CoordinatorSearch::listen_if_host() const {
   const auto& meeting = options_.meeting;
-  if (meeting.is_host.value_or(options_.node_rank == 0))
-    return listen_tcp_for_others(meeting.endpoint);
+  if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_for_the_others();
   if (meeting.is_host || options_.node_rank) return {};
   try {
     return listen_tcp_for_others(meeting.endpoint);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalid) throw;
     return {};  // not this host's address, or another agent of this host was here first
+  }
+}
+
+Fd CoordinatorSearch::listen_for_the_others() const {
+  const Endpoint& endpoint = options_.meeting.endpoint;
+  try {
+    return listen_tcp_for_others(endpoint);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem || !port_is_taken(endpoint)) throw;
+    fail(ErrorCode::kSystem,
+         "this node ({}) is where the job's nodes meet, but something listens at {} already: "
+         "another node that was given the same, or another job. Give every node a --node-rank of "
+         "its own, and every job another port (--master-port or --rdzv-endpoint)",
+         options_.meeting.is_host ? "--rdzv-conf is_host" : "--node-rank 0", to_string(endpoint));
   }
 }
 

@@ -59,6 +59,7 @@ class CoordinatorSearch {
   std::unique_ptr<JobControl> connect(const Endpoint& endpoint);
   bool name_is_known();
   Fd listen_if_host() const;
+  Fd listen_for_the_others() const;
   void prepare_stand_in();
 
   EventLoop& loop_;

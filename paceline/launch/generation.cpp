@@ -245,7 +245,7 @@ void Generation::hold_back_or_resume() {
 }
 
 void Generation::report_when_known() {
-  if (unreported_ == nullptr || context_.watch.is_reading(unreported_->rank())) return;
+  if (unreported_ == nullptr || context_.watch.holds_back(unreported_->rank())) return;
   report(*std::exchange(unreported_, nullptr));
 }
 

@@ -13,10 +13,12 @@ using Seconds = std::chrono::duration<double>;
 
 // Looks per timeout, so that a hang is said at most this share of it late.
 constexpr int kLooks = 20;
+constexpr int kReports = 4;  // per timeout
 
-double longest_wait(const std::vector<Flight>& flights) {
+double longest_wait(const std::vector<Flight>& flights, const std::vector<int>& ranks) {
   std::uint64_t longest = 0;
   for (const Flight& flight : flights) {
+    if (std::find(ranks.begin(), ranks.end(), flight.rank) == ranks.end()) continue;
     if (flight.process == FlightProcess::kGone || flight.end != FlightEnd::kOpen) continue;
     for (const FlightOperation& operation : flight.operations) {
       const bool open =
@@ -38,7 +40,7 @@ std::chrono::nanoseconds HangWatch::interval() const {
   return std::clamp<std::chrono::nanoseconds>(timeout_ / kLooks, 20ms, 1s);
 }
 
-std::optional<Hang> HangWatch::look(const std::vector<int>& ranks, Clock::time_point now) {
+bool HangWatch::look(const std::vector<int>& ranks, Clock::time_point now) {
   std::map<int, std::uint64_t> begun;
   for (const int rank : ranks) {
     begun[rank] = num_begun_in(directory_ + "/" + flight_file_name(rank));
@@ -47,30 +49,28 @@ std::optional<Hang> HangWatch::look(const std::vector<int>& ranks, Clock::time_p
     if (told_) recovered_ = Seconds(now - moved_).count();
     begun_ = std::move(begun);
     moved_ = now;
-    told_ = false;
-    return {};
+    told_ = settled_ = false;
+    return false;
   }
-  if (told_ || now - moved_ < timeout_) return {};
-  auto hang = judge(Seconds(now - moved_).count());
-  told_ = hang.has_value();
-  return hang;
+  if (settled_ || now - moved_ < timeout_ || now - reported_ < timeout_ / kReports) return false;
+  if (!is_waited_long(ranks)) return false;
+  reported_ = now;
+  return true;
+}
+
+void HangWatch::tell(bool settled) {
+  told_ = true;
+  settled_ = settled;
 }
 
 std::optional<double> HangWatch::take_recovery() { return std::exchange(recovered_, {}); }
 
-std::optional<Hang> HangWatch::judge(double seconds) const {
+// The wait began with the last operation, just before the standstill was first seen.
+bool HangWatch::is_waited_long(const std::vector<int>& ranks) const {
   try {
-    Hang hang;
-    hang.flights = read_flights(directory_).flights;
-    // The wait began with the last operation, just before the standstill was first seen.
-    if (longest_wait(hang.flights) < Seconds(timeout_).count()) return {};
-    const Explanation explanation = explain(hang.flights);
-    hang.seconds = seconds;
-    hang.sentence = explanation.sentence;
-    hang.ranks = explanation.ranks;
-    return hang;
+    return longest_wait(read_flights(directory_).flights, ranks) >= Seconds(timeout_).count();
   } catch (const Error&) {
-    return {};  // no records, or not yet
+    return false;  // no records, or not yet
   }
 }
 

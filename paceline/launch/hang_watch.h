@@ -1,8 +1,9 @@
 #pragma once
 
-// Notices that a job stands still: no rank of this machine begins an operation any more, and some
-// rank has waited in one for all that time. A rank that only computes is no hang as long as nobody
-// waits for it for so long.
+// Notices that ranks stand still: none of this machine begins an operation any more, and some rank
+// has waited in one for all that time. A rank that only computes is no hang as long as nobody waits
+// for it for so long. Whether the job hangs, and because of whom, is found together with the other
+// hosts (hang_inquiry.h).
 //
 // Progress is known by the flight records: eight bytes of each rank's file, read from outside. The
 // ranks notice nothing. Programs that make no group leave no records and are never said to hang.
@@ -16,16 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/collectives/flight/explain.h"
-
 namespace paceline::launch {
-
-struct Hang {
-  double seconds = 0;      // since the last progress
-  std::string sentence;    // who is where
-  std::vector<int> ranks;  // of whom it is said; may be empty
-  std::vector<Flight> flights;
-};
 
 class HangWatch {
  public:
@@ -36,19 +28,23 @@ class HangWatch {
 
   // How often to look.
   std::chrono::nanoseconds interval() const;
-  // A hang, once for each standstill.
-  std::optional<Hang> look(const std::vector<int>& ranks, Clock::time_point now = Clock::now());
-  // After a hang: the seconds that it took, once, when there is progress again.
+  // These ranks stand still: true once, and every quarter of the timeout again until it is settled
+  // or there is progress.
+  bool look(const std::vector<int>& ranks, Clock::time_point now = Clock::now());
+  // This standstill has been spoken of; when `settled`, all that can be known of it was said.
+  void tell(bool settled);
+  // After one that was spoken of: the seconds that it took, once, when there is progress again.
   std::optional<double> take_recovery();
 
  private:
-  std::optional<Hang> judge(double seconds) const;
+  bool is_waited_long(const std::vector<int>& ranks) const;
 
   const std::chrono::nanoseconds timeout_;
   const std::string directory_;
   std::map<int, std::uint64_t> begun_;
-  Clock::time_point moved_;  // the last progress
-  bool told_ = false;
+  Clock::time_point moved_;     // the last progress
+  Clock::time_point reported_;  // when look() last said so, of this standstill
+  bool told_ = false, settled_ = false;
   std::optional<double> recovered_;
 };
 

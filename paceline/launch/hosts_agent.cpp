@@ -18,8 +18,10 @@
 #include "paceline/launch/consoles.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/failure_report.h"
+#include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/remote_end.h"
+#include "paceline/launch/straggler_inquiry.h"
 
 namespace paceline::launch {
 namespace {
@@ -71,6 +73,7 @@ class HostsAgent {
       : plan_(plan),
         channel_(std::move(channel)),
         consoles_(loop_),
+        entry_(loop_, plan.job),
         start_by_(Deadline::after(plan.start_timeout)) {}
 
   int run();
@@ -86,6 +89,8 @@ class HostsAgent {
   void on_words(std::size_t index, const std::string& text);
   void on_culprit(std::size_t index, const Culprit& culprit);
   void on_over(int exit_code);
+  void on_report(std::size_t index, const std::string& text);
+  void pass_on_inquiries();
   void on_end(std::size_t index);
   void end_stragglers();
   void on_end_of_part(std::size_t index);
@@ -116,6 +121,7 @@ class HostsAgent {
   AgentChannel channel_;
   EventLoop loop_;
   Consoles consoles_;
+  HostsEntry entry_;
   std::vector<HostState> hosts_;
   JobPorts ports_;
   Deadline start_by_;
@@ -125,6 +131,8 @@ class HostsAgent {
   bool abandoned_ = false;  // the supervisor is gone
   int stop_signal_ = 0;     // the first signal that ended the job
   SharedWords words_;
+  HangInquiry inquiry_;  // these two are of a job whose agents do not meet
+  StragglerInquiry stragglers_;
   int reported_generation_ = -1;       // whose first failure has been shown
   std::optional<int> over_;            // the exit code that the agents have agreed upon
   std::optional<Deadline> finish_by_;  // for all hosts, then
@@ -164,6 +172,8 @@ void HostsAgent::turn() {
   if (finish_by_ && finish_by_->expired()) end_stragglers();
   if (push_at_ && push_at_->expired()) push_harder();
   if (alive_at_.expired()) look_after_connections();
+  inquiry_.tick(Deadline::Clock::now());
+  pass_on_inquiries();
   if (input_is_file_) pump_input();
   consoles_.watch_for_room();
   const bool full = consoles_.out().saturated() || consoles_.err().saturated();
@@ -174,6 +184,10 @@ Deadline HostsAgent::next_deadline() const {
   auto left = alive_at_.remaining();
   if (finish_by_) left = std::min(left, finish_by_->remaining());
   if (push_at_) left = std::min(left, push_at_->remaining());
+  if (inquiry_.next_deadline() != HangInquiry::Moment::max()) {
+    left =
+        std::min<std::chrono::nanoseconds>(left, inquiry_.next_deadline() - Deadline::Clock::now());
+  }
   if (!stopping_ && !all(&HostState::running)) left = std::min(left, start_by_.remaining());
   return Deadline::after(left);
 }
@@ -225,6 +239,8 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
       return on_culprit(index, decode_culprit(frame.payload));
     case FrameKind::kOver:
       return on_over(static_cast<unsigned char>(frame.payload.at(0)));
+    case FrameKind::kReport:
+      return on_report(index, frame.payload);
     case FrameKind::kInputTaken:
       input_in_flight_ -= std::min<std::size_t>(
           input_in_flight_, ByteReader(as_bytes(frame.payload)).get<std::uint32_t>());
@@ -260,6 +276,14 @@ void HostsAgent::on_ports(const JobPorts& ports) {
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
     if (!hosts_[i].lost) give_part(i);
   }
+  std::map<HangInquiry::Agent, std::string> names;
+  std::set<HangInquiry::Agent> agents;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    names.emplace(static_cast<int>(i), hosts_[i].link->route().name);
+    agents.insert(static_cast<int>(i));
+  }
+  stragglers_.begin(0, std::move(agents));
+  inquiry_.begin(0, std::move(names));
   watch_input();
 }
 
@@ -279,6 +303,32 @@ void HostsAgent::on_output(std::size_t index, int stream, const std::string& byt
   std::string text;
   lines->feed(bytes, text);
   console.write(text);
+}
+
+void HostsAgent::on_report(std::size_t index, const std::string& text) {
+  const Report report = decode_report(text);
+  const auto agent = static_cast<HangInquiry::Agent>(index);
+  if (stopping_) return;
+  if (const auto* where = std::get_if<Whereabouts>(&report)) {
+    inquiry_.take(agent, *where, Deadline::Clock::now());
+  }
+  if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(agent, *shares);
+  pass_on_inquiries();
+}
+
+// What concerns the whole job is said here, once.
+void HostsAgent::pass_on_inquiries() {
+  bool said = false;
+  for (auto& [to, order] : inquiry_.take_mail()) {
+    if (auto* hang = std::get_if<HangOrder>(&order)) {
+      if (!std::exchange(said, true)) consoles_.say(hang_text(*hang));
+      hang->sentence.clear();
+    }
+    hosts_[static_cast<std::size_t>(to)].link->send(FrameKind::kOrder, encode(order));
+  }
+  for (const auto& [to, order] : stragglers_.take_mail()) {
+    hosts_[static_cast<std::size_t>(to)].link->send(FrameKind::kOrder, encode(order));
+  }
 }
 
 // After a failure, what the other hosts' launchers have to say is its consequence.
@@ -303,6 +353,9 @@ void HostsAgent::on_culprit(std::size_t index, const Culprit& culprit) {
 
 void HostsAgent::on_end(std::size_t index) {
   HostState& host = hosts_[index];
+  inquiry_.lose(static_cast<int>(index));
+  stragglers_.lose(static_cast<int>(index));
+  pass_on_inquiries();
   for (int stream : {0, 1}) {
     std::string rest;
     if (host.lines[stream]) host.lines[stream]->finish(rest);

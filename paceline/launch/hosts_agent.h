@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "paceline/launch/host_link.h"
+#include "paceline/launch/hosts_entry.h"
 #include "paceline/launch/remote_job.h"
 #include "paceline/launch/supervisor.h"
 
@@ -27,6 +28,7 @@ struct HostsPlan {
     RemoteJob job;  // its ports: what the user chose, or 0
   };
   std::vector<Part> parts;    // in the order of hosts
+  HostsJob job;               // as it is listed here
   std::string version;        // that every host must have
   std::string program_hint;   // how to say where paceline is on the hosts
   bool prefix_lines = false;  // what ranks write comes as lines that name host and rank

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -25,6 +26,7 @@ namespace {
 constexpr std::size_t kLongestRequest = 255;
 constexpr std::size_t kMostAsking = 64;
 constexpr std::size_t kLongestAnswer = 64 << 20;
+constexpr std::chrono::seconds kLongestTaking{1};  // for a reader that does not read
 
 struct Address {
   sockaddr_un bytes{};
@@ -97,6 +99,14 @@ void JobSocket::read(int fd) {
 void JobSocket::close(int fd) {
   loop_.forget(fd);
   asking_.erase(fd);
+}
+
+void send_answer(const JobRequest& request, const std::string& text) {
+  try {
+    send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestTaking));
+  } catch (const Error&) {
+    // Whoever asked has gone.
+  }
 }
 
 std::string ask_job(const std::string& name, const std::string& request, Deadline deadline) {

@@ -7,7 +7,9 @@
 // A request is one line of at most 255 bytes, the answer whatever the launcher writes until it
 // closes the connection:
 //
-//   describe             the job as JSON: id, command, ranks with their pids, folders
+//   describe             the job as JSON: id, command, ranks with their pids, folders; of a
+//   launcher
+//                        of --hosts its hosts
 //   stacks               where every rank is, as text
 //   stop                 ends the job as SIGTERM to the launcher does
 //   crash THREAD SIGNAL  from a rank (telemetry/crash_reporter.h), which waits for the end
@@ -40,8 +42,9 @@ class JobSocket {
  public:
   using Handler = std::function<void(JobRequest)>;
 
-  // `num_threads` of all `num_ranks` local ranks together. A socket that cannot be made (the name
-  // is taken, sockets are forbidden) leaves name() empty: the job runs, and cannot be asked.
+  // `num_threads` of all `num_ranks` local ranks together; 0 and 0 for a launcher without any. A
+  // socket that cannot be made (the name is taken, sockets are forbidden) leaves name() empty: the
+  // job runs, and cannot be asked.
   JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler);
   JobSocket(const JobSocket&) = delete;
   JobSocket& operator=(const JobSocket&) = delete;
@@ -66,6 +69,9 @@ class JobSocket {
   Fd listener_;
   std::map<int, Asking> asking_;  // connections whose line is not complete
 };
+
+// Writes the whole answer; a reader that does not read gets a second.
+void send_answer(const JobRequest& request, const std::string& text);
 
 // Asks the job whose socket has this name and returns the whole answer. Error(kSystem) when the job
 // is gone or belongs to another user, Error(kTimeout) when no end of the answer comes.

@@ -11,6 +11,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "paceline/collectives/flight/explain.h"
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/host.h"
@@ -22,7 +23,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLongestAnswer = 1s;  // for a reader that does not read
 constexpr std::size_t kMostSurveys = 8;
 constexpr int kMostReaders = 4;
 
@@ -36,12 +36,6 @@ Fd make_timer(std::chrono::nanoseconds interval) {
   return timer;
 }
 
-// Whether the timer has really expired.
-bool take(const Fd& timer) {
-  std::uint64_t times = 0;
-  return ::read(timer.get(), &times, sizeof times) == sizeof times;
-}
-
 int all_threads(const LaunchPlan& plan) {
   int count = 0;
   for (const RankPlacement& rank : plan.placement.ranks) count += rank.num_threads;
@@ -50,14 +44,6 @@ int all_threads(const LaunchPlan& plan) {
 
 StackReader::Target crash_target(const JobRequest& request) {
   return {request.sender, {static_cast<pid_t>(std::atoi(request.words[1].c_str()))}, true};
-}
-
-void send_answer(const JobRequest& request, const std::string& text) {
-  try {
-    send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestAnswer));
-  } catch (const Error&) {
-    // Whoever asked has gone.
-  }
 }
 
 }  // namespace
@@ -76,9 +62,10 @@ JobWatch::JobWatch(EventLoop& loop, const LaunchPlan& plan, Folders folders, Act
     hang_timer_ = make_timer(hang_watch_->interval());
     loop_.watch(hang_timer_.get(), [this] { guarded([this] { look_for_hang(); }); });
   }
-  if (options.straggler_patience.count() > 0 && options.num_local_ranks > 1) {
-    straggler_watch_.emplace(options.straggler_patience, folders_.flights);
-    straggler_timer_ = make_timer(straggler_watch_->interval());
+  const bool several_ranks = options.num_local_ranks > 1 || options.several_nodes();
+  if (options.straggler_patience.count() > 0 && several_ranks) {
+    make_straggler_watch();
+    straggler_timer_ = make_timer(options.straggler_patience / StragglerWatch::kLooks);
     loop_.watch(straggler_timer_.get(), [this] { guarded([this] { look_for_straggler(); }); });
   }
 }
@@ -99,11 +86,21 @@ void JobWatch::begin_generation(const NodePlace& place) {
   ranks_.clear();
   crashes_.clear();
   ended_because_.clear();
+  ended_elsewhere_ = Deadline::after(0ns);
   hang_survey_.reset();
   // What an older generation left, and the time between the two, mean nothing for this one.
   const LaunchOptions& options = plan_.options;
   if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights);
-  if (straggler_watch_) straggler_watch_.emplace(options.straggler_patience, folders_.flights);
+  if (straggler_timer_) make_straggler_watch();
+}
+
+void JobWatch::make_straggler_watch() {
+  const LaunchOptions& options = plan_.options;
+  if (options.several_nodes()) {
+    straggler_report_.emplace(options.straggler_patience);
+  } else {
+    straggler_watch_.emplace(options.straggler_patience, folders_.flights);
+  }
 }
 
 void JobWatch::rank_started(int rank, pid_t pid) { ranks_[rank] = pid; }
@@ -265,6 +262,8 @@ std::string JobWatch::description() const {
   nlohmann::ordered_json json;
   const LaunchOptions& options = plan_.options;
   json["job"] = options.run_id;
+  json["id_is_shared"] = options.run_id_is_shared();
+  json["of_hosts"] = options.part.has_value();
   json["host"] = host_name();
   json["supervisor"] = supervisor_;
   json["launcher"] = getpid();
@@ -284,50 +283,6 @@ std::string JobWatch::description() const {
     json["ranks"].push_back(std::move(entry));
   }
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-void JobWatch::look_for_hang() {
-  if (!take(hang_timer_) || ranks_.empty()) return;
-  const auto hang = hang_watch_->look(running());
-  if (const auto seconds = hang_watch_->take_recovery()) {
-    actions_.say(fmt::format("paceline: the job goes on, after {:.1f} s\n", *seconds));
-  }
-  if (!hang) return;
-  hang_survey_ = std::make_unique<StackSurvey>(
-      loop_, targets(hang->flights, true), [this, hang = *hang](const RankStacks& stacks) {
-        actions_.say(fmt::format("paceline: no progress for {:.1f} s: {}\n{}", hang.seconds,
-                                 hang.sentence, stacks_text(stacks)));
-        tell(hang);
-        hang_survey_.reset();
-      });
-}
-
-void JobWatch::look_for_straggler() {
-  if (!take(straggler_timer_) || ranks_.empty()) return;
-  const auto said = straggler_watch_->look(ranks_);
-  if (said) actions_.say(fmt::format("paceline: {}\n", *said));
-}
-
-void JobWatch::tell(const Hang& hang) {
-  if (plan_.options.kill_hanging) return end_hanging(hang);
-  actions_.say(fmt::format(
-      "  nothing is ended; paceline stacks {} shows every thread, --hang-action kill would end the "
-      "job\n",
-      plan_.options.run_id));
-}
-
-// Those that keep the others waiting; all of them when nobody can be named.
-void JobWatch::end_hanging(const Hang& hang) {
-  std::vector<int> ranks;
-  for (const int rank : hang.ranks) {
-    if (ranks_.contains(rank)) ranks.push_back(rank);
-  }
-  if (ranks.empty()) ranks = running();
-  for (const int rank : ranks) {
-    ended_because_[rank] = fmt::format(
-        "ended by paceline after {:.1f} s without progress (--hang-action kill)", hang.seconds);
-  }
-  for (const int rank : ranks) actions_.kill(rank);
 }
 
 }  // namespace paceline::launch

@@ -19,6 +19,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "paceline/core/deadline.h"
+#include "paceline/launch/agent_messages.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/failure_cause.h"
 #include "paceline/launch/failure_report.h"
@@ -29,6 +31,7 @@
 #include "paceline/launch/memory_counters.h"
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/stack_survey.h"
+#include "paceline/launch/straggler_report.h"
 #include "paceline/launch/straggler_watch.h"
 #include "paceline/launch/worker_environment.h"
 
@@ -42,6 +45,7 @@ class JobWatch {
   struct Actions {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
+    std::function<void(const Report&)> report;
   };
 
   // `plan` and `loop` must outlive it.
@@ -52,12 +56,22 @@ class JobWatch {
 
   // What tells a rank whom to tell when it crashes.
   void add_variables(Environment& environment) const;
+  // Reports where this node's ranks are.
+  void look(const LookOrder& order);
+  // The job hangs: says so, with the stacks of this node's ranks when one of them is named or
+  // waits, and ends those that are named where that is asked (--hang-action).
+  void show(const HangOrder& hang);
+  // One of this node's ranks keeps the others waiting.
+  void show(const StragglerOrder& straggler);
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
 
-  // The stack of this rank, which crashed, is being read: explain() would come too early.
-  bool is_reading(int rank) const { return crashes_.contains(rank) && !crashes_.at(rank).known; }
+  // It is too early to report this rank as the first that failed: it crashed, and its stack is
+  // being read; or ranks of another host are being ended for a hang, which makes this one fail.
+  bool holds_back(int rank) const {
+    return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
+  }
   // Adds cause and stack to what is said of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
@@ -79,9 +93,17 @@ class JobWatch {
   void send_stacks(JobRequest request);
   std::string description() const;
   void look_for_hang();
+  void make_straggler_watch();
   void look_for_straggler();
-  void tell(const Hang& hang);
-  void end_hanging(const Hang& hang);
+  void report_shares();
+  void report_whereabouts(int round) const;
+  // Those of this node's ranks, also the ended ones. Error(kSystem) or Error(kInvalid) when there
+  // are no records.
+  std::vector<Flight> own_flights() const;
+  bool is_own(int rank) const;
+  void tell(const HangOrder& hang);
+  void end_hanging(const HangOrder& hang);
+  std::string advice() const;
   // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
   // an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
@@ -101,10 +123,12 @@ class JobWatch {
   std::map<int, pid_t> ranks_;  // those that run
   std::map<int, Crash> crashes_;
   std::map<int, std::string> ended_because_;  // the ranks that end_hanging() ended
+  Deadline ended_elsewhere_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;
   std::unique_ptr<StackSurvey> hang_survey_;
-  std::optional<StragglerWatch> straggler_watch_;
+  std::optional<StragglerWatch> straggler_watch_;    // of a job on one node
+  std::optional<StragglerReport> straggler_report_;  // of several
   Fd straggler_timer_;
   std::map<int, std::unique_ptr<StackSurvey>> asked_surveys_;
   int num_asked_ = 0;

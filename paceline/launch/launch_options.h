@@ -94,6 +94,9 @@ struct LaunchOptions {
     if (!prefix_lines) return "";
     return "[" + (part ? part->host + ":" : "") + std::to_string(rank) + "] ";
   }
+  // Several jobs may go by it: agents that are started apart need the same, and it is torchrun's
+  // unless the user gave another.
+  bool run_id_is_shared() const { return several_nodes() && run_id == "none"; }
   // In the first generation of a job whose nodes are all alike.
   NodePlace place() const {
     return {.max_restarts = restarts.max_restarts,

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,17 @@ Fd make_signal_fd() {
   return fd;
 }
 
+// Words and reports one way, orders the other; the first end never waits.
+std::array<Fd, 2> make_notice_sockets() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw system_error("making the sockets to this host's part of the job");
+  }
+  std::array<Fd, 2> sockets = {Fd(ends[0]), Fd(ends[1])};
+  fcntl(sockets[0].get(), F_SETFL, O_NONBLOCK);
+  return sockets;
+}
+
 class RemoteEnd {
  public:
   RemoteEnd(const RunPart& run, FrameStreams streams)
@@ -83,6 +95,7 @@ class RemoteEnd {
   void hold_ports(JobPorts& ports);
   [[noreturn]] void be_part(const RemoteJob& job, std::array<Fd, 4> ends);
   void pass_input_on();
+  void pass_on(const Frame& order) const;
   void send_signal(int signal) const;
   void send(FrameKind kind, std::string_view payload = {}) {
     console_.write(encode_frame(kind, payload));
@@ -162,9 +175,18 @@ void RemoteEnd::on_frame(const Frame& frame) {
     case FrameKind::kInputEnd:
       input_ends_ = true;
       return pass_input_on();
+    case FrameKind::kOrder:
+      return pass_on(frame);
     default:
       return;  // kAlive
   }
+}
+
+// They are small and few: one that finds no room has an agent that does not run, and is dropped.
+void RemoteEnd::pass_on(const Frame& order) const {
+  if (!notices_) return;
+  const std::string bytes = encode_frame(order.kind, order.payload);
+  ::send(notices_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 // Without a child a signal that ends leaves nothing to end but this process.
@@ -195,11 +217,12 @@ void RemoteEnd::hold_ports(JobPorts& ports) {
 
 void RemoteEnd::start(RemoteJob job) {
   hold_ports(job.ports);
-  Pipe out = make_output_pipe(), err = make_output_pipe(), notices = make_output_pipe();
+  Pipe out = make_output_pipe(), err = make_output_pipe();
+  auto notices = make_notice_sockets();
   int in[2];
   if (pipe2(in, O_CLOEXEC) != 0) throw system_error("making a pipe for rank 0's input");
   std::array<Fd, 4> ends = {Fd(in[0]), std::move(out.write_end), std::move(err.write_end),
-                            std::move(notices.write_end)};
+                            std::move(notices[1])};
   input_ = Fd(in[1]);
   fcntl(input_.get(), F_SETFL, O_NONBLOCK);
   const pid_t parent = getpid();
@@ -214,7 +237,7 @@ void RemoteEnd::start(RemoteJob job) {
   pidfd_ = open_pidfd(child_);
   pipes_[0] = std::move(out.read_end);
   pipes_[1] = std::move(err.read_end);
-  notices_ = std::move(notices.read_end);
+  notices_ = std::move(notices[0]);
   loop_.watch(pidfd_.get(), [this] { on_end(); });
   for (int stream : {0, 1})
     loop_.watch(pipes_[stream].get(), [this, stream] { on_output(stream); });

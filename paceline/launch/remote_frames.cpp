@@ -9,7 +9,7 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::string_view kKinds = "HAJSIEP12WCOTX";
+constexpr std::string_view kKinds = "HAJSIELP12WCORTX";
 constexpr std::size_t kHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;

@@ -22,6 +22,7 @@ enum class FrameKind : char {
   kSignal = 'S',  // one byte: a signal for the ranks
   kInput = 'I',   // bytes for rank 0's stdin
   kInputEnd = 'E',
+  kOrder = 'L',  // an Order (agent_messages.h), for agents that do not meet
   // From the host.
   kPorts = 'P',       // the ports that host 0 holds for the job, as a JobPorts
   kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
@@ -29,6 +30,7 @@ enum class FrameKind : char {
   kSay = 'W',         // the launcher's own words
   kCulprit = 'C',     // a rank failed: a Culprit
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
+  kReport = 'R',      // a Report, likewise
   kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
   kExit = 'X',        // one byte: the exit code; the last frame
 };

@@ -27,7 +27,7 @@ bool parse_name(const std::string& name, RunningJob& job) {
   const int fields = std::sscanf(name.c_str(), "@paceline-job/%d/%dx%d%n", &job.launcher,
                                  &job.num_ranks, &job.num_threads, &length);
   return fields == 3 && static_cast<std::size_t>(length) == name.size() && job.launcher > 0 &&
-         job.num_ranks > 0 && job.num_threads > 0;
+         job.num_ranks >= 0 && job.num_threads >= 0;
 }
 
 std::vector<pid_t> children_of(pid_t pid) {
@@ -88,6 +88,7 @@ std::vector<RunningJob> find_running_jobs() {
   for (const std::string& name : find_marks()) {
     RunningJob job;
     if (!parse_name("@" + name, job) || job.launcher == getpid()) continue;
+    if (job.num_ranks == 0) continue;  // its children connect to other hosts
     std::set<int> cpus;
     for (const pid_t rank : children_of(job.launcher)) add_cpus_of(rank, cpus);
     if (cpus.empty()) continue;

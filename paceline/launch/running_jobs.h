@@ -28,9 +28,9 @@ struct RunningJob {
 // The mark's name without the zero that begins it: "paceline-job/711/2x4".
 std::string mark_name(pid_t launcher, int num_ranks, int num_threads);
 
-// Marks the calling process as the launcher of such ranks, until the descriptor is closed: a
-// listening, non-blocking stream socket (job_socket.h). Not valid when the name is taken or sockets
-// are forbidden.
+// Marks the calling process as the launcher of such ranks (none: they run on other hosts), until
+// the descriptor is closed: a listening, non-blocking stream socket (job_socket.h). Not valid when
+// the name is taken or sockets are forbidden.
 Fd mark_running_job(int num_ranks, int num_threads);
 
 // The names of all marks on this machine, this process's own included, in the order of pids.

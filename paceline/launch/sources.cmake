@@ -10,6 +10,7 @@ set(SOURCES
   coordinator_host.cpp
   coordinator_link.cpp
   coordinator_search.cpp
+  coordinator_spares.cpp
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
@@ -18,19 +19,24 @@ set(SOURCES
   event_loop.cpp
   failure_cause.cpp
   failure_report.cpp
+  flight_digest.cpp
   generation.cpp
+  hang_inquiry.cpp
   hang_watch.cpp
   host_address.cpp
   host_link.cpp
   host_list.cpp
   hosts_agent.cpp
+  hosts_entry.cpp
   job_flights.cpp
   job_memory.cpp
   job_services.cpp
   job_socket.cpp
   job_timeline.cpp
   job_watch.cpp
+  job_watch_standstill.cpp
   kernel_log.cpp
+  launcher_channel.cpp
   line_formatter.cpp
   log_directory.cpp
   machine_map.cpp
@@ -58,6 +64,8 @@ set(SOURCES
   spawn_group.cpp
   stack_reader.cpp
   stack_survey.cpp
+  straggler_inquiry.cpp
+  straggler_report.cpp
   straggler_watch.cpp
   stdin_relay.cpp
   supervisor.cpp

@@ -28,26 +28,6 @@ std::optional<double> number_of(const std::string& path, const std::string& key)
   return {};
 }
 
-void keep_since(Flight& flight, double seconds) {
-  const auto span = static_cast<std::uint64_t>(seconds / kNanoseconds);
-  const std::uint64_t begin = flight.now > span ? flight.now - span : 0;
-  std::erase_if(flight.operations, [&](const FlightOperation& operation) {
-    return operation.entered < begin || operation.state != FlightState::kDone;
-  });
-}
-
-// The ring may hold less than the whole span.
-double share_inside(const Flight& flight) {
-  std::uint64_t inside = 0;
-  for (const FlightOperation& operation : flight.operations) {
-    inside += operation.ended - operation.started;
-  }
-  const auto span = flight.operations.empty()
-                        ? 0
-                        : flight.operations.back().ended - flight.operations.front().entered;
-  return span == 0 ? 0 : static_cast<double>(inside) / static_cast<double>(span);
-}
-
 // Of the largest group: the world, or the part of it that works.
 std::optional<flight::Straggler> find_in(const std::vector<Flight>& flights) {
   const auto groups = flight::find_positions(flights);
@@ -58,6 +38,25 @@ std::optional<flight::Straggler> find_in(const std::vector<Flight>& flights) {
 }
 
 }  // namespace
+
+void keep_since(Flight& flight, double seconds) {
+  const auto span = static_cast<std::uint64_t>(seconds / kNanoseconds);
+  const std::uint64_t begin = flight.now > span ? flight.now - span : 0;
+  std::erase_if(flight.operations, [&](const FlightOperation& operation) {
+    return operation.entered < begin || operation.state != FlightState::kDone;
+  });
+}
+
+double share_inside(const Flight& flight) {
+  std::uint64_t inside = 0;
+  for (const FlightOperation& operation : flight.operations) {
+    inside += operation.ended - operation.started;
+  }
+  const auto span = flight.operations.empty()
+                        ? 0
+                        : flight.operations.back().ended - flight.operations.front().entered;
+  return span == 0 ? 0 : static_cast<double>(inside) / static_cast<double>(span);
+}
 
 std::string straggler_cause(const RankActivity& activity) {
   const double span = std::max(activity.span, 1e-9);

@@ -6,7 +6,8 @@
 //
 // Everything is read from outside: the flight records say who comes last and how long it is waited
 // for (collectives/flight/straggler.h: at least half of all waiting and a tenth of the time),
-// /proc says what each rank did meanwhile. Ranks of this machine only.
+// /proc says what each rank did meanwhile. Ranks of this machine only; those of several hosts:
+// straggler_inquiry.h.
 //
 // Thread safety: none.
 
@@ -44,21 +45,25 @@ ActivityCounters activity_of(pid_t pid);
 // Of cpu.stat, v2 (throttled_usec) or v1 (throttled_time).
 double throttled_seconds(const std::string& cgroups, const std::string& membership);
 
+// Leaves what the rank finished in the last seconds.
+void keep_since(Flight& flight, double seconds);
+// Of the time from the first operation to the last, which may be less than that: the ring ends.
+double share_inside(const Flight& flight);
+
 class StragglerWatch {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr int kLooks = 3;  // in the patience
 
   // A rank is said to be one after `patience`. `directory` has the records.
   StragglerWatch(std::chrono::nanoseconds patience, std::string directory);
 
-  // How often to look.
-  std::chrono::nanoseconds interval() const { return patience_ / kLooks; }
-  // "rank 1 keeps the others waiting: ...", once for each time a rank becomes one.
+  // Call every kLooks-th part of the patience. "rank 1 keeps the others waiting: ...", once for
+  // each time a rank becomes one.
   std::optional<std::string> look(const std::map<int, pid_t>& ranks,
                                   Clock::time_point now = Clock::now());
 
  private:
-  static constexpr int kLooks = 3;
   void forget();
 
   const std::chrono::nanoseconds patience_;

@@ -31,7 +31,9 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
                                  Stopped{5, 1234ms, {}, kOffer},
                                  Stopped{5, 1234ms, 7, kOffer},
                                  Leaving{15},
-                                 GivingUp{3000ms}};
+                                 GivingUp{3000ms},
+                                 Whereabouts{3, 7, 1.5, "[\"digest\"]"},
+                                 Shares{2, {{0, 0.5, 30}, {7, 0.25, 4}}}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
   reports.emplace_back(with_rank);
@@ -49,7 +51,8 @@ TEST(AgentMessages, orders_arrive_as_they_were_sent) {
   const StartOrder start{{3, 5, 1, 2, 4, 8}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
   for (const Order& order :
        std::vector<Order>{start, StopOrder{"reason", true}, WaitOrder{"why"},
-                          EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true}}) {
+                          EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true}, LookOrder{7},
+                          HangOrder{2, 30.5, "who", {1, 3}, 0}, StragglerOrder{1, 3, 0.25, 0.5}}) {
     EXPECT_EQ(decode_order(encode(order)), order);
   }
 }

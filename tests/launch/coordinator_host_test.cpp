@@ -108,7 +108,7 @@ TEST_F(CoordinatorHosts,
   const std::string said = GetCapturedStderr();
   EXPECT_EQ(num_hung_up(), 200 - 512 / 4);
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  EXPECT_THAT(said, HasSubstr("the job's coordinator refused 127.0.0.1:"));
+  EXPECT_THAT(said, HasSubstr("the job's coordinator refused a connection: 127.0.0.1:"));
   expect_an_agent_gets_in();
 }
 

@@ -63,6 +63,37 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_stays_unknown_is_named_at_the_
                                      "'no-such-host.invalid' does not resolve"));
 }
 
+TEST_F(RunNodesFaults, two_nodes_with_the_first_node_rank_are_told_so) {
+  const auto first = start_with("", "2", "true", {"--node-rank", "0"});
+  std::this_thread::sleep_for(500ms);
+  const auto second = start_with("", "2", "true", {"--node-rank", "0"});
+  const Outcome outcome = second->wait();
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("this node (--node-rank 0) is where the job's nodes meet, but "
+                                     "something listens at 127.0.0.1:"));
+  EXPECT_THAT(outcome.err, HasSubstr("Give every node a --node-rank of its own"));
+  first->send(SIGTERM);
+  first->wait();
+}
+
+TEST_F(RunNodesFaults, another_secret_is_told_to_both_sides) {
+  const auto first = start_first("2", "true");
+  const std::string other = directory_.file("other");
+  std::ofstream(other) << "ffffffffffffffffffffffffffffffff\n";
+  chmod(other.c_str(), 0600);
+  PacelineProcess stranger({"run", "--nnodes", "2", "--rdzv-conf", "is_host=false",
+                            "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_.port), "true"},
+                           {{"PACELINE_SECRET_FILE", other}});
+  const Outcome outcome = stranger.wait();
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("secret"));
+  first->send(SIGTERM);
+  EXPECT_THAT(
+      first->wait().err,
+      HasSubstr("hung up before it proved that it belongs to the job: an agent with another "
+                "secret (PACELINE_SECRET_FILE"));
+}
+
 // Says that it is of another version.
 TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
   const auto first = start_first("2", "true");

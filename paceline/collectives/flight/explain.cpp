@@ -293,8 +293,9 @@ class Analysis {
     return "";
   }
 
+  // Nobody is named: those who wait are not the reason.
   Explanation undecided(const Stand& stand) const {
-    return at(Verdict::kUndecided, stand, numbers_of(stand.inside),
+    return at(Verdict::kUndecided, stand, {},
               fmt::format("{} did not end; {} of its {} ranks {} no records here (another machine, "
                           "or it left in order); {}",
                           full_text(*stand.operation, stand.group), stand.without_records,

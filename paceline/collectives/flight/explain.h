@@ -40,7 +40,7 @@ std::string_view name_of(Verdict verdict);
 struct Explanation {
   Verdict verdict = Verdict::kNothing;
   std::string sentence;
-  std::vector<int> ranks;      // of whom it is said
+  std::vector<int> ranks;      // of whom it is said; empty when that is not known
   std::string group;           // where the job stands; empty when nowhere
   std::uint32_t sequence = 0;  // likewise
   double waited_seconds = 0;   // the longest wait there, as far as it is known
