@@ -61,7 +61,6 @@ class Coordinator {
  public:
   using Agent = int;  // a number that the owner of the connections gave to one
   using Moment = Deadline::Clock::time_point;
-  using Mail = HangInquiry::Mail;
 
   // Gathers from `now` on.
   Coordinator(CoordinatorSettings settings, Moment now);

@@ -66,7 +66,7 @@ void HangInquiry::begin(int generation, std::map<Agent, std::string> agents) {
   hosts_ = std::move(agents);
   round_is_open_ = decided_ = false;
   said_of_.clear();
-  mail_.clear();
+  outbox_.clear();
 }
 
 void HangInquiry::take(Agent from, const Whereabouts& report, Moment now) {
@@ -92,7 +92,7 @@ void HangInquiry::open(Agent from, double limit, Moment now) {
   until_ = now + kTimeToAnswer;
   answers_.clear();
   for (const auto& [agent, host] : hosts_) {
-    if (agent != from) send(agent, LookOrder{round_});
+    if (agent != from) outbox_.send(agent, LookOrder{round_});
   }
 }
 
@@ -133,7 +133,7 @@ void HangInquiry::judge() {
   order.sentence = found.sentence + silent_hosts();
   if (names) order.ranks = found.ranks;
   order.witness = longest_waiting(flights, order.ranks);
-  for (const auto& [agent, host] : hosts_) send(agent, order);
+  for (const auto& [agent, host] : hosts_) outbox_.send(agent, order);
 }
 
 // Something was said, and nobody that answered has moved since.

@@ -20,11 +20,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "paceline/core/deadline.h"
 #include "paceline/launch/agent_messages.h"
+#include "paceline/launch/outbox.h"
 #include "paceline/telemetry/flight_file.h"
 
 namespace paceline::launch {
@@ -36,10 +36,6 @@ class HangInquiry {
  public:
   using Agent = int;
   using Moment = Deadline::Clock::time_point;
-  struct Mail {
-    Agent to = -1;
-    Order order;
-  };
 
   // The agents of a generation that begins, by the names of their hosts. Forgets all others.
   void begin(int generation, std::map<Agent, std::string> agents);
@@ -50,7 +46,7 @@ class HangInquiry {
   void tick(Moment now);
   Moment next_deadline() const { return round_is_open_ ? until_ : Moment::max(); }
   // Orders since the last call.
-  std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
+  std::vector<Mail> take_mail() { return outbox_.take(); }
 
  private:
   struct Answer {
@@ -63,17 +59,10 @@ class HangInquiry {
   void judge();
   bool is_said_of(const std::map<Agent, std::uint64_t>& begun) const;
   std::string silent_hosts() const;
-  // In place: GCC 12 takes the move of a whole Order for one of uninitialised bytes.
-  template <class One>
-  void send(Agent to, One order) {
-    Mail& mail = mail_.emplace_back();
-    mail.to = to;
-    mail.order.emplace<One>(std::move(order));
-  }
 
   int generation_ = 0;
   std::map<Agent, std::string> hosts_;
-  std::vector<Mail> mail_;
+  Outbox outbox_;
   bool round_is_open_ = false;
   int round_ = 0;
   double limit_ = 0;  // seconds

@@ -1,6 +1,7 @@
 #include "paceline/launch/straggler_inquiry.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace paceline::launch {
 namespace {
@@ -21,7 +22,7 @@ void StragglerInquiry::begin(int generation, std::set<Agent> agents) {
   generation_ = generation;
   agents_ = std::move(agents);
   reports_.clear();
-  mail_.clear();
+  outbox_.clear();
   rank_ = -1;
   times_ = 0;
 }
@@ -56,7 +57,7 @@ void StragglerInquiry::judge() {
   times_ = found && lowest.rank == rank_ ? times_ + 1 : 1;
   rank_ = found ? lowest.rank : -1;
   if (!found || times_ != kTimes) return;
-  send(lowest.agent, StragglerOrder{generation_, lowest.rank, lowest.inside, next.inside});
+  outbox_.send(lowest.agent, StragglerOrder{generation_, lowest.rank, lowest.inside, next.inside});
 }
 
 }  // namespace paceline::launch

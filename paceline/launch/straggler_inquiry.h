@@ -12,43 +12,34 @@
 
 #include <map>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "paceline/launch/agent_messages.h"
-#include "paceline/launch/hang_inquiry.h"
+#include "paceline/launch/outbox.h"
 
 namespace paceline::launch {
 
 class StragglerInquiry {
  public:
-  using Agent = HangInquiry::Agent;
-  using Mail = HangInquiry::Mail;
+  using Agent = int;
 
   // The agents of a generation that begins. Forgets all others.
   void begin(int generation, std::set<Agent> agents);
   void take(Agent from, const Shares& report);
   void lose(Agent agent);
   // Orders since the last call, each to the agent of the rank that it names.
-  std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
+  std::vector<Mail> take_mail() { return outbox_.take(); }
 
  private:
   static constexpr int kTimes = 4;
   void judge();
-  // In place: GCC 12 takes the move of a whole Order for one of uninitialised bytes.
-  template <class One>
-  void send(Agent to, One order) {
-    Mail& mail = mail_.emplace_back();
-    mail.to = to;
-    mail.order.emplace<One>(std::move(order));
-  }
 
   int generation_ = 0;
   std::set<Agent> agents_;
   std::map<Agent, Shares> reports_;  // since the last judgement
   int rank_ = -1;                    // who was the straggler then; -1: nobody
   int times_ = 0;                    // how often in a row
-  std::vector<Mail> mail_;
+  Outbox outbox_;
 };
 
 }  // namespace paceline::launch
