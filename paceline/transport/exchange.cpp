@@ -107,7 +107,8 @@ void Exchange::clear() {
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
                          Deadline deadline, const std::function<void()>& on_slow) {
   constexpr auto kSlice = 10ms;
-  for (auto& lane : lanes_) lane.is_quiet = false;
+  // What came early for the last caller may contradict this one.
+  for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
   while (!done() && !deadline.expired()) {
     if (pump(check)) continue;
     wait_for_peers(kSlice);
@@ -211,7 +212,8 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
   const ssize_t got =
       mesh_.wire().peek(peer, Channel::kData, std::as_writable_bytes(std::span(&magic, 1)));
   if (got == static_cast<ssize_t>(sizeof magic) && magic == MessageHeader::kMagic) return true;
-  lane.is_quiet = got >= 0 || !would_block(errno);
+  const bool is_cut = got > 0 && got < static_cast<ssize_t>(sizeof magic);
+  lane.is_quiet = !is_cut && (got >= 0 || !would_block(errno));
   return false;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/collectives/transport_setting.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -35,16 +36,7 @@ std::vector<T> views_of(List& list) {
   return views;
 }
 
-struct Setting {
-  TransportKind transport;
-  int world;
-};
-
-std::string name_of(const Setting& setting) {
-  return std::string(name_of(setting.transport)) + "_" + std::to_string(setting.world);
-}
-
-class CoalescedTest : public testing::TestWithParam<Setting> {
+class CoalescedTest : public testing::TestWithParam<TransportSetting> {
  protected:
   void run(const harness::RankBody& body) {
     run_ranks_ok(GetParam().world, body, {.transport = GetParam().transport});
@@ -139,14 +131,16 @@ TEST_P(CoalescedTest, no_buffers_are_a_barrier) {
   run([&](ProcessGroup& group) { group.all_reduce_coalesced({}); });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, CoalescedTest,
-    testing::Values(Setting{TransportKind::kAuto, 1}, Setting{TransportKind::kLoopback, 2},
-                    Setting{TransportKind::kLoopback, 3}, Setting{TransportKind::kShm, 2},
-                    Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, CoalescedTest,
+                         testing::Values(TransportSetting{TransportKind::kAuto, 1},
+                                         TransportSetting{TransportKind::kLoopback, 2},
+                                         TransportSetting{TransportKind::kLoopback, 3},
+                                         TransportSetting{TransportKind::kShm, 2},
+                                         TransportSetting{TransportKind::kTcp, 2},
+                                         TransportSetting{TransportKind::kTcp, 3}),
+                         [](const auto& info) { return name_of(info.param); });
 
-class CoalescedMismatch : public testing::TestWithParam<Setting> {
+class CoalescedMismatch : public testing::TestWithParam<TransportSetting> {
  protected:
   // The last rank is the odd one.
   void expect_error_everywhere(const harness::RankBody& odd, const harness::RankBody& even) {
@@ -231,14 +225,8 @@ TEST_P(CoalescedMismatch, one_buffer_is_not_a_plain_call) {
       [](ProcessGroup& group) { kCoalesced[0](group, {30}); });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, CoalescedMismatch,
-    testing::Values(Setting{TransportKind::kLoopback, 2}, Setting{TransportKind::kLoopback, 3},
-                    Setting{TransportKind::kLoopback, 4}, Setting{TransportKind::kShm, 2},
-                    Setting{TransportKind::kShm, 3}, Setting{TransportKind::kShm, 4},
-                    Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3},
-                    Setting{TransportKind::kTcp, 4}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, CoalescedMismatch, testing::ValuesIn(mismatch_settings()),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(CoalescedArguments, are_checked_before_anything_is_sent) {
   run_ranks_ok(2, [](ProcessGroup& group) {

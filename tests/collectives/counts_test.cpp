@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/collectives/transport_setting.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -17,15 +18,6 @@ using harness::run_ranks;
 using harness::run_ranks_ok;
 using namespace std::chrono_literals;
 using Counts = std::vector<std::size_t>;
-
-struct Setting {
-  TransportKind transport;
-  int world;
-};
-
-std::string name_of(const Setting& setting) {
-  return std::string(name_of(setting.transport)) + "_" + std::to_string(setting.world);
-}
 
 float value_at(int rank, std::size_t index) {
   return static_cast<float>((index * 7 + static_cast<std::size_t>(rank) * 13) % 5);
@@ -50,7 +42,7 @@ Counts counts_for(int world, std::size_t scale, std::size_t shift = 0) {
 
 const std::vector<std::size_t> kScales = {0, 1, 17, 1000, 30'011, 150'001};
 
-class CountsTest : public testing::TestWithParam<Setting> {
+class CountsTest : public testing::TestWithParam<TransportSetting> {
  protected:
   void run(const harness::RankBody& body) {
     run_ranks_ok(GetParam().world, body, {.transport = GetParam().transport});
@@ -136,14 +128,17 @@ TEST_P(CountsTest, all_to_all_v_gives_each_pair_its_count) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, CountsTest,
-    testing::Values(Setting{TransportKind::kAuto, 1}, Setting{TransportKind::kLoopback, 2},
-                    Setting{TransportKind::kLoopback, 3}, Setting{TransportKind::kLoopback, 5},
-                    Setting{TransportKind::kShm, 2}, Setting{TransportKind::kShm, 3},
-                    Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3},
-                    Setting{TransportKind::kTcp, 5}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, CountsTest,
+                         testing::Values(TransportSetting{TransportKind::kAuto, 1},
+                                         TransportSetting{TransportKind::kLoopback, 2},
+                                         TransportSetting{TransportKind::kLoopback, 3},
+                                         TransportSetting{TransportKind::kLoopback, 5},
+                                         TransportSetting{TransportKind::kShm, 2},
+                                         TransportSetting{TransportKind::kShm, 3},
+                                         TransportSetting{TransportKind::kTcp, 2},
+                                         TransportSetting{TransportKind::kTcp, 3},
+                                         TransportSetting{TransportKind::kTcp, 5}),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(CountsBits, reduce_scatter_v_adds_up_in_the_order_of_all_reduce) {
   for (const auto transport : {TransportKind::kLoopback, TransportKind::kTcp}) {
@@ -169,7 +164,7 @@ TEST(CountsBits, reduce_scatter_v_adds_up_in_the_order_of_all_reduce) {
   }
 }
 
-class CountsMismatch : public testing::TestWithParam<Setting> {
+class CountsMismatch : public testing::TestWithParam<TransportSetting> {
  protected:
   std::vector<harness::RankResult> run(const harness::RankBody& body) {
     return run_ranks(GetParam().world, body,
@@ -245,14 +240,8 @@ TEST_P(CountsMismatch, an_unexpected_count_of_one_pair_is_named_on_every_rank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, CountsMismatch,
-    testing::Values(Setting{TransportKind::kLoopback, 2}, Setting{TransportKind::kLoopback, 3},
-                    Setting{TransportKind::kLoopback, 4}, Setting{TransportKind::kShm, 2},
-                    Setting{TransportKind::kShm, 3}, Setting{TransportKind::kShm, 4},
-                    Setting{TransportKind::kTcp, 2}, Setting{TransportKind::kTcp, 3},
-                    Setting{TransportKind::kTcp, 4}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, CountsMismatch, testing::ValuesIn(mismatch_settings()),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(CountsArguments, are_checked_before_anything_is_sent) {
   run_ranks_ok(2, [](ProcessGroup& group) {

@@ -4,6 +4,7 @@
 
 #include "paceline/collectives/backend_list.h"
 
+#include "tests/collectives/odd_rank.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -79,16 +80,7 @@ TEST(Encryption, a_rank_that_does_not_encrypt_is_named_on_every_rank) {
     options.transport = TransportKind::kTcp;
     options.group_timeout = 20s;
     options.adjust = [&](int rank, GroupOptions& group) { group.encrypt = rank != odd; };
-    const auto begin = std::chrono::steady_clock::now();
-    const auto results = run_ranks(
-        3, [](ProcessGroup&) { ADD_FAILURE() << "a group formed"; }, options);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
-    for (const auto& result : results) {
-      ASSERT_TRUE(result.error);
-      EXPECT_NE(std::string(result.error->what()).find("--encrypt"), std::string::npos)
-          << result.error->what();
-    }
-    EXPECT_EQ(results[static_cast<std::size_t>(odd)].error->code(), ErrorCode::kInvalid);
+    expect_odd_rank_named(odd, "--encrypt", options);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "paceline/collectives/init.h"
 
+#include "tests/collectives/odd_rank.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -144,16 +145,7 @@ TEST(Streams, a_rank_with_another_number_is_named_on_every_rank) {
     options.adjust = [&](int rank, GroupOptions& group) {
       group.tcp_streams = rank == odd ? 2 : 3;
     };
-    const auto begin = std::chrono::steady_clock::now();
-    const auto results = run_ranks(
-        3, [](ProcessGroup&) { ADD_FAILURE() << "a group formed"; }, options);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
-    for (const auto& result : results) {
-      ASSERT_TRUE(result.error);
-      EXPECT_NE(std::string(result.error->what()).find("PACELINE_TCP_STREAMS"), std::string::npos)
-          << result.error->what();
-    }
-    EXPECT_EQ(results[static_cast<std::size_t>(odd)].error->code(), ErrorCode::kInvalid);
+    expect_odd_rank_named(odd, "PACELINE_TCP_STREAMS", options);
   }
 }
 

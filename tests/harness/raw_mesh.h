@@ -3,14 +3,19 @@
 // A mesh of two whose other rank is the test itself, holding the bare ends of the sockets: for
 // sending what no well-behaved rank would.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <sys/socket.h>
 
+#include "paceline/core/deadline.h"
+#include "paceline/core/error.h"
 #include "paceline/core/fd.h"
+#include "paceline/transport/exchange.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline::harness {
@@ -46,6 +51,26 @@ inline RawMesh make_raw_mesh(int streams = 1) {
   for (auto& peer : peers) peer.host_name = "box";
   raw.mesh = std::make_unique<Mesh>("world", 0, std::move(peers), std::move(wire));
   return raw;
+}
+
+inline MessageHeader header_of(std::uint64_t bytes) {
+  MessageHeader header;
+  header.payload_bytes = bytes;
+  return header;
+}
+
+// No header is checked.
+inline constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
+
+// How it ended: nothing when all that was posted is done.
+inline std::optional<Error> run_until_idle(Exchange& exchange, Deadline::Clock::duration limit) {
+  try {
+    exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(limit), [] {});
+  } catch (const Error& error) {
+    return error;
+  }
+  if (!exchange.idle()) return Error(ErrorCode::kTimeout, "not idle");
+  return {};
 }
 
 }  // namespace paceline::harness

@@ -11,30 +11,19 @@
 namespace paceline {
 namespace {
 
+using harness::header_of;
+using harness::kNothing;
 using harness::make_raw_mesh;
 using harness::RawMesh;
+using harness::run_until_idle;
 using namespace std::chrono_literals;
-
-constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
-
-MessageHeader header_of(std::uint64_t bytes) {
-  MessageHeader header;
-  header.payload_bytes = bytes;
-  return header;
-}
 
 // Waits for one message of four bytes and says how that ended.
 std::optional<Error> receive_four(RawMesh& raw, std::chrono::milliseconds limit = 5s) {
   Exchange exchange(*raw.mesh);
   std::array<std::byte, 4> into{};
   exchange.post_receive(1, into);
-  try {
-    exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(limit), [] {});
-  } catch (const Error& error) {
-    return error;
-  }
-  if (!exchange.idle()) return Error(ErrorCode::kTimeout, "not idle");
-  return {};
+  return run_until_idle(exchange, limit);
 }
 
 TEST(Exchange, a_message_arrives_whole_in_any_pieces) {
@@ -109,6 +98,44 @@ TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
   const auto begin = std::chrono::steady_clock::now();
   exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(50ms), [] {});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+}
+
+// It comes while the one before it is waited for, and says nothing that the check minds; the next
+// caller's would.
+TEST(Exchange, a_message_that_nobody_expects_is_shown_to_every_caller) {
+  auto raw = make_raw_mesh();
+  Exchange exchange(*raw.mesh);
+  const auto header = header_of(4);
+  raw.send(Channel::kData, &header, sizeof header);
+  for (int caller = 0; caller < 3; ++caller) {
+    int shown = 0;
+    exchange.run_until([&] { return shown > 0; },
+                       [&](int peer, const MessageHeader& it, bool expected) {
+                         EXPECT_EQ(peer, 1);
+                         EXPECT_EQ(it.payload_bytes, 4u);
+                         EXPECT_FALSE(expected);
+                         ++shown;
+                       },
+                       Deadline::after(1s), [] {});
+    EXPECT_EQ(shown, 1) << caller;
+  }
+}
+
+TEST(Exchange, an_unexpected_message_whose_first_bytes_come_alone_is_shown) {
+  auto raw = make_raw_mesh();
+  Exchange exchange(*raw.mesh);
+  const auto header = header_of(4);
+  const char* bytes = reinterpret_cast<const char*>(&header);
+  std::jthread sender([&] {
+    raw.send(Channel::kData, bytes, 3);
+    std::this_thread::sleep_for(50ms);
+    raw.send(Channel::kData, bytes + 3, sizeof header - 3);
+  });
+  bool is_shown = false;
+  exchange.run_until([&] { return is_shown; },
+                     [&](int, const MessageHeader&, bool) { is_shown = true; }, Deadline::after(5s),
+                     [] {});
+  EXPECT_TRUE(is_shown);
 }
 
 TEST(Exchange, who_does_not_take_bytes_is_a_time_out_and_who_died_is_lost) {

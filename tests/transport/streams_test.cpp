@@ -15,21 +15,17 @@
 namespace paceline {
 namespace {
 
+using harness::header_of;
+using harness::kNothing;
 using harness::make_raw_mesh;
 using harness::RawMesh;
+using harness::run_until_idle;
 using namespace std::chrono_literals;
 
 constexpr int kStreams = 3;
 constexpr std::size_t kBlock = Stripes::kBlockBytes;
 constexpr std::size_t kBytes = 7 * kBlock + 13;
-constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
 constexpr auto kNever = [] { return false; };
-
-MessageHeader header_of(std::uint64_t bytes) {
-  MessageHeader header;
-  header.payload_bytes = bytes;
-  return header;
-}
 
 std::vector<std::byte> make_bytes(std::size_t count) {
   std::vector<std::byte> bytes(count);
@@ -50,16 +46,6 @@ void send_share(const RawMesh& raw, std::size_t stream, std::span<const std::byt
     if (sent <= 0) throw system_error("send()");
     done += static_cast<std::size_t>(sent);
   }
-}
-
-std::optional<Error> run_until_idle(Exchange& exchange, std::chrono::milliseconds limit) {
-  try {
-    exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(limit), [] {});
-  } catch (const Error& error) {
-    return error;
-  }
-  if (!exchange.idle()) return Error(ErrorCode::kTimeout, "not idle");
-  return {};
 }
 
 TEST(Streams, carry_messages_of_every_size_in_order) {
