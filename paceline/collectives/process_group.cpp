@@ -60,7 +60,11 @@ ProcessGroup::~ProcessGroup() {
   }
   if (pending && owner_.is_this()) abort("the group was destroyed with operations under way");
   if (thread_.joinable()) {
-    thread_.request_stop();
+    {
+      // Otherwise not heard by a thread that has looked for it and does not sleep yet.
+      const std::lock_guard lock(mutex_);
+      thread_.request_stop();
+    }
     changed_.notify_all();
     thread_.join();
   }

@@ -631,6 +631,18 @@ TEST(Ending, a_group_whose_work_is_complete_may_be_destroyed_at_once) {
   }
 }
 
+// The group's thread ends the second call while the group asks it to end.
+TEST(Ending, a_group_with_a_call_nobody_waited_for_may_be_destroyed_at_any_moment) {
+  std::vector<float> first(10), second(10);
+  for (int i = 0; i < 2000; ++i) {
+    harness::run_ranks_ok(1, [&](ProcessGroup& group) {
+      const auto work = group.all_reduce_async(std::span(first));
+      group.all_reduce_async(std::span(second));
+      work->wait();
+    });
+  }
+}
+
 TEST(Arguments, are_checked_before_anything_is_sent) {
   run_ranks(2, [](ProcessGroup& group) {
     auto data = floats(10);
