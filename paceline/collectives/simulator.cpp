@@ -20,6 +20,7 @@ using simulation::Message;
 using simulation::Rank;
 
 constexpr std::size_t kMostSteps = 8'000'000;
+
 class Simulation {
  public:
   Simulation(const SimulatedCluster& cluster, const SimulationOptions& options,
@@ -405,6 +406,8 @@ class Simulation {
 SimulationResult simulate(const SimulatedCluster& cluster,
                           const std::function<Schedule(int)>& build,
                           const SimulationOptions& options, SimulationObserver* observer) {
+  check(observer == nullptr || (options.is_unbuffered && !options.hosts_are_alike),
+        "simulating: an observer sees all ranks, without buffers");
   return Simulation(cluster, options, observer).run(build);
 }
 
