@@ -48,7 +48,7 @@ struct Options {
   std::vector<std::string> peers = {"gloo", "openmpi"};
   std::vector<std::string> variables, variants;
   double flow_rate = 0;
-  bool check = false, predicts = false, single_packets = false;
+  bool check = false, predicts = false;
 
   int world_size() const { return hosts * ranks; }
 };
@@ -266,7 +266,7 @@ void run(const Options& options) {
   fmt::print("{}, {} cores, Linux {}\n", machine.cpu, machine.cores, machine.kernel);
   const auto ops = ops_of(options);
   for (const double rate : options.rates) {
-    const NetworkHosts hosts(options.hosts, rate, options.flow_rate, options.single_packets);
+    const NetworkHosts hosts(options.hosts, rate, options.flow_rate);
     const auto contestants = start_all(options, hosts);
     if (options.predicts) print_heading(options, rate, "predictions");
     for (const Op op : ops) {
@@ -307,8 +307,6 @@ int main(int argc, char** argv) {
   app.add_option("--env", options.variables, "NAME=VALUE for the ranks")->delimiter(',');
   app.add_option("--variant", options.variants,
                  "TITLE:NAME=VALUE[;NAME=VALUE]: Paceline again, with these variables too");
-  app.add_flag("--single-packets", options.single_packets,
-               "links carry packets one by one, in short bursts: for small messages");
   app.add_flag("--predict", options.predicts, "Paceline alone, beside its prediction");
   app.add_flag("--check", options.check, "compare every result with the right one");
   CLI11_PARSE(app, argc, argv);

@@ -21,7 +21,6 @@ namespace {
 // of microseconds; with a smaller burst that time would be lost (one plain stream reaches 0.91 of 1
 // Gbit/s with 70,000 bytes and 0.955, which is all that headers leave, with these).
 constexpr int kLeastBurst = 128 << 10;
-constexpr int kSinglePacketsBurst = 32 << 10;
 constexpr double kBurstSeconds = 1e-3;
 
 Fd this_namespace() {
@@ -79,11 +78,8 @@ int exit_code_of(const Fd& space, const std::vector<std::string>& command) {
 
 std::string port_of(int host) { return fmt::format("port{}", host); }
 
-int burst_of(double gbit_per_s) {
-  return std::max(kLeastBurst, static_cast<int>(gbit_per_s * 1e9 / 8 * kBurstSeconds));
-}
-
-std::vector<std::string> limit_of(const std::string& device, double gbit_per_s, int burst) {
+std::vector<std::string> limit_of(const std::string& device, double gbit_per_s) {
+  const auto burst = std::max(kLeastBurst, static_cast<int>(gbit_per_s * 1e9 / 8 * kBurstSeconds));
   return {"tc",
           "qdisc",
           "replace",
@@ -116,21 +112,20 @@ std::string NetworkHosts::why_not() {
   return "";
 }
 
-NetworkHosts::NetworkHosts(int count, double gbit_per_s, double flow_gbit_per_s,
-                           bool single_packets)
+NetworkHosts::NetworkHosts(int count, double gbit_per_s, double flow_gbit_per_s)
     : home_(this_namespace()), bridge_(require_namespace()) {
   run(bridge_, {"ip", "link", "add", "bridge0", "type", "bridge"});
   run(bridge_, {"ip", "link", "set", "bridge0", "up"});
   for (int host = 0; host < count; ++host) {
     hosts_.push_back(require_namespace());
-    make_link(host, gbit_per_s, single_packets);
+    make_link(host, gbit_per_s);
   }
   for (int host = 0; host < count && flow_gbit_per_s > 0; ++host) {
     limit_flows(host, gbit_per_s, flow_gbit_per_s);
   }
 }
 
-void NetworkHosts::make_link(int host, double gbit_per_s, bool single_packets) const {
+void NetworkHosts::make_link(int host, double gbit_per_s) const {
   const Fd& space = hosts_[static_cast<std::size_t>(host)];
   const std::string port = port_of(host);
   run(bridge_,
@@ -147,13 +142,8 @@ void NetworkHosts::make_link(int host, double gbit_per_s, bool single_packets) c
       {"sh", "-c",
        "exec 2>/dev/null; cd /proc/sys/net/ipv4; echo cubic >tcp_congestion_control || echo reno "
        ">tcp_congestion_control"});
-  const int burst = single_packets ? kSinglePacketsBurst : burst_of(gbit_per_s);
-  if (single_packets) {
-    run(bridge_, {"ip", "link", "set", "dev", port, "gso_max_segs", "1"});
-    run(space, {"ip", "link", "set", "dev", "eth0", "gso_max_segs", "1"});
-  }
-  run(bridge_, limit_of(port, gbit_per_s, burst));
-  run(space, limit_of("eth0", gbit_per_s, burst));
+  run(bridge_, limit_of(port, gbit_per_s));
+  run(space, limit_of("eth0", gbit_per_s));
 }
 
 // Classes that get nothing but what they may borrow from the link's.

@@ -26,11 +26,7 @@ class NetworkHosts {
   // `flow_gbit_per_s`: of what one connection sends, within the former, which must then be given.
   // Connections are told apart by six bits of their client's port, so now and then two share it.
   // Requires: ranks dial those on hosts of lower numbers, as a mesh's do.
-  // `single_packets`: links carry packets of their own size, in bursts of 32 KiB at most, as
-  // network cards do. Otherwise what a socket gives at once, up to 64 KiB, passes as one packet,
-  // and 128 KiB at least pass unlimited after a pause, which costs less time of the processors.
-  explicit NetworkHosts(int count, double gbit_per_s = 0, double flow_gbit_per_s = 0,
-                        bool single_packets = false);
+  explicit NetworkHosts(int count, double gbit_per_s = 0, double flow_gbit_per_s = 0);
   NetworkHosts(const NetworkHosts&) = delete;
   NetworkHosts& operator=(const NetworkHosts&) = delete;
 
@@ -53,7 +49,7 @@ class NetworkHosts {
   void mend(int host) const;
 
  private:
-  void make_link(int host, double gbit_per_s, bool single_packets) const;
+  void make_link(int host, double gbit_per_s) const;
   void limit_flows(int host, double gbit_per_s, double flow_gbit_per_s) const;
   void run(const Fd& space, const std::vector<std::string>& command) const;
 
