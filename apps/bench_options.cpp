@@ -1,6 +1,7 @@
 #include "apps/bench_options.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <sstream>
 
@@ -135,12 +136,17 @@ std::vector<MemoryKind> memory_of(const std::string& text) {
   return kinds;
 }
 
-// The hand-written all-reduce, whose program says what it can.
+// What is written by hand, whose program says what it can.
 bool limit_applies(const bench::SessionOptions& session) {
-  const auto& ops = session.ops;
-  return std::find(ops.begin(), ops.end(), Op::kAllReduce) != ops.end() && session.num_ranks == 2 &&
-         session.dtype == Dtype::kFloat32 &&
-         session.placement.value_or(Placement::kInPlace) == Placement::kInPlace;
+  constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
+                                  Op::kBroadcast, Op::kAllToAll};
+  const auto has_limit = [&](Op op) {
+    const auto usual = bench::usual_placement(op);
+    return std::find(kByHand.begin(), kByHand.end(), op) != kByHand.end() &&
+           session.placement.value_or(usual) == usual;
+  };
+  return session.num_ranks == 2 && session.dtype == Dtype::kFloat32 &&
+         std::any_of(session.ops.begin(), session.ops.end(), has_limit);
 }
 
 // With any peer come the yardsticks. Requires: what is measured has been settled.
@@ -249,6 +255,7 @@ void require_meaning(const BenchTexts& texts, BenchMode mode) {
       {"--html", !texts.html.empty(), {kMeasure}},
       {"--algorithm", !texts.algorithm.empty(), {kSimulate, kExplain, kPredict}},
       {"--calibrate", texts.calibrate, {kCalibrate}},
+      {"--keep-noisy", texts.keep_noisy, {kCalibrate}},
       {"--simulate", !texts.simulate.empty(), {kSimulate}},
       {"--explain", texts.explain, {kSimulate, kExplain}},
       {"--predict", texts.predict, {kPredict}}};
@@ -293,6 +300,9 @@ void declare_bench_options(CLI::App& app, BenchTexts& texts) {
   app.add_flag("--calibrate", texts.calibrate,
                "Measure what the planner goes by and keep it for later groups")
       ->group("Planning");
+  app.add_flag("--keep-noisy", texts.keep_noisy,
+               "With --calibrate: also where that replaces a steadier measurement")
+      ->group("Planning");
   app.add_flag("--explain", texts.explain, "Print which algorithm is taken, and why")
       ->group("Planning");
   value("--simulate", texts.simulate, "CLUSTER", "",
@@ -331,6 +341,7 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   session.bind = !texts.no_bind;
   if (options.mode == BenchMode::kSimulate) options.cluster = cluster_of(texts.simulate);
   options.explains = texts.explain;
+  options.keeps_noisy = texts.keep_noisy;
   options.algorithm = algorithm_of(texts.algorithm);
   options.transport = transport_of(texts.transport);
   options.json = texts.json;

@@ -20,6 +20,7 @@ struct BenchTexts {
   std::string np, sizes, dtype, placement, memory, buffers, rounds, calls, timeout;
   std::string peer, transport, json, csv, html, simulate, algorithm;
   bool check = false, no_bind = false, calibrate = false, explain = false, predict = false;
+  bool keep_noisy = false;
   bool help = false;
 };
 
@@ -36,6 +37,7 @@ struct BenchOptions {
   bench::SessionOptions session;
   bench::Cluster cluster;              // kSimulate
   bool explains = false;               // kSimulate: all algorithms
+  bool keeps_noisy = false;            // kCalibrate: also in place of a steadier measurement
   std::optional<Algorithm> algorithm;  // wherever it serves
   TransportKind transport = TransportKind::kAuto;
   std::string json, csv, html;  // files; empty: not wanted

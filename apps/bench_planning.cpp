@@ -49,9 +49,36 @@ std::string link_text(const char* name, const LinkCost& link, bool is_measured) 
                      is_measured ? "" : "  (not measured here)");
 }
 
-void calibrate(ProcessGroup& group) {
-  const CostModel costs = measure_costs(group, known_costs());
+// A file that cannot be read is about to be replaced.
+std::optional<CostModel> readable_calibration(const std::filesystem::path& path, bool tells) {
+  try {
+    return load_calibration(path);
+  } catch (const Error& error) {
+    if (tells) fmt::print("{}\n", error.what());
+    return {};
+  }
+}
+
+// How far the repetitions differed, and of what too far.
+std::string agreement_text(const Calibration& calibration) {
+  std::string text =
+      fmt::format("repetitions differ by up to {:.0f}%", calibration.costs.spread * 100);
+  if (calibration.is_steady()) return text + "\n";
+  text += ": the machine is busy with something else. By quantity:\n";
+  for (const QuantitySpread& one : calibration.spreads) {
+    text += fmt::format("  {:<22} {:8.0f}%{}\n", one.quantity, one.spread * 100,
+                        one.spread > kSteadySpread ? "  too much" : "");
+  }
+  return text;
+}
+
+// Measures, says what it found, and keeps it unless that would be a loss.
+void calibrate(ProcessGroup& group, bool keeps_noisy) {
+  const auto path = calibration_path();
+  const auto kept = readable_calibration(path, group.rank() == 0);
+  const Calibration fresh = measure_costs(group, kept.value_or(CostModel()));
   if (group.rank() != 0) return;
+  const CostModel& costs = fresh.costs;
   const Hosts& hosts = group.hosts();
   const bool has_neighbours = hosts.members[0].size() > 1;
   fmt::print("costs of {}, by {} ranks on {} host{}\n", costs.origin, group.world_size(),
@@ -61,9 +88,15 @@ void calibrate(ProcessGroup& group) {
   fmt::print("  {:<22} {:8.2f} GB/s read\n  {:<22} {:8.2f} GB/s\n  {:<22} {:8.2f} µs\n", "reduce",
              costs.reduce_bytes_per_s / 1e9, "copy", costs.copy_bytes_per_s / 1e9,
              "meet in shared memory", costs.meet_s * 1e6);
-  const auto path = calibration_path();
+  fmt::print("{}", agreement_text(fresh));
   if (path.empty()) {
     fmt::print("not kept: PACELINE_CALIBRATION is off, or there is no home folder\n");
+    return;
+  }
+  const std::string reason = keeps_noisy ? "" : why_not_replace(kept, fresh);
+  if (!reason.empty()) {
+    fmt::print("not kept: {}. Measure again, or add --keep-noisy to replace them in {}\n", reason,
+               path.string());
     return;
   }
   save_calibration(costs, path);
@@ -163,7 +196,7 @@ int plan_with_bench(const BenchOptions& options) {
   switch (options.mode) {
     case BenchMode::kCalibrate:
       require_others(options);
-      in_group(options, calibrate);
+      in_group(options, [&](ProcessGroup& group) { calibrate(group, options.keeps_noisy); });
       break;
     case BenchMode::kSimulate:
       simulate(options);

@@ -1,15 +1,19 @@
-// All-reduce over a network: the contestants of `paceline bench` on hosts that are network
+// Collectives over a network: the contestants of `paceline bench` on hosts that are network
 // namespaces of this machine, joined by links of a given rate. Needs root. The contestants take
 // turns, as in that command; the columns:
 //
-//   bound    2 (H-1)/H x bytes / rate: what each of H hosts must at least send, whatever the number
-//            of its ranks. Ethernet, IP and TCP headers, 4.4% at an MTU of 1500, are not in it.
+//   bound    what each of H hosts must at least send or get, whatever the number of its ranks, at
+//            that rate: of an all-reduce 2 (H-1)/H x bytes. Ethernet, IP and TCP headers, 4.4% at
+//            an MTU of 1500, are not in it.
 //   time     milliseconds of the slowest rank: median [least, most] of the rounds
 //   of bound bound / time
-//   predicted  what `paceline bench --simulate` says of such a cluster, its link carrying what is
-//            left beside the headers, and by how much that differs from Paceline's median
+//   predicted  what `paceline bench --simulate` says of such a cluster by the same costs (those of
+//            `--calibrate`, if any), its link carrying what is left beside the headers, and by how
+//            much that differs from Paceline's median
 //   cores    of the processors' time how much was used meanwhile, by everything: 100% is the
 //            machine's limit, not the network's
+//
+// With --predict only Paceline is measured, and a row is a prediction beside its measurement.
 
 #include <chrono>
 #include <cstdio>
@@ -25,6 +29,7 @@
 #include "paceline/bench/forecast.h"
 #include "paceline/bench/report.h"
 #include "paceline/bench/size_list.h"
+#include "paceline/collectives/calibration.h"
 #include "paceline/core/check.h"
 
 #include "benchmarks/host_contestant.h"
@@ -39,11 +44,13 @@ using harness::NetworkHosts;
 struct Options {
   int hosts = 4, ranks = 1, rounds = 5;
   std::vector<double> rates = {1, 10};
-  std::string sizes = "16M,64M";
+  std::string ops = "all_reduce", sizes = "16M,64M";
   std::vector<std::string> peers = {"gloo", "openmpi"};
   std::vector<std::string> variables, variants;
   double flow_rate = 0;
-  bool check = false;
+  bool check = false, predicts = false;
+
+  int world_size() const { return hosts * ranks; }
 };
 
 // Of all processors together, since the last call: the part that was not idle.
@@ -90,7 +97,7 @@ std::vector<Contestant> contestants_of(const Options& options) {
     all.push_back(variant);
   }
   for (const std::string& name : options.peers) {
-    if (name != "none") all.push_back({name, "", options.variables});
+    if (name != "none" && !options.predicts) all.push_back({name, "", options.variables});
   }
   return all;
 }
@@ -128,10 +135,12 @@ std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
 }
 
 // Long calls once, short ones until a quarter of a second is over.
-bench::Turn turn_for(std::size_t bytes, const Options& options) {
+bench::Turn turn_for(Op op, std::size_t bytes, const Options& options) {
   bench::Turn turn;
-  turn.op = Op::kAllReduce;
-  turn.count = bytes / sizeof(float);
+  turn.op = op;
+  turn.placement = bench::usual_placement(op);
+  turn.dtype = Dtype::kFloat32;
+  turn.count = bench::count_for(op, turn.dtype, options.world_size(), bytes);
   turn.check = options.check;
   turn.min_calls = 1;
   turn.max_calls = 200;
@@ -139,9 +148,9 @@ bench::Turn turn_for(std::size_t bytes, const Options& options) {
   return turn;
 }
 
-std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>& contestants,
+std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>& contestants, Op op,
                              std::size_t bytes, const Options& options) {
-  const bench::Turn turn = turn_for(bytes, options);
+  const bench::Turn turn = turn_for(op, bytes, options);
   std::vector<Figures> figures(contestants.size());
   for (int round = 0; round <= options.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {
@@ -157,38 +166,97 @@ std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>&
   return figures;
 }
 
+// Of 1514 bytes that a link of an MTU of 1500 counts, TCP carries 1448.
+constexpr double kPayloadPart = 1448.0 / 1514.0;
+
+// Without a rate, that of the costs.
+bench::Forecast predict(const Options& options, double rate, Op op, std::size_t bytes) {
+  bench::Cluster cluster{.hosts = options.hosts,
+                         .ranks = options.ranks,
+                         .link_bytes_per_s = rate * 1e9 / 8 * kPayloadPart,
+                         .latency_s = {}};
+  if (rate == 0) cluster.link_bytes_per_s.reset();
+  const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
+  const Planner planner(
+      Hosts::blocks(cluster.hosts, cluster.ranks), cluster.costs(known),
+      {.allows_any_order = false, .algorithm = {}, .shares_memory = cluster.ranks > 1});
+  return bench::forecast(planner, op, Dtype::kFloat32, bytes, bench::Which::kChosen).front();
+}
+
+// What each host must send, or get, at least.
+double bound_bytes(Op op, const Options& options, std::size_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  const double elsewhere = (options.hosts - 1.0) / options.hosts;  // of all data or ranks
+  switch (op) {
+    case Op::kAllReduce:
+      return 2 * elsewhere * size;
+    case Op::kBroadcast:
+    case Op::kReduce:
+      return options.hosts > 1 ? size : 0;
+    case Op::kAllToAll:
+      return options.ranks * elsewhere * size;
+    default:
+      return elsewhere * size;
+  }
+}
+
+std::string of_bound(double bound_ms, double milliseconds) {
+  return bound_ms > 0 ? fmt::format("{:.3f}", bound_ms / milliseconds) : "-";
+}
+
 void print_rows(const std::vector<std::unique_ptr<HostContestant>>& contestants,
                 const std::vector<Figures>& figures, std::size_t bytes, double bound_ms) {
   for (std::size_t i = 0; i < contestants.size(); ++i) {
     const auto& mine = figures[i].milliseconds;
-    fmt::print("| {} | {} | {} | {:.3f} | {} | {:.0f}% |\n", bench::format_size(bytes),
-               contestants[i]->title(), with_spread(mine), bound_ms / bench::median(mine),
+    fmt::print("| {} | {} | {} | {} | {} | {:.0f}% |\n", bench::format_size(bytes),
+               contestants[i]->title(), with_spread(mine), of_bound(bound_ms, bench::median(mine)),
                with_spread(bench::ratios(mine, figures[0].milliseconds)),
                bench::median(figures[i].busy));
   }
   std::fflush(stdout);
 }
 
-// Of 1514 bytes that a link of an MTU of 1500 counts, TCP carries 1448.
-constexpr double kPayloadPart = 1448.0 / 1514.0;
-
-void print_prediction(const Options& options, double rate, std::size_t bytes, double bound_ms,
-                      double measured_ms) {
-  const bench::Cluster cluster{.hosts = options.hosts,
-                               .ranks = options.ranks,
-                               .link_bytes_per_s = rate * 1e9 / 8 * kPayloadPart,
-                               .latency_s = {}};
-  const Planner planner(
-      Hosts::blocks(cluster.hosts, cluster.ranks), cluster.costs(CostModel()),
-      {.allows_any_order = false, .algorithm = {}, .shares_memory = cluster.ranks > 1});
-  const auto chosen =
-      bench::forecast(planner, Op::kAllReduce, Dtype::kFloat32, bytes, bench::Which::kChosen)
-          .front();
-  if (!chosen.simulated) return;
-  const double predicted_ms = chosen.simulated->seconds * 1e3;
-  fmt::print("| {} | predicted ({}) | {:.2f} | {:.3f} | {:+.1f}% | |\n", bench::format_size(bytes),
-             name_of(chosen.candidate.algorithm), predicted_ms, bound_ms / predicted_ms,
+void print_prediction(const bench::Forecast& forecast, double bound_ms, double measured_ms) {
+  const double predicted_ms = forecast.simulated->seconds * 1e3;
+  fmt::print("| {} | predicted ({}) | {:.2f} | {} | {:+.1f}% | |\n",
+             bench::format_size(forecast.bytes), name_of(forecast.candidate.algorithm),
+             predicted_ms, of_bound(bound_ms, predicted_ms),
              (predicted_ms / measured_ms - 1) * 100);
+}
+
+void print_beside(const bench::Forecast& forecast, const Figures& measured) {
+  const double predicted_ms = forecast.simulated->seconds * 1e3;
+  const double error = predicted_ms / bench::median(measured.milliseconds) - 1;
+  fmt::print("| {} | {} | {} | {} | {:.2f} | {:+.1f}% | {:.0f}% |\n", name_of(forecast.op),
+             bench::format_size(forecast.bytes), name_of(forecast.candidate.algorithm),
+             with_spread(measured.milliseconds), predicted_ms, error * 100,
+             bench::median(measured.busy));
+  std::fflush(stdout);
+}
+
+std::vector<Op> ops_of(const Options& options) {
+  std::vector<Op> ops;
+  std::istringstream list(options.ops);
+  for (std::string name; std::getline(list, name, ',');) {
+    const auto op = bench::op_named(name);
+    check(op && *op != Op::kBarrier, "--ops: '{}' cannot be measured here", name);
+    ops.push_back(*op);
+  }
+  return ops;
+}
+
+void print_heading(const Options& options, double rate, const std::string& what) {
+  const std::string link =
+      rate > 0 ? fmt::format("{} Gbit/s", rate) : std::string("links without a limit");
+  fmt::print("\n{} of float32, {} hosts x {} ranks, {}{}, {} rounds\n\n", what, options.hosts,
+             options.ranks, link,
+             options.flow_rate > 0 ? fmt::format(" ({} each connection)", options.flow_rate) : "",
+             options.rounds);
+  fmt::print("{}", options.predicts
+                       ? "| operation | size | algorithm | measured, ms | predicted, ms | error | "
+                         "cores |\n|---|---|---|---|---|---|---|\n"
+                       : "| size | contestant | time, ms | of bound | time / Paceline's | cores "
+                         "|\n|---|---|---|---|---|---|\n");
 }
 
 void run(const Options& options) {
@@ -196,23 +264,28 @@ void run(const Options& options) {
   if (!reason.empty()) fail(ErrorCode::kUnsupported, "{}", reason);
   const auto machine = bench::this_machine();
   fmt::print("{}, {} cores, Linux {}\n", machine.cpu, machine.cores, machine.kernel);
+  const auto ops = ops_of(options);
   for (const double rate : options.rates) {
     const NetworkHosts hosts(options.hosts, rate, options.flow_rate);
     const auto contestants = start_all(options, hosts);
-    fmt::print(
-        "\nall_reduce of float32, {} hosts x {} ranks, {} Gbit/s{}, {} rounds\n\n"
-        "| size | contestant | time, ms | of bound | time / Paceline's | cores |\n"
-        "|---|---|---|---|---|---|\n",
-        options.hosts, options.ranks, rate,
-        options.flow_rate > 0 ? fmt::format(" ({} each connection)", options.flow_rate) : "",
-        options.rounds);
-    for (const std::size_t bytes : bench::parse_sizes(options.sizes)) {
-      const double sent = 2.0 * (options.hosts - 1) / options.hosts * static_cast<double>(bytes);
-      const double bound_ms = sent * 8 / (rate * 1e9) * 1e3;
-      fmt::print("| {} | bound | {:.2f} | 1.000 | | |\n", bench::format_size(bytes), bound_ms);
-      const auto figures = measure(contestants, bytes, options);
-      print_rows(contestants, figures, bytes, bound_ms);
-      print_prediction(options, rate, bytes, bound_ms, bench::median(figures[0].milliseconds));
+    if (options.predicts) print_heading(options, rate, "predictions");
+    for (const Op op : ops) {
+      if (!options.predicts) print_heading(options, rate, std::string(name_of(op)));
+      for (const std::size_t bytes : bench::parse_sizes(options.sizes)) {
+        const auto forecast = predict(options, rate, op, bytes);
+        const auto figures = measure(contestants, op, bytes, options);
+        if (options.predicts) {
+          print_beside(forecast, figures[0]);
+          continue;
+        }
+        const double bound_ms =
+            rate > 0 ? bound_bytes(op, options, bytes) * 8 / (rate * 1e9) * 1e3 : 0;
+        if (bound_ms > 0) {
+          fmt::print("| {} | bound | {:.2f} | 1.000 | | |\n", bench::format_size(bytes), bound_ms);
+        }
+        print_rows(contestants, figures, bytes, bound_ms);
+        print_prediction(forecast, bound_ms, bench::median(figures[0].milliseconds));
+      }
     }
   }
 }
@@ -222,17 +295,19 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   paceline::benchmarks::Options options;
-  CLI::App app("all-reduce among hosts that are network namespaces; needs root");
+  CLI::App app("collectives among hosts that are network namespaces; needs root");
   app.add_option("--hosts", options.hosts, "how many")->check(CLI::Range(2, 16));
   app.add_option("--ranks", options.ranks, "ranks a host")->check(CLI::Range(1, 16));
-  app.add_option("--rate", options.rates, "of each link, in Gbit/s")->delimiter(',');
+  app.add_option("--rate", options.rates, "of each link, in Gbit/s; 0: no limit")->delimiter(',');
   app.add_option("--flow-rate", options.flow_rate, "of each connection, in Gbit/s; 0: the link's");
+  app.add_option("--ops", options.ops, "operations, as paceline bench takes them");
   app.add_option("--sizes", options.sizes, "as paceline bench takes them");
   app.add_option("--peer", options.peers, "gloo, openmpi; or none")->delimiter(',');
   app.add_option("--rounds", options.rounds, "interleaved rounds")->check(CLI::Range(1, 1000));
   app.add_option("--env", options.variables, "NAME=VALUE for the ranks")->delimiter(',');
   app.add_option("--variant", options.variants,
                  "TITLE:NAME=VALUE[;NAME=VALUE]: Paceline again, with these variables too");
+  app.add_flag("--predict", options.predicts, "Paceline alone, beside its prediction");
   app.add_flag("--check", options.check, "compare every result with the right one");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -2,11 +2,15 @@
 // all-reduce.
 //
 //   paceline run --nproc-per-node 2 recorder_bench
+//   paceline run --backend gloo --nproc-per-node 2 recorder_bench     # or oneccl
+//   mpirun -x PACELINE_BACKEND=mpi -np 2 recorder_bench
 //
 // Records and fingerprints are timed by themselves, on rank 0. For all-reduces two groups of the
 // same processes take turns, round by round: one that records and one that does not. Every group
 // compares fingerprints, there is no way to switch that off; its share is its own time by that of
-// the call. A round's figure is the mean of its calls on the slower rank.
+// the call. With a library's backend the ranks compare by meeting in the engine before each call:
+// the same meeting, a barrier, takes turns with whole calls. A round's figure is the mean of its
+// calls on the slower rank.
 
 #include <chrono>
 #include <cstdio>
@@ -115,6 +119,37 @@ void time_all_reduces(ProcessGroup& silent, ProcessGroup& recording, std::size_t
   fmt::print("| difference, pair by pair | {} % |\n", with_spread(more));
 }
 
+double time_barriers(ProcessGroup& group, int calls) {
+  group.barrier();
+  const auto begin = Clock::now();
+  for (int i = 0; i < calls; ++i) group.barrier();
+  double took = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / calls;
+  group.all_reduce(std::span(&took, 1), ReduceOp::kMax);
+  return took;
+}
+
+// What a call of a library pays for being compared.
+void time_meetings(ProcessGroup& group, std::size_t bytes, int rounds) {
+  std::vector<float> data(bytes / sizeof(float), 1.0f);
+  std::vector<double> meetings;
+  std::vector<double> calls;
+  std::vector<double> shares;
+  for (int round = -1; round < rounds; ++round) {
+    const double meeting = time_barriers(group, 1000);
+    const double call = time_calls(group, data, 100);
+    if (round < 0) continue;
+    meetings.push_back(meeting);
+    calls.push_back(call);
+    shares.push_back(meeting / (call - meeting) * 100);
+  }
+  if (group.rank() != 0) return;
+  fmt::print("| meeting in the engine, in which calls are compared | {} µs |\n",
+             with_spread(meetings));
+  fmt::print("| all-reduce of {} bytes by {}, ordinary memory | {} µs |\n", bytes, group.backend(),
+             with_spread(calls));
+  fmt::print("| meeting by what is left of the call, pair by pair | {} % |\n", with_spread(shares));
+}
+
 void run(int rounds) {
   ::unsetenv("PACELINE_FLIGHT_DIR");
   const auto silent = init_process_group();
@@ -128,10 +163,15 @@ void run(int rounds) {
   const auto recording = silent->new_group(all, options);
   if (silent->rank() == 0) {
     fmt::print(
-        "{} ranks, transport {}, {} rounds, median [min, max]\n\n| what | time |\n|---|---|\n",
-        silent->world_size(), silent->transport(), rounds);
+        "{} ranks, backend {}, transport {}, {} rounds, median [min, max]\n\n| what | time |\n"
+        "|---|---|\n",
+        silent->world_size(), silent->backend(), silent->transport(), rounds);
     time_records(*options.recorder, rounds);
     time_fingerprints(rounds, silent->world_size());
+  }
+  if (silent->backend() != "paceline") {
+    time_meetings(*silent, 1 << 20, rounds);
+    return;
   }
   time_all_reduces(*silent, *recording, 1 << 20, 200, rounds);
   time_all_reduces(*silent, *recording, 64, 5000, rounds);

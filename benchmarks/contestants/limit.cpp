@@ -1,13 +1,25 @@
-// The limit: an all-reduce of float32 between two ranks by hand, doing only what physics demands
-// when both ranks map both buffers. A rank reads its half of its own buffer and of the other's, and
-// writes the sum to both; each says when it has come and when it is done. Small buffers take one
-// step: a rank leaves a copy where the other finds it, and adds the other's to its own. No types,
-// no checks of what the other rank means, no deadline, no error: what a library adds to this is its
-// price.
+// The limit: collectives of float32 between two ranks by hand, doing only what physics demands when
+// both ranks map both ranks' buffers. Each says when it has come and when it is done.
+//
+//   all_reduce      a rank reads its half of its own buffer and of the other's, and writes the sum
+//                   to both. Up to 1 KB in one step: a rank leaves a copy where the other finds it,
+//                   and adds the other's to its own.
+//   reduce_scatter  a rank adds its block of both inputs into its output
+//   all_gather      a rank copies both inputs into its output, or its own input into both outputs
+//   broadcast       the other rank copies the root's buffer, or half of it and the root the rest
+//   all_to_all      a rank copies its block of both inputs into its output
+//
+// There are several ways to do each, also with stores that go around the caches, which pays for
+// large buffers. The first calls of an operation and size try them in turn, twice each, then the
+// fastest stays: so the limit is that of the machine at hand. No other types, no checks of what the
+// other rank means, no deadline, no error: what a library adds to this is its price.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <map>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,63 +31,63 @@
 #include "paceline/core/futex.h"
 #include "paceline/rendezvous/rendezvous.h"
 
+#include "benchmarks/contestants/limit_kernels.h"
+
 namespace paceline::bench {
 namespace {
 
 // Up to here one step was faster than two when it was measured.
 constexpr std::size_t kSmallBytes = 1 << 10;
-// Each rank's part of the shared file: a page of flags and small copies, then its buffer.
+// Each rank's part of the shared file: a page of flags and small copies, then its buffers, an input
+// and an output.
 constexpr std::size_t kHeadBytes = 64 << 10;
-constexpr std::size_t kPartBytes = kHeadBytes + (std::size_t(1) << 30);
+constexpr std::size_t kBufferBytes = std::size_t(1) << 30;
+constexpr std::size_t kNumBuffers = 2;
+constexpr std::size_t kPartBytes = kHeadBytes + kNumBuffers * kBufferBytes;
+constexpr std::size_t kLine = 16;  // elements
+
+struct Way {
+  bool streams = false;
+  // all_gather: a rank writes to both outputs. broadcast: both ranks write a half.
+  bool shares = false;
+};
+constexpr std::array<Way, 4> kWays = {{{false, false}, {true, false}, {false, true}, {true, true}}};
 
 struct Head {
   alignas(128) std::atomic<std::uint32_t> steps;
+  std::uint32_t way;                              // rank 0's, said with its step
   alignas(128) std::byte copies[2][kSmallBytes];  // used in turn
 };
 static_assert(sizeof(Head) <= kHeadBytes);
 
-// The loops, compiled once per instruction set.
-struct Kernels {
-  void (*add_to)(float* sum, const float* x, std::size_t count);
-  void (*add_for_both)(float* a, float* b, std::size_t count);
+// Which way is the fastest for one operation and size.
+class Trial {
+ public:
+  explicit Trial(std::uint32_t num_ways) : num_ways_(num_ways) { least_.fill(1e30); }
+
+  bool is_over() const { return calls_ == kTimes * num_ways_; }
+  std::uint32_t way() const { return is_over() ? best_ : calls_ % num_ways_; }
+  // Of a call that went way(). Requires: !is_over().
+  void note(double seconds) {
+    double& least = least_[way()];
+    least = std::min(least, seconds);
+    ++calls_;
+    best_ =
+        static_cast<std::uint32_t>(std::min_element(least_.begin(), least_.end()) - least_.begin());
+  }
+
+ private:
+  static constexpr std::uint32_t kTimes = 3;  // the first finds pages and caches cold
+  const std::uint32_t num_ways_;
+  std::uint32_t calls_ = 0, best_ = 0;
+  std::array<double, kWays.size()> least_;
 };
 
-[[gnu::always_inline]] inline void add_to_here(float* __restrict sum, const float* __restrict x,
-                                               std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) sum[i] += x[i];
-}
-
-[[gnu::always_inline]] inline void add_for_both_here(float* __restrict a, float* __restrict b,
-                                                     std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] = a[i] + b[i];
-}
-
-void add_to(float* sum, const float* x, std::size_t count) { add_to_here(sum, x, count); }
-void add_for_both(float* a, float* b, std::size_t count) { add_for_both_here(a, b, count); }
-
-#if defined(__x86_64__)
-[[gnu::target("avx2")]] void add_to_avx2(float* sum, const float* x, std::size_t count) {
-  add_to_here(sum, x, count);
-}
-[[gnu::target("avx2")]] void add_for_both_avx2(float* a, float* b, std::size_t count) {
-  add_for_both_here(a, b, count);
-}
-[[gnu::target("avx512f,prefer-vector-width=512")]] void add_to_avx512(float* sum, const float* x,
-                                                                      std::size_t count) {
-  add_to_here(sum, x, count);
-}
-[[gnu::target("avx512f,prefer-vector-width=512")]] void add_for_both_avx512(float* a, float* b,
-                                                                            std::size_t count) {
-  add_for_both_here(a, b, count);
-}
-#endif
-
-Kernels choose_kernels() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return {add_to_avx512, add_for_both_avx512};
-  if (__builtin_cpu_supports("avx2")) return {add_to_avx2, add_for_both_avx2};
-#endif
-  return {add_to, add_for_both};
+// How many of kWays there are; the last are those that share work.
+std::uint32_t ways_of(const Collective& call) {
+  const bool can_stream = limit::kCanStream && call.count % (2 * kLine) == 0;
+  if (!can_stream) return 1;
+  return call.op == Op::kAllGather || call.op == Op::kBroadcast ? 4 : 2;
 }
 
 class Limit : public Contestant {
@@ -92,24 +104,45 @@ class Limit : public Contestant {
   std::string version() const override { return "shared memory by hand"; }
 
   std::string lacks(Op op, Dtype dtype, Placement placement) const override {
-    const bool can = op == Op::kAllReduce && dtype == Dtype::kFloat32 &&
-                     placement == Placement::kInPlace && world_size_ == 2;
-    return can ? "" : "is written for all_reduce of float32 in place between 2 ranks only";
+    const bool is_known = op == Op::kAllReduce || op == Op::kReduceScatter ||
+                          op == Op::kAllGather || op == Op::kBroadcast || op == Op::kAllToAll;
+    const bool can = is_known && dtype == Dtype::kFloat32 && placement == usual_placement(op) &&
+                     world_size_ == 2;
+    return can ? "" : "is written for float32 between 2 ranks only, as bench measures by itself";
   }
 
+  // Both ranks ask in the same order, so a buffer has the same place in both parts.
   Memory allocate(MemoryKind, std::size_t bytes) override {
-    // Pages of an earlier, larger buffer go back.
-    madvise(buffer(rank_), kPartBytes - kHeadBytes, MADV_REMOVE);
-    check(bytes <= kPartBytes - kHeadBytes, "limit: {} bytes are too many", bytes);
-    return {buffer(rank_), nullptr};
+    const auto free = std::find(is_used_.begin(), is_used_.end(), false);
+    check(free != is_used_.end() && bytes <= kBufferBytes, "limit: {} bytes are too many", bytes);
+    *free = true;
+    const auto number = static_cast<std::size_t>(free - is_used_.begin());
+    std::byte* const data = part(rank_) + kHeadBytes + number * kBufferBytes;
+    return {data, std::shared_ptr<void>(data, [this, number](void* buffer) {
+              madvise(buffer, kBufferBytes, MADV_REMOVE);
+              is_used_[number] = false;
+            })};
   }
 
   void run(const Collective& call) override {
     const std::size_t bytes = call.count * sizeof(float);
-    bytes <= kSmallBytes ? exchange(call.output, bytes) : reduce_halves(call.count);
+    if (call.op == Op::kAllReduce && bytes <= kSmallBytes) {
+      exchange(call.output, bytes);
+      return;
+    }
+    Trial& trial = trials_.try_emplace({call.op, call.count}, ways_of(call)).first->second;
+    const bool tries = rank_ == 0 && !trial.is_over();
+    if (rank_ == 0) head(0).way = trial.way();
+    step();
+    const auto begin = tries ? Clock::now() : Clock::time_point();
+    work(call, kWays[head(0).way]);
+    step();
+    if (tries) trial.note(std::chrono::duration<double>(Clock::now() - begin).count());
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // Rank 0 makes the file; the kernel's path to its descriptor is good for this user alone.
   void map_parts() {
     const Rendezvous met = rendezvous();
@@ -131,14 +164,20 @@ class Limit : public Contestant {
     if (rank_ == 0) met.store->wait({"limit/opened"});
   }
 
-  Head& head(int rank) const { return *reinterpret_cast<Head*>(memory_ + rank * kPartBytes); }
-  std::byte* buffer(int rank) const { return memory_ + rank * kPartBytes + kHeadBytes; }
+  std::byte* part(int rank) const { return memory_ + static_cast<std::size_t>(rank) * kPartBytes; }
+  Head& head(int rank) const { return *reinterpret_cast<Head*>(part(rank)); }
+  // The same place in the other rank's part.
+  template <class Byte>
+  Byte* others(Byte* own) const {
+    const auto way = static_cast<std::ptrdiff_t>(kPartBytes);
+    return own + (rank_ == 0 ? way : -way);
+  }
 
   void step() {
     ++steps_;
     head(rank_).steps.store(steps_, std::memory_order_release);
-    const auto& others = head(1 - rank_).steps;
-    while (static_cast<std::int32_t>(others.load(std::memory_order_acquire) - steps_) < 0)
+    const auto& others_steps = head(1 - rank_).steps;
+    while (static_cast<std::int32_t>(others_steps.load(std::memory_order_acquire) - steps_) < 0)
       spin_pause();
   }
 
@@ -151,20 +190,84 @@ class Limit : public Contestant {
                     bytes / sizeof(float));
   }
 
-  void reduce_halves(std::size_t count) {
-    step();
-    const std::size_t half = count / 2 / 16 * 16;  // whole cache lines
-    const std::size_t begin = rank_ == 0 ? 0 : half;
-    kernels_.add_for_both(reinterpret_cast<float*>(buffer(0)) + begin,
-                          reinterpret_cast<float*>(buffer(1)) + begin,
-                          rank_ == 0 ? half : count - half);
-    step();
+  void work(const Collective& call, Way way) const {
+    const auto* const input = reinterpret_cast<const float*>(call.input);
+    const auto* const others_input =
+        call.input == nullptr ? nullptr : reinterpret_cast<const float*>(others(call.input));
+    auto* const output = reinterpret_cast<float*>(call.output);
+    auto* const others_output = reinterpret_cast<float*>(others(call.output));
+    const std::size_t count = call.count;
+    const std::size_t mine = static_cast<std::size_t>(rank_) * count;
+    const std::size_t theirs = static_cast<std::size_t>(1 - rank_) * count;
+    switch (call.op) {
+      case Op::kAllReduce:
+        for_half(count, [&](std::size_t begin, std::size_t length) {
+          (way.streams ? limit::stream_add_for_both : kernels_.add_for_both)(
+              output + begin, others_output + begin, length);
+        });
+        return;
+      case Op::kReduceScatter:
+        (way.streams ? limit::stream_add_into : kernels_.add_into)(output, input + mine,
+                                                                   others_input + mine, count);
+        return;
+      case Op::kAllGather:
+        if (way.shares) {
+          copy_to_both(output + mine, others_output + mine, input, count, way.streams);
+        } else {
+          copy(output + mine, input, count, way.streams);
+          copy(output + theirs, others_input, count, way.streams);
+        }
+        return;
+      case Op::kAllToAll:
+        copy(output + mine, input + mine, count, way.streams);
+        copy(output + theirs, others_input + mine, count, way.streams);
+        return;
+      default:
+        broadcast(output, others_output, count, way);
+    }
+  }
+
+  // Rank 0 is the root.
+  void broadcast(float* own, float* others, std::size_t count, Way way) const {
+    if (!way.shares) {
+      if (rank_ != 0) copy(own, others, count, way.streams);
+      return;
+    }
+    for_half(count, [&](std::size_t begin, std::size_t length) {
+      rank_ == 0 ? copy(others + begin, own + begin, length, way.streams)
+                 : copy(own + begin, others + begin, length, way.streams);
+    });
+  }
+
+  // This rank's half, of whole cache lines.
+  template <class Body>
+  void for_half(std::size_t count, Body body) const {
+    const std::size_t half = count / 2 / kLine * kLine;
+    rank_ == 0 ? body(0, half) : body(half, count - half);
+  }
+
+  static void copy(float* to, const float* from, std::size_t count, bool streams) {
+    if (streams) {
+      limit::stream_copy(to, from, count);
+    } else {
+      std::memcpy(to, from, count * sizeof(float));
+    }
+  }
+  static void copy_to_both(float* a, float* b, const float* from, std::size_t count, bool streams) {
+    if (streams) {
+      limit::stream_copy_to_both(a, b, from, count);
+    } else {
+      std::memcpy(a, from, count * sizeof(float));
+      std::memcpy(b, from, count * sizeof(float));
+    }
   }
 
   const int rank_, world_size_;
-  const Kernels kernels_ = choose_kernels();
+  const limit::Kernels kernels_ = limit::choose_kernels();
   std::byte* memory_ = nullptr;
   std::uint32_t steps_ = 0;
+  std::array<bool, kNumBuffers> is_used_ = {};
+  std::map<std::pair<Op, std::size_t>, Trial> trials_;
 };
 
 }  // namespace

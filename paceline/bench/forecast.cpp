@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "paceline/bench/simulated_call.h"
 #include "paceline/bench/size_list.h"
-#include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/error.h"
 
 namespace paceline::bench {
@@ -13,16 +13,10 @@ namespace {
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {
-  const SimulationOptions options{.element_bytes = size_of(forecast.dtype),
-                                  .partial_bytes = partial_size_of(forecast.dtype)};
-  const auto schedule_of = [&](int rank) {
-    ScheduleSpec spec{forecast.op, rank, planner.hosts().world_size(), 0, count, count, count};
-    spec.chunk = forecast.candidate.chunk;
-    spec.hosts = &planner.hosts();
-    return build(forecast.candidate.algorithm, spec);
-  };
+  const Candidate& candidate = forecast.candidate;
   try {
-    forecast.simulated = simulate({planner.hosts(), planner.costs()}, schedule_of, options);
+    forecast.simulated = simulate_call(
+        {forecast.op, forecast.dtype, count, candidate.algorithm, candidate.chunk}, planner);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
     forecast.refusal = error.what();

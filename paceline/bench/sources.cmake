@@ -16,6 +16,7 @@ set(SOURCES
   report_json.cpp
   report_text.cpp
   session.cpp
+  simulated_call.cpp
   size_list.cpp
   start_line.cpp
   statistics.cpp

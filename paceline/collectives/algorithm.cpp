@@ -9,6 +9,7 @@
 #include "paceline/collectives/algorithms/recursive.h"
 #include "paceline/collectives/algorithms/ring.h"
 #include "paceline/collectives/algorithms/schedule_builder.h"
+#include "paceline/collectives/algorithms/subtrees.h"
 #include "paceline/collectives/algorithms/tree.h"
 
 namespace paceline {
@@ -137,6 +138,33 @@ bool keeps_order(Algorithm algorithm, Op op) {
 bool needs_whole_call(Algorithm algorithm, Op op) {
   return (algorithm == Algorithm::kDoubling && op != Op::kAllReduce) ||
          (algorithm == Algorithm::kHalving && op == Op::kReduceScatter);
+}
+
+bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec) {
+  if (!spec.hosts->are_equal_blocks()) return false;
+  const auto has_equal_chunks = [&] {
+    const int world = spec.world_size;
+    return chunk_of(spec.count, 0, world).count() == chunk_of(spec.count, world - 1, world).count();
+  };
+  switch (spec.op) {
+    case Op::kAllReduce:
+      if (algorithm == Algorithm::kOneShot) return true;
+      return (algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing) &&
+             has_equal_chunks();
+    case Op::kAllGather:
+      return algorithm != Algorithm::kDoubling;  // which sends two runs around the end
+    case Op::kAllToAll:
+      return true;
+    case Op::kReduceScatter:
+      if (algorithm == Algorithm::kHierarchy) {
+        return ranks_of_equal_subtrees(subtrees_by_host(*spec.hosts)) > 0;
+      }
+      return algorithm != Algorithm::kHalving;
+    case Op::kBarrier:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Schedule build(Algorithm algorithm, const ScheduleSpec& spec) {

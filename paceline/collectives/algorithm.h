@@ -37,6 +37,13 @@ bool keeps_order(Algorithm algorithm, Op op);
 // Whether it needs the blocks of the whole call side by side, so that the call cannot be cut.
 bool needs_whole_call(Algorithm algorithm, Op op);
 
+// Whether all hosts take the same time, so that one of them shows what all do: the schedule of a
+// rank is that of the rank at the same position of the host before, with every peer a host further
+// (around the end), but for the order of receives and of copies. On one host, that of the rank
+// before with every peer a rank further. False where hosts have not the same number of
+// neighbouring ranks. Requires: spec.hosts.
+bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
+
 // What one rank does, for ranks that send messages: the algorithm's steps, with what it takes that
 // every rank hears of every other (schedule.h). Pure. Requires: serves(algorithm, spec.op);
 // spec.chunk for kChain, spec.hosts for kHierarchy.

@@ -25,18 +25,19 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
 constexpr std::size_t kLargeBytes = 4 << 20;
-constexpr int kRounds = 15;
+constexpr std::size_t kRepetitions = 7;
+constexpr int kRounds = 8;
 
-// The median of some rounds: machines pause.
-double median_seconds(const std::function<void()>& body) {
+// The lower quartile of some rounds: whatever else runs only makes a round longer.
+double usual_seconds(const std::function<void()>& body) {
   std::vector<double> seconds;
   for (int round = 0; round < kRounds; ++round) {
     const auto begin = Clock::now();
     body();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
-  return seconds[kRounds / 2];
+  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 4, seconds.end());
+  return seconds[kRounds / 4];
 }
 
 double reduce_rate() {
@@ -45,7 +46,7 @@ double reduce_rate() {
   std::vector<float> sum(a.size());
   const std::array sources = {reinterpret_cast<const std::byte*>(a.data()),
                               reinterpret_cast<const std::byte*>(b.data())};
-  const double seconds = median_seconds([&] {
+  const double seconds = usual_seconds([&] {
     reduce(sources, reinterpret_cast<std::byte*>(sum.data()), sum.size(), Dtype::kFloat32,
            ReduceOp::kSum);
   });
@@ -55,7 +56,7 @@ double reduce_rate() {
 double copy_rate() {
   const std::vector<std::byte> from(kLargeBytes);
   std::vector<std::byte> to(kLargeBytes);
-  const double seconds = median_seconds([&] { std::copy(from.begin(), from.end(), to.begin()); });
+  const double seconds = usual_seconds([&] { std::copy(from.begin(), from.end(), to.begin()); });
   return static_cast<double>(kLargeBytes) / std::max(seconds, 1e-9);
 }
 
@@ -73,7 +74,7 @@ double one_way_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
     }
   };
   round_trip();  // connections and pages are warm
-  return median_seconds(round_trip) / 2;
+  return usual_seconds(round_trip) / 2;
 }
 
 // Between `a` and `b`, on those two; the others do nothing.
@@ -120,6 +121,7 @@ std::string to_text(const CostModel& costs) {
   const Json json = {{"format", "paceline costs"},
                      {"version", 1},
                      {"origin", costs.origin},
+                     {"spread", costs.spread},
                      {"network", to_json(costs.network)},
                      {"sockets", to_json(costs.sockets)},
                      {"reduce_bytes_per_s", costs.reduce_bytes_per_s},
@@ -134,6 +136,8 @@ CostModel from_text(const std::string& text) {
         "it is another kind of file");
   CostModel costs;
   costs.origin = json.at("origin").get<std::string>();
+  costs.spread = json.value("spread", 0.0);  // files of earlier versions do not have it
+  check(std::isfinite(costs.spread) && costs.spread >= 0, "spread is {}", costs.spread);
   costs.network = link_from(json.at("network"));
   costs.sockets = link_from(json.at("sockets"));
   costs.reduce_bytes_per_s = positive(json, "reduce_bytes_per_s");
@@ -142,9 +146,24 @@ CostModel from_text(const std::string& text) {
   return costs;
 }
 
-}  // namespace
+struct Quantity {
+  std::string_view name;
+  double& (*of)(CostModel& costs);
+};
+constexpr std::array<Quantity, 9> kQuantities = {{
+    {"network latency", [](CostModel& costs) -> double& { return costs.network.latency_s; }},
+    {"network message", [](CostModel& costs) -> double& { return costs.network.message_s; }},
+    {"network rate", [](CostModel& costs) -> double& { return costs.network.bytes_per_s; }},
+    {"sockets latency", [](CostModel& costs) -> double& { return costs.sockets.latency_s; }},
+    {"sockets message", [](CostModel& costs) -> double& { return costs.sockets.message_s; }},
+    {"sockets rate", [](CostModel& costs) -> double& { return costs.sockets.bytes_per_s; }},
+    {"reduce", [](CostModel& costs) -> double& { return costs.reduce_bytes_per_s; }},
+    {"copy", [](CostModel& costs) -> double& { return costs.copy_bytes_per_s; }},
+    {"meeting", [](CostModel& costs) -> double& { return costs.meet_s; }},
+}};
 
-CostModel measure_costs(ProcessGroup& group, const CostModel& known) {
+// One repetition of everything that the group can show.
+CostModel measure_once(ProcessGroup& group, const CostModel& known) {
   CostModel costs = known;
   const Hosts hosts = group.hosts();
   costs.reduce_bytes_per_s = reduce_rate();
@@ -155,10 +174,47 @@ CostModel measure_costs(ProcessGroup& group, const CostModel& known) {
   if (hosts.size() > 1) measure_link(group, 0, hosts.members[1][0], costs.network);
   group.barrier();
   if (hosts.size() == 1 && group.transport() != "tcp") {
-    costs.meet_s = median_seconds([&] { group.barrier(); });
+    costs.meet_s = usual_seconds([&] { group.barrier(); });
   }
-  costs.origin = fmt::format("{} of {}", host_name(), today());
-  return from_text(broadcast_text(group, to_text(costs), 0));
+  return costs;
+}
+
+}  // namespace
+
+Calibration agree_on_costs(std::span<const CostModel> repetitions) {
+  check(repetitions.size() >= 5, "{} repetitions are too few to compare", repetitions.size());
+  Calibration agreed{repetitions.front(), {}};
+  agreed.costs.spread = 0;
+  for (const Quantity& quantity : kQuantities) {
+    std::vector<double> values;
+    for (CostModel one : repetitions) values.push_back(quantity.of(one));
+    std::sort(values.begin(), values.end());
+    const double median = values[values.size() / 2];
+    quantity.of(agreed.costs) = median;
+    if (values.front() == values.back()) continue;
+    const double spread = (values[values.size() - 2] - values[1]) / median;
+    agreed.spreads.push_back({quantity.name, spread});
+    agreed.costs.spread = std::max(agreed.costs.spread, spread);
+  }
+  return agreed;
+}
+
+std::string why_not_replace(const std::optional<CostModel>& kept, const Calibration& fresh) {
+  if (fresh.is_steady() || !kept || kept->spread > kSteadySpread) return {};
+  return fmt::format(
+      "the repetitions differ by up to {:.0f}%, so the machine was busy with something else; the "
+      "costs of {} are kept, whose differed by {:.0f}%",
+      fresh.costs.spread * 100, kept->origin, kept->spread * 100);
+}
+
+Calibration measure_costs(ProcessGroup& group, const CostModel& known) {
+  std::vector<CostModel> repetitions;
+  for (std::size_t i = 0; i < kRepetitions; ++i) repetitions.push_back(measure_once(group, known));
+  Calibration calibration = agree_on_costs(repetitions);
+  calibration.costs.origin = fmt::format("{} of {}", host_name(), today());
+  calibration.costs = from_text(broadcast_text(group, to_text(calibration.costs), 0));
+  if (group.rank() != 0) calibration.spreads.clear();
+  return calibration;
 }
 
 std::filesystem::path calibration_path() {

@@ -1,11 +1,15 @@
 #pragma once
 
 // Measures a machine's costs with the group at hand, and keeps them in a file: `paceline bench
-// --calibrate` does so, and later groups choose by it. The file is JSON with the host's name and
-// the date; rank 0's counts for all.
+// --calibrate` does so, and later groups choose by it. The file is JSON with the host's name, the
+// date and how far the repetitions of the measurement differed; rank 0's counts for all.
 
 #include <filesystem>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "paceline/collectives/cost_model.h"
 
@@ -13,10 +17,38 @@ namespace paceline {
 
 class ProcessGroup;
 
-// Collective; takes about a second. What the group cannot show stays as `known` on rank 0: a group
-// on one host says nothing of the network, one on several hosts nothing of sockets inside one,
-// unless two of its ranks share a host. Every rank gets rank 0's numbers.
-CostModel measure_costs(ProcessGroup& group, const CostModel& known = {});
+// Costs whose repetitions differ by more were measured on a machine that was busy with something
+// else.
+inline constexpr double kSteadySpread = 0.3;
+
+// By which the repetitions of one quantity differed, as a part of it; "network rate", "copy", ...
+struct QuantitySpread {
+  std::string_view quantity;
+  double spread = 0;
+};
+
+struct Calibration {
+  CostModel costs;
+  std::vector<QuantitySpread> spreads;  // of what was measured; on rank 0, empty elsewhere
+
+  bool is_steady() const { return costs.spread <= kSteadySpread; }
+};
+
+// Collective; takes about a second, more over a slow network. Everything is measured several times,
+// one quantity after the other and then all again, so that what else runs for a while spoils one
+// repetition of each and not all of one. What the group cannot show stays as `known` on rank 0: a
+// group on one host says nothing of the network, one on several hosts nothing of sockets inside
+// one, unless two of its ranks share a host. Every rank gets rank 0's numbers.
+Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
+
+// What several measurements together say: of each quantity their median, and how far they differ
+// but for the least and the most. Quantities that are equal in all were not measured. Pure.
+// Requires: at least 5.
+Calibration agree_on_costs(std::span<const CostModel> repetitions);
+
+// Why `fresh` should not take the place of `kept`, for people; empty when it may: it is steady, or
+// what is kept is not either.
+std::string why_not_replace(const std::optional<CostModel>& kept, const Calibration& fresh);
 
 // $PACELINE_CALIBRATION, otherwise $XDG_CACHE_HOME or ~/.cache, then paceline/costs.json; empty
 // when there is no home, or the variable is "off".

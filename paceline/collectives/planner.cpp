@@ -312,13 +312,12 @@ Planner::Planner(Hosts hosts, CostModel costs, PlanOptions options)
       costs_(std::move(costs)),
       options_(options),
       world_(hosts_.world_size()) {
-  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
-    const auto& members = hosts_.members[static_cast<std::size_t>(host)];
-    const auto size = static_cast<double>(members.size());
-    most_per_host_ = std::max(most_per_host_, size);
+  for (const auto& members : hosts_.members) {
+    most_per_host_ = std::max(most_per_host_, static_cast<double>(members.size()));
     is_in_blocks_ &= members.back() - members.front() + 1 == static_cast<int>(members.size());
-    const auto trees = static_cast<double>(subtrees_of(hosts_, host).size());
-    partials_ = std::max(partials_, trees);
+  }
+  for (const auto& trees : subtrees_by_host(hosts_)) {
+    partials_ = std::max(partials_, static_cast<double>(trees.size()));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include "paceline/collectives/backend_list.h"
@@ -30,9 +31,10 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       options_(options),
       rank_(index_of(rendezvous_.who.rank, world_ranks_)),
       name_hash_(XXH3_64bits(name_.data(), name_.size())),
-      flight_(options_.recorder, name_, name_hash_, rank_, world_size(),
+      flight_(is_member() ? options_.recorder : nullptr, name_, name_hash_, rank_, world_size(),
               rendezvous_.who.restart_count),
       backend_(flight_.form([&] {
+        if (!is_member()) return std::unique_ptr<Backend>();
         return connect_backend(rendezvous_, {.group = name_,
                                              .rank = rank_,
                                              .world_ranks = world_ranks_,
@@ -71,7 +73,7 @@ ProcessGroup::~ProcessGroup() {
 }
 
 bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
-  return backend_->supports(op, dtype, reduce_op, device);
+  return members("supports").supports(op, dtype, reduce_op, device);
 }
 
 // ---- collectives
@@ -142,12 +144,11 @@ WorkPtr ProcessGroup::reduce_scatter_async(ConstBuffer input, Buffer output, Red
 }
 
 void ProcessGroup::all_to_all(ConstBuffer input, Buffer output, const CallOptions& options) {
-  run(make(Op::kAllToAll, input, output, input.count / world_ranks_.size(), 0, {}), options);
+  run(make(Op::kAllToAll, input, output, share_of(input.count), 0, {}), options);
 }
 WorkPtr ProcessGroup::all_to_all_async(ConstBuffer input, Buffer output,
                                        const CallOptions& options) {
-  return submit(make(Op::kAllToAll, input, output, input.count / world_ranks_.size(), 0, {}),
-                options);
+  return submit(make(Op::kAllToAll, input, output, share_of(input.count), 0, {}), options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) {
@@ -162,6 +163,7 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) {
 
 Collective ProcessGroup::make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                               ReduceOp reduce_op) const {
+  require_member(name_of(op));
   Collective call;
   call.op = op;
   call.reduce_op = reduce_op;
@@ -277,6 +279,15 @@ void ProcessGroup::require_own_process(const char* what) const {
       rank_, what, name_, owner_.pid());
 }
 
+void ProcessGroup::require_member(std::string_view what) const {
+  check(is_member(),
+        "rank {}: {}: this rank is not a member of group {}, whose members are {}; leave the call "
+        "to them, is_member() tells who they are",
+        rendezvous_.who.rank, what, name_,
+        world_ranks_.empty() ? std::string("none: it gave split() a negative color")
+                             : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
+}
+
 void ProcessGroup::run(const Collective& call, const CallOptions& options) {
   if (options.order) {  // it may end before the device does
     submit(call, options)->wait();
@@ -364,6 +375,7 @@ void ProcessGroup::progress(const std::stop_token& stop) {
 
 PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer, int peer,
                                             std::uint32_t tag, const CallOptions& options) const {
+  require_member(what);
   check((peer >= 0 && peer < world_size() && peer != rank_) || peer == kAnySource,
         "rank {}: {}: peer {} is not another rank of group {}, which has {} ranks", rank_, what,
         peer, name_, world_size());
@@ -398,6 +410,7 @@ WorkPtr ProcessGroup::send_async(ConstBuffer buffer, int peer, std::uint32_t tag
 
 WorkPtr ProcessGroup::recv_async(Buffer buffer, int peer, std::uint32_t tag,
                                  const CallOptions& options) {
+  require_member("recv");
   check(world_size() > 1, "rank {}: recv: group {} has no other rank", rank_, name_);
   return post(Op::kReceive, make_message("recv", buffer, peer, tag, options), true, options);
 }
@@ -409,6 +422,7 @@ void ProcessGroup::send(ConstBuffer buffer, int peer, std::uint32_t tag,
 }
 
 int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
+  require_member("recv");
   check(world_size() > 1, "rank {}: recv: group {} has no other rank", rank_, name_);
   const auto work =
       post(Op::kReceive, make_message("recv", buffer, peer, tag, options), false, options);
@@ -425,12 +439,14 @@ SymmetricBuffer ProcessGroup::reserve_symmetric(std::size_t bytes, const CallOpt
 }
 
 bool ProcessGroup::is_symmetric(ConstBuffer buffer) {
+  require_member("is_symmetric");
   bool answer = false;
   run_in_order([&](const WaitOptions&) { answer = backend_->is_symmetric(buffer); }, {});
   return answer;
 }
 
 SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const CallOptions& options) {
+  require_member("allocate_symmetric");
   check(bytes > 0, "rank {}: allocate_symmetric: 0 bytes", rank_);
   Collective call;
   call.op = Op::kAllocate;
@@ -450,6 +466,7 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                       std::optional<GroupOptions> options) {
+  require_member("new_group");
   check(!ranks.empty(), "rank {}: new_group: no ranks", rank_);
   check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
         "rank {}: new_group: a rank is named twice", rank_);
@@ -463,6 +480,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
                                                   std::optional<GroupOptions> options) {
+  require_member("split");
   const std::array<std::int32_t, 2> mine = {color, key};
   std::vector<std::int32_t> all(2 * world_ranks_.size());
   all_gather(std::span(mine), std::span(all));
@@ -474,13 +492,12 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
     return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
   });
   const std::string name = fmt::format("{}.{}.{}", name_, num_children_++, color);
-  return color < 0 ? nullptr : form(name, ranks, options);
+  return form(name, color < 0 ? std::vector<int>() : ranks, options);
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
                                                  const std::vector<int>& ranks,
                                                  const std::optional<GroupOptions>& options) {
-  if (index_of(rank_, ranks) < 0) return nullptr;
   std::vector<int> world_ranks;
   for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
   GroupOptions child = options.value_or(options_);
@@ -490,6 +507,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
 }
 
 void ProcessGroup::abort(const std::string& reason) {
+  require_member("abort");
   require_own_process("abort");
   const Error cause(ErrorCode::kAborted, fmt::format("rank {}: {}", rank_, reason));
   flight_.note_failure(cause.what());

@@ -23,6 +23,7 @@
 // Thread safety: every method may be called from any thread; calls are carried out one after
 // another.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -32,6 +33,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -106,7 +108,10 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  int rank() const { return rank_; }
+  // Whether this rank is in it. A group of others (new_group(), split()) refuses every call with
+  // Error(kInvalid), but for what follows up to world_ranks().
+  bool is_member() const { return rank_ >= 0; }
+  int rank() const { return rank_; }  // -1 outside
   int world_size() const { return static_cast<int>(world_ranks_.size()); }
   int local_rank() const { return rendezvous_.who.local_rank; }
   const std::string& name() const { return name_; }
@@ -114,16 +119,16 @@ class ProcessGroup {
   // The ranks that its members have in the world, in order.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   // What carries out its collectives, as parse_backend_choice() takes it: "paceline", "gloo", ...
-  std::string backend() const { return backend_->name(); }
+  std::string backend() const { return members("backend").name(); }
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
-  std::string transport() const { return backend_->transport(); }
+  std::string transport() const { return members("transport").transport(); }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
-  const Hosts& hosts() const { return backend_->hosts(); }
+  const Hosts& hosts() const { return members("hosts").hosts(); }
   // Null when nobody asked for one.
   const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
   // Which algorithm a call would take, and why: lines for people.
   std::string explain(Op op, Dtype dtype, std::size_t count) const {
-    return backend_->explain({op, dtype, count});
+    return members("explain").explain({op, dtype, count});
   }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
@@ -246,12 +251,12 @@ class ProcessGroup {
   bool is_symmetric(ConstBuffer buffer);
 
   // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
-  // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Null
-  // for those outside.
+  // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
+  // outside get a group that they are no members of (is_member()).
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           std::optional<GroupOptions> options = {});
-  // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Null for
-  // a negative color.
+  // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
+  // with a negative color are members of none: what they get has no ranks.
   std::shared_ptr<ProcessGroup> split(int color, int key, std::optional<GroupOptions> options = {});
 
   // Local, any thread: fails what is under way here and tells the other ranks `reason`.
@@ -282,6 +287,14 @@ class ProcessGroup {
                       int root, ReduceOp reduce_op);
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(const char* what) const;
+  void require_member(std::string_view what) const;
+  Backend& members(std::string_view what) const {
+    require_member(what);
+    return *backend_;
+  }
+  std::size_t share_of(std::size_t count) const {
+    return count / std::max<std::size_t>(1, world_ranks_.size());
+  }
   void require_apart_or_in_place(const Collective& call, ConstBuffer input, Buffer output) const;
   void require_supported(const Collective& call) const;
   PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
@@ -308,10 +321,10 @@ class ProcessGroup {
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
   const OwnerProcess owner_;
-  std::unique_ptr<Backend> backend_;
-  int num_children_ = 0;         // groups made by new_group and split; the same on every rank
-  std::uint32_t sequence_ = 0;   // of the last collective; touched by whoever runs operations
-  std::vector<std::byte> flat_;  // of coalesced calls; likewise
+  std::unique_ptr<Backend> backend_;  // null outside
+  int num_children_ = 0;              // groups made by new_group and split; the same on every rank
+  std::uint32_t sequence_ = 0;        // of the last collective; touched by whoever runs operations
+  std::vector<std::byte> flat_;       // of coalesced calls; likewise
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

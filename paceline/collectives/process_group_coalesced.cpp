@@ -64,6 +64,7 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
                                                 std::span<const Buffer> outputs, int root,
                                                 ReduceOp reduce_op) {
   const auto name = name_of(op);
+  require_member(name);
   check(inputs.size() == outputs.size(), "rank {}: {} of {} inputs into {} outputs", rank_, name,
         inputs.size(), outputs.size());
   auto held = std::make_shared<Coalesced>();

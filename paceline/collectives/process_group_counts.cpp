@@ -17,6 +17,7 @@ struct ProcessGroup::Counted {
 ProcessGroup::Operation ProcessGroup::counted(Op op, ConstBuffer input, Buffer output,
                                               std::span<const std::size_t> counts,
                                               ReduceOp reduce_op) {
+  require_member(name_of(op));
   check(counts.size() == world_ranks_.size(),
         "rank {}: {}: a list of {} counts in a group of {} ranks", rank_, name_of(op),
         counts.size(), world_size());
@@ -80,6 +81,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
                                                 std::span<const std::size_t> send_counts,
                                                 Buffer output,
                                                 std::span<const std::size_t> receive_counts) {
+  require_member("all_to_all_v");
   const std::size_t world = world_ranks_.size();
   check(send_counts.size() == world && receive_counts.size() == world,
         "rank {}: all_to_all_v: lists of {} and {} counts in a group of {} ranks", rank_,

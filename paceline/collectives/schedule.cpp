@@ -85,6 +85,14 @@ Hosts Hosts::blocks(int num_hosts, int ranks) {
   return from(host_of);
 }
 
+bool Hosts::are_equal_blocks() const {
+  const std::size_t ranks = host_of.size() / members.size();
+  for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
+    if (static_cast<std::size_t>(host_of[rank]) != rank / ranks) return false;
+  }
+  return host_of.size() % members.size() == 0;
+}
+
 std::size_t Hosts::local_index(int rank) const {
   const auto& local = neighbours(rank);
   return static_cast<std::size_t>(std::lower_bound(local.begin(), local.end(), rank) -

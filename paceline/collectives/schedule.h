@@ -114,6 +114,8 @@ struct Hosts {
   const std::vector<int>& neighbours(int rank) const {
     return members[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
   }
+  // Whether the ranks of each host follow one another, as many on every host.
+  bool are_equal_blocks() const;
   // The position of `rank` among the ranks of its host.
   std::size_t local_index(int rank) const;
 };

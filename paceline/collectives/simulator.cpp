@@ -2,57 +2,24 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 #include <queue>
-#include <tuple>
+#include <span>
 #include <unordered_map>
 
-#include "paceline/collectives/scoreboard.h"
+#include "paceline/collectives/simulator_state.h"
 #include "paceline/core/check.h"
 #include "paceline/transport/message.h"
 
 namespace paceline {
 namespace {
 
+using simulation::Channel;
+using simulation::Event;
+using simulation::kNever;
+using simulation::Message;
+using simulation::Rank;
+
 constexpr std::size_t kMostSteps = 8'000'000;
-constexpr double kNever = -1;
-
-struct Message {
-  int from = 0;
-  int to = 0;
-  const Step* send = nullptr;
-  const Step* receive = nullptr;  // null until it is posted
-  std::size_t receipt = 0;        // of that
-  double arrival = kNever;
-  bool has_left = false;  // the sender's memory is free
-  bool has_started = false;
-  bool is_received = false;
-};
-
-struct Rank {
-  Schedule schedule;
-  std::size_t next = 0;  // step
-  double clock = 0;
-  double link_free = 0;   // of its messages inside the host
-  double hears_free = 0;  // when it has dealt with what arrived
-  bool is_busy = false;   // a resume is under way
-  bool meets = false;
-  std::size_t outstanding = 0;
-  std::size_t sends_of_others = 0;                // from the memory of other ranks
-  std::unordered_map<int, std::size_t> expected;  // receives under way, by peer
-  Scoreboard scoreboard;
-};
-
-struct Event {
-  enum class Kind : std::uint8_t { kResume, kStart, kReach, kCome, kLeave, kArrive };
-  double time;
-  std::uint64_t order;  // of equal times: first made, first served
-  Kind kind;
-  std::uint64_t subject;  // a rank or a message
-  bool operator>(const Event& other) const {
-    return std::pair(time, order) > std::pair(other.time, other.order);
-  }
-};
 
 class Simulation {
  public:
@@ -62,7 +29,7 @@ class Simulation {
         costs_(cluster.costs),
         options_(options),
         observer_(observer),
-        ranks_(cluster.hosts.host_of.size()),
+        ranks_(num_simulated(cluster.hosts, options)),
         egress_free_(cluster.hosts.size()),
         ingress_free_(cluster.hosts.size()),
         met_(cluster.hosts.size()) {}
@@ -72,23 +39,28 @@ class Simulation {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_[rank].schedule = build(static_cast<int>(rank));
     }
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) push(0, Event::Kind::kResume, rank);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) resume(0, static_cast<int>(rank));
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
       handle(event);
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) require_end(static_cast<int>(rank));
+    const std::uint64_t times = cluster_.hosts.host_of.size() / ranks_.size();
+    result_.num_messages *= times;
+    result_.network_bytes *= times;
     return result_;
   }
 
  private:
   using Kind = Step::Kind;
 
-  struct Channel {  // what is not yet matched
-    std::deque<std::uint64_t> sends;
-    std::deque<std::pair<const Step*, std::size_t>> receives;  // and its receipt
-  };
+  // All ranks, or those of one host, or one rank of that.
+  static std::size_t num_simulated(const Hosts& hosts, const SimulationOptions& options) {
+    if (!options.hosts_are_alike) return hosts.host_of.size();
+    check(hosts.are_equal_blocks(), "simulating: the hosts are not alike");
+    return hosts.size() == 1 ? 1 : hosts.members.front().size();
+  }
 
   // By two ranks, before much memory is spent: a root may have more steps than the others, and is
   // not the first and the last rank at once.
@@ -99,19 +71,29 @@ class Simulation {
     fail(ErrorCode::kUnsupported,
          "simulating {} ranks: the algorithm takes about {} million steps, more than {} million; "
          "choose another one or fewer ranks",
-         ranks_.size(), steps * ranks_.size() / 1'000'000, kMostSteps / 1'000'000);
+         cluster_.hosts.world_size(), steps * ranks_.size() / 1'000'000, kMostSteps / 1'000'000);
   }
 
-  void push(double time, Event::Kind kind, std::uint64_t subject) {
-    events_.push({time, next_order_++, kind, subject});
+  void resume(double time, int rank) {
+    const auto subject = static_cast<std::uint64_t>(rank);
+    push(time, Event::Kind::kResume, 0, rank, subject);
+  }
+  void push(double time, Event::Kind kind, std::uint64_t id) {
+    const Message& message = messages_[id];
+    push(time, kind, message.number, message.from, id);
+  }
+  void push(double time, Event::Kind kind, std::uint64_t number, int rank, std::uint64_t subject) {
+    const std::uint64_t position = cluster_.hosts.local_index(rank);
+    const std::uint64_t turn = static_cast<std::uint64_t>(kind) << 60 | number << 20 | position;
+    events_.push({time, turn, next_order_++, kind, subject});
   }
 
   Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   std::size_t host_of(int rank) const {
     return static_cast<std::size_t>(cluster_.hosts.host_of[static_cast<std::size_t>(rank)]);
   }
-  const LinkCost& link(int from, int to) const {
-    return host_of(from) == host_of(to) ? costs_.sockets : costs_.network;
+  const LinkCost& link(const Message& message) const {
+    return message.is_inside ? costs_.sockets : costs_.network;
   }
 
   void handle(const Event& event) {
@@ -143,11 +125,16 @@ class Simulation {
     }
   }
 
-  void leave(Message& message) {
-    message.has_left = true;
+  // The sender's memory is free.
+  void leave(const Message& message) {
     Rank& sender = at(message.from);
+    const Step& step = *message.send;
     --sender.outstanding;
-    if (message.send->owner >= 0) --sender.sends_of_others;
+    if (step.owner >= 0) {
+      --sender.sends_of_others;
+    } else {
+      sender.in_use.end(bytes_of(message.from, step.from, step.count), false);
+    }
   }
 
   void wake(int number, double time) {
@@ -179,30 +166,26 @@ class Simulation {
   }
 
   bool is_ready(int number, Rank& rank, const Step& step) {
-    rank.scoreboard.update([&](std::uint64_t id) {
-      const bool has_ended = id % 2 == 0 ? messages_[id / 2].has_left : receipts_[id / 2];
-      return has_ended ? std::numeric_limits<std::size_t>::max() : std::size_t{0};
-    });
     const auto own = [&](const Place& place) { return bytes_of(number, place, step.count); };
     switch (step.kind) {
       case Kind::kSend:
-        return step.owner >= 0 || rank.scoreboard.may_read(own(step.from));
+        return step.owner >= 0 || rank.in_use.may_read(own(step.from));
       case Kind::kReceive:
-        return rank.scoreboard.may_write(own(step.to));
+        return rank.in_use.may_write(own(step.to));
       case Kind::kAwait:
         return rank.expected[step.peer] == 0;
       case Kind::kCopy:
         if (stays(number, step)) return true;
-        return (step.owner >= 0 || rank.scoreboard.may_read(own(step.from))) &&
-               rank.scoreboard.may_write(own(step.to));
+        return (step.owner >= 0 || rank.in_use.may_read(own(step.from))) &&
+               rank.in_use.may_write(own(step.to));
       case Kind::kReduce:
         for (std::size_t i = 0; i < step.num_operands; ++i) {
           const Operand& operand = rank.schedule.operands[step.first_operand + i];
-          if (operand.owner < 0 && !rank.scoreboard.may_read(own(operand.place))) return false;
+          if (operand.owner < 0 && !rank.in_use.may_read(own(operand.place))) return false;
         }
-        return rank.scoreboard.may_write(own(step.to));
+        return rank.in_use.may_write(own(step.to));
       case Kind::kMeet:
-        return rank.scoreboard.empty() && rank.sends_of_others == 0;
+        return rank.in_use.empty() && rank.sends_of_others == 0;
     }
     return true;
   }
@@ -233,48 +216,57 @@ class Simulation {
 
   void send(int number, Rank& rank, const Step& step) {
     const std::uint64_t id = messages_.size();
-    messages_.push_back({.from = number, .to = step.peer, .send = &step});
+    // Counted from the receiver that is simulated: the sender moves as far as the receiver does.
+    const int world = cluster_.hosts.world_size();
+    const int to = step.peer % static_cast<int>(ranks_.size());
+    const int source = (number - step.peer + to + world) % world;
+    messages_.push_back({.from = number,
+                         .to = to,
+                         .source = source,
+                         .number = rank.num_sends++,
+                         .send = &step,
+                         .is_inside = host_of(number) == host_of(step.peer)});
     ++rank.outstanding;
     if (step.owner < 0) {
-      rank.scoreboard.begin(2 * id, bytes_of(number, step.from, step.count), false);
+      rank.in_use.begin(bytes_of(number, step.from, step.count), false);
     } else {
       ++rank.sends_of_others;
     }
-    rank.clock += link(number, step.peer).message_s;
+    rank.clock += link(messages_[id]).message_s;
     if (observer_ != nullptr) observer_->on_send(id, number);
-    Channel& channel = channels_[key(number, step.peer)];
-    channel.sends.push_back(id);
-    match(channel, rank.clock);
+    Channel& channel = channels_[key(source, to)];
+    if (channel.has_receives()) {
+      match(id, channel.pop_receive(), rank.clock);
+    } else {
+      channel.push_send(id);
+    }
     if (!options_.is_unbuffered) push(rank.clock, Event::Kind::kStart, id);
   }
 
   void receive(int number, Rank& rank, const Step& step) {
     ++rank.outstanding;
     ++rank.expected[step.peer];
+    rank.in_use.begin(bytes_of(number, step.to, step.count), true);
     Channel& channel = channels_[key(step.peer, number)];
-    rank.scoreboard.begin(2 * receipts_.size() + 1, bytes_of(number, step.to, step.count), true);
-    channel.receives.push_back({&step, receipts_.size()});
-    receipts_.push_back(false);
-    match(channel, rank.clock);
+    if (channel.has_sends()) {
+      match(channel.pop_send(), &step, rank.clock);
+    } else {
+      channel.push_receive(step);
+    }
   }
 
   static std::uint64_t key(int from, int to) {
     return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
   }
 
-  void match(Channel& channel, double time) {
-    while (!channel.sends.empty() && !channel.receives.empty()) {
-      const std::uint64_t id = channel.sends.front();
-      Message& message = messages_[id];
-      std::tie(message.receive, message.receipt) = channel.receives.front();
-      channel.sends.pop_front();
-      channel.receives.pop_front();
-      require_match(message);
-      if (options_.is_unbuffered) {
-        push(time, Event::Kind::kStart, id);
-      } else if (message.arrival != kNever) {
-        push(std::max(time, message.arrival), Event::Kind::kArrive, id);
-      }
+  void match(std::uint64_t id, const Step* receive, double time) {
+    Message& message = messages_[id];
+    message.receive = receive;
+    require_match(message);
+    if (options_.is_unbuffered) {
+      push(time, Event::Kind::kStart, id);
+    } else if (message.arrival != kNever) {
+      push(std::max(time, message.arrival), Event::Kind::kArrive, id);
     }
   }
 
@@ -282,8 +274,8 @@ class Simulation {
     const bool is_partial = message.send->from.space == Space::kPartial;
     check(message.send->count == message.receive->count &&
               is_partial == (message.receive->to.space == Space::kPartial),
-          "simulating: rank {} sends {} elements, rank {} expects {} or another kind", message.from,
-          message.send->count, message.to, message.receive->count);
+          "simulating: rank {} sends {} elements, rank {} expects {} or another kind",
+          message.source, message.send->count, message.to, message.receive->count);
   }
 
   double length_of(const Message& message) const {
@@ -297,12 +289,12 @@ class Simulation {
     if (message.has_started) return;
     message.has_started = true;
     ++result_.num_messages;
-    const LinkCost& cost = link(message.from, message.to);
-    const bool is_inside = &cost == &costs_.sockets;
-    double& free = is_inside ? at(message.from).link_free : egress_free_[host_of(message.from)];
+    const LinkCost& cost = link(message);
+    double& free =
+        message.is_inside ? at(message.from).link_free : egress_free_[host_of(message.from)];
     const double begin = std::max(time, free);
     free = begin + length_of(message) / cost.bytes_per_s;
-    if (is_inside) {
+    if (message.is_inside) {
       push(free + cost.latency_s, Event::Kind::kCome, id);
     } else {
       result_.network_bytes += static_cast<std::uint64_t>(length_of(message));
@@ -322,7 +314,7 @@ class Simulation {
   void come(std::uint64_t id, double time) {
     Message& message = messages_[id];
     double& free = at(message.to).hears_free;
-    free = std::max(time, free) + link(message.from, message.to).message_s;
+    free = std::max(time, free) + link(message).message_s;
     message.arrival = free;
     if (message.receive != nullptr) push(free, Event::Kind::kArrive, id);
   }
@@ -331,13 +323,14 @@ class Simulation {
     Message& message = messages_[id];
     if (message.is_received) return;
     message.is_received = true;
-    receipts_[message.receipt] = true;
     if (observer_ != nullptr) {
       observer_->on_receive(id, message.from, *message.send, message.to, *message.receive);
     }
     Rank& receiver = at(message.to);
     --receiver.outstanding;
-    --receiver.expected[message.from];
+    --receiver.expected[message.source];
+    const Step& step = *message.receive;
+    receiver.in_use.end(bytes_of(message.to, step.to, step.count), true);
     const int from = message.from;
     const int to = message.to;
     if (options_.is_unbuffered) {
@@ -364,22 +357,24 @@ class Simulation {
       if (observer_ != nullptr) observer_->on_reduce(number, step, rank.schedule);
     }
     rank.is_busy = true;
-    push(rank.clock, Event::Kind::kResume, static_cast<std::uint64_t>(number));
+    resume(rank.clock, number);
   }
 
   void meet(int number, Rank& rank) {
     const std::size_t host = host_of(number);
-    const auto& members = cluster_.hosts.members[host];
+    const auto& everybody = cluster_.hosts.members[host];
+    const auto members =
+        std::span(everybody).first(std::min(everybody.size(), ranks_.size()));  // simulated
     rank.meets = true;
     if (++met_[host] < members.size()) return;
     met_[host] = 0;
     double latest = 0;
     for (const int member : members) latest = std::max(latest, at(member).clock);
-    if (observer_ != nullptr) observer_->on_meet(members);
+    if (observer_ != nullptr) observer_->on_meet(everybody);
     for (const int member : members) {
       at(member).meets = false;
       at(member).is_busy = true;
-      push(latest + costs_.meet_s, Event::Kind::kResume, static_cast<std::uint64_t>(member));
+      resume(latest + costs_.meet_s, member);
     }
   }
 
@@ -400,7 +395,6 @@ class Simulation {
   std::vector<double> ingress_free_;
   std::vector<std::size_t> met_;
   std::deque<Message> messages_;
-  std::vector<bool> receipts_;  // of receives: whether they have ended
   std::unordered_map<std::uint64_t, Channel> channels_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t next_order_ = 0;
@@ -412,6 +406,8 @@ class Simulation {
 SimulationResult simulate(const SimulatedCluster& cluster,
                           const std::function<Schedule(int)>& build,
                           const SimulationOptions& options, SimulationObserver* observer) {
+  check(observer == nullptr || (options.is_unbuffered && !options.hosts_are_alike),
+        "simulating: an observer sees all ranks, without buffers");
   return Simulation(cluster, options, observer).run(build);
 }
 

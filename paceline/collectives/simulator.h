@@ -11,7 +11,11 @@
 // rate. There is no loss, no congestion inside the network, and no competition for processors, so
 // a machine with fewer cores than ranks is slower than predicted.
 //
-// Cost: about a microsecond of real time a message; memory for all steps of all ranks.
+// Where all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one of them shows what all
+// do: a message that it sends to another host stands for the one that it gets from the host as far
+// before it. Then the ranks of one host are simulated, or one rank where there is one host.
+//
+// Cost: about a microsecond of real time a message; memory for all steps of the ranks simulated.
 
 #include <cstdint>
 #include <functional>
@@ -32,6 +36,8 @@ struct SimulationOptions {
   std::size_t partial_bytes = 4;
   // Where a rank's input is part of its output: the element at which it begins.
   std::function<std::optional<std::size_t>(int rank)> input_in_output;
+  // One host is simulated for all. Requires: equal blocks of ranks (Hosts), and no observer.
+  bool hosts_are_alike = false;
   // A send lasts until it has been received: what schedules must survive. Otherwise the network
   // holds any number of bytes.
   bool is_unbuffered = false;

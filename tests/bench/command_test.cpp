@@ -85,6 +85,17 @@ TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
   EXPECT_THAT(outcome.err, testing::Not(HasSubstr("signal")));
 }
 
+// By every way that it tries: the calls of a turn go through all of them.
+TEST(BenchCommandTest, the_limit_gives_right_results_of_every_operation_that_it_knows) {
+  const Outcome outcome =
+      bench({"all_reduce,reduce_scatter,all_gather,broadcast,all_to_all", "--np", "2", "--sizes",
+             "8,4K,5000,64K,1M", "--rounds", "8", "--calls", "2", "--peer", "limit", "--check"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("limit"));
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("lacks")));
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("wrong")));
+}
+
 TEST(BenchCommandTest, the_limit_comes_only_where_it_has_a_part) {
   const Outcome outcome = bench({"all_reduce", "--np", "3", "--sizes", "4K", "--rounds", "1",
                                  "--calls", "2", "--peer", "memcpy"});

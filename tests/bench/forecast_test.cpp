@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "paceline/bench/simulated_call.h"
+
 namespace paceline::bench {
 namespace {
 
@@ -47,9 +49,51 @@ TEST(Forecast, carries_4096_ranks) {
   EXPECT_GT(rows[0].simulated->seconds, 0);
 }
 
+TEST(Forecast, simulates_every_operation_among_4096_ranks) {
+  for (const int ranks : {1, 8}) {
+    const Planner planner = planner_for(4096 / ranks, ranks);
+    for (const Op op : measurable_ops()) {
+      for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{64} << 20}) {
+        const auto rows = forecast(planner, op, Dtype::kFloat32, bytes, Which::kChosen);
+        EXPECT_TRUE(rows[0].simulated) << paceline::name_of(op) << ": " << rows[0].refusal;
+      }
+    }
+  }
+}
+
+// What is done where it is too long to simulate at once is close to that at once.
+TEST(Forecast, of_a_direct_reduce_in_parts_is_close) {
+  for (const std::size_t count : {std::size_t{1} << 18, std::size_t{1} << 24}) {
+    for (const int hosts : {4, 16, 64}) {
+      const Planner planner = planner_for(hosts, 2);
+      const SimulatedCall call{Op::kReduce, Dtype::kFloat32, count, Algorithm::kDirect};
+      const auto whole = simulate_call(call, planner);
+      const auto parts = simulate_reduce_in_parts(call, planner);
+      EXPECT_NEAR(parts.seconds / whole.seconds, 1, 0.1) << hosts << " hosts, " << count;
+    }
+  }
+}
+
+TEST(Forecast, of_a_chain_in_parts_is_close) {
+  for (const auto& [hosts, ranks] : std::vector<std::pair<int, int>>{{32, 1}, {64, 4}, {1, 64}}) {
+    for (const std::size_t chunk : {std::size_t{1} << 12, std::size_t{1} << 16}) {
+      const Planner planner = planner_for(hosts, ranks);
+      const SimulatedCall call{Op::kBroadcast, Dtype::kFloat32, 1 << 20, Algorithm::kChain, chunk};
+      const auto whole = simulate_call(call, planner);
+      const auto parts = simulate_chain_in_parts(call, planner);
+      EXPECT_NEAR(parts.seconds / whole.seconds, 1, 0.02) << hosts << "x" << ranks << " " << chunk;
+      EXPECT_NEAR(static_cast<double>(parts.network_bytes + 1) /
+                      static_cast<double>(whole.network_bytes + 1),
+                  1, 0.01);
+    }
+  }
+}
+
 TEST(Forecast, says_why_it_was_not_simulated) {
+  // The last rank's chunk is smaller, so that ranks differ, and each talks with every other.
   const Planner planner(Hosts::blocks(4096, 1), CostModel(), {.algorithm = Algorithm::kDirect});
-  const auto rows = forecast(planner, Op::kAllToAll, Dtype::kFloat32, 64 << 20, Which::kChosen);
+  const auto rows =
+      forecast(planner, Op::kAllReduce, Dtype::kFloat32, (64 << 20) + 4096, Which::kChosen);
   EXPECT_FALSE(rows[0].simulated);
   EXPECT_THAT(rows[0].refusal, testing::HasSubstr("million steps"));
   EXPECT_THAT(forecast_rows(rows), testing::HasSubstr("fewer ranks"));

@@ -51,8 +51,37 @@ TEST_F(BenchPlanningTest, keeps_what_this_group_could_not_measure) {
   CostModel known;
   known.network.latency_s = 7e-6;
   save_calibration(known, costs_);
-  ASSERT_EQ(bench({"--calibrate", "--np", "2"}).exit_code, 0);
+  ASSERT_EQ(bench({"--calibrate", "--np", "2", "--keep-noisy"}).exit_code, 0);
   EXPECT_EQ(load_calibration(costs_)->network, known.network);
+  EXPECT_NE(load_calibration(costs_)->sockets, known.sockets);
+}
+
+// Which of the two comes about is the machine's doing.
+TEST_F(BenchPlanningTest, replaces_a_calibration_only_by_a_steady_one) {
+  CostModel known;
+  known.origin = "a quiet box of 2026-01-02";
+  save_calibration(known, costs_);
+  const Outcome outcome = bench({"--calibrate", "--np", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("repetitions differ by up to"));
+  const CostModel now = load_calibration(costs_).value();
+  if (outcome.out.find("not kept") == std::string::npos) {
+    EXPECT_THAT(outcome.out, HasSubstr("kept in " + costs_));
+    EXPECT_LE(now.spread, kSteadySpread);
+    EXPECT_NE(now.origin, known.origin);
+  } else {
+    EXPECT_THAT(outcome.out, HasSubstr("--keep-noisy"));
+    EXPECT_THAT(outcome.out, HasSubstr(known.origin));
+    EXPECT_EQ(now, known);
+  }
+}
+
+TEST_F(BenchPlanningTest, measures_again_where_a_calibration_cannot_be_read) {
+  std::ofstream(costs_) << "nonsense";
+  const Outcome outcome = bench({"--calibrate", "--np", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("cannot be read"));
+  EXPECT_TRUE(load_calibration(costs_));
 }
 
 TEST_F(BenchPlanningTest, is_about_all_reduce_where_nothing_is_said) {
@@ -134,6 +163,7 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
   EXPECT_THAT(refusal({"all_reduce", "--calibrate"}),
               HasSubstr("an operation has no meaning with --calibrate"));
   EXPECT_THAT(refusal({"--calibrate", "--np", "1"}), HasSubstr("at least 2 ranks"));
+  EXPECT_THAT(refusal({"all_reduce", "--keep-noisy"}), HasSubstr("--keep-noisy has no meaning"));
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=2", "--np", "2"}),
               HasSubstr("--np has no meaning with --simulate"));
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=x"}), HasSubstr("--simulate: hosts=x"));

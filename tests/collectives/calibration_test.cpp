@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -21,6 +22,7 @@ TEST(Calibration, is_read_as_it_was_written) {
   costs.network.latency_s = 1.25e-5;
   costs.reduce_bytes_per_s = 3e9;
   costs.origin = "box of 2026-01-02";
+  costs.spread = 0.125;
   save_calibration(costs, path);
   EXPECT_EQ(load_calibration(path), costs);
 }
@@ -45,12 +47,74 @@ TEST(Calibration, refuses_what_it_did_not_write) {
   }
 }
 
+TEST(Calibration, of_earlier_versions_is_read) {
+  const FreshDirectory directory;
+  const auto path = std::filesystem::path(directory.file("costs.json"));
+  save_calibration(CostModel(), path);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::string without = text.str();
+  const auto at = without.find("  \"spread\"");
+  ASSERT_NE(at, std::string::npos);
+  without.erase(at, without.find('\n', at) - at + 1);
+  std::ofstream(path) << without;
+  EXPECT_EQ(load_calibration(path), CostModel());
+}
+
+// Seven measurements in which the copy took so long.
+std::vector<CostModel> repetitions_with_copies(const std::vector<double>& rates) {
+  std::vector<CostModel> all;
+  for (const double rate : rates) {
+    all.emplace_back();
+    all.back().copy_bytes_per_s = rate;
+  }
+  return all;
+}
+
+TEST(Calibration, is_not_spoilt_by_a_disturbance_of_one_repetition) {
+  const auto calm =
+      agree_on_costs(repetitions_with_copies({9.9e9, 10e9, 10.1e9, 10e9, 9.9e9, 10.2e9, 10e9}));
+  EXPECT_TRUE(calm.is_steady());
+  EXPECT_DOUBLE_EQ(calm.costs.copy_bytes_per_s, 10e9);
+  const auto disturbed =
+      agree_on_costs(repetitions_with_copies({9.9e9, 10e9, 10.1e9, 1e9, 9.9e9, 10.2e9, 10e9}));
+  EXPECT_TRUE(disturbed.is_steady()) << disturbed.costs.spread;
+  EXPECT_DOUBLE_EQ(disturbed.costs.copy_bytes_per_s, 10e9);
+  ASSERT_EQ(disturbed.spreads.size(), 1u);  // nothing else was measured
+  EXPECT_EQ(disturbed.spreads[0].quantity, "copy");
+}
+
+TEST(Calibration, notices_repetitions_that_disagree) {
+  const auto busy = agree_on_costs(repetitions_with_copies({10e9, 4e9, 9e9, 5e9, 10e9, 4e9, 10e9}));
+  EXPECT_FALSE(busy.is_steady());
+  EXPECT_NEAR(busy.costs.spread, 6.0 / 9, 1e-9);
+  EXPECT_DOUBLE_EQ(busy.costs.network.latency_s, CostModel().network.latency_s);
+  EXPECT_THROW(agree_on_costs(repetitions_with_copies({1, 2})), Error);
+}
+
+TEST(Calibration, that_is_noisy_does_not_replace_a_steady_one) {
+  Calibration noisy, steady;
+  noisy.costs.spread = 0.8;
+  steady.costs.spread = 0.1;
+  CostModel kept;
+  kept.origin = "box of 2026-01-02";
+  kept.spread = 0.05;
+  EXPECT_EQ(why_not_replace({}, noisy), "");
+  EXPECT_EQ(why_not_replace(kept, steady), "");
+  const std::string reason = why_not_replace(kept, noisy);
+  for (const char* word : {"80%", "busy", "box of 2026-01-02", "5%"}) {
+    EXPECT_NE(reason.find(word), std::string::npos) << word << " in " << reason;
+  }
+  kept.spread = 0.5;
+  EXPECT_EQ(why_not_replace(kept, noisy), "");
+}
+
 TEST(Calibration, measures_plausible_numbers_alike_on_all_ranks) {
   for (const bool apart : {false, true}) {
     std::vector<CostModel> measured(2);
     run_ranks_ok(2,
                  [&](ProcessGroup& group) {
-                   measured[static_cast<std::size_t>(group.rank())] = measure_costs(group);
+                   measured[static_cast<std::size_t>(group.rank())] = measure_costs(group).costs;
                  },
                  {.adjust = [&](int rank, GroupOptions& options) {
                    if (apart) options.host = std::to_string(rank);

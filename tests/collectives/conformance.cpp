@@ -362,20 +362,20 @@ void sub_groups_and_splits(ProcessGroup& group) {
   std::vector<int> even;
   for (int rank = 0; rank < group.world_size(); rank += 2) even.push_back(rank);
   const auto evens = group.new_group(even);
-  EXPECT_EQ(evens != nullptr, group.rank() % 2 == 0);
-  if (evens) {
+  EXPECT_EQ(evens->is_member(), group.rank() % 2 == 0);
+  if (evens->is_member()) {
     EXPECT_EQ(evens->world_ranks(), even);
     EXPECT_EQ(evens->backend(), group.backend());
     EXPECT_EQ(all_reduce_value(*evens, 1), static_cast<int>(even.size()));
   }
   // Reversed by key.
   const auto half = group.split(group.rank() % 2, -group.rank());
-  ASSERT_NE(half, nullptr);
+  ASSERT_TRUE(half->is_member());
   std::vector<std::int32_t> ranks(static_cast<std::size_t>(half->world_size()));
   const std::int32_t mine = group.rank();
   half->all_gather(std::span(&mine, 1), std::span(ranks));
   EXPECT_TRUE(std::is_sorted(ranks.rbegin(), ranks.rend()));
-  EXPECT_EQ(group.split(group.rank() == 0 ? -1 : 0, 0) == nullptr, group.rank() == 0);
+  EXPECT_EQ(group.split(group.rank() == 0 ? -1 : 0, 0)->is_member(), group.rank() != 0);
 }
 
 void two_groups_may_be_used_in_different_orders(ProcessGroup& group) {

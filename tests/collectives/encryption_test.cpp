@@ -69,7 +69,7 @@ TEST(Encryption, groups_made_of_a_group_encrypt_too) {
       3,
       [](ProcessGroup& group) {
         const auto part = group.split(group.rank() == 0 ? -1 : 1, 0);
-        if (part) use_everything(*part);
+        if (part->is_member()) use_everything(*part);
       },
       encrypted(TransportKind::kTcp));
 }

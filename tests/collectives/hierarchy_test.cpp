@@ -107,11 +107,11 @@ TEST(HierarchyBytes, cross_the_network_once_for_a_host) {
 
 TEST(HierarchySubtrees, are_the_largest_inside_a_host) {
   using Trees = std::vector<Subtree>;
-  EXPECT_EQ(subtrees_of(Hosts::blocks(2, 4), 1), (Trees{{4, 4}}));
-  EXPECT_EQ(subtrees_of(Hosts::blocks(2, 3), 0), (Trees{{0, 2}, {2, 1}}));
-  EXPECT_EQ(subtrees_of(Hosts::blocks(2, 3), 1), (Trees{{3, 1}, {4, 2}}));
-  EXPECT_EQ(subtrees_of(Hosts::from({7, 9, 7, 9}), 1), (Trees{{1, 1}, {3, 1}}));
-  EXPECT_EQ(subtrees_of(Hosts::blocks(1, 5), 0), (Trees{{0, 5}}));
+  EXPECT_EQ(subtrees_by_host(Hosts::blocks(2, 4))[1], (Trees{{4, 4}}));
+  EXPECT_EQ(subtrees_by_host(Hosts::blocks(2, 3))[0], (Trees{{0, 2}, {2, 1}}));
+  EXPECT_EQ(subtrees_by_host(Hosts::blocks(2, 3))[1], (Trees{{3, 1}, {4, 2}}));
+  EXPECT_EQ(subtrees_by_host(Hosts::from({7, 9, 7, 9}))[1], (Trees{{1, 1}, {3, 1}}));
+  EXPECT_EQ(subtrees_by_host(Hosts::blocks(1, 5))[0], (Trees{{0, 5}}));
 }
 
 TEST(HierarchySubtrees, are_equal_where_hosts_have_powers_of_two_of_neighbours) {

@@ -2,9 +2,12 @@
 
 #include "paceline/collectives/simulator.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/algorithm.h"
+#include "paceline/collectives/ranges_in_use.h"
 #include "paceline/core/error.h"
 #include "paceline/transport/message.h"
 
@@ -136,6 +139,114 @@ TEST(Simulator, carries_4096_ranks) {
   const auto large = simulate_call(Algorithm::kHierarchy, Op::kAllReduce, 1 << 20, cluster);
   EXPECT_GT(large.seconds, 2 * 4.0 * (1 << 20) / cluster.costs.network.bytes_per_s);
   EXPECT_THROW(simulate_call(Algorithm::kRing, Op::kAllReduce, 1 << 20, cluster), Error);
+}
+
+SimulationResult simulate_alike(Algorithm algorithm, ScheduleSpec spec,
+                                const SimulatedCluster& cluster, bool hosts_are_alike) {
+  const auto schedule_of = [&](int rank) {
+    spec.rank = rank;
+    return build(algorithm, spec);
+  };
+  return simulate(cluster, schedule_of, {.hosts_are_alike = hosts_are_alike});
+}
+
+// Of which algorithms that is so is found out here: all that say it.
+TEST(Simulator, of_one_host_shows_what_all_do_where_they_are_alike) {
+  std::set<std::pair<Algorithm, Op>> alike;
+  for (const auto& [hosts, ranks] : std::vector<std::pair<int, int>>{{2, 1},
+                                                                     {3, 1},
+                                                                     {8, 1},
+                                                                     {13, 1},
+                                                                     {2, 2},
+                                                                     {4, 2},
+                                                                     {3, 4},
+                                                                     {5, 3},
+                                                                     {2, 8},
+                                                                     {1, 2},
+                                                                     {1, 7}}) {
+    const SimulatedCluster cluster{Hosts::blocks(hosts, ranks), CostModel()};
+    for (const Algorithm algorithm : kAllAlgorithms) {
+      if (algorithm == Algorithm::kHierarchy && (hosts == 1 || ranks == 1)) continue;
+      for (const Op op : {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll,
+                          Op::kBarrier, Op::kBroadcast, Op::kReduce, Op::kGather, Op::kScatter}) {
+        if (!serves(algorithm, op)) continue;
+        for (const std::size_t count : {1u, 832u, 5000u, 1u << 18}) {
+          ScheduleSpec spec{op, 0, hosts * ranks, 0, count, count, count};
+          spec.chunk = 1000;
+          spec.hosts = &cluster.hosts;
+          if (!is_alike_on_all_hosts(algorithm, spec)) continue;
+          alike.insert({algorithm, op});
+          const auto all = simulate_alike(algorithm, spec, cluster, false);
+          const auto one = simulate_alike(algorithm, spec, cluster, true);
+          EXPECT_NEAR(one.seconds, all.seconds, 1e-9 * all.seconds)
+              << name_of(algorithm) << " " << name_of(op) << " " << count << " on " << hosts << "x"
+              << ranks;
+          EXPECT_EQ(one.num_messages, all.num_messages);
+          EXPECT_EQ(one.network_bytes, all.network_bytes);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(alike.size(), 12u);
+}
+
+TEST(Simulator, knows_hosts_that_are_not_alike) {
+  const auto is_alike = [](Algorithm algorithm, Op op, std::size_t count, const Hosts& hosts) {
+    ScheduleSpec spec{op, 0, hosts.world_size(), 0, count, count, count};
+    spec.hosts = &hosts;
+    return is_alike_on_all_hosts(algorithm, spec);
+  };
+  const Hosts blocks = Hosts::blocks(4, 2);
+  EXPECT_TRUE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1024, blocks));
+  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1025, blocks));  // the last chunk
+  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kBroadcast, 1024, blocks));  // the root
+  EXPECT_TRUE(is_alike(Algorithm::kHierarchy, Op::kReduceScatter, 64, blocks));
+  EXPECT_FALSE(is_alike(Algorithm::kHierarchy, Op::kReduceScatter, 64, Hosts::blocks(4, 3)));
+  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllToAll, 64, Hosts::from({0, 1, 0, 1})));
+  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllToAll, 64, Hosts::from({0, 0, 1})));
+  const SimulatedCluster dealt{Hosts::from({0, 1, 0, 1}), CostModel()};
+  EXPECT_THROW(simulate(dealt, [](int) { return Schedule(); }, {.hosts_are_alike = true}), Error);
+}
+
+TEST(Simulator, takes_one_host_of_4096_ranks_for_all) {
+  for (const auto& [hosts, ranks] :
+       std::vector<std::pair<int, int>>{{4096, 1}, {512, 8}, {1, 4096}}) {
+    const SimulatedCluster cluster{Hosts::blocks(hosts, ranks), CostModel()};
+    const std::size_t count = 1000;
+    ScheduleSpec spec{Op::kAllToAll, 0, 4096, 0, count, count, count};
+    spec.hosts = &cluster.hosts;
+    ASSERT_TRUE(is_alike_on_all_hosts(Algorithm::kDirect, spec));
+    const auto result = simulate_alike(Algorithm::kDirect, spec, cluster, true);
+    EXPECT_EQ(result.num_messages, 4096u * 4095u);
+    const auto leaving =
+        static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(4096 - ranks);
+    EXPECT_EQ(result.network_bytes,
+              static_cast<std::uint64_t>(hosts) * leaving * (4 * count + sizeof(MessageHeader)));
+    // Sending and hearing of 4,095 messages.
+    EXPECT_GT(result.seconds, 4095 * cluster.costs.sockets.message_s);
+  }
+}
+
+TEST(RangesInUse, keep_reads_and_writes_apart) {
+  RangesInUse ranges;
+  ranges.begin({100, 200}, false);
+  ranges.begin({100, 110}, false);
+  ranges.begin({300, 301}, true);
+  ranges.begin({50, 50}, true);  // of nothing
+  EXPECT_TRUE(ranges.may_read({0, 300}));
+  EXPECT_TRUE(ranges.may_read({301, 400}));
+  EXPECT_FALSE(ranges.may_read({0, 301}));
+  EXPECT_TRUE(ranges.may_write({200, 300}));
+  EXPECT_FALSE(ranges.may_write({199, 200}));
+  EXPECT_FALSE(ranges.may_write({0, 101}));
+  ranges.end({100, 200}, false);
+  EXPECT_TRUE(ranges.may_write({110, 300}));
+  EXPECT_FALSE(ranges.may_write({109, 110}));
+  ranges.end({100, 110}, false);
+  EXPECT_FALSE(ranges.empty());
+  ranges.end({300, 301}, true);
+  EXPECT_TRUE(ranges.empty());
+  EXPECT_TRUE(ranges.may_write({0, 400}));
 }
 
 TEST(Simulator, says_who_waits_for_ever) {

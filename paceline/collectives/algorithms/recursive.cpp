@@ -28,6 +28,18 @@ class Halving {
     return range;
   }
   Range range_of(int owner) const { return range_of(owner, levels_of(num_owners())); }
+  // Whose range the element is in.
+  int owner_of(std::size_t element) const {
+    Range range{0, count_};
+    int owner = 0;
+    for (int level = 0; level < levels_of(num_owners()); ++level) {
+      const auto [lower, upper] = split(range);
+      const bool is_upper = element >= upper.begin;
+      owner |= is_upper ? 1 << level : 0;
+      range = is_upper ? upper : lower;
+    }
+    return owner;
+  }
 
   // Leaves each owner's range of the sum at its place in the result.
   void reduce() { reduce_node(0, team_.size(), true); }
@@ -161,21 +173,25 @@ void build_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   team.scratch_base = spec.count * world;
   Halving halving(builder, team, spec.count * world, spec.count);
   halving.reduce();
-  const auto block_of = [&](int rank) { return static_cast<std::size_t>(rank) * spec.count; };
-  for (int owner = 0; owner < halving.num_owners(); ++owner) {
-    const Range range = halving.range_of(owner);
-    for (int rank = 0; rank < spec.world_size; ++rank) {
-      const Place block = scratch(block_of(rank));
-      if (block.offset < range.begin || block.offset >= range.begin + range.count) continue;
-      if (owner == spec.rank && rank == spec.rank) {
-        builder.copy(block, output(0), spec.count);
-      } else if (owner == spec.rank) {
-        builder.send(rank, block, output(0), spec.count);
-      } else if (rank == spec.rank) {
-        builder.receive(owner, block, output(0), spec.count);
+  const auto own = static_cast<std::size_t>(spec.rank);
+  const int giver = halving.owner_of(own * spec.count);
+  const auto receive = [&] {
+    builder.receive(giver, scratch(own * spec.count), output(0), spec.count);
+  };
+  // In the order of the owners on every rank.
+  if (giver < spec.rank) receive();
+  if (spec.rank < halving.num_owners()) {
+    const Range range = halving.range_of(spec.rank);
+    for (std::size_t at = range.begin; at < range.begin + range.count; at += spec.count) {
+      const auto rank = static_cast<int>(at / spec.count);
+      if (rank == spec.rank) {
+        builder.copy(scratch(at), output(0), spec.count);
+      } else {
+        builder.send(rank, scratch(at), output(0), spec.count);
       }
     }
   }
+  if (giver > spec.rank) receive();
 }
 
 void build_all_gather(ScheduleBuilder& builder, const ScheduleSpec& spec) {

@@ -67,14 +67,16 @@ class ScheduleBuilder {
       schedule_.operands.push_back(operand);
     }
   }
+  // One that goes on where the last step's ended is made part of that.
   void copy(Place from, Place to, std::size_t count, int owner = -1) {
     if (count == 0) return;
     need(to, count);
-    add({.kind = Step::Kind::kCopy,
-         .owner = owner == spec_.rank ? -1 : owner,
-         .from = from,
-         .to = to,
-         .count = count});
+    if (owner == spec_.rank) owner = -1;
+    if (continues(from, to, owner)) {
+      schedule_.steps.back().count += count;
+      return;
+    }
+    add({.kind = Step::Kind::kCopy, .owner = owner, .from = from, .to = to, .count = count});
   }
   void meet() { add({.kind = Step::Kind::kMeet}); }
   // The steps so far may be taken ahead (Schedule::overlaps).
@@ -108,6 +110,12 @@ class ScheduleBuilder {
 
  private:
   void add(const Step& step) { schedule_.steps.push_back(step); }
+  bool continues(const Place& from, const Place& to, int owner) const {
+    if (schedule_.steps.empty() || schedule_.steps.size() == schedule_.num_ahead) return false;
+    const Step& last = schedule_.steps.back();
+    return last.kind == Step::Kind::kCopy && last.owner == owner &&
+           from == last.from + last.count && to == last.to + last.count;
+  }
   void need(const Place& place, std::size_t count, int owner = -1) {
     if (owner >= 0 && owner != spec_.rank) return;
     auto& room = place.space == Space::kPartial ? schedule_.partial_count : schedule_.scratch_count;

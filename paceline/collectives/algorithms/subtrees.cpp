@@ -5,34 +5,34 @@
 namespace paceline {
 namespace {
 
-// The largest subtrees inside [first, first + number) whose ranks are all in `host`.
-void collect(const Hosts& hosts, int host, int first, int number, std::vector<Subtree>& out) {
-  int inside = 0;
-  for (int rank = first; rank < first + number; ++rank) {
-    inside += hosts.host_of[static_cast<std::size_t>(rank)] == host ? 1 : 0;
+// For every rank the first one after it that is on another host.
+std::vector<int> ends_of_runs(const std::vector<int>& host_of) {
+  std::vector<int> ends(host_of.size(), static_cast<int>(host_of.size()));
+  for (std::size_t rank = host_of.size(); rank-- > 1;) {
+    const bool is_same = host_of[rank - 1] == host_of[rank];
+    ends[rank - 1] = is_same ? ends[rank] : static_cast<int>(rank);
   }
-  if (inside == number) {
-    out.push_back({first, number});
-  } else if (inside > 0) {
-    const int left = floor_power_of_two(number - 1);
-    collect(hosts, host, first, left, out);
-    collect(hosts, host, first + left, number - left, out);
+  return ends;
+}
+
+// The largest subtrees inside [first, first + number) whose ranks are all on one host.
+void collect(const Hosts& hosts, const std::vector<int>& ends, int first, int number,
+             std::vector<std::vector<Subtree>>& out) {
+  const auto begin = static_cast<std::size_t>(first);
+  if (ends[begin] >= first + number) {
+    out[static_cast<std::size_t>(hosts.host_of[begin])].push_back({first, number});
+    return;
   }
+  const int left = floor_power_of_two(number - 1);
+  collect(hosts, ends, first, left, out);
+  collect(hosts, ends, first + left, number - left, out);
 }
 
 }  // namespace
 
-std::vector<Subtree> subtrees_of(const Hosts& hosts, int host) {
-  std::vector<Subtree> trees;
-  collect(hosts, host, 0, hosts.world_size(), trees);
-  return trees;
-}
-
 std::vector<std::vector<Subtree>> subtrees_by_host(const Hosts& hosts) {
-  std::vector<std::vector<Subtree>> all;
-  for (int host = 0; host < static_cast<int>(hosts.size()); ++host) {
-    all.push_back(subtrees_of(hosts, host));
-  }
+  std::vector<std::vector<Subtree>> all(hosts.size());
+  collect(hosts, ends_of_runs(hosts.host_of), 0, hosts.world_size(), all);
   return all;
 }
 

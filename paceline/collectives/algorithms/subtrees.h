@@ -16,8 +16,7 @@ struct Subtree {
   bool operator==(const Subtree&) const = default;
 };
 
-// The largest whole subtrees that make up the ranks of `host`, in rank order; of every host.
-std::vector<Subtree> subtrees_of(const Hosts& hosts, int host);
+// The largest whole subtrees that make up the ranks of each host, in rank order.
 std::vector<std::vector<Subtree>> subtrees_by_host(const Hosts& hosts);
 
 // The ranks of each host where every host is one whole subtree, all of the same size and in the

@@ -1,0 +1,175 @@
+// A rank that dies, stops or leaves a group in the middle of a library's collective: a typed error
+// on every survivor, not a hang. tests/faults has the same for Paceline's own backend, and
+// mpi_faults_test.sh for MPI, which needs a launcher of its own.
+
+#include <filesystem>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "paceline/collectives/agreed_stop.h"
+#include "paceline/collectives/backend_list.h"
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_process_ranks;
+using harness::SharedCounter;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+// Descriptors that a library may open once, whenever it likes.
+constexpr std::size_t kSpare = 4;
+
+std::size_t count_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+class LibraryFault : public testing::TestWithParam<std::string> {};
+
+std::string sum_for_ever(ProcessGroup& group, SharedCounter& running) {
+  std::vector<float> data(1 << 20, 1.0f);
+  for (int i = 0;; ++i) {
+    if (i == 3) running.add();
+    group.all_reduce(std::span(data), ReduceOp::kMax);
+  }
+}
+
+TEST_P(LibraryFault, every_survivor_of_a_killed_rank_names_it) {
+  for (const int world : {2, 3, 4}) {
+    for (int victim = 0; victim < world; ++victim) {
+      SharedCounter running;
+      std::chrono::steady_clock::time_point killed;
+      const auto results = run_process_ranks(
+          world, [&](ProcessGroup& group) { return sum_for_ever(group, running); },
+          {.backend = GetParam()},
+          [&](const std::vector<pid_t>& pids) {
+            running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
+            killed = std::chrono::steady_clock::now();
+            ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+          });
+      for (int rank = 0; rank < world; ++rank) {
+        if (rank == victim) continue;
+        const auto& result = results[static_cast<std::size_t>(rank)];
+        ASSERT_TRUE(result.threw) << "rank " << rank << " of " << world << ", signal "
+                                  << result.signal;
+        EXPECT_EQ(result.code, ErrorCode::kPeerLost) << result.report;
+        EXPECT_THAT(result.report, HasSubstr("rank " + std::to_string(victim) + " ("));
+        EXPECT_LT(result.ended - killed, 5s) << result.report;
+      }
+    }
+  }
+}
+
+TEST_P(LibraryFault, a_stopped_rank_is_a_timeout) {
+  SharedCounter running;
+  const auto results = run_process_ranks(
+      3, [&](ProcessGroup& group) { return sum_for_ever(group, running); },
+      {.backend = GetParam(), .group_timeout = 1s},
+      [&](const std::vector<pid_t>& pids) {
+        running.wait_for(3, Deadline::after(20s));
+        ::kill(pids[1], SIGSTOP);
+        std::this_thread::sleep_for(3s);
+        ::kill(pids[1], SIGCONT);
+      });
+  for (const std::size_t rank : {0, 2}) {
+    ASSERT_TRUE(results[rank].threw);
+    EXPECT_TRUE(results[rank].code == ErrorCode::kTimeout ||
+                results[rank].code == ErrorCode::kAborted)
+        << results[rank].report;
+  }
+}
+
+TEST_P(LibraryFault, abort_ends_what_is_under_way_in_this_rank_too) {
+  run_process_ranks(2,
+                    [&](ProcessGroup& group) {
+                      std::vector<float> data(1 << 20, 1.0f);
+                      const auto begin = std::chrono::steady_clock::now();
+                      std::vector<WorkPtr> works;
+                      for (int i = 0; i < 200; ++i)
+                        works.push_back(group.all_reduce_async(std::span(data)));
+                      works.front()->wait();
+                      if (group.rank() == 0) group.abort("enough");
+                      EXPECT_THROW(works.back()->wait(), Error);
+                      EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+                      return std::string();
+                    },
+                    {.backend = GetParam()});
+}
+
+TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothing) {
+  constexpr int kWarmUp = 10;
+  const int rounds = GetParam() == "gloo" ? 1000 : 100;
+  const auto results =
+      run_process_ranks(2,
+                        [&](ProcessGroup& group) {
+                          std::vector<float> data(1000, 1.0f);
+                          std::size_t before = 0;
+                          for (int round = 0; round < kWarmUp + rounds; ++round) {
+                            if (round == kWarmUp) before = count_descriptors();
+                            const auto child = group.new_group({1, 0});
+                            child->all_reduce(std::span(data), ReduceOp::kMax);
+                            if (group.rank() == 0) child->abort("enough");
+                            EXPECT_THROW(child->all_reduce(std::span(data), ReduceOp::kMax), Error);
+                          }
+                          // A library's own thread may close a socket a little later.
+                          const auto until = Deadline::after(10s);
+                          while (count_descriptors() > before + kSpare && !until.expired()) {
+                            std::this_thread::sleep_for(20ms);
+                          }
+                          EXPECT_LE(count_descriptors(), before + kSpare);
+                          return std::to_string(all_reduce_value(group, 1));
+                        },
+                        {.backend = GetParam(), .watchdog = 240s});
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.report;
+    EXPECT_EQ(result.report, "2");
+  }
+}
+
+// One rank is asked, all stop after the same step.
+TEST_P(LibraryFault, a_stop_is_agreed_on) {
+  SharedCounter running;
+  const auto results = run_process_ranks(
+      3,
+      [&](ProcessGroup& group) {
+        AgreedStop stop;
+        std::vector<float> gradient(10'000, 1.0f);
+        int steps = 0;
+        do {
+          group.all_reduce(std::span(gradient), ReduceOp::kMax);
+          if (++steps == 3) running.add();
+        } while (!stop.requested(group));
+        return std::to_string(steps) + " " + stop.reason();
+      },
+      {.backend = GetParam()},
+      [&](const std::vector<pid_t>& pids) {
+        running.wait_for(3, Deadline::after(30s));
+        ::kill(pids[2], SIGUSR1);
+      });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.report;
+    EXPECT_THAT(result.report, HasSubstr("SIGUSR1"));
+    EXPECT_EQ(result.report, results[0].report);
+  }
+}
+
+std::vector<std::string> libraries_of_this_build() {
+  std::vector<std::string> names;
+  for (const char* name : {"gloo", "oneccl"}) {
+    if (is_backend_available(name)) names.emplace_back(name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Libraries, LibraryFault, testing::ValuesIn(libraries_of_this_build()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace paceline

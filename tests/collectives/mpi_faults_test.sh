@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# mpi_faults_test.sh MPIEXEC MPI_FAULTS_RANK: what backend mpi promises when a rank freezes, a group is given up, or a stop is asked for.
+set -uo pipefail
+mpiexec=$1 rank=$2
+export PACELINE_BACKEND=mpi OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export ASAN_OPTIONS=detect_leaks=0
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+failures=0
+
+# expect_ok SCENARIO RANKS: every rank has said so. The launcher's exit code is no part of it: ranks end without MPI's end.
+expect_ok() {
+  local folder=$TMPDIR/$1-$2 output i said
+  mkdir "$folder"
+  output=$(timeout 150 "$mpiexec" -n "$2" "$rank" "$1" "$folder" 2>&1)
+  for ((i = 0; i < $2; i++)); do
+    said=$(cat "$folder/$i" 2>/dev/null)
+    if [ "$said" != ok ]; then
+      echo "FAILED $1, $2 ranks: rank $i said: ${said:-nothing}"
+      tail -n 25 <<<"$output"
+      failures=$((failures + 1))
+      return
+    fi
+  done
+  echo "ok $1, $2 ranks"
+}
+
+for ranks in 2 3; do
+  for scenario in frozen rounds stop; do expect_ok "$scenario" "$ranks"; done
+done
+exit "$((failures > 0))"
