@@ -221,16 +221,12 @@ RunTexts texts_on_host(const RunTexts& texts, const std::vector<Host>& hosts, st
 
 HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLine& line,
                      const launch::LaunchOptions& options, const std::vector<Host>& hosts) {
-  if (hosts.size() > 1) {
-    refuse_with_hosts("--timeline", texts.timeline, line,
-                      "every host would write one; set PACELINE_TIMELINE_DIR to a folder that all "
-                      "hosts share, and then: paceline timeline FOLDER");
-  }
   refuse_with_hosts("--rdzv-conf", options.meeting.is_host ? "is_host" : "", line,
                     "is_host is what the first host is");
   HostsPlan plan;
   plan.version = version_number();
   plan.program_hint = "give --remote-paceline PATH if it is somewhere else on the hosts";
+  plan.timeline = options.timeline;
   plan.prefix_lines = options.prefix_lines;
   plan.shutdown_timeout = options.shutdown_timeout;
   plan.goes_on = options.restarts.max_restarts > 0 || options.min_nodes < options.num_nodes;

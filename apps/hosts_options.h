@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "paceline/launch/host_list.h"
-#include "paceline/launch/hosts_agent.h"
+#include "paceline/launch/hosts_plan.h"
 
 #include "apps/run_options.h"
 

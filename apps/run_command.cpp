@@ -120,7 +120,7 @@ int Run::run(const Arguments& arguments) {
 int Run::run_here() {
   launch::LaunchPlan plan;
   plan.options = check_run_options(texts_, line_, topology_);
-  require_folder_of(plan.options.timeline, line_);
+  if (!part_) require_folder_of(plan.options.timeline, line_);
   plan.options.part = part_;
   plan.options.version = version_number();
   plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
@@ -141,6 +141,7 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   first.options = check_run_options(texts_on_host(texts_, hosts, 0), line_, topology_);
   if (texts_.rdzv_id.empty()) first.options.run_id = id_for_hosts();
   first.program_path = first.options.command.front();  // every host looks for it itself
+  require_folder_of(first.options.timeline, line_);
   const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
   if (texts_.print_config) {
     first.placement = launch::plan_placement(topology_, placement_request(first.options));
@@ -148,8 +149,9 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   }
   if (texts_.dry_run) fmt::print("{}", hosts_preview(plan));
   if (texts_.dry_run || texts_.print_config) return 0;
-  return launch::run_supervised(
-      [&](launch::AgentChannel channel) { return launch::run_on_hosts(plan, std::move(channel)); });
+  return launch::run_supervised([&](launch::AgentChannel channel) {
+    return launch::HostsAgent(plan, std::move(channel)).run();
+  });
 }
 
 }  // namespace

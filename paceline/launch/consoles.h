@@ -12,13 +12,14 @@
 
 namespace paceline::launch {
 
-// Writes frames to where a launcher on another host reads. Its reader never stops.
+// Writes frames to where a launcher on another host reads. Its reader only stops while megabytes
+// are on their way to there, as those of a timeline.
 void write_notice(int notices_fd, std::string_view frames);
 
 class Consoles {
  public:
   // `loop` must outlive it. `notices_fd`, when given, takes the launcher's own words as frames; it
-  // is not owned, and its reader never stops.
+  // is not owned.
   explicit Consoles(EventLoop& loop, int notices_fd = -1) : loop_(loop), notices_fd_(notices_fd) {}
 
   Console& out() { return out_.console; }

@@ -7,6 +7,7 @@
 // Thread safety: none.
 
 #include <functional>
+#include <string>
 
 #include "paceline/core/fd.h"
 #include "paceline/launch/agent_messages.h"
@@ -26,6 +27,8 @@ class LauncherChannel {
   ~LauncherChannel();
 
   void report(const Report& report);
+  // A rank's, packed. Requires: there is such a launcher.
+  void send_timeline(const std::string& packed);
 
  private:
   void read();

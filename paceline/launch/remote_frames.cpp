@@ -1,7 +1,9 @@
 #include "paceline/launch/remote_frames.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
@@ -9,7 +11,7 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::string_view kKinds = "HAJSIELP12WCORTX";
+constexpr std::string_view kKinds = "HAKJSIELP12WCORDTX";
 constexpr std::size_t kHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;
@@ -31,6 +33,21 @@ Culprit decode_culprit(const std::string& bytes) {
   culprit.generation = reader.get<std::int32_t>();
   culprit.report = reader.get_string(kMaxPayload);
   return culprit;
+}
+
+// When it returned is known where it was asked.
+std::string encode(const ClockExchange& exchange) {
+  const std::array<std::int64_t, 3> readings = {exchange.asked.count(), exchange.heard.count(),
+                                                exchange.answered.count()};
+  ByteWriter writer;
+  writer.put_bytes(std::as_bytes(std::span(readings)));
+  return to_string(writer.bytes());
+}
+
+ClockExchange decode_clock_exchange(const std::string& bytes) {
+  ByteReader reader(as_bytes(bytes));
+  const auto reading = [&] { return std::chrono::nanoseconds(reader.get<std::int64_t>()); };
+  return {.asked = reading(), .heard = reading(), .answered = reading()};
 }
 
 std::string encode_frame(FrameKind kind, std::string_view payload) {

@@ -12,11 +12,14 @@
 #include <string>
 #include <string_view>
 
+#include "paceline/launch/clock_comparison.h"
+
 namespace paceline::launch {
 
 enum class FrameKind : char {
   kHello = 'H',  // both: the version of Paceline; the first frame
   kAlive = 'A',  // both, every few seconds: still there
+  kClock = 'K',  // to the host: what time is it there? From it: the answer. A ClockExchange
   // To the host.
   kJob = 'J',     // a RemoteJob
   kSignal = 'S',  // one byte: a signal for the ranks
@@ -31,6 +34,7 @@ enum class FrameKind : char {
   kCulprit = 'C',     // a rank failed: a Culprit
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
   kReport = 'R',      // a Report, likewise
+  kTimeline = 'D',    // a rank's timeline, packed (telemetry/timeline_file.h)
   kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
   kExit = 'X',        // one byte: the exit code; the last frame
 };
@@ -49,8 +53,10 @@ struct Culprit {
 };
 
 std::string encode(const Culprit& culprit);
+std::string encode(const ClockExchange& exchange);
 // Error(kCorrupt) when the bytes are no such value.
 Culprit decode_culprit(const std::string& bytes);
+ClockExchange decode_clock_exchange(const std::string& bytes);
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 
