@@ -18,6 +18,10 @@ namespace paceline::apps {
 std::optional<std::vector<launch::Host>> chosen_hosts(const RunTexts& texts,
                                                       const CommandLine& line);
 
+// For a job that has no hosts: throws UsageError when options that say how to reach them were
+// typed.
+void refuse_options_of_hosts(const CommandLine& line);
+
 // The options as if they had been typed on `host`, for checking them and for --print-config.
 RunTexts texts_on_host(const RunTexts& texts, const std::vector<launch::Host>& hosts,
                        std::size_t host);

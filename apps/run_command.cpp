@@ -122,6 +122,10 @@ int Run::run_here() {
   plan.options = check_run_options(texts_, line_, topology_);
   if (!part_) require_folder_of(plan.options.timeline, line_);
   plan.options.part = part_;
+  if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
+    plan.options.meeting.endpoint = *part_->meeting;
+    plan.options.meeting.is_host = false;
+  }
   plan.options.version = version_number();
   plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
   const char* path = std::getenv("PATH");

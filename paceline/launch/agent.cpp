@@ -171,6 +171,9 @@ void Agent::seek_coordinator() {
   if (!control_) return;
   const LaunchOptions& options = plan_.options;
   claim_services();
+  if (options.part && options.agents_meet() && search_.leads()) {
+    launcher_.say_leads(search_.stand_in());
+  }
   control_->report(Joining{.version = options.version,
                            .run_id = options.run_id,
                            .host = own_host(),
@@ -306,7 +309,7 @@ void Agent::on_failure() {
   own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
   if (!control_) return;
   control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
-                               culprit.signal, own_cause_});
+                               culprit.signal, own_cause_, clock_reading(culprit.at)});
 }
 
 void Agent::on_generation_over() {

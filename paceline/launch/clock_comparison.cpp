@@ -7,12 +7,11 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// A clock that has run for 36 years; sums of some readings do not overflow.
 constexpr nanoseconds kLatest{std::int64_t{1} << 60};
 
-bool is_reading(nanoseconds reading) { return reading >= nanoseconds(0) && reading < kLatest; }
-
 }  // namespace
+
+bool is_reading(nanoseconds reading) { return reading >= nanoseconds(0) && reading < kLatest; }
 
 nanoseconds clock_reading(Deadline::Clock::time_point moment) {
   return std::chrono::duration_cast<nanoseconds>(moment.time_since_epoch());

@@ -29,6 +29,10 @@ struct ClockExchange {
 // This host's monotonic clock.
 std::chrono::nanoseconds clock_reading(Deadline::Clock::time_point moment = Deadline::Clock::now());
 
+// Whether a clock can have said so: it has run for less than 36 years, so that sums do not
+// overflow.
+bool is_reading(std::chrono::nanoseconds reading);
+
 class ClockComparison {
  public:
   // One that no two clocks can have made is left out.

@@ -9,6 +9,7 @@
 
 #include "paceline/launch/console.h"
 #include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_report.h"
 
 namespace paceline::launch {
 
@@ -26,8 +27,8 @@ class Consoles {
   Console& err() { return err_.console; }
   // The launcher's own words go to stderr.
   void say(const std::string& text);
-  // The report about the rank that failed first in a generation, with its exit code.
-  void say_culprit(const std::string& text, int exit_code, int generation);
+  // The report about the rank that failed first in a generation.
+  void say_culprit(const std::string& text, const RankEnd& culprit, int generation);
   // To a launcher on another host: the job is over, with this exit code.
   void say_over(int exit_code);
   bool empty() const { return out_.console.empty() && err_.console.empty(); }

@@ -171,9 +171,10 @@ void HostLink::on_process_end() {
 
 std::string HostLink::words() const {
   std::string text;
-  std::istringstream lines(neutralise(reader_.skipped() + err_text_));
+  std::istringstream lines(reader_.skipped() + err_text_);
   for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) text += "  | " + line + "\n";
+    while (line.ends_with('\r')) line.pop_back();  // as ssh ends its own
+    if (!line.empty()) text += "  | " + neutralise(line) + "\n";
   }
   return text;
 }

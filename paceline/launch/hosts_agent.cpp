@@ -37,8 +37,10 @@ int HostsAgent::run() {
   require_descriptors(static_cast<int>(plan_.parts.size()));
   loop_.watch(control_.get(), [this] { on_control(); });
   hosts_.resize(plan_.parts.size());
+  for (HostState& host : hosts_) host.comeback = HostReturn(plan_.host_tries);
   for (std::size_t i = 0; i < hosts_.size(); ++i) connect(i);
   while (!abandoned_ && !all_ended()) turn();
+  decide_first();
   if (!abandoned_) finish_timeline();
   while (!abandoned_ && !consoles_.empty()) turn();
   for (const HostState& host : hosts_) host.link->cut();
@@ -50,7 +52,9 @@ void HostsAgent::turn() {
   if (!stopping_ && !all(&HostState::running) && start_by_.expired()) on_late_start();
   if (finish_by_ && finish_by_->expired()) end_stragglers();
   if (push_at_ && push_at_->expired()) push_harder();
+  if (decide_at_ && decide_at_->expired()) decide_first();
   if (alive_at_.expired()) look_after_connections();
+  tend_returns();
   inquiry_.tick(Deadline::Clock::now());
   pass_on_inquiries();
   input_.tend();
@@ -63,6 +67,12 @@ Deadline HostsAgent::next_deadline() const {
   auto left = alive_at_.remaining();
   if (finish_by_) left = std::min(left, finish_by_->remaining());
   if (push_at_) left = std::min(left, push_at_->remaining());
+  if (decide_at_) left = std::min(left, decide_at_->remaining());
+  for (const HostState& host : hosts_) {
+    if (host.answer_by) left = std::min(left, host.answer_by->remaining());
+    if (!host.comeback.next()) continue;
+    left = std::min<std::chrono::nanoseconds>(left, *host.comeback.next() - Deadline::Clock::now());
+  }
   if (inquiry_.next_deadline() != HangInquiry::Moment::max()) {
     left =
         std::min<std::chrono::nanoseconds>(left, inquiry_.next_deadline() - Deadline::Clock::now());
@@ -111,8 +121,10 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
     case FrameKind::kHello:
       return on_hello(index, frame.payload);
     case FrameKind::kPorts:
-      if (index == 0) on_ports(decode_ports(frame.payload));
+      if (index == 0 && ports_ == JobPorts{}) on_ports(decode_ports(frame.payload));
       return;
+    case FrameKind::kLeads:
+      return on_leads(index, decode_endpoint(frame.payload));
     case FrameKind::kOut:
       return on_output(index, 0, frame.payload);
     case FrameKind::kErr:
@@ -189,6 +201,7 @@ void HostsAgent::pass_on_inquiries() {
 
 // After a failure, what the other hosts' launchers have to say is its consequence.
 void HostsAgent::on_words(std::size_t index, const std::string& text) {
+  if (!failures_.empty()) return void(held_words_.emplace_back(index, text));
   if (culprit_ && *culprit_ != index) return;
   if (plan_.goes_on && words_.heard(index, text)) return;
   std::string lines;

@@ -4,13 +4,14 @@
 // of `paceline run --hosts`. One thread, one event loop over the connections.
 //
 // No host starts a rank before every host has answered. Host 0 gets its part first, holds the job's
-// ports and says which; then the others get theirs (hosts_agent_start.cpp). The first failure that
-// arrives, of a rank or of a connection, is the one reported; the others are stopped
-// (hosts_agent_end.cpp).
+// ports and says which; then the others get theirs (hosts_agent_start.cpp). When a rank fails the
+// others are stopped at once (hosts_agent_end.cpp); which rank was the first to fail is decided
+// when everything that was on its way by then has arrived, after the longest round trip to a host.
 //
 // A job that goes on after failures is led by its agents (coordinator.h), which meet at host 0, and
-// they say when it is over. What is done here is to begin once enough hosts have answered, to end
-// the job when too few are left, and to say what all hosts say only once.
+// they say when it is over. What is done here is to begin once enough hosts have answered, to start
+// lost hosts again (hosts_agent_return.cpp), to end the job when too few are left, and to say what
+// all hosts say only once.
 //
 // Thread safety: none.
 
@@ -19,12 +20,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "paceline/launch/consoles.h"
 #include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_order.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/host_link.h"
+#include "paceline/launch/host_return.h"
 #include "paceline/launch/hosts_entry.h"
 #include "paceline/launch/hosts_plan.h"
 #include "paceline/launch/line_formatter.h"
@@ -58,6 +62,9 @@ class HostsAgent {
     bool ready = false;                     // its hello was the right one
     bool running = false;                   // it has its part
     bool lost = false;                      // the job goes on, or begins, without it
+    bool trying = false;                    // lost, and being started again ...
+    std::optional<Deadline> answer_by;      // ... if it answers until then
+    HostReturn comeback{0};
     std::optional<int> exit_code;
   };
 
@@ -91,6 +98,9 @@ class HostsAgent {
 
   // When something ends.
   void on_culprit(std::size_t index, const Culprit& culprit);
+  FailureMark mark_of(std::size_t index, const Culprit& culprit) const;
+  std::chrono::nanoseconds longest_round_trip() const;
+  void decide_first();
   void on_over(int exit_code);
   void on_end(std::size_t index);
   void end_stragglers();
@@ -102,6 +112,15 @@ class HostsAgent {
   void push_harder();
   void wait_for_timelines();
   int exit_code() const;
+
+  // When lost hosts come back.
+  bool plan_return(std::size_t index);
+  void tend_returns();
+  void try_again(std::size_t index);
+  void on_return(std::size_t index);
+  void on_failed_return(std::size_t index);
+  void on_leads(std::size_t index, const Endpoint& meeting);
+  void refuse_return(std::size_t index, const std::string& why);
 
   const HostsPlan& plan_;
   Fd control_;
@@ -122,6 +141,16 @@ class HostsAgent {
   int reported_generation_ = -1;       // whose first failure has been shown
   std::optional<int> over_;            // the exit code that the agents have agreed upon
   std::optional<Deadline> finish_by_;  // for all hosts, then
+  struct Failure {
+    std::size_t host = 0;
+    Culprit culprit;
+    FailureMark mark;
+  };
+  std::vector<Failure> failures_;  // of one generation, until it is decided which came first
+  std::optional<Deadline> decide_at_;
+  std::vector<std::pair<std::size_t, std::string>> held_words_;  // what was said meanwhile
+  std::optional<std::size_t> leader_;                            // of agents that meet, and where
+  Endpoint meeting_;
   std::optional<std::size_t> culprit_;
   int culprit_code_ = 0;
   bool stopping_ = false, pushed_ = false;

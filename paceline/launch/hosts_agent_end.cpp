@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -21,17 +22,59 @@ constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 // A host ends its ranks itself when their time is over; this is what it may take to say so.
 constexpr std::chrono::nanoseconds kTimeToAnswer = 5s;
 
+// For a report on its way: beyond a round trip, what this process may take to come to it, and no
+// more for a host that hardly answers.
+constexpr std::chrono::nanoseconds kDelayHere = 20ms, kLongestWay = 2s;
+
 }  // namespace
 
+// The others are stopped at once; what they report was on its way already, or follows from it.
 void HostsAgent::on_culprit(std::size_t index, const Culprit& culprit) {
-  const bool first = !culprit_ && stop_signal_ == 0;
-  if (!first || culprit.generation <= reported_generation_) return;
-  reported_generation_ = culprit.generation;
-  consoles_.say(culprit.report);
-  if (plan_.goes_on) return;
-  culprit_ = index;
-  culprit_code_ = culprit.exit_code;
+  if (culprit_ || stop_signal_ != 0 || culprit.generation <= reported_generation_) return;
+  if (!failures_.empty() && failures_.front().culprit.generation != culprit.generation) {
+    decide_first();
+  }
+  failures_.push_back({index, culprit, mark_of(index, culprit)});
+  if (!decide_at_) decide_at_ = Deadline::after(longest_round_trip());
+  if (plan_.goes_on || stopping_) return;
   stop_all(SIGTERM, std::min(kLongestGraceAfterFailure, plan_.shutdown_timeout));
+}
+
+FailureMark HostsAgent::mark_of(std::size_t index, const Culprit& culprit) const {
+  FailureMark mark{.signal = culprit.signal};
+  const ClockComparison& clock = hosts_[index].link->clock();
+  const std::chrono::nanoseconds at(culprit.at);
+  if (!clock.measured() || !is_reading(at)) return mark;
+  mark.at = at + clock.offset();
+  mark.error = clock.error();
+  return mark;
+}
+
+// Nobody else can report when there is one host.
+std::chrono::nanoseconds HostsAgent::longest_round_trip() const {
+  if (hosts_.size() == 1) return 0ns;
+  std::chrono::nanoseconds longest{};
+  for (const HostState& host : hosts_) {
+    if (!host.link->ended()) longest = std::max(longest, host.link->clock().longest_round_trip());
+  }
+  return std::min(longest, kLongestWay) + kDelayHere;
+}
+
+void HostsAgent::decide_first() {
+  decide_at_.reset();
+  if (failures_.empty()) return;
+  const std::vector<Failure> failures = std::exchange(failures_, {});
+  const Failure* first = &failures.front();
+  for (const Failure& one : failures) {
+    if (failed_before(one.mark, first->mark)) first = &one;
+  }
+  reported_generation_ = first->culprit.generation;
+  consoles_.say(first->culprit.report);
+  if (!plan_.goes_on) {
+    culprit_ = first->host;
+    culprit_code_ = first->culprit.exit_code;
+  }
+  for (const auto& [host, text] : std::exchange(held_words_, {})) on_words(host, text);
 }
 
 void HostsAgent::on_end(std::size_t index) {
@@ -56,6 +99,9 @@ void HostsAgent::on_end(std::size_t index) {
 void HostsAgent::on_over(int exit_code) {
   if (!plan_.goes_on || over_) return;
   over_ = exit_code;
+  for (const HostState& host : hosts_) {
+    if (host.trying) host.link->cut();
+  }
   finish_by_ = Deadline::after(kLongestGraceAfterFailure + kTimeToAnswer);
 }
 
@@ -70,8 +116,11 @@ void HostsAgent::end_stragglers() {
 }
 
 void HostsAgent::on_end_of_part(std::size_t index) {
-  const HostState& host = hosts_[index];
-  if (over_ || host.lost || stopping_) return;
+  HostState& host = hosts_[index];
+  if (over_ || stopping_) return;
+  if (host.lost) return on_failed_return(index);
+  // Whoever stops an agent on its host wants that host back.
+  if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
   lose(index, host.exit_code
                   ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
                   : end_of_connection(host));
@@ -82,11 +131,14 @@ void HostsAgent::lose(std::size_t index, const std::string& how) {
   HostState& host = hosts_[index];
   const bool needed = index == 0 && !all(&HostState::running);
   host.lost = true;
-  if (num_left() < plan_.min_hosts || needed) {
+  if (leader_ == index) leader_.reset();
+  const bool comes_back = !needed && num_left() > 0 && plan_return(index);
+  if (needed || (num_left() < plan_.min_hosts && !comes_back)) {
     return fail(index, host.exit_code.value_or(kExitEnvironment), how);
   }
-  consoles_.say(fmt::format("paceline: {}\npaceline: going on with {} of {} hosts\n", how,
-                            num_left(), num_hosts()));
+  const char* what = num_left() < plan_.min_hosts ? "waiting for it, with" : "going on with";
+  consoles_.say(fmt::format("paceline: {}\npaceline: {} {} of {} hosts\n", how, what, num_left(),
+                            num_hosts()));
   begin_if_ready();
 }
 
@@ -113,7 +165,9 @@ std::string HostsAgent::end_of_connection(const HostState& host) const {
 // The first failure counts; what comes after it, or after a signal that stops the job, follows from
 // it.
 void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text) {
-  if (culprit_ || stop_signal_ != 0) return;
+  const bool known = culprit_ || (!plan_.goes_on && !failures_.empty());
+  if (known || stop_signal_ != 0) return;
+  decide_first();
   culprit_ = index;
   culprit_code_ = exit_code;
   consoles_.say(fmt::format("paceline: {}\n", text));

@@ -30,11 +30,13 @@ void HostsAgent::connect(std::size_t index) {
 void HostsAgent::on_hello(std::size_t index, const std::string& version) {
   HostState& host = hosts_[index];
   if (version != plan_.version) {
-    return fail(index, kExitEnvironment,
-                fmt::format("{} has another paceline: {}, here it is {}; {}", named(host),
-                            neutralise(version), plan_.version, plan_.program_hint));
+    const std::string why =
+        fmt::format("{} has another paceline: {}, here it is {}; {}", named(host),
+                    neutralise(version), plan_.version, plan_.program_hint);
+    return host.lost ? refuse_return(index, why) : fail(index, kExitEnvironment, why);
   }
   host.ready = true;
+  if (host.lost) return on_return(index);
   begin_if_ready();
 }
 

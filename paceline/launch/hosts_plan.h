@@ -26,6 +26,7 @@ struct HostsPlan {
   // The hosts' agents see to failures themselves, and go on while so many hosts are left.
   bool goes_on = false;
   int min_hosts = 1;
+  int host_tries = 0;  // then: so often a lost host is started again
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(30);
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 };

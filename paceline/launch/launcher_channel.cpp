@@ -28,6 +28,10 @@ void LauncherChannel::report(const Report& report) {
   write_notice(notices_fd_, encode_frame(FrameKind::kReport, encode(report)));
 }
 
+void LauncherChannel::say_leads(const Endpoint& meeting) {
+  write_notice(notices_fd_, encode_frame(FrameKind::kLeads, encode(meeting)));
+}
+
 void LauncherChannel::send_timeline(const std::string& packed) {
   write_notice(notices_fd_, encode_frame(FrameKind::kTimeline, packed));
 }

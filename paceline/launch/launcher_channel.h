@@ -27,7 +27,9 @@ class LauncherChannel {
   ~LauncherChannel();
 
   void report(const Report& report);
-  // A rank's, packed. Requires: there is such a launcher.
+  // Both require such a launcher. This agent leads the job, and the others meet it there.
+  void say_leads(const Endpoint& meeting);
+  // A rank's, packed.
   void send_timeline(const std::string& packed);
 
  private:

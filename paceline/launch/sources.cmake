@@ -19,6 +19,7 @@ set(SOURCES
   dying_process.cpp
   event_loop.cpp
   failure_cause.cpp
+  failure_order.cpp
   failure_report.cpp
   flight_digest.cpp
   generation.cpp
@@ -27,8 +28,10 @@ set(SOURCES
   host_address.cpp
   host_link.cpp
   host_list.cpp
+  host_return.cpp
   hosts_agent.cpp
   hosts_agent_end.cpp
+  hosts_agent_return.cpp
   hosts_agent_start.cpp
   hosts_entry.cpp
   job_flights.cpp
