@@ -21,6 +21,7 @@
 #include "apps/run_part.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
+#include "apps/variables_check.h"
 #include "apps/version.h"
 
 namespace paceline::apps {
@@ -113,7 +114,11 @@ int Run::run(const Arguments& arguments) {
     fmt::print("{}", app_.help());
     return 0;
   }
+  if (!part_) {
+    for (const std::string& warning : unknown_variables(app_)) say("paceline: warning: " + warning);
+  }
   const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
+  if (!part_ && !hosts) refuse_options_of_hosts(line_);
   return hosts ? run_on(*hosts) : run_here();
 }
 
