@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
 #include <string_view>
 
 #include <fmt/format.h>
+
+#include "paceline/launch/line_formatter.h"
 
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
@@ -71,6 +74,19 @@ bool variable_is_set(const CLI::Option& option) {
   const char* value =
       option.get_envname().empty() ? nullptr : std::getenv(option.get_envname().c_str());
   return value != nullptr && *value != '\0';
+}
+
+// CLI11 would say what it cannot convert, and not of which variable.
+void check_flag_variable(const CLI::Option& option) {
+  if (option.get_items_expected_max() > 0 || !variable_is_set(option)) return;
+  static constexpr std::array<std::string_view, 8> kValues = {"1", "true",  "yes", "on",
+                                                              "0", "false", "no",  "off"};
+  std::string value = std::getenv(option.get_envname().c_str());
+  std::transform(value.begin(), value.end(), value.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (std::find(kValues.begin(), kValues.end(), value) != kValues.end()) return;
+  throw UsageError(fmt::format("{}: '{}' is not 1, true, yes, on, 0, false, no or off",
+                               option.get_envname(), launch::neutralise(value)));
 }
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
@@ -140,6 +156,7 @@ CommandLine split_around_word(const CLI::App& app, const std::vector<std::string
 }
 
 bool take_options(CLI::App& app, const CommandLine& line) {
+  for (const CLI::Option* option : app.get_options()) check_flag_variable(*option);
   std::vector<std::string> options = line.options;
   for (const CommandLine::Default& one : line.defaults) {
     const CLI::Option* option = app.get_option_no_throw(one.name);

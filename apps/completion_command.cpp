@@ -9,6 +9,8 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -27,6 +29,32 @@ struct OptionHelp {
   std::string text;  // the first line that explains it
   bool takes_value = false;
 };
+
+// What an option may be given, where that is a handful of words.
+struct OptionValues {
+  std::string_view name, values;
+};
+constexpr std::array<OptionValues, 12> kValues = {{
+    {"--nproc-per-node", "auto cores"},
+    {"--backend", "paceline gloo c10d mpi oneccl nccl"},
+    {"--bind", "core cache numa socket none"},
+    {"--numa-binding", "node socket exclusive core-complex"},
+    {"--rdzv-backend", "paceline c10d static"},
+    {"--tee", "0 1 2 3"},
+    {"-t", "0 1 2 3"},
+    {"--redirects", "0 1 2 3"},
+    {"-r", "0 1 2 3"},
+    {"--hang-action", "report kill"},
+    {"--chaos", "kill: stop: slow:"},
+    {"--rdzv-conf",
+     "join_timeout= last_call_timeout= keep_alive_interval= keep_alive_max_attempt= is_host="},
+}};
+
+std::string_view values_of(const std::string& option) {
+  const auto* const found = std::find_if(kValues.begin(), kValues.end(),
+                                         [&](const auto& one) { return one.name == option; });
+  return found == kValues.end() ? std::string_view() : found->values;
+}
 
 struct CommandHelp {
   std::string name, text;
@@ -106,6 +134,9 @@ std::string names_of(const CommandHelp& command, bool only_with_value) {
 
 std::string bash_script(const std::vector<CommandHelp>& commands) {
   std::string names, options, values;
+  for (const auto& [option, words] : kValues) {
+    values += fmt::format("    {}) words='{}' ;;\n", option, words);
+  }
   for (const CommandHelp& command : commands) {
     names += (names.empty() ? "" : " ") + command.name;
     options += fmt::format("    {}) options='{}'; values=' {} ' ;;\n", command.name,
@@ -114,7 +145,7 @@ std::string bash_script(const std::vector<CommandHelp>& commands) {
   return fmt::format(
       R"(# bash completion of paceline; put it into ~/.local/share/bash-completion/completions/paceline
 _paceline() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} words= options= values= word i first=2
+  local current=${{COMP_WORDS[COMP_CWORD]}} words= options= values= word i first=2 option=
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W '{0} --help --version' -- "$current"))
@@ -140,7 +171,19 @@ _paceline() {{
       *) [ "${{COMP_WORDS[i - 1]}}" = = ] || {{ compopt -o default; return; }} ;;
     esac
   done
-  if [[ $current == -* ]]; then
+  # The value of an option, behind a blank or "=", which bash takes for a word.
+  option=${{COMP_WORDS[COMP_CWORD - 1]}}
+  if [ "$current" = = ]; then
+    current=
+  elif [ "$option" = = ]; then
+    option=${{COMP_WORDS[COMP_CWORD - 2]}}
+  fi
+  words=
+  case $option in
+{2}  esac
+  if [[ -n $words ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  elif [[ $current == -* ]]; then
     COMPREPLY=($(compgen -W "$options" -- "$current"))
   else
     compopt -o default
@@ -148,7 +191,7 @@ _paceline() {{
 }}
 complete -F _paceline paceline
 )",
-      names, options);
+      names, options, values);
 }
 
 // What zsh and fish show beside an option: single-quoted, without what they would read in it.
@@ -159,14 +202,20 @@ std::string plain(const std::string& text) {
   return kept;
 }
 
+std::string zsh_value(const OptionHelp& option) {
+  if (!option.takes_value) return "";
+  const std::string_view values = values_of(option.name);
+  return values.empty() ? ":value:_files" : fmt::format(":value:({})", values);
+}
+
 std::string zsh_script(const std::vector<CommandHelp>& commands) {
   std::string names, cases;
   for (const CommandHelp& command : commands) {
     names += fmt::format("    '{}:{}'\n", command.name, plain(command.text));
     cases += fmt::format("    {}) _arguments -S \\\n", command.name);
     for (const OptionHelp& option : command.options) {
-      cases += fmt::format("      '{}[{}]{}' \\\n", option.name, plain(option.text),
-                           option.takes_value ? ":value:_files" : "");
+      cases +=
+          fmt::format("      '{}[{}]{}' \\\n", option.name, plain(option.text), zsh_value(option));
     }
     cases += "      '*::program:_normal' ;;\n";
   }
@@ -190,19 +239,57 @@ compdef _paceline paceline
                      names, cases);
 }
 
+// True while the word that is being typed is in front of the program.
+constexpr const char* kFishCondition = R"(function __paceline_options_of
+  set -l words (commandline -opc)
+  test (count $words) -ge 2; and test $words[2] = $argv[1]; or return 1
+  set -l is_value 0
+  set -l first 3
+  contains -- $argv[1] submit completion; and set first 4
+  for word in $words[$first..-1]
+    if test $is_value = 1
+      set is_value 0
+    else if string match -q -- '--*=*' $word
+    else if test $word = --
+      return 1
+    else if string match -q -- '-*' $word
+      contains -- $word $argv[2..-1]; and set is_value 1
+    else
+      return 1
+    end
+  end
+  return 0
+end
+)";
+
+std::string fish_option(const OptionHelp& option, const std::string& condition) {
+  const bool is_long = option.name.starts_with("--");
+  const std::string_view values = values_of(option.name);
+  const std::string value = !option.takes_value ? ""
+                            : values.empty()    ? " -r"
+                                                : fmt::format(" -x -a '{}'", values);
+  return fmt::format("complete -c paceline -n '{}' {} {}{} -d '{}'\n", condition,
+                     is_long ? "-l" : "-s", option.name.substr(is_long ? 2 : 1), value,
+                     plain(option.text));
+}
+
 std::string fish_script(const std::vector<CommandHelp>& commands) {
   std::string text =
       "# fish completion of paceline; put it into ~/.config/fish/completions/paceline.fish\n";
+  text += kFishCondition;
   for (const CommandHelp& command : commands) {
     text += fmt::format("complete -c paceline -n __fish_use_subcommand -f -a {} -d '{}'\n",
                         command.name, plain(command.text));
-    for (const OptionHelp& option : command.options) {
-      const bool is_long = option.name.starts_with("--");
-      text +=
-          fmt::format("complete -c paceline -n '__fish_seen_subcommand_from {}' {} {}{} -d '{}'\n",
-                      command.name, is_long ? "-l" : "-s", option.name.substr(is_long ? 2 : 1),
-                      option.takes_value ? " -r" : "", plain(option.text));
-    }
+    const std::string condition =
+        fmt::format("__paceline_options_of {} {}", command.name, names_of(command, true));
+    for (const OptionHelp& option : command.options) text += fish_option(option, condition);
+  }
+  for (const auto& [command, words] :
+       {std::pair("submit", "slurm kubernetes"), std::pair("completion", "bash zsh fish")}) {
+    text += fmt::format(
+        "complete -c paceline -n '__fish_seen_subcommand_from {0}; and not "
+        "__fish_seen_subcommand_from {1}' -f -a '{1}'\n",
+        command, words);
   }
   return text;
 }

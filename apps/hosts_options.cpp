@@ -35,11 +35,11 @@ constexpr const char* kDefaultSsh =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
 // Decided here for all hosts; the other options travel as they are.
-constexpr std::array<std::string_view, 17> kDecidedHere = {
-    "config",         "hosts",         "hostfile",    "ssh-command", "remote-paceline",
-    "export",         "start-timeout", "nnodes",      "node-rank",   "standalone",
-    "nproc-per-node", "rdzv-id",       "master-addr", "master-port", "dry-run",
-    "print-config",   "help"};
+constexpr std::array<std::string_view, 18> kDecidedHere = {
+    "config",     "hosts",          "hostfile",      "ssh-command", "remote-paceline",
+    "export",     "host-retries",   "start-timeout", "nnodes",      "node-rank",
+    "standalone", "nproc-per-node", "rdzv-id",       "master-addr", "master-port",
+    "dry-run",    "print-config",   "help"};
 
 // Variables that every host gets as they are here. Those that name this job's or this machine's own
 // things stay here.
@@ -47,6 +47,8 @@ constexpr std::array<std::string_view, 5> kForwarded = {"PACELINE_", "OMP_", "OP
                                                         "BLIS_"};
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
                                                    "PACELINE_STORE", "PACELINE_TERMINAL"};
+
+constexpr int kHostRetries = 20, kMostHostRetries = 1'000'000;
 
 bool is_variable_name(const std::string& name) {
   const auto good = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
@@ -197,6 +199,17 @@ std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const Comma
   return hosts;
 }
 
+void refuse_options_of_hosts(const CommandLine& line) {
+  for (const char* flag :
+       {"--ssh-command", "--remote-paceline", "--export", "--start-timeout", "--host-retries"}) {
+    if (!line.has(flag)) continue;
+    throw UsageError(
+        fmt::format("{} is for --hosts and --hostfile, and none is given: the ranks run "
+                    "on this machine",
+                    flag));
+  }
+}
+
 std::vector<std::string> passed_on(const CLI::App& app) {
   std::vector<std::string> arguments;
   for (const CLI::Option* option : app.get_options()) {
@@ -221,20 +234,20 @@ RunTexts texts_on_host(const RunTexts& texts, const std::vector<Host>& hosts, st
 
 HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLine& line,
                      const launch::LaunchOptions& options, const std::vector<Host>& hosts) {
-  if (hosts.size() > 1) {
-    refuse_with_hosts("--timeline", texts.timeline, line,
-                      "every host would write one; set PACELINE_TIMELINE_DIR to a folder that all "
-                      "hosts share, and then: paceline timeline FOLDER");
-  }
   refuse_with_hosts("--rdzv-conf", options.meeting.is_host ? "is_host" : "", line,
                     "is_host is what the first host is");
   HostsPlan plan;
   plan.version = version_number();
   plan.program_hint = "give --remote-paceline PATH if it is somewhere else on the hosts";
+  plan.timeline = options.timeline;
   plan.prefix_lines = options.prefix_lines;
   plan.shutdown_timeout = options.shutdown_timeout;
   plan.goes_on = options.restarts.max_restarts > 0 || options.min_nodes < options.num_nodes;
   plan.min_hosts = options.min_nodes;
+  plan.host_tries = texts.host_retries.empty()
+                        ? kHostRetries
+                        : static_cast<int>(check_integer(line, "--host-retries", texts.host_retries,
+                                                         0, kMostHostRetries));
   if (!texts.start_timeout.empty()) {
     plan.start_timeout = check_seconds(line, "--start-timeout", texts.start_timeout);
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "paceline/launch/host_list.h"
-#include "paceline/launch/hosts_agent.h"
+#include "paceline/launch/hosts_plan.h"
 
 #include "apps/run_options.h"
 
@@ -17,6 +17,10 @@ namespace paceline::apps {
 // or is started by hand on each. Throws UsageError, Error(kInvalid).
 std::optional<std::vector<launch::Host>> chosen_hosts(const RunTexts& texts,
                                                       const CommandLine& line);
+
+// For a job that has no hosts: throws UsageError when options that say how to reach them were
+// typed.
+void refuse_options_of_hosts(const CommandLine& line);
 
 // The options as if they had been typed on `host`, for checking them and for --print-config.
 RunTexts texts_on_host(const RunTexts& texts, const std::vector<launch::Host>& hosts,

@@ -40,6 +40,7 @@ int run_job(const launch::RemoteJob& job, int notices_fd) {
                         .rank_port = job.ports.ranks,
                         .ranks_per_host = job.ranks_per_host,
                         .goes_on = job.goes_on,
+                        .meeting = job.meeting,
                         .notices_fd = notices_fd};
   Arguments arguments = job.arguments;
   if (part.ranks_per_host.size() > 1) {

@@ -21,6 +21,7 @@
 #include "apps/run_part.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
+#include "apps/variables_check.h"
 #include "apps/version.h"
 
 namespace paceline::apps {
@@ -113,15 +114,23 @@ int Run::run(const Arguments& arguments) {
     fmt::print("{}", app_.help());
     return 0;
   }
+  if (!part_) {
+    for (const std::string& warning : unknown_variables(app_)) say("paceline: warning: " + warning);
+  }
   const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
+  if (!part_ && !hosts) refuse_options_of_hosts(line_);
   return hosts ? run_on(*hosts) : run_here();
 }
 
 int Run::run_here() {
   launch::LaunchPlan plan;
   plan.options = check_run_options(texts_, line_, topology_);
-  require_folder_of(plan.options.timeline, line_);
+  if (!part_) require_folder_of(plan.options.timeline, line_);
   plan.options.part = part_;
+  if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
+    plan.options.meeting.endpoint = *part_->meeting;
+    plan.options.meeting.is_host = false;
+  }
   plan.options.version = version_number();
   plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
   const char* path = std::getenv("PATH");
@@ -141,6 +150,7 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   first.options = check_run_options(texts_on_host(texts_, hosts, 0), line_, topology_);
   if (texts_.rdzv_id.empty()) first.options.run_id = id_for_hosts();
   first.program_path = first.options.command.front();  // every host looks for it itself
+  require_folder_of(first.options.timeline, line_);
   const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
   if (texts_.print_config) {
     first.placement = launch::plan_placement(topology_, placement_request(first.options));
@@ -148,8 +158,9 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   }
   if (texts_.dry_run) fmt::print("{}", hosts_preview(plan));
   if (texts_.dry_run || texts_.print_config) return 0;
-  return launch::run_supervised(
-      [&](launch::AgentChannel channel) { return launch::run_on_hosts(plan, std::move(channel)); });
+  return launch::run_supervised([&](launch::AgentChannel channel) {
+    return launch::HostsAgent(plan, std::move(channel)).run();
+  });
 }
 
 }  // namespace

@@ -238,6 +238,8 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
                  "Variables to set on the hosts, besides PACELINE_*, OMP_* and those of BLAS");
   machines.value("--start-timeout", texts.start_timeout, "S", "30",
                  "Seconds until every host has answered");
+  machines.value("--host-retries", texts.host_retries, "N", "20",
+                 "How often a lost host of a job that may go on is started again; 0: never");
   machines.flag("--standalone", texts.standalone, "One machine, free ports (what happens anyway)");
   machines.value("--nnodes", texts.nnodes, "N|MIN:MAX", "1",
                  "Machines of the job; MIN:MAX: it goes on while MIN are there");

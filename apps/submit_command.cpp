@@ -34,10 +34,10 @@ Examples:
   paceline submit kubernetes --dry-run --image registry/train:1 --nnodes 2 ./train)";
 
 // Options of paceline run that the scheduler decides, or that have no meaning in a job that waits.
-constexpr std::array<std::string_view, 12> kNotHere = {
-    "--hosts",           "--hostfile",     "--ssh-command", "--export",
-    "--start-timeout",   "--standalone",   "--node-rank",   "--master-addr",
-    "--report-bindings", "--print-config", "--rdzv-id",     "--rdzv-endpoint"};
+constexpr std::array<std::string_view, 13> kNotHere = {
+    "--hosts",         "--hostfile",   "--ssh-command",  "--export",      "--host-retries",
+    "--start-timeout", "--standalone", "--node-rank",    "--master-addr", "--report-bindings",
+    "--print-config",  "--rdzv-id",    "--rdzv-endpoint"};
 
 struct SubmitTexts {
   RunTexts run;
@@ -97,6 +97,14 @@ SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const 
   SubmitRequest request;
   const RunTexts& run = texts.run;
   if (!texts.job_name.empty()) request.job_name = texts.job_name;
+  if (run.nnodes.find(':') != std::string::npos) {
+    throw UsageError(fmt::format(
+        "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N. A job that goes on "
+        "without a node that fails needs an allocation that SLURM leaves standing: sbatch or "
+        "salloc "
+        "--no-kill -N MAX, and in it paceline run --nnodes MIN:MAX",
+        source_of("--nnodes", line), run.nnodes));
+  }
   request.num_nodes = count_or(line, "--nnodes", run.nnodes, 1, 1, launch::kMaxHosts);
   request.ranks_per_node =
       count_or(line, "--nproc-per-node", run.nproc_per_node, 1, 1, launch::kMaxSlots);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <regex>
 #include <string_view>
 
 #include "paceline/core/check.h"
@@ -25,7 +26,27 @@ void add_directive(std::string& script, const std::string& flag, const std::stri
   script += fmt::format("#SBATCH --{}={}\n", flag, value);
 }
 
+// What sbatch takes; it would read "60" of "60x", or refuse the job with its own words.
+void check_time(const std::string& text) {
+  static const std::regex kTime(R"([0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2})");
+  check(
+      text.empty() || std::regex_match(text, kTime),
+      "--time: '{}' is no time limit of SLURM: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
+      "1-12:30:00",
+      launch::neutralise(text));
+}
+
+void check_memory(const std::string& text) {
+  static const std::regex kMemory("[0-9]+[KMGTkmgt]?");
+  check(text.empty() || std::regex_match(text, kMemory),
+        "--mem: '{}' is no amount of SLURM: a whole number of megabytes, or with K, M, G or T "
+        "behind it, as 16G",
+        launch::neutralise(text));
+}
+
 std::string directives(const SubmitRequest& request, const SlurmRequest& slurm) {
+  check_time(slurm.time);
+  check_memory(request.memory);
   std::string text;
   add_directive(text, "job-name", request.job_name, "._-");
   text +=

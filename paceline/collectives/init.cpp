@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "paceline/collectives/clock_offset.h"
+#include "paceline/collectives/thread_share.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/crash_reporter.h"
@@ -60,10 +61,12 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
+  const std::string launcher = meeting.who.launcher;
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto world =
       std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
   if (timeline != nullptr && *timeline != '\0') {
     // A rank that could not open its own takes part all the same.

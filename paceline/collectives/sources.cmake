@@ -45,6 +45,7 @@ set(SOURCES
   socket_plan.cpp
   symmetric_arena.cpp
   text.cpp
+  thread_share.cpp
   work.cpp
   ${PACELINE_BACKEND_SOURCES})
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})

@@ -1,11 +1,14 @@
 #include "paceline/core/topology.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
+#include <system_error>
 
 #include <hwloc.h>
 
@@ -183,6 +186,16 @@ std::optional<CpuQuota> quota_of_this_process() {
   return cgroup->cpus <= slurm->cpus ? cgroup : slurm;
 }
 
+// hwloc reads a file of any length into memory; those of the largest machines have some megabytes.
+void check_file(const std::string& path) {
+  constexpr std::uintmax_t kMostBytes = 64 << 20;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return;  // which hwloc says
+  check(std::filesystem::is_regular_file(path, error), "topology: {} is not a file", path);
+  check(std::filesystem::file_size(path, error) <= kMostBytes,
+        "topology: {} is larger than {} MiB, which is no file of lstopo", path, kMostBytes >> 20);
+}
+
 }  // namespace
 
 int Topology::num_cpus() const {
@@ -217,6 +230,7 @@ Topology discover_topology() {
 Topology load_topology(const std::string& description) {
   const HwlocTopology machine = prepare();
   const bool is_file = description.ends_with(".xml");
+  if (is_file) check_file(description);
   const int status = is_file ? hwloc_topology_set_xml(machine.get(), description.c_str())
                              : hwloc_topology_set_synthetic(machine.get(), description.c_str());
   check(status == 0 && hwloc_topology_load(machine.get()) == 0,

@@ -113,6 +113,7 @@ class Agent {
   std::string log_folder() const { return logs_.problem().empty() ? logs_.path() : ""; }
   bool stopped_as_agreed() const;
   void conclude();
+  void finish_timeline();
   void say_tally();
   void explain_end();
   void remove_records();
@@ -156,7 +157,7 @@ int Agent::run() {
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
-    timeline_.finish();
+    finish_timeline();
     remove_records();  // nobody is left to be told of the logs
   }
   return exit_code();
@@ -170,6 +171,9 @@ void Agent::seek_coordinator() {
   if (!control_) return;
   const LaunchOptions& options = plan_.options;
   claim_services();
+  if (options.part && options.agents_meet() && search_.leads()) {
+    launcher_.say_leads(search_.stand_in());
+  }
   control_->report(Joining{.version = options.version,
                            .run_id = options.run_id,
                            .host = own_host(),
@@ -305,7 +309,7 @@ void Agent::on_failure() {
   own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
   if (!control_) return;
   control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
-                               culprit.signal, own_cause_});
+                               culprit.signal, own_cause_, clock_reading(culprit.at)});
 }
 
 void Agent::on_generation_over() {
@@ -418,7 +422,7 @@ bool Agent::stopped_as_agreed() const {
 
 void Agent::conclude() {
   concluded_ = Deadline::after(kLastWords);
-  consoles_.say(timeline_.finish());
+  finish_timeline();
   say_tally();
   const bool failed = generation_ && generation_->culprit();
   if (stopped_as_agreed()) {
@@ -441,6 +445,14 @@ void Agent::conclude() {
     if (end_) explain_end();
     if (!generation_) remove_records();
   }
+}
+
+// The trace of a job of --hosts is made by its launcher.
+void Agent::finish_timeline() {
+  consoles_.say(plan_.options.part ? timeline_.hand_over([this](const std::string& packed) {
+    launcher_.send_timeline(packed);
+  })
+                                   : timeline_.finish());
 }
 
 // Of a run that did not go straight through, or was not meant to.

@@ -3,8 +3,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -83,13 +85,36 @@ std::vector<std::string> AgentLink::read() {
       fail(ErrorCode::kCorrupt, "{} announces a message of {} bytes", peer_, length);
     }
     if (input_.size() - taken < kHeader + length) break;
-    if (length > 0) messages.push_back(input_.substr(taken + kHeader, length));
+    std::string message = input_.substr(taken + kHeader, length);
+    if (!message.empty() && !take_clock(message)) messages.push_back(std::move(message));
     taken += kHeader + length;
   }
   input_.erase(0, taken);
   // What came before the end still counts.
   if (messages.empty() && !closed_.empty()) fail(ErrorCode::kPeerLost, "{}: {}", peer_, closed_);
   return messages;
+}
+
+void AgentLink::compare_clocks() { send(fmt::format("?{}", clock_reading().count())); }
+
+// False for what is a message. last_heard() is when this one was read.
+bool AgentLink::take_clock(const std::string& message) {
+  if (message.front() != '?' && message.front() != '!') return false;
+  std::istringstream text(message.substr(1));
+  std::int64_t asked = 0, heard = 0, answered = 0;
+  const bool question = message.front() == '?';
+  if (!(text >> asked) || (!question && !(text >> heard >> answered)) || !text.eof()) {
+    fail(ErrorCode::kCorrupt, "{} sent clock readings that are none", peer_);
+  }
+  if (question) {
+    send(fmt::format("!{} {} {}", asked, clock_reading(last_heard_).count(),
+                     clock_reading().count()));
+  } else {
+    using std::chrono::nanoseconds;
+    clock_.take({nanoseconds(asked), nanoseconds(heard), nanoseconds(answered),
+                 clock_reading(last_heard_)});
+  }
+  return true;
 }
 
 void AgentLink::send(const std::string& text) {

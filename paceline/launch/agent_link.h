@@ -2,7 +2,9 @@
 
 // One connection between an agent and the coordinator of its job: authenticated with the job's
 // secret before anything else is parsed, then frames of a u32 length and that many bytes of text
-// (agent_messages.h) in both directions. An empty frame is a sign of life. Nothing here waits.
+// (agent_messages.h) in both directions. An empty frame is a sign of life. "?N" asks for the other
+// end's time and "!N N N" is its answer (clock_comparison.h); the link gives it by itself. Nothing
+// here waits.
 //
 // Thread safety: none.
 
@@ -16,6 +18,7 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/secret.h"
+#include "paceline/launch/clock_comparison.h"
 
 namespace paceline::launch {
 
@@ -37,6 +40,8 @@ class AgentLink {
   // Sends now what the socket takes and keeps the rest. Error(kPeerLost).
   void send(const std::string& text);
   void send_sign_of_life() { send(""); }
+  // A sign of life that asks for the time as well. Error(kPeerLost).
+  void compare_clocks();
   void flush();
   bool has_output() const { return !output_.empty(); }
 
@@ -44,17 +49,20 @@ class AgentLink {
   // When bytes came last; at first, when the connection was made.
   Moment last_heard() const { return last_heard_; }
   int fd() const { return socket_.get(); }
+  const ClockComparison& clock() const { return clock_; }
   // Address and port of the other end.
   const std::string& peer() const { return peer_; }
 
  private:
   bool shake_hands();
   bool receive();
+  bool take_clock(const std::string& message);
 
   Fd socket_;
   std::string peer_;
   std::unique_ptr<ServerHandshake> handshake_;  // until it is done
   Moment last_heard_ = Deadline::Clock::now();
+  ClockComparison clock_;
   std::string input_, output_;
   std::string closed_;  // why nothing more comes
 };

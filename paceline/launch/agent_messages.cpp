@@ -70,17 +70,23 @@ Joining joining_of(const Json& json) {
 }
 
 Json to_json(const RankFailure& failure) {
-  return {{"type", "failure"},        {"generation", failure.generation},
-          {"rank", failure.rank},     {"exit_code", failure.exit_code},
-          {"signal", failure.signal}, {"cause", failure.cause}};
+  Json json = {{"type", "failure"},        {"generation", failure.generation},
+               {"rank", failure.rank},     {"exit_code", failure.exit_code},
+               {"signal", failure.signal}, {"cause", failure.cause}};
+  if (failure.at) json["at_ns"] = failure.at->count();
+  return json;
 }
 
 RankFailure failure_of(const Json& json) {
-  return {.generation = json.at("generation"),
-          .rank = json.at("rank"),
-          .exit_code = json.at("exit_code"),
-          .signal = json.at("signal"),
-          .cause = json.at("cause")};
+  RankFailure failure{.generation = json.at("generation"),
+                      .rank = json.at("rank"),
+                      .exit_code = json.at("exit_code"),
+                      .signal = json.at("signal"),
+                      .cause = json.at("cause")};
+  if (json.contains("at_ns")) {
+    failure.at = std::chrono::nanoseconds(json.at("at_ns").get<std::int64_t>());
+  }
+  return failure;
 }
 
 Json to_json(const Finished& finished) {

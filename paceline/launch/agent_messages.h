@@ -1,8 +1,8 @@
 #pragma once
 
 // What the agents of a job's nodes tell their coordinator, and what it orders. Values, and their
-// form as text: one JSON object each, {"type": "failure", ...}. No clock reading of one host is
-// ever sent to another: durations only.
+// form as text: one JSON object each, {"type": "failure", ...}. Times are durations, but for the
+// moment of a failure, which counts only where the two clocks have been compared.
 
 #include <chrono>
 #include <cstdint>
@@ -45,6 +45,10 @@ struct RankFailure {
   int rank = 0;
   int exit_code = 0, signal = 0;
   std::string cause;  // "rank 1 on host a: exit code 3"
+  // By the monotonic clock of the one who reports; whoever takes it brings it to its own, where it
+  // may be off by the second, or drops it.
+  std::optional<std::chrono::nanoseconds> at;
+  std::chrono::nanoseconds clock_error{};  // not sent
   bool operator==(const RankFailure&) const = default;
 };
 

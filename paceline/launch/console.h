@@ -8,6 +8,7 @@
 // O_NONBLOCK would change the descriptor for everybody who shares it, so each write is preceded by
 // poll() and is at most one PIPE_BUF, which a pipe that is ready takes whole.
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -24,9 +25,10 @@ class Console {
   void flush();
 
   int fd() const { return fd_; }
-  bool empty() const { return sent_ == pending_.size(); }
+  bool empty() const { return num_pending() == 0; }
+  std::size_t num_pending() const { return pending_.size() - sent_; }
   // More than the limit is waiting: read no more until it has been written.
-  bool saturated() const { return pending_.size() - sent_ > kLimit; }
+  bool saturated() const { return num_pending() > kLimit; }
   // The reader is gone; everything from then on is dropped.
   bool broken() const { return broken_; }
 

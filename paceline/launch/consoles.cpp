@@ -20,10 +20,14 @@ void Consoles::say(const std::string& text) {
   if (!text.empty()) write_notice(notices_fd_, encode_frame(FrameKind::kSay, text));
 }
 
-void Consoles::say_culprit(const std::string& text, int exit_code, int generation) {
+void Consoles::say_culprit(const std::string& text, const RankEnd& culprit, int generation) {
   if (notices_fd_ < 0) return say(text);
-  const Culprit culprit{static_cast<std::uint8_t>(exit_code), generation, text};
-  write_notice(notices_fd_, encode_frame(FrameKind::kCulprit, encode(culprit)));
+  const Culprit report{.exit_code = static_cast<std::uint8_t>(culprit.status()),
+                       .signal = culprit.signal,
+                       .generation = generation,
+                       .at = clock_reading(culprit.at).count(),
+                       .report = text};
+  write_notice(notices_fd_, encode_frame(FrameKind::kCulprit, encode(report)));
 }
 
 void Consoles::say_over(int exit_code) {

@@ -9,24 +9,26 @@
 
 #include "paceline/launch/console.h"
 #include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_report.h"
 
 namespace paceline::launch {
 
-// Writes frames to where a launcher on another host reads. Its reader never stops.
+// Writes frames to where a launcher on another host reads. Its reader only stops while megabytes
+// are on their way to there, as those of a timeline.
 void write_notice(int notices_fd, std::string_view frames);
 
 class Consoles {
  public:
   // `loop` must outlive it. `notices_fd`, when given, takes the launcher's own words as frames; it
-  // is not owned, and its reader never stops.
+  // is not owned.
   explicit Consoles(EventLoop& loop, int notices_fd = -1) : loop_(loop), notices_fd_(notices_fd) {}
 
   Console& out() { return out_.console; }
   Console& err() { return err_.console; }
   // The launcher's own words go to stderr.
   void say(const std::string& text);
-  // The report about the rank that failed first in a generation, with its exit code.
-  void say_culprit(const std::string& text, int exit_code, int generation);
+  // The report about the rank that failed first in a generation.
+  void say_culprit(const std::string& text, const RankEnd& culprit, int generation);
   // To a launcher on another host: the job is over, with this exit code.
   void say_over(int exit_code);
   bool empty() const { return out_.console.empty() && err_.console.empty(); }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
 constexpr int kUsageError = 2, kEnvironmentError = 3, kLostHost = 1;
-constexpr int kMembership = 1, kExitCode = 2, kSignal = 3, kLost = 4;
+constexpr int kMembership = 1, kFailure = 2, kLost = 3;
 
 std::string nodes(int count) { return fmt::format("{} node{}", count, count == 1 ? "" : "s"); }
 
@@ -110,7 +110,11 @@ void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
   if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
   const RankEnd end{.exit_code = failure.exit_code, .signal = failure.signal};
   stop_all(from,
-           {end.signal != 0 ? kSignal : kExitCode, failure.cause, describe(end), end.status()},
+           {kFailure,
+            failure.cause,
+            describe(end),
+            end.status(),
+            {failure.signal, failure.at, failure.clock_error}},
            now);
 }
 
@@ -185,9 +189,14 @@ std::optional<std::string> Coordinator::follower(Agent agent) const {
   return member.joining.host;
 }
 
-// Also while stopping already: a heavier reason may come to light.
+bool Coordinator::counts_more(const Reason& reason, const Reason& than) {
+  if (reason.weight != than.weight) return reason.weight > than.weight;
+  return reason.weight == kFailure && failed_before(reason.mark, than.mark);
+}
+
+// Also while stopping already: what came earlier, or counts for more, may come to light.
 void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
-  if (reason.weight > reason_.weight) reason_ = reason;
+  if (counts_more(reason, reason_)) reason_ = reason;
   if (phase_ != Phase::kRunning) return;
   phase_ = Phase::kStopping;
   stop_until_ = now + settings_.stop_timeout;

@@ -16,9 +16,8 @@
 // Nothing of one generation reaches another: reports of an older one are dropped, and a generation
 // starts only when every agent has said that nothing of the one before it is left.
 //
-// Which failure came first. Within a host the order of deaths is known. Between hosts it is not,
-// and their clocks are never compared: a lost host comes before a rank killed by a signal, that
-// before an exit code, and among equals the report that arrived first.
+// Which failure came first: failure_order.h; a lost host comes before any rank's. All that is
+// reported until the last rank has ended takes part.
 //
 // Thread safety: none. Time comes in as an argument, from this host's monotonic clock.
 
@@ -32,6 +31,7 @@
 
 #include "paceline/core/deadline.h"
 #include "paceline/launch/agent_messages.h"
+#include "paceline/launch/failure_order.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/restart_policy.h"
 #include "paceline/launch/straggler_inquiry.h"
@@ -100,10 +100,11 @@ class Coordinator {
   };
   // Why a generation is being stopped; the heavier one counts.
   struct Reason {
-    int weight = 0;  // 0: none; 1: newcomers or leavers, 2: exit code, 3: signal, 4: lost host
+    int weight = 0;  // 0: none; 1: newcomers or leavers, 2: a rank's failure, 3: lost host
     std::string cause;
     std::string kind;  // the cause without its place: "exit code 3"
     int exit_code = 0;
+    FailureMark mark{};  // of a rank's failure
   };
 
   void join(Agent from, const Joining& joining, Moment now);
@@ -122,6 +123,7 @@ class Coordinator {
   void end_if_finished();
   void stopped(Agent from, const Stopped& report, Moment now);
   void leave(Agent from, const Leaving& leaving, Moment now);
+  static bool counts_more(const Reason& reason, const Reason& than);
   void stop_all(Agent except, Reason reason, Moment now);
   void lose_the_stuck(Moment now);
   void settle(Moment now);

@@ -141,6 +141,10 @@ void CoordinatorHost::serve(Agent agent) {
 }
 
 void CoordinatorHost::take(Agent agent, const Report& report) {
+  if (std::holds_alternative<Joining>(report)) remotes_.at(agent).link->compare_clocks();
+  if (const auto* failure = std::get_if<RankFailure>(&report)) {
+    return coordinator_.receive(agent, on_own_clock(agent, *failure), now());
+  }
   const auto* giving_up = std::get_if<GivingUp>(&report);
   if (giving_up == nullptr) return coordinator_.receive(agent, report, now());
   const auto host = coordinator_.follower(agent);
@@ -149,6 +153,19 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
       "the job's coordinator, which is this node's agent: host {} heard nothing from it for {:g} s "
       "and goes on without it",
       *host, giving_up->silence.count() / 1000.0);
+}
+
+RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure failure) const {
+  const auto found = remotes_.find(agent);
+  if (found == remotes_.end() || !failure.at) return failure;
+  const ClockComparison& clock = found->second.link->clock();
+  if (clock.measured() && is_reading(*failure.at)) {
+    *failure.at += clock.offset();
+    failure.clock_error = clock.error();
+  } else {
+    failure.at.reset();
+  }
+  return failure;
 }
 
 void CoordinatorHost::deliver() {
@@ -165,10 +182,15 @@ void CoordinatorHost::deliver() {
 }
 
 void CoordinatorHost::send(Agent agent, const std::string& text) {
+  with_link(agent, [&](AgentLink& link) { link.send(text); });
+}
+
+template <class Action>
+void CoordinatorHost::with_link(Agent agent, Action action) {
   const auto found = remotes_.find(agent);
   if (found == remotes_.end()) return;
   try {
-    found->second.link->send(text);
+    action(*found->second.link);
     watch_for_room(agent, found->second);
   } catch (const Error& error) {
     drop(agent, error.what());
@@ -219,7 +241,9 @@ void CoordinatorHost::check_signs_of_life(Moment moment) {
   for (const auto& [agent, remote] : remotes_) {
     if (remote.link->authenticated()) all.push_back(agent);
   }
-  for (const Agent agent : all) send(agent, "");
+  for (const Agent agent : all) {
+    with_link(agent, [](AgentLink& link) { link.compare_clocks(); });
+  }
 }
 
 Deadline CoordinatorHost::next_deadline() const {

@@ -10,6 +10,9 @@
 // dies, and when it gives no sign of life, as from a host that has vanished. After a standstill of
 // its own the coordinator gives everybody their time again before it calls them silent.
 //
+// The clocks of the agents are compared with this one's from time to time, so that it can be told
+// whose rank failed first.
+//
 // The coordinator itself is lost (lost()) when an agent that can do without it gave it up, as
 // happens to one that was frozen: the job goes on elsewhere by then. It orders nothing any more.
 //
@@ -63,6 +66,9 @@ class CoordinatorHost final : public JobControl {
   void serve(Agent agent);
   void deliver();
   void send(Agent agent, const std::string& text);
+  template <class Action>
+  void with_link(Agent agent, Action action);
+  RankFailure on_own_clock(Agent agent, RankFailure failure) const;
   void watch_for_room(Agent agent, Remote& remote);
   void drop(Agent agent, const std::string& cause);
   void take(Agent agent, const Report& report);

@@ -50,6 +50,8 @@ class CoordinatorSearch {
   // Where other hosts reach this one, and where it would coordinate.
   const std::string& address() const { return address_; }
   const Endpoint& stand_in() const { return stand_in_; }
+  // The coordinator is this process's.
+  bool leads() const { return current_ == stand_in_; }
 
  private:
   CoordinatorSettings settings() const;

@@ -21,7 +21,8 @@ struct RankEnd {
   int exit_code = 0;
   int signal = 0;                         // 0: it exited by itself
   std::chrono::duration<double> after{};  // since its start
-  std::uint64_t peak_bytes = 0;           // resident memory; 0: not known
+  std::chrono::steady_clock::time_point at{};
+  std::uint64_t peak_bytes = 0;  // resident memory; 0: not known
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool stopped_as_agreed() const { return signal == 0 && exit_code == kStoppedAsAgreed; }

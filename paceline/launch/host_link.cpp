@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kReadSize = 64 << 10;
 constexpr std::size_t kKeptWords = 2000;
 constexpr int kDrainReads = 64;  // more than a pipe holds
+constexpr int kFirstExchanges = 8;
 
 }  // namespace
 
@@ -108,9 +109,30 @@ HostLink::Taken HostLink::read_out() {
 void HostLink::take(std::string_view bytes) {
   reader_.feed(bytes);
   while (auto frame = reader_.next()) {
-    greeted_ = greeted_ || frame->kind == FrameKind::kHello;
+    if (frame->kind == FrameKind::kClock) {
+      on_clock(frame->payload);
+      continue;
+    }
+    if (frame->kind == FrameKind::kHello) on_hello();
     handlers_.on_frame(*frame);
   }
+}
+
+void HostLink::on_hello() {
+  greeted_ = true;
+  first_exchanges_left_ = kFirstExchanges;
+  compare_clocks();
+}
+
+void HostLink::compare_clocks() {
+  send(FrameKind::kClock, encode(ClockExchange{.asked = clock_reading()}));
+}
+
+void HostLink::on_clock(const std::string& payload) {
+  ClockExchange exchange = decode_clock_exchange(payload);
+  exchange.returned = clock_reading(heard_);
+  clock_.take(exchange);
+  if (--first_exchanges_left_ > 0) compare_clocks();
 }
 
 void HostLink::on_err() {
@@ -149,9 +171,10 @@ void HostLink::on_process_end() {
 
 std::string HostLink::words() const {
   std::string text;
-  std::istringstream lines(neutralise(reader_.skipped() + err_text_));
+  std::istringstream lines(reader_.skipped() + err_text_);
   for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) text += "  | " + line + "\n";
+    while (line.ends_with('\r')) line.pop_back();  // as ssh ends its own
+    if (!line.empty()) text += "  | " + neutralise(line) + "\n";
   }
   return text;
 }

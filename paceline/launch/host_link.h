@@ -4,6 +4,9 @@
 // the launcher's own end directly), the frames that go through its standard streams, and what it
 // says about itself on stderr.
 //
+// It compares the host's clock with this one's by itself: some exchanges after the greeting, more
+// when it is asked for.
+//
 // Thread safety: none. Everything happens in the handlers it gives to the loop.
 
 #include <functional>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "paceline/core/deadline.h"
+#include "paceline/launch/clock_comparison.h"
 #include "paceline/launch/console.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/process.h"
@@ -51,11 +55,14 @@ class HostLink {
   bool silent_for(std::chrono::nanoseconds limit) const {
     return !held_ && Deadline::Clock::now() - heard_ > limit;
   }
+  const ClockComparison& clock() const { return clock_; }
   // The last lines of what the connecting process, or a shell there, printed; indented.
   std::string words() const;
 
   // Dropped when the process has ended.
   void send(FrameKind kind, std::string_view payload = {});
+  // One more exchange of clock readings.
+  void compare_clocks();
   // Reads no more output while the console is full.
   void hold(bool held);
   // Ends the connection, and with it the other end.
@@ -68,6 +75,8 @@ class HostLink {
   void on_out();
   Taken read_out();
   void take(std::string_view bytes);
+  void on_hello();
+  void on_clock(const std::string& payload);
   void on_err();
   Taken read_err();
   void on_process_end();
@@ -82,6 +91,8 @@ class HostLink {
   FrameReader reader_{kGreeting};
   std::string err_text_;
   Deadline::Clock::time_point heard_ = Deadline::Clock::now();
+  ClockComparison clock_;
+  int first_exchanges_left_ = 0;
   bool greeted_ = false, watches_in_ = false, held_ = false;
   std::optional<int> status_;
 };

@@ -37,4 +37,23 @@ std::string JobTimeline::finish() const {
   }
 }
 
+std::string JobTimeline::hand_over(const std::function<void(const std::string&)>& send) const {
+  if (output_.empty()) return "";
+  if (directory_.empty()) return "paceline: no timeline: there is no folder to record it in\n";
+  std::string text;
+  try {
+    for (const std::string& path : timelines_in(directory_)) {
+      try {
+        send(pack_timeline(path));
+      } catch (const Error& error) {
+        text += fmt::format("paceline: warning: left out of the timeline: {}\n", error.what());
+      }
+      unlink(path.c_str());
+    }
+  } catch (const Error& error) {
+    return text + fmt::format("paceline: no timeline: {}\n", error.what());
+  }
+  return text;
+}
+
 }  // namespace paceline::launch

@@ -3,6 +3,7 @@
 // The timeline of the ranks that an agent starts: where they record it, and the trace that is made
 // of it at the end of the job, however that came.
 
+#include <functional>
 #include <string>
 
 #include "paceline/launch/worker_environment.h"
@@ -19,6 +20,9 @@ class JobTimeline {
   void add_variables(Environment& environment) const;
   // Writes the trace and removes the ranks' files; a line for the user, or "".
   std::string finish() const;
+  // Of a job whose trace is made on another host: gives each of the ranks' files to `send`, packed,
+  // and removes them; what the user should know of those that could not be, or "".
+  std::string hand_over(const std::function<void(const std::string&)>& send) const;
 
  private:
   const std::string output_;

@@ -28,6 +28,14 @@ void LauncherChannel::report(const Report& report) {
   write_notice(notices_fd_, encode_frame(FrameKind::kReport, encode(report)));
 }
 
+void LauncherChannel::say_leads(const Endpoint& meeting) {
+  write_notice(notices_fd_, encode_frame(FrameKind::kLeads, encode(meeting)));
+}
+
+void LauncherChannel::send_timeline(const std::string& packed) {
+  write_notice(notices_fd_, encode_frame(FrameKind::kTimeline, packed));
+}
+
 void LauncherChannel::read() {
   char buffer[16 << 10];
   const ssize_t length = recv(orders_.get(), buffer, sizeof buffer, MSG_DONTWAIT);

@@ -7,6 +7,7 @@
 // Thread safety: none.
 
 #include <functional>
+#include <string>
 
 #include "paceline/core/fd.h"
 #include "paceline/launch/agent_messages.h"
@@ -26,6 +27,10 @@ class LauncherChannel {
   ~LauncherChannel();
 
   void report(const Report& report);
+  // Both require such a launcher. This agent leads the job, and the others meet it there.
+  void say_leads(const Endpoint& meeting);
+  // A rank's, packed.
+  void send_timeline(const std::string& packed);
 
  private:
   void read();

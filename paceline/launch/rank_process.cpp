@@ -21,12 +21,14 @@ RankProcess::RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput>
 }
 
 RankEnd RankProcess::collect() {
+  const auto ended = std::chrono::steady_clock::now();
   kill(-process_.pid, SIGKILL);
   int status = 0;
   rusage usage{};
   while (wait4(process_.pid, &status, 0, &usage) < 0 && errno == EINTR) {
   }
-  end_ = rank_end(rank_, process_.pid, status, std::chrono::steady_clock::now() - started_);
+  end_ = rank_end(rank_, process_.pid, status, ended - started_);
+  end_->at = ended;
   end_->peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
   return *end_;
 }

@@ -30,6 +30,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kReadSize = 64 << 10;
+constexpr std::size_t kMostNotices = 8 << 20;  // bytes on their way
 constexpr auto kEndOfDescendants = 5s;
 // An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
 constexpr auto kEndOfAgent = 500ms;
@@ -90,6 +91,7 @@ class RemoteEnd {
   void on_frame(const Frame& frame);
   void on_output(int stream);
   void on_notices();
+  void tell_time(const std::string& question);
   void on_end();
   void start(RemoteJob job);
   void hold_ports(JobPorts& ports);
@@ -110,6 +112,7 @@ class RemoteEnd {
   Fd signals_;
   EventLoop loop_;
   FrameReader reader_, notice_reader_;
+  Deadline::Clock::time_point heard_ = Deadline::Clock::now();
   Deadline alive_at_ = Deadline::after(kAliveInterval);
   Deadline silence_at_ = Deadline::after(kJobDeadline);
   std::array<ReservedPort, 2> held_;
@@ -118,7 +121,8 @@ class RemoteEnd {
   std::string pending_input_;
   bool input_ends_ = false;
   std::optional<int> status_;  // of the child
-  bool lost_ = false, said_exit_ = false, watches_out_ = false, held_up_ = false;
+  bool lost_ = false, said_exit_ = false;
+  bool watches_out_ = false, held_up_ = false, notices_held_up_ = false;
 };
 
 int RemoteEnd::serve(const std::string& version) {
@@ -157,6 +161,7 @@ void RemoteEnd::on_stdin() {
     return;
   }
   if (child_ > 0) silence_at_ = Deadline::after(kSilenceLimit);
+  heard_ = Deadline::Clock::now();
   reader_.feed({buffer, static_cast<std::size_t>(length)});
   while (auto frame = reader_.next()) on_frame(*frame);
 }
@@ -177,9 +182,18 @@ void RemoteEnd::on_frame(const Frame& frame) {
       return pass_input_on();
     case FrameKind::kOrder:
       return pass_on(frame);
+    case FrameKind::kClock:
+      return tell_time(frame.payload);
     default:
       return;  // kAlive
   }
+}
+
+void RemoteEnd::tell_time(const std::string& question) {
+  ClockExchange exchange = decode_clock_exchange(question);
+  exchange.heard = clock_reading(heard_);
+  exchange.answered = clock_reading();
+  send(FrameKind::kClock, encode(exchange));
 }
 
 // They are small and few: one that finds no room has an agent that does not run, and is dropped.
@@ -318,7 +332,8 @@ void RemoteEnd::pass_input_on() {
   if (input_ends_) input_.reset();
 }
 
-// A connection that is full holds the ranks up, as a full console would.
+// A connection that is full holds the ranks up, as a full console would, and one that has much to
+// carry yet, as timelines, what else the agent has to say.
 void RemoteEnd::watch_for_room() {
   if (console_.empty() == watches_out_) {
     watches_out_ = !watches_out_;
@@ -328,6 +343,10 @@ void RemoteEnd::watch_for_room() {
     } else {
       loop_.forget(streams_.out.get());
     }
+  }
+  if (notices_ && (console_.num_pending() > kMostNotices) != notices_held_up_) {
+    notices_held_up_ = !notices_held_up_;
+    loop_.change(notices_.get(), notices_held_up_ ? 0U : EPOLLIN);
   }
   if (console_.saturated() == held_up_) return;
   held_up_ = !held_up_;

@@ -1,7 +1,9 @@
 #include "paceline/launch/remote_frames.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
@@ -9,7 +11,7 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::string_view kKinds = "HAJSIELP12WCORTX";
+constexpr std::string_view kKinds = "HAKJSIELP12WCMORDTX";
 constexpr std::size_t kHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;
@@ -17,9 +19,10 @@ constexpr std::size_t kKeptSkipped = 2000;
 }  // namespace
 
 std::string encode(const Culprit& culprit) {
+  const std::array<std::int64_t, 4> numbers = {culprit.exit_code, culprit.signal,
+                                               culprit.generation, culprit.at};
   ByteWriter writer;
-  writer.put(culprit.exit_code);
-  writer.put(culprit.generation);
+  writer.put_bytes(std::as_bytes(std::span(numbers)));
   writer.put_string(culprit.report);
   return to_string(writer.bytes());
 }
@@ -27,10 +30,40 @@ std::string encode(const Culprit& culprit) {
 Culprit decode_culprit(const std::string& bytes) {
   ByteReader reader(as_bytes(bytes));
   Culprit culprit;
-  culprit.exit_code = reader.get<std::uint8_t>();
-  culprit.generation = reader.get<std::int32_t>();
+  culprit.exit_code = static_cast<std::uint8_t>(reader.get<std::int64_t>());
+  culprit.signal = static_cast<std::int32_t>(reader.get<std::int64_t>());
+  culprit.generation = static_cast<std::int32_t>(reader.get<std::int64_t>());
+  culprit.at = reader.get<std::int64_t>();
   culprit.report = reader.get_string(kMaxPayload);
   return culprit;
+}
+
+// When it returned is known where it was asked.
+std::string encode(const ClockExchange& exchange) {
+  const std::array<std::int64_t, 3> readings = {exchange.asked.count(), exchange.heard.count(),
+                                                exchange.answered.count()};
+  ByteWriter writer;
+  writer.put_bytes(std::as_bytes(std::span(readings)));
+  return to_string(writer.bytes());
+}
+
+ClockExchange decode_clock_exchange(const std::string& bytes) {
+  ByteReader reader(as_bytes(bytes));
+  const auto reading = [&] { return std::chrono::nanoseconds(reader.get<std::int64_t>()); };
+  return {.asked = reading(), .heard = reading(), .answered = reading()};
+}
+
+std::string encode(const Endpoint& endpoint) {
+  ByteWriter writer;
+  writer.put_string(endpoint.host);
+  writer.put(endpoint.port);
+  return to_string(writer.bytes());
+}
+
+Endpoint decode_endpoint(const std::string& bytes) {
+  ByteReader reader(as_bytes(bytes));
+  std::string host = reader.get_string(kMaxPayload);
+  return {std::move(host), reader.get<std::uint16_t>()};
 }
 
 std::string encode_frame(FrameKind kind, std::string_view payload) {

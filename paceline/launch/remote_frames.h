@@ -12,11 +12,15 @@
 #include <string>
 #include <string_view>
 
+#include "paceline/core/socket.h"
+#include "paceline/launch/clock_comparison.h"
+
 namespace paceline::launch {
 
 enum class FrameKind : char {
   kHello = 'H',  // both: the version of Paceline; the first frame
   kAlive = 'A',  // both, every few seconds: still there
+  kClock = 'K',  // to the host: what time is it there? From it: the answer. A ClockExchange
   // To the host.
   kJob = 'J',     // a RemoteJob
   kSignal = 'S',  // one byte: a signal for the ranks
@@ -29,8 +33,10 @@ enum class FrameKind : char {
   kErr = '2',         // bytes for stderr
   kSay = 'W',         // the launcher's own words
   kCulprit = 'C',     // a rank failed: a Culprit
+  kLeads = 'M',       // its agent leads the job now, and meets others there: an Endpoint
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
   kReport = 'R',      // a Report, likewise
+  kTimeline = 'D',    // a rank's timeline, packed (telemetry/timeline_file.h)
   kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
   kExit = 'X',        // one byte: the exit code; the last frame
 };
@@ -43,14 +49,20 @@ struct Frame {
 // The first rank of a host that failed in a generation of the job.
 struct Culprit {
   std::uint8_t exit_code = 0;
+  std::int32_t signal = 0;
   std::int32_t generation = 0;
+  std::int64_t at = 0;  // ns of its host's monotonic clock
   std::string report;
   bool operator==(const Culprit&) const = default;
 };
 
 std::string encode(const Culprit& culprit);
+std::string encode(const ClockExchange& exchange);
+std::string encode(const Endpoint& endpoint);
 // Error(kCorrupt) when the bytes are no such value.
 Culprit decode_culprit(const std::string& bytes);
+ClockExchange decode_clock_exchange(const std::string& bytes);
+Endpoint decode_endpoint(const std::string& bytes);
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 

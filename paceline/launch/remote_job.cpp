@@ -67,6 +67,9 @@ std::string encode(const RemoteJob& job) {
   for (const int count : job.ranks_per_host) writer.put(count);
   put(writer, job.ports);
   writer.put(static_cast<std::uint8_t>(job.goes_on));
+  const Endpoint meeting = job.meeting.value_or(Endpoint{});
+  writer.put_string(meeting.host);
+  writer.put(meeting.port);
   return to_string(writer.bytes());
 }
 
@@ -86,6 +89,9 @@ RemoteJob decode_job(const std::string& bytes) {
   }
   job.ports = get_ports(reader);
   job.goes_on = reader.get<std::uint8_t>() != 0;
+  Endpoint meeting{reader.get_string(kMaxText), 0};
+  meeting.port = reader.get<std::uint16_t>();
+  if (!meeting.host.empty()) job.meeting = meeting;
   require_end(reader);
   return job;
 }

@@ -6,8 +6,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "paceline/core/socket.h"
 
 namespace paceline::launch {
 
@@ -26,7 +29,8 @@ struct HostPart {
   std::vector<int> ranks_per_host;  // in the order of hosts
   // The hosts' agents meet at the first one's JobPorts::store and see to failures themselves.
   bool goes_on = false;
-  int notices_fd = -1;  // frames with the launcher's own words go there
+  std::optional<Endpoint> meeting;  // where the agents meet by now; nothing: there
+  int notices_fd = -1;              // frames with the launcher's own words go there
 };
 
 struct RemoteJob {
@@ -37,6 +41,7 @@ struct RemoteJob {
   std::vector<int> ranks_per_host;
   JobPorts ports;
   bool goes_on = false;  // as in HostPart
+  std::optional<Endpoint> meeting;
   bool operator==(const RemoteJob&) const = default;
 };
 

@@ -4,6 +4,7 @@ set(SOURCES
   agent_link.cpp
   agent_messages.cpp
   chaos_plan.cpp
+  clock_comparison.cpp
   console.cpp
   consoles.cpp
   coordinator.cpp
@@ -18,6 +19,7 @@ set(SOURCES
   dying_process.cpp
   event_loop.cpp
   failure_cause.cpp
+  failure_order.cpp
   failure_report.cpp
   flight_digest.cpp
   generation.cpp
@@ -26,7 +28,11 @@ set(SOURCES
   host_address.cpp
   host_link.cpp
   host_list.cpp
+  host_return.cpp
   hosts_agent.cpp
+  hosts_agent_end.cpp
+  hosts_agent_return.cpp
+  hosts_agent_start.cpp
   hosts_entry.cpp
   job_flights.cpp
   job_memory.cpp
@@ -54,11 +60,13 @@ set(SOURCES
   rehearsal.cpp
   remote_end.cpp
   remote_frames.cpp
+  remote_input.cpp
   remote_job.cpp
   reserved_port.cpp
   restart_policy.cpp
   run_tally.cpp
   running_jobs.cpp
+  shared_words.cpp
   shell_words.cpp
   spawn.cpp
   spawn_group.cpp
@@ -70,6 +78,8 @@ set(SOURCES
   stdin_relay.cpp
   supervisor.cpp
   thread_census.cpp
+  timeline_clocks.cpp
+  timeline_collection.cpp
   timeline_trace.cpp
   worker_environment.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -224,7 +224,10 @@ TraceSummary write_trace(const std::vector<std::string>& paths, const std::strin
     write_ranks_name(out, timeline, is_first);
     write_rank(out, timeline, origin, kMostSpans / usable.size(), summary);
   }
-  out.write("\n]}\n");
+  out.write(
+      fmt::format("\n],\"otherData\":{{\"clock\":\"the monotonic one of rank 0's host\","
+                  "\"clock_error_us\":{:.3f}}}}}\n",
+                  summary.clock_error * 1e6));
   out.publish();
   summary.num_files = usable.size();
   summary.num_ranks = ranks.size();

@@ -3,7 +3,8 @@
 // The timelines of all ranks as one file that Perfetto (https://ui.perfetto.dev) and
 // chrome://tracing open: Chrome's trace format in JSON. A process is a rank; its tracks are steps,
 // phases, background checkpoints, and for each group its collectives and its messages. What
-// overlaps on a track moves to a second one, because the format nests spans.
+// overlaps on a track moves to a second one, because the format nests spans. Its metadata
+// ("otherData") say how far off the clocks of two hosts may be.
 //
 // The file has at most two million spans, about 300 MB: each rank's share of the newest.
 

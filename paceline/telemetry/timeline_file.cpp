@@ -30,6 +30,11 @@ bool is_known(std::uint8_t kind) {
 // A mark of the last 146 years, so that sums of two do not overflow.
 bool is_moment(std::uint64_t nanoseconds) { return nanoseconds < std::uint64_t{1} << 62; }
 
+bool is_offset(std::int64_t nanoseconds) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 61;
+  return nanoseconds > -kLargest && nanoseconds < kLargest;
+}
+
 TimelineSpan to_span(const timeline::Span& span, std::int64_t clock_offset) {
   return {.kind = static_cast<SpanKind>(span.kind),
           .what = span.what,
@@ -45,10 +50,8 @@ TimelineSpan to_span(const timeline::Span& span, std::int64_t clock_offset) {
 }
 
 void take_spans(const File& file, RankTimeline& timeline) {
-  constexpr std::int64_t kLargestOffset = std::int64_t{1} << 61;
   const auto& header = file.header;
-  const bool usable = header.clock_offset > -kLargestOffset && header.clock_offset < kLargestOffset;
-  for (std::size_t i = 0; usable && i < file.spans.size(); ++i) {
+  for (std::size_t i = 0; i < file.spans.size(); ++i) {
     const auto& span = file.spans[i];
     const bool whole = span.stamp > 0 && span.stamp <= header.next &&
                        header.next - span.stamp < timeline::kNumSpans &&
@@ -74,17 +77,63 @@ RankTimeline read_timeline(const std::string& path) {
   if (header.rank < 0 || header.rank >= header.world_size) {
     fail(ErrorCode::kCorrupt, "{}: of rank {} of {}", path, header.rank, header.world_size);
   }
+  if (!is_offset(header.clock_offset) || !is_offset(header.clock_error)) {
+    fail(ErrorCode::kCorrupt, "{}: no clocks are that far apart", path);
+  }
   RankTimeline timeline;
   timeline.rank = header.rank;
   timeline.world_size = header.world_size;
   timeline.generation = header.generation;
   timeline.pid = header.pid;
   timeline.host = printable(header.host);
+  timeline.clock_offset = header.clock_offset;
   timeline.clock_error = header.clock_error;
   timeline.num_recorded = header.next;
   for (const auto& name : file->groups) timeline.groups.push_back(printable(name));
   take_spans(*file, timeline);
   return timeline;
+}
+
+std::string pack_timeline(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw system_error(fmt::format("opening the timeline {}", path));
+  std::string bytes(sizeof(File) + 1, '\0');
+  stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const auto length = static_cast<std::size_t>(stream.gcount());
+  if (length > sizeof(File)) fail(ErrorCode::kCorrupt, "{}: larger than any timeline", path);
+  bytes.resize(length);
+  bytes.resize(bytes.find_last_not_of('\0') + 1);
+  return bytes;
+}
+
+void unpack_timeline(const std::string& packed, const std::string& path) {
+  if (packed.size() > sizeof(File)) {
+    fail(ErrorCode::kCorrupt, "a timeline of {} bytes is larger than any", packed.size());
+  }
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  stream.write(packed.data(), static_cast<std::streamsize>(packed.size()));
+  stream.close();
+  if (!stream) throw system_error(fmt::format("writing the timeline {}", path));
+  std::error_code error;
+  std::filesystem::resize_file(path, sizeof(File), error);
+  if (error) throw system_error(fmt::format("writing the timeline {}", path), error.value());
+}
+
+void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
+                    std::chrono::nanoseconds error) {
+  std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
+  timeline::Header header{};
+  stream.read(reinterpret_cast<char*>(&header), sizeof header);
+  if (!is_offset(header.clock_offset) || !is_offset(header.clock_error) ||
+      !is_offset(offset.count()) || !is_offset(error.count())) {
+    fail(ErrorCode::kCorrupt, "{}: clocks cannot be that far apart", path);
+  }
+  header.clock_offset += offset.count();
+  header.clock_error += error.count();
+  stream.seekp(0);
+  stream.write(reinterpret_cast<const char*>(&header), sizeof header);
+  stream.close();
+  if (!stream) throw system_error(fmt::format("writing the timeline {}", path));
 }
 
 std::vector<std::string> timelines_in(const std::string& directory) {

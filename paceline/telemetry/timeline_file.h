@@ -4,6 +4,7 @@
 //
 // Thread safety: pure functions of what they read.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct RankTimeline {
   std::uint32_t generation = 0;
   int pid = 0;
   std::string host;
+  std::int64_t clock_offset = 0;    // ns: was added to the times of this host's clock
   std::int64_t clock_error = 0;     // ns
   std::uint64_t num_recorded = 0;   // the ring keeps the newest of them
   std::vector<std::string> groups;  // names, by number
@@ -40,6 +42,16 @@ struct RankTimeline {
 
 // Error(kSystem), Error(kCorrupt) for anything that Timeline does not write.
 RankTimeline read_timeline(const std::string& path);
+
+// A timeline's bytes without the room that no span has taken, to be sent to another host.
+// Error(kSystem), Error(kCorrupt) for a file larger than any timeline.
+std::string pack_timeline(const std::string& path);
+// Makes the file at `path` that was packed; what it holds is looked at by read_timeline. Errors as
+// above.
+void unpack_timeline(const std::string& packed, const std::string& path);
+// Moves the times in the file by `offset`, which may be off by `error`. Errors as above.
+void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
+                    std::chrono::nanoseconds error);
 
 // The paths of all timelines in a directory, sorted. Error(kSystem) when it cannot be read.
 std::vector<std::string> timelines_in(const std::string& directory);

@@ -1,13 +1,17 @@
 #include "paceline/core/topology.h"
 
+#include <filesystem>
 #include <fstream>
 #include <set>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include "paceline/core/error.h"
+
+#include "tests/harness/fresh_directory.h"
 
 namespace paceline {
 namespace {
@@ -130,6 +134,25 @@ TEST(Topology, shows_exactly_the_cpus_of_the_affinity_mask) {
   ASSERT_EQ(narrowed.num_cores(), 1);
   EXPECT_EQ(narrowed.cores[0].cpus, std::vector<int>{first});
   EXPECT_EQ(narrowed.other_cores.empty(), CPU_COUNT(&before) == 1);
+}
+
+TEST(Topology, a_file_that_is_none_of_lstopo_is_not_read) {
+  const FreshDirectory directory;
+  const std::string large = directory.write("large.xml", "<");
+  std::filesystem::resize_file(large, std::uintmax_t{65} << 20);
+  const std::string device = directory.file("device.xml");
+  std::filesystem::create_symlink("/dev/zero", device);
+  for (const auto& [path, why] :
+       {std::pair(large, "is larger than 64 MiB"), std::pair(device, "is not a file"),
+        std::pair(directory.file("missing.xml"), "is neither")}) {
+    try {
+      load_topology(path);
+      FAIL() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  }
 }
 
 }  // namespace

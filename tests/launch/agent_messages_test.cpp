@@ -26,6 +26,8 @@ Joining some_joining() {
 
 TEST(AgentMessages, reports_arrive_as_they_were_sent) {
   std::vector<Report> reports = {some_joining(),
+                                 RankFailure{1, 3, 0, 11, "cause", 5s},
+                                 RankFailure{1, 3, 0, 11, "cause"},
                                  Finished{4},
                                  Finished{4, true},
                                  Stopped{5, 1234ms, {}, kOffer},

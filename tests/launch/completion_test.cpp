@@ -54,6 +54,41 @@ TEST(Completion, of_bash_leaves_the_programs_arguments_alone) {
   EXPECT_THAT(offered({"run", "--", "--nproc"}), IsEmpty());
 }
 
+TEST(Completion, of_bash_knows_the_values_of_options) {
+  EXPECT_THAT(offered({"run", "--bind", ""}),
+              ElementsAre("core", "cache", "numa", "socket", "none"));
+  EXPECT_THAT(offered({"run", "--bind", "=", "nu"}), ElementsAre("numa"));
+  EXPECT_THAT(offered({"run", "--bind", "="}), Contains("numa"));
+  EXPECT_THAT(offered({"run", "--hang-action", "k"}), ElementsAre("kill"));
+  EXPECT_THAT(offered({"run", "--log-dir", "k"}), IsEmpty());
+  EXPECT_THAT(offered({"run", "./train", "--bind", "nu"}), IsEmpty());
+}
+
+// What fish offers for a command line whose last word is being typed.
+std::vector<std::string> offered_by_fish(const std::string& line) {
+  const Outcome outcome =
+      shell("/usr/bin/fish",
+            "cd /; " PACELINE_COMMAND " completion fish | source; complete -C '" + line + "'");
+  std::vector<std::string> words;
+  std::istringstream stream(outcome.out);
+  for (std::string word; std::getline(stream, word);) {
+    words.push_back(word.substr(0, word.find('\t')));
+  }
+  return words;
+}
+
+TEST(Completion, of_fish_knows_values_and_leaves_the_programs_arguments_alone) {
+  if (std::system("command -v fish >/dev/null") != 0) GTEST_SKIP() << "fish is not installed";
+  EXPECT_THAT(offered_by_fish("paceline run --nproc-per"), ElementsAre("--nproc-per-node"));
+  EXPECT_THAT(offered_by_fish("paceline run --bind nu"), ElementsAre("numa"));
+  EXPECT_THAT(offered_by_fish("paceline run --log-dir x --all-r"), ElementsAre("--all-ranks"));
+  EXPECT_THAT(offered_by_fish("paceline run ./train --nproc-per"), IsEmpty());
+  EXPECT_THAT(offered_by_fish("paceline run --all-ranks ./train --bi"), IsEmpty());
+  EXPECT_THAT(offered_by_fish("paceline run -- --nproc-per"), IsEmpty());
+  EXPECT_THAT(offered_by_fish("paceline submit kube"), ElementsAre("kubernetes"));
+  EXPECT_THAT(offered_by_fish("paceline submit slurm --parti"), ElementsAre("--partition"));
+}
+
 TEST(Completion, scripts_are_accepted_by_their_shells) {
   for (const auto& [path, check] :
        std::map<std::string, std::string>{{"/bin/bash", "bash -n"},

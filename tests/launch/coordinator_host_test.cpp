@@ -152,7 +152,7 @@ TEST_F(CoordinatorHosts, agents_have_their_time_again_after_a_standstill_of_the_
   EXPECT_EQ(link->lost(), "");
   for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {
     ASSERT_FALSE(deadline.expired());
-    turn_for(100ms);
+    turn_for(500ms);  // an agent whose loop does not turn says nothing
     loop.turn(Deadline::after(std::chrono::milliseconds(0)));
   }
 }

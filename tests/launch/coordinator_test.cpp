@@ -375,6 +375,15 @@ TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_th
   EXPECT_THAT(other.take<EndOrder>(1)->cause, HasSubstr("host h3 is lost"));
 }
 
+TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that_came_first) {
+  Job job(nodes(2, 2, 1));
+  for (const int agent : {1, 2}) job.join(agent);
+  job.report(1, RankFailure{0, 0, 5, 0, "the later one", 10s, 1ms});
+  job.report(2, RankFailure{0, 2, 6, 0, "the earlier one", 9s, 1ms});
+  for (const int agent : {1, 2}) job.stopped(agent, 0);
+  EXPECT_THAT(job.take<StartOrder>(1)->note, HasSubstr("after the earlier one"));
+}
+
 TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
   Job job(nodes(1, 2));
   job.join(1);

@@ -59,6 +59,15 @@ TEST_F(HostLinkTest, a_host_that_is_held_is_not_silent_and_has_its_time_again_af
   link->cut();
 }
 
+// ssh ends its lines as a terminal in raw mode wants them.
+TEST_F(HostLinkTest, what_ssh_says_is_shown_without_its_carriage_returns) {
+  const auto link = connect("printf 'Permission denied.\\r\\nbye\\033\\r\\n' >&2");
+  turn_until([&] { return link->ended(); });
+  EXPECT_TRUE(link->words().starts_with("  | Permission denied.\n  | bye")) << link->words();
+  EXPECT_EQ(link->words().find('\r'), std::string::npos);
+  EXPECT_EQ(link->words().find('\033'), std::string::npos);
+}
+
 TEST_F(HostLinkTest, what_a_held_host_says_is_taken_afterwards) {
   const auto link = connect("cat $0; exec sleep 60");
   link->hold(true);

@@ -27,11 +27,19 @@ launcher() {
   found=1
   expect "$command starts a group" 0 'waiting' "$command" -n 3 "$rank" ends
   expect "$command says who is who" 0 "rank 2 of 3, local rank 2 of 3, launched by $name" "$command" -n 3 "$rank" ends
+  expect "$command leaves every rank its share of the cores" 0 "rank 1: $share threads" env -u OMP_NUM_THREADS "$command" \
+    "${free[@]}" -n 2 "$rank" threads
+  expect "$command leaves a number of threads that the user chose" 0 'rank 1: 7 threads' env OMP_NUM_THREADS=7 "$command" \
+    "${free[@]}" -n 2 "$rank" threads
   expect "$command with a launcher for each rank" 2 'has started 2 of this launcher .*start the program itself' \
     "$command" -n 2 "$paceline" run true
   expect "$command with one launcher" 0 'waiting' "$command" -n 1 "$paceline" run --nproc-per-node 2 "$rank" ends
 }
 
+# Two ranks that may run anywhere have half of the cores each.
+cores=$(lscpu -p=core,socket | grep -v '^#' | sort -u | wc -l)
+share=$((cores > 1 ? cores / 2 : 1))
+free=(--bind-to none)
 launcher openmpi mpirun.openmpi
 launcher pmi mpiexec.hydra
 [ "$found" = 1 ] || { echo "skipped: neither Open MPI nor MPICH is installed (scripts/install_packages test)"; exit 77; }

@@ -9,22 +9,49 @@
 //   counts   steps for ever, after 1000 ones, a quarter of each spent waiting, as it says
 //   sleeps   the same, and rank 1 takes three times as long, most of it asleep
 //   computes nobody calls anything for two seconds
-//   restarts 20 steps, after which rank 1 is killed; the next generation makes the last 10 again
+//   threads  says how many threads it is to compute with
+//   samples  900 steps of a sample for each rank, written down; goes on where an agreed stop left
+//   it restarts 20 steps, after which rank 1 is killed; the next generation makes the last 10 again
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <unistd.h>
 
+#include "paceline/collectives/agreed_stop.h"
 #include "paceline/collectives/init.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/telemetry/step_log.h"
 
 using namespace std::chrono_literals;
+
+// In the working folder: "next" is the step to go on with, "seen-R" what rank R has taken.
+int take_samples(paceline::ProcessGroup& group) {
+  paceline::AgreedStop stop;
+  int step = 0;
+  std::ifstream("next") >> step;
+  if (group.rank() == 0) {
+    std::printf("goes on at step %d\n", step);
+    std::fflush(stdout);
+  }
+  group.barrier();  // nobody writes before all have read
+  std::ofstream seen("seen-" + std::to_string(group.rank()), std::ios::app);
+  for (; step < 900; ++step) {
+    std::this_thread::sleep_for(100ms);
+    seen << step * group.world_size() + group.rank() << std::endl;
+    if (!stop.requested(group)) continue;
+    if (group.rank() == 0) std::ofstream("next") << step + 1 << std::endl;
+    group.barrier();
+    return paceline::kStoppedAsAgreed;
+  }
+  return 0;
+}
 
 int main(int, char** argv) {
   const std::string how = argv[1];
@@ -37,6 +64,12 @@ int main(int, char** argv) {
     if (group->rank() == 1 && (how == "misses" || how == "hangs")) {
       std::this_thread::sleep_for(60s);
     }
+    if (how == "threads") {
+      const char* threads = std::getenv("OMP_NUM_THREADS");
+      std::printf("rank %d: %s threads\n", group->rank(), threads != nullptr ? threads : "all");
+      std::fflush(stdout);
+    }
+    if (how == "samples") return take_samples(*group);
     if (how == "works") {
       for (int i = 0; i < 200; ++i) {
         std::this_thread::sleep_for(10ms);

@@ -66,14 +66,26 @@ TEST(RemoteJob, comes_back_as_it_was) {
   job.ports = {29500, 29501};
   job.goes_on = true;
   EXPECT_EQ(decode_job(encode(job)), job);
+  job.meeting = Endpoint{"10.0.0.2", 4000};
+  EXPECT_EQ(decode_job(encode(job)), job);
   EXPECT_EQ(decode_ports(encode(job.ports)), job.ports);
 }
 
 TEST(RemoteFrames, a_culprit_comes_back_as_it_was) {
-  const Culprit culprit{137, 3, "rank 1 failed\n\xff"};
+  const Culprit culprit{137, 9, 3, 1'000, "rank 1 failed\n\xff"};
   EXPECT_EQ(decode_culprit(encode(culprit)), culprit);
   EXPECT_THROW(decode_culprit(encode(culprit).substr(0, 4)), Error);
   EXPECT_THROW(decode_culprit(""), Error);
+}
+
+TEST(RemoteFrames, clock_readings_and_endpoints_come_back_as_they_were) {
+  using std::chrono::nanoseconds;
+  const ClockExchange exchange{.asked = nanoseconds(1), .heard = nanoseconds(-2)};
+  EXPECT_EQ(decode_clock_exchange(encode(exchange)), exchange);
+  EXPECT_THROW(decode_clock_exchange(encode(exchange).substr(0, 20)), Error);
+  const Endpoint endpoint{"fe80::1", 4000};
+  EXPECT_EQ(decode_endpoint(encode(endpoint)), endpoint);
+  EXPECT_THROW(decode_endpoint(""), Error);
 }
 
 TEST(RemoteJob, bytes_that_are_cut_or_changed_are_an_error_or_another_job) {

@@ -129,7 +129,7 @@ TEST_F(RunHostsRestart, one_host_alone_restarts_too) {
 }
 
 TEST_F(RunHostsRestart, an_elastic_job_goes_on_without_a_host_that_is_lost) {
-  const auto job = start({"--nnodes", "1:2"}, until_done(), ssh_with_pid());
+  const auto job = start({"--nnodes", "1:2", "--host-retries", "0"}, until_done(), ssh_with_pid());
   wait_for(*job, 0, "0/2/0");
   wait_for(*job, 1, "1/2/0");
   cut(1);
@@ -143,7 +143,7 @@ TEST_F(RunHostsRestart, an_elastic_job_goes_on_without_a_host_that_is_lost) {
 }
 
 TEST_F(RunHostsRestart, an_elastic_job_goes_on_without_its_first_host) {
-  const auto job = start({"--nnodes", "1:2"}, until_done(), ssh_with_pid());
+  const auto job = start({"--nnodes", "1:2", "--host-retries", "0"}, until_done(), ssh_with_pid());
   wait_for(*job, 0, "0/2/0");
   wait_for(*job, 1, "1/2/0");
   cut(0);
@@ -169,7 +169,7 @@ TEST_F(RunHostsRestart, a_host_that_only_the_launcher_reaches_does_not_hold_up_t
 }
 
 TEST_F(RunHostsRestart, a_job_with_too_few_hosts_left_ends_and_leaves_nothing) {
-  const auto job = start({"--max-restarts", "3"},
+  const auto job = start({"--max-restarts", "3", "--host-retries", "0"},
                          "trap '' TERM; echo ready $$; while :; do sleep 1; done", ssh_with_pid());
   std::vector<std::string> pids;
   for (int host = 0; host < 2; ++host) {

@@ -15,6 +15,7 @@ namespace paceline::launch {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 struct Refusal {
   std::vector<std::string> options;
@@ -83,7 +84,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "--ssh-command: 'ssh;x': no shell reads"},
         Refusal{{"--hosts", "a", "--start-timeout", "x"}, "--start-timeout: 'x'"},
         Refusal{{"--hosts", "a", "--tee", "4"}, "--tee: '4'"},
-        Refusal{{"--hosts", "a,b", "--timeline", "x"}, "--timeline does not go with --hosts"},
+        Refusal{{"--hosts", "a,b", "--timeline", "/nowhere/x"},
+                "--timeline: /nowhere/x: there is no folder"},
+        Refusal{{"--export", "PATH"}, "--export is for --hosts and --hostfile, and none is given"},
+        Refusal{{"--ssh-command", "ssh"}, "--ssh-command is for --hosts"},
+        Refusal{{"--host-retries", "2"}, "--host-retries is for --hosts"},
+        Refusal{{"--hosts", "a,b", "--host-retries", "x"}, "--host-retries: 'x' is not a whole"},
         Refusal{{"--master-port", "-5"}, "--master-port: '-5'"},
         Refusal{{"--master-port", "65536"}, "--master-port: '65536' is not a whole number from 1"},
         Refusal{{"--master-port", "29500x"}, "--master-port: '29500x'"},
@@ -124,7 +130,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:65536"}, "'h:65536' is not HOST:PORT"},
         Refusal{{"--nnodes", "70000"}, "--nnodes: '70000' is not a whole number from 1 to 65536"},
         Refusal{{"--node-rank", "x"}, "--node-rank: 'x'"},
-        Refusal{{"--start-timeout", "-1"}, "--start-timeout: '-1' is not a number of seconds"},
+        Refusal{{"--start-timeout", "5"}, "--start-timeout is for --hosts"},
+        Refusal{{"--hosts", "a", "--start-timeout", "-1"},
+                "--start-timeout: '-1' is not a number of seconds"},
         Refusal{{"--max-restarts", "1000001"}, "--max-restarts: '1000001'"},
         Refusal{{"--restart-window", "-1"}, "--restart-window: '-1'"},
         Refusal{{"--threads-per-rank", "5000"}, "--threads-per-rank: '5000'"},
@@ -193,6 +201,30 @@ TEST(RunUsage, a_bad_variable_is_named_and_the_command_line_wins) {
                                     {{"PET_NPROC_PER_NODE", "x"}});
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_EQ(good.out, "1\n");
+}
+
+TEST(RunUsage, a_variable_that_is_no_option_is_named_with_the_one_that_was_meant) {
+  const Outcome typo =
+      run_paceline({"run", "true"},
+                   {{"PET_NPROC_PER_NDOE", "2"}, {"PET_START_METHOD", "spawn"}, {"PET_X", "1"}});
+  EXPECT_EQ(typo.exit_code, 0) << typo.err;
+  EXPECT_THAT(typo.err, HasSubstr("paceline: warning: the variable PET_NPROC_PER_NDOE is no option "
+                                  "of paceline or torchrun; did you mean PET_NPROC_PER_NODE?\n"));
+  EXPECT_THAT(typo.err, HasSubstr("the variable PET_X is no option of paceline or torchrun"));
+  EXPECT_THAT(typo.err, Not(HasSubstr("PET_START_METHOD")));
+}
+
+TEST(RunUsage, a_variable_of_a_flag_is_true_or_false) {
+  for (const char* value : {"maybe", "2", "-1", "truee"}) {
+    const Outcome bad = run_paceline({"run", "true"}, {{"PET_ALL_RANKS", value}});
+    EXPECT_EQ(bad.exit_code, 2) << value;
+    EXPECT_THAT(bad.err, HasSubstr(std::string("PET_ALL_RANKS: '") + value +
+                                   "' is not 1, true, yes, on, 0, false, no or off"));
+  }
+  for (const char* value : {"1", "True", "yes", "on", "0", "false", "NO", "off"}) {
+    const Outcome good = run_paceline({"run", "true"}, {{"PET_ALL_RANKS", value}});
+    EXPECT_EQ(good.exit_code, 0) << value << ": " << good.err;
+  }
 }
 
 TEST(RunUsage, a_program_that_cannot_start_is_126_or_127_at_once) {

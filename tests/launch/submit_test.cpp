@@ -124,7 +124,14 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   EXPECT_THAT(refused({"--output", "a'b"}), HasSubstr("--output: "));
   EXPECT_THAT(refused({"--time", "4h;"}), HasSubstr("--time: "));
   EXPECT_THAT(refused({"--nnodes", "0"}), HasSubstr("--nnodes: '0'"));
-  EXPECT_THAT(refused({"--nnodes", "1:2"}), HasSubstr("--nnodes: '1:2'"));
+  EXPECT_THAT(refused({"--nnodes", "1:2"}),
+              HasSubstr("--nnodes: '1:2': a scheduler gives a job a fixed number of nodes"));
+  for (const char* time : {"foo", "4h", "1:2:3:4", "1-", "-1", "12:345", "1-2-3", "1:", "60x"}) {
+    EXPECT_THAT(refused({"--time", time}), HasSubstr("is no time limit of SLURM")) << time;
+  }
+  for (const char* amount : {"1ZB", "G", "1.5G", "16GB", "-1", "16Gi"}) {
+    EXPECT_THAT(refused({"--mem", amount}), HasSubstr("is no amount of SLURM")) << amount;
+  }
   EXPECT_THAT(refused({"--signal-before", "x"}), HasSubstr("--signal-before: 'x'"));
   EXPECT_THAT(refused({"--hosts", "a"}), HasSubstr("unknown option --hosts"));
   EXPECT_THAT(refused({"--image", "x"}), HasSubstr("unknown option --image"));

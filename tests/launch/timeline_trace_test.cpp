@@ -1,10 +1,7 @@
 #include "paceline/launch/timeline_trace.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
-#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +13,7 @@
 #include "paceline/telemetry/timeline_file.h"
 
 #include "tests/launch/paceline_process.h"
+#include "tests/launch/trace_reader.h"
 
 namespace paceline::launch {
 namespace {
@@ -26,46 +24,6 @@ using testing::HasSubstr;
 
 Timeline::Clock::time_point at(std::chrono::nanoseconds time) {
   return Timeline::Clock::time_point(time);
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// What a reader of Chrome's trace format relies on: the keys of each event and their types, tracks
-// that have names, and spans of one track that do not overlap.
-std::vector<json> strict_spans(const std::string& path) {
-  const json trace = json::parse(read_text(path));
-  EXPECT_EQ(trace.size(), 2u);
-  EXPECT_EQ(trace.at("displayTimeUnit"), "ms");
-  std::set<std::pair<int, int>> named;
-  std::set<int> processes;
-  std::map<std::pair<int, int>, double> ends;
-  std::vector<json> spans;
-  for (const json& event : trace.at("traceEvents")) {
-    const std::string kind = event.at("ph");
-    const int process = event.at("pid").get<int>();
-    if (kind == "M") {
-      const std::string name = event.at("name");
-      if (name == "process_name") processes.insert(process);
-      if (name == "thread_name") named.emplace(process, event.at("tid").get<int>());
-      EXPECT_TRUE(event.at("args").contains(name.ends_with("_name") ? "name" : "sort_index"));
-      continue;
-    }
-    EXPECT_EQ(kind, "X");
-    const auto track = std::pair(process, event.at("tid").get<int>());
-    EXPECT_TRUE(named.contains(track) && processes.contains(process)) << event;
-    const double begin = event.at("ts").get<double>();
-    const double length = event.at("dur").get<double>();
-    EXPECT_GE(begin, 0) << event;
-    EXPECT_GE(length, 0) << event;
-    EXPECT_GE(begin, ends[track] - 1e-6) << event;
-    ends[track] = begin + length;
-    EXPECT_TRUE(event.at("name").is_string() && event.at("args").is_object());
-    spans.push_back(event);
-  }
-  return spans;
 }
 
 TEST(TimelineTrace, has_all_ranks_on_one_clock) {
@@ -86,6 +44,7 @@ TEST(TimelineTrace, has_all_ranks_on_one_clock) {
   EXPECT_EQ(summary.num_spans, 6u);
   EXPECT_EQ(summary.num_files, 2u);
   EXPECT_THAT(describe(summary), HasSubstr("6 spans of 2 ranks; clocks of hosts agree to 1 us"));
+  EXPECT_EQ(json::parse(read_text(output)).at("otherData").at("clock_error_us"), 1.0);
   const auto spans = strict_spans(output);
   ASSERT_EQ(spans.size(), 6u);
   for (const json& span : spans) {

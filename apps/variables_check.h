@@ -1,0 +1,17 @@
+#pragma once
+
+// Variables that look like options of `paceline run` (PET_NPROC_PER_NODE is --nproc-per-node) and
+// are none: a mistyped one would be ignored in silence.
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace paceline::apps {
+
+// A sentence for each variable PET_... of this process that is an option neither of `app` nor of
+// `paceline submit` nor of torchrun, with the nearest one that is.
+std::vector<std::string> unknown_variables(const CLI::App& app);
+
+}  // namespace paceline::apps

@@ -1,0 +1,28 @@
+#include "paceline/launch/failure_order.h"
+
+#include <csignal>
+
+namespace paceline::launch {
+namespace {
+
+constexpr std::chrono::nanoseconds kDeath = std::chrono::seconds(1);
+
+bool was_killed(const FailureMark& failure) {
+  return failure.signal != 0 && failure.signal != SIGABRT;
+}
+
+}  // namespace
+
+bool failed_before(const FailureMark& later, const FailureMark& earlier) {
+  const bool alike = was_killed(later) == was_killed(earlier);
+  const bool timed = later.at && earlier.at;
+  if (timed) {
+    const auto ahead = *earlier.at - *later.at;
+    const auto doubt = later.error + earlier.error + (alike ? std::chrono::nanoseconds(0) : kDeath);
+    if (std::chrono::abs(ahead) > doubt) return ahead > std::chrono::nanoseconds(0);
+  }
+  if (!alike) return was_killed(later);
+  return timed && *later.at < *earlier.at;
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,164 @@
+// Hosts of `paceline run --hosts` that are lost and come back, on network namespaces.
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launch/network_hosts.h"
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+using Arguments = std::vector<std::string>;
+
+class RunHostsReturn : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = NetworkHosts::unavailable();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    hosts.emplace(2);
+  }
+
+  // Ranks say their place and wait for let_end(). Connections leave their pids; `before` is run in
+  // front of them, with the host as $1.
+  std::unique_ptr<PacelineProcess> start(const Arguments& options, const std::string& before = "") {
+    const std::string ssh =
+        hosts->ssh_after(before + "\necho $$ > " + hosts->directory().path() + "/pid-$1");
+    Arguments all = {"run", "--hosts", hosts->list(1), "--all-ranks", "--ssh-command", ssh};
+    all.insert(all.end(), options.begin(), options.end());
+    all.insert(all.end(), {"sh", "-c",
+                           "echo $RANK/$WORLD_SIZE/$TORCHELASTIC_RESTART_COUNT; until [ -s " +
+                               hosts->directory().file("done") + " ]; do sleep 0.02; done"});
+    return std::make_unique<PacelineProcess>(all);
+  }
+  void cut(int host) const {
+    pid_t connection = 0;
+    std::ifstream(hosts->directory().file("pid-" + NetworkHosts::name(host))) >> connection;
+    ASSERT_GT(connection, 0);
+    kill(connection, SIGKILL);
+  }
+  static void wait_for(PacelineProcess& job, int host, const std::string& place) {
+    const std::string rank = place.substr(0, place.find('/'));
+    job.wait_for_lines(fmt::format("[{}:{}] {}", NetworkHosts::name(host), rank, place), 1);
+  }
+  Outcome end(PacelineProcess& job) const {
+    hosts->directory().write("done", "x");
+    return job.wait();
+  }
+
+  std::optional<NetworkHosts> hosts;
+};
+
+TEST_F(RunHostsReturn, a_lost_host_comes_back_into_an_elastic_job) {
+  const auto job = start({"--nnodes", "1:2"});
+  wait_for(*job, 0, "0/2/0");
+  wait_for(*job, 1, "1/2/0");
+  cut(1);
+  wait_for(*job, 0, "0/1/1");
+  wait_for(*job, 0, "0/2/2");
+  wait_for(*job, 1, "1/2/2");
+  const Outcome outcome = end(*job);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("going on with 1 of 2 hosts"),
+                                 HasSubstr("paceline: host 10.77.0.2 is back\n"),
+                                 HasSubstr("generation 2: host 10.77.0.2 joins")));
+}
+
+// The others meet somewhere else by then.
+TEST_F(RunHostsReturn, the_first_host_comes_back_to_where_the_job_is_led_now) {
+  const auto job = start({"--nnodes", "1:2"});
+  wait_for(*job, 0, "0/2/0");
+  wait_for(*job, 1, "1/2/0");
+  cut(0);
+  wait_for(*job, 1, "0/1/1");
+  wait_for(*job, 0, "0/2/2");
+  wait_for(*job, 1, "1/2/2");
+  const Outcome outcome = end(*job);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST_F(RunHostsReturn, a_job_of_a_fixed_size_waits_for_a_lost_host_and_restarts) {
+  const auto job = start({"--max-restarts", "3"});
+  wait_for(*job, 0, "0/2/0");
+  wait_for(*job, 1, "1/2/0");
+  cut(1);
+  wait_for(*job, 0, "0/2/1");
+  wait_for(*job, 1, "1/2/1");
+  const Outcome outcome = end(*job);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("waiting for it, with 1 of 2 hosts"),
+                                 HasSubstr("restart 1 of at most 3, after host 10.77.0.2 is lost"),
+                                 Not(HasSubstr("going on with"))));
+}
+
+TEST_F(RunHostsReturn, a_host_that_could_not_be_reached_at_the_start_comes_later) {
+  const std::string up = hosts->directory().file("up");
+  const auto job = start({"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.2"},
+                         "[ $1 = 10.77.0.2 ] && [ ! -e " + up + " ] && exit 255");
+  wait_for(*job, 0, "0/1/0");
+  hosts->directory().write("up", "x");
+  wait_for(*job, 1, "1/2/1");
+  const Outcome outcome = end(*job);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST_F(RunHostsReturn, tries_have_an_end) {
+  const std::string down = hosts->directory().file("down");
+  const std::string ssh = "[ $1 = 10.77.0.2 ] && [ -e " + down + " ] && exit 255";
+  const auto elastic = start({"--nnodes", "1:2", "--host-retries", "2"}, ssh);
+  wait_for(*elastic, 1, "1/2/0");
+  hosts->directory().write("down", "x");
+  cut(1);
+  wait_for(*elastic, 0, "0/1/1");
+  std::this_thread::sleep_for(5s);  // the two tries are over after 3 s
+  const Outcome outcome = end(*elastic);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("host 10.77.0.2 could not be started again; it is not tried "
+                                     "any more (--host-retries)"));
+}
+
+TEST_F(RunHostsReturn, a_job_that_needs_a_host_that_does_not_come_back_ends) {
+  const std::string down = hosts->directory().file("down");
+  const auto job = start({"--max-restarts", "3", "--host-retries", "1"},
+                         "[ $1 = 10.77.0.2 ] && [ -e " + down + " ] && exit 255");
+  wait_for(*job, 0, "0/2/0");
+  wait_for(*job, 1, "1/2/0");
+  hosts->directory().write("down", "x");
+  cut(1);
+  const Outcome outcome = job->wait();
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("could not be started again; it is not tried any more"));
+}
+
+TEST_F(RunHostsReturn, a_signal_during_a_try_ends_the_job) {
+  const std::string down = hosts->directory().file("down");
+  const auto job =
+      start({"--max-restarts", "3"}, "[ $1 = 10.77.0.2 ] && [ -e " + down + " ] && { touch " +
+                                         hosts->directory().file("tried") + "; exec sleep 60; }");
+  wait_for(*job, 0, "0/2/0");
+  wait_for(*job, 1, "1/2/0");
+  hosts->directory().write("down", "x");
+  cut(1);
+  const Deadline deadline = Deadline::after(20s);
+  while (!std::ifstream(hosts->directory().file("tried")) && !deadline.expired()) {
+    std::this_thread::sleep_for(10ms);
+  }
+  job->send(SIGTERM);
+  const Outcome outcome = job->wait();
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
+}
+
+}  // namespace
+}  // namespace paceline::launch
