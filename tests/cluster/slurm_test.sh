@@ -74,8 +74,15 @@ expect group_after_a_restart_in_an_allocation 0 'generation 1: restart 1 .*waiti
     exec "$0" dies' "$rank"
 # shellcheck disable=SC2016
 expect a_node_less_in_an_allocation 0 'going on with 1 of 2 hosts.*alone 0/1|alone 0/1.*going on with 1 of 2 hosts' \
-  salloc -Q -N2 --ntasks-per-node=1 paceline run --nnodes 1:2 --all-ranks sh -c '
+  salloc -Q -N2 --ntasks-per-node=1 paceline run --nnodes 1:2 --host-retries 0 --all-ranks sh -c '
     [ $WORLD_SIZE = 1 ] && { echo alone $RANK/$WORLD_SIZE; sleep 3; exit 0; }
+    [ $RANK = 1 ] && { sleep 1; kill -9 $PPID; }
+    exec sleep 60'
+# A node whose agent was killed is started again through srun, and joins.
+# shellcheck disable=SC2016
+expect a_node_that_comes_back_in_an_allocation 0 'host n2 is back.*back 1/2|back 1/2.*host n2 is back' \
+  salloc -Q -N2 --ntasks-per-node=1 paceline run --nnodes 1:2 --all-ranks sh -c '
+    [ $WORLD_SIZE = 2 ] && [ $TORCHELASTIC_RESTART_COUNT -gt 0 ] && { echo back $RANK/$WORLD_SIZE; exit 0; }
     [ $RANK = 1 ] && { sleep 1; kill -9 $PPID; }
     exec sleep 60'
 expect copies_are_refused 2 'srun has started 2 of this launcher' srun -Q -K0 -N2 -n2 --wait=0 paceline run true
@@ -121,12 +128,25 @@ scontrol update JobId="$job" StartTime=now 2>/dev/null
 for _ in $(seq 900); do grep -q 'went on' again && break; sleep 0.2; done
 expect a_job_that_stopped_as_agreed_goes_on 0 'went on after 1' cat again
 
+# The signal that SLURM sends before the end of a job's real time; no sample is lost or seen twice by both runs together.
+job=$(paceline submit slurm --time 2 --signal-before 60 --nnodes 2 --nproc-per-node 2 --output samples "$rank" samples | number)
+for _ in $(seq 300); do
+  [ "$(state "$job")" = COMPLETED ] && break
+  [ "$(state "$job")" = PENDING ] && scontrol update JobId="$job" StartTime=now 2>/dev/null
+  sleep 1
+done
+expect a_job_whose_time_ends_stops_as_agreed 0 'all ranks stopped as agreed.*queued again' cat samples
+expect it_went_on_where_it_stopped 0 'goes on at step [1-9]' cat samples
+expect no_sample_is_lost_or_seen_twice 0 '^the same' sh -c \
+  'seq 0 3599 >wanted; cat seen-* | sort -n >seen; cmp wanted seen && echo the same'
+
 # A node dies: the job ends with a message that names it.
 job=$(paceline submit slurm --no-requeue --nnodes 2 --nproc-per-node 1 --output died sh -c "echo ready; exec sleep 4322" | number)
 for _ in $(seq 150); do [ "$(pgrep -fxc 'sleep 4322')" = 2 ] && break; sleep 0.2; done
 kill -9 $(pgrep -f 'slurmstepd: \[[0-9.]*\]' | tail -n 1) "$(cat "$SLURM_STATE/n2.pid")"
 for _ in $(seq 300); do pgrep -fx 'sleep 4322' >/dev/null || break; sleep 0.2; done
 wait_for "$job" "NODE_FAIL FAILED" || failures=$((failures + 1))
+expect the_node_that_died_is_named 0 'host n2 was lost: ' cat died
 expect nothing_is_left_after_a_node_died 1 '^0' pgrep -fxc 'sleep 4322'
 
 exit "$((failures > 0))"
