@@ -10,8 +10,8 @@
 //   all_to_all      a rank copies its block of both inputs into its output
 //
 // There are several ways to do each, also with stores that go around the caches, which pays for
-// large buffers. The first calls of an operation and size try them in turn, twice each, then the
-// fastest stays: so the limit is that of the machine at hand. No other types, no checks of what the
+// large buffers. The first calls of an operation and size try them in turn, then the fastest
+// stays: so the limit is that of the machine at hand. No other types, no checks of what the
 // other rank means, no deadline, no error: what a library adds to this is its price.
 
 #include <algorithm>
@@ -63,9 +63,12 @@ static_assert(sizeof(Head) <= kHeadBytes);
 // Which way is the fastest for one operation and size.
 class Trial {
  public:
-  explicit Trial(std::uint32_t num_ways) : num_ways_(num_ways) { least_.fill(1e30); }
+  Trial(std::uint32_t num_ways, std::size_t bytes)
+      : num_ways_(num_ways), times_(bytes < kLargeBytes ? 8 : 3) {
+    least_.fill(1e30);
+  }
 
-  bool is_over() const { return calls_ == kTimes * num_ways_; }
+  bool is_over() const { return calls_ == times_ * num_ways_; }
   std::uint32_t way() const { return is_over() ? best_ : calls_ % num_ways_; }
   // Of a call that went way(). Requires: !is_over().
   void note(double seconds) {
@@ -77,8 +80,9 @@ class Trial {
   }
 
  private:
-  static constexpr std::uint32_t kTimes = 3;  // the first finds pages and caches cold
-  const std::uint32_t num_ways_;
+  // From here on a turn has few calls.
+  static constexpr std::size_t kLargeBytes = 12 << 20;
+  const std::uint32_t num_ways_, times_;  // the first finds pages and caches cold
   std::uint32_t calls_ = 0, best_ = 0;
   std::array<double, kWays.size()> least_;
 };
@@ -130,7 +134,7 @@ class Limit : public Contestant {
       exchange(call.output, bytes);
       return;
     }
-    Trial& trial = trials_.try_emplace({call.op, call.count}, ways_of(call)).first->second;
+    Trial& trial = trials_.try_emplace({call.op, call.count}, ways_of(call), bytes).first->second;
     const bool tries = rank_ == 0 && !trial.is_over();
     if (rank_ == 0) head(0).way = trial.way();
     step();

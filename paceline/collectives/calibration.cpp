@@ -26,18 +26,20 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kLargeBytes = 4 << 20;
 constexpr std::size_t kRepetitions = 7;
-constexpr int kRounds = 8;
+constexpr std::size_t kRounds = 8;         // of what takes milliseconds
+constexpr std::size_t kShortRounds = 128;  // and microseconds
 
 // The lower quartile of some rounds: whatever else runs only makes a round longer.
-double usual_seconds(const std::function<void()>& body) {
+double usual_seconds(const std::function<void()>& body, std::size_t rounds = kRounds) {
   std::vector<double> seconds;
-  for (int round = 0; round < kRounds; ++round) {
+  for (std::size_t round = 0; round < rounds; ++round) {
     const auto begin = Clock::now();
     body();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 4, seconds.end());
-  return seconds[kRounds / 4];
+  const auto quartile = seconds.begin() + static_cast<std::ptrdiff_t>(rounds / 4);
+  std::nth_element(seconds.begin(), quartile, seconds.end());
+  return *quartile;
 }
 
 double reduce_rate() {
@@ -74,20 +76,40 @@ double one_way_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
     }
   };
   round_trip();  // connections and pages are warm
-  return usual_seconds(round_trip) / 2;
+  return usual_seconds(round_trip, bytes < kLargeBytes ? kShortRounds : kRounds) / 2;
 }
 
+// Both ranks send `bytes` at the same time.
+double exchange_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
+  const std::vector<std::byte> mine(bytes);
+  std::vector<std::byte> theirs(bytes);
+  const auto exchange = [&] {
+    const auto sent = group.send_async(std::span(mine), peer);
+    group.recv(std::span(theirs), peer);
+    sent->wait();
+  };
+  exchange();
+  return usual_seconds(exchange);
+}
+
+// Inside a host a processor moves both what it sends and what it gets; a network carries both ways
+// at once, and one way is measured.
+enum class LinkKind { kSockets, kNetwork };
+
 // Between `a` and `b`, on those two; the others do nothing.
-void measure_link(ProcessGroup& group, int a, int b, LinkCost& link) {
+void measure_link(ProcessGroup& group, int a, int b, LinkKind kind, LinkCost& link) {
   if (group.rank() != a && group.rank() != b) return;
   const int peer = group.rank() == a ? b : a;
   const double small = one_way_seconds(group, peer, 8);
-  const double large = one_way_seconds(group, peer, kLargeBytes);
   // What a processor spends is part of what a message takes: a fifth each end, by experience.
   link.message_s = small / 5;
   link.latency_s = small - 2 * link.message_s;
+  const bool both = kind == LinkKind::kSockets;
+  const double large =
+      both ? exchange_seconds(group, peer, kLargeBytes) : one_way_seconds(group, peer, kLargeBytes);
   // On a busy machine the small message may have been the unlucky one.
-  link.bytes_per_s = static_cast<double>(kLargeBytes) / std::max({large - small, large / 2, 1e-9});
+  link.bytes_per_s = (both ? 2.0 : 1.0) * static_cast<double>(kLargeBytes) /
+                     std::max({large - small, large / 2, 1e-9});
 }
 
 std::string today() {
@@ -170,11 +192,13 @@ CostModel measure_once(ProcessGroup& group, const CostModel& known) {
   costs.copy_bytes_per_s = copy_rate();
   // Rank 0 takes part in both, so that it knows.
   const auto& local = hosts.members[0];
-  if (local.size() > 1) measure_link(group, 0, local[1], costs.sockets);
-  if (hosts.size() > 1) measure_link(group, 0, hosts.members[1][0], costs.network);
+  if (local.size() > 1) measure_link(group, 0, local[1], LinkKind::kSockets, costs.sockets);
+  if (hosts.size() > 1) {
+    measure_link(group, 0, hosts.members[1][0], LinkKind::kNetwork, costs.network);
+  }
   group.barrier();
   if (hosts.size() == 1 && group.transport() != "tcp") {
-    costs.meet_s = usual_seconds([&] { group.barrier(); });
+    costs.meet_s = usual_seconds([&] { group.barrier(); }, kShortRounds);
   }
   return costs;
 }

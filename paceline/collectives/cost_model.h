@@ -11,7 +11,7 @@ namespace paceline {
 struct LinkCost {
   double latency_s = 0;    // from a send to its arrival, for a small message
   double message_s = 0;    // processor time of each end, for each message
-  double bytes_per_s = 1;  // of the link, shared by the ranks of a host
+  double bytes_per_s = 1;  // link shared by a host's ranks; sockets: a rank's, in and out together
   bool operator==(const LinkCost&) const = default;
 };
 

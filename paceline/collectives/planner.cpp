@@ -36,9 +36,10 @@ double outward(const Sizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return s.m * sent_by_a_rank * (s.p - s.m) / (s.p - 1);
 }
+// Through sockets, where a rank's processor moves what comes, too.
 double inward(const Sizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
-  return sent_by_a_rank * (s.m - 1) / (s.p - 1);
+  return 2 * sent_by_a_rank * (s.m - 1) / (s.p - 1);
 }
 
 Effort direct(Op op, const Sizes& s) {
@@ -133,14 +134,14 @@ Effort doubling(Op op, const Sizes& s) {
       crossing += s.n * blocks * ranks;
     }
     work.network_bytes = s.hosts > 1 ? crossing : 0;
-    work.socket_bytes = std::max(0.0, sent - work.network_bytes / s.m);
+    work.socket_bytes = 2 * std::max(0.0, sent - work.network_bytes / s.m);
     return work;
   }
   const double inner = inner_levels(s);
   const double first = s.levels > 0 ? 1 : 0;  // level: contributions, not partial sums
   const double in_socket = inner > 0 ? first + (inner - 1) * s.wide : 0;
   const double all = first + std::max(0.0, s.levels - 1) * s.wide;
-  work.socket_bytes = s.n * in_socket;
+  work.socket_bytes = 2 * s.n * in_socket;
   work.network_bytes = s.m * s.n * (all - in_socket);
   work.reduce_bytes = 2 * s.n * s.wide * s.levels;
   if (s.rest > 0) {  // the last level's few send to the many
@@ -161,7 +162,7 @@ Effort halving(Op op, const Sizes& s) {
   for (double level = 0; level < s.full; ++level) {
     half /= 2;
     const double sent = half * (level == 0 ? 1 : s.wide) + (op == Op::kAllReduce ? half : 0);
-    (level < inner ? work.socket_bytes : work.network_bytes) += level < inner ? sent : s.m * sent;
+    (level < inner ? work.socket_bytes : work.network_bytes) += (level < inner ? 2 : s.m) * sent;
     work.reduce_bytes += 2 * half * s.wide;
   }
   if (op != Op::kAllReduce) (s.hosts > 1 ? work.network_bytes : work.socket_bytes) += s.m * s.n;
@@ -191,7 +192,7 @@ Effort ring(Op op, const Sizes& s) {
   if (s.hosts > 1) {
     work.network_bytes = s.is_in_blocks ? bytes : s.m * bytes;
   } else {
-    work.socket_bytes = bytes;
+    work.socket_bytes = 2 * bytes;
   }
   return work;
 }
@@ -216,7 +217,7 @@ Effort chain(const Sizes& s, double chunk) {
   if (s.hosts > 1) {
     work.network_bytes = s.is_in_blocks ? bytes : s.m * bytes;
   } else {
-    work.socket_bytes = bytes;
+    work.socket_bytes = (s.p > 2 ? 2 : 1) * bytes;
   }
   return work;
 }

@@ -39,7 +39,7 @@ struct Effort {
   double rounds = 0;
   double messages = 0;
   double network_bytes = 0;
-  double socket_bytes = 0;
+  double socket_bytes = 0;  // that a rank's processor moves, sent and received
   double reduce_bytes = 0;
   double copy_bytes = 0;
   double meetings = 0;

@@ -291,22 +291,22 @@ class Simulation {
     ++result_.num_messages;
     const LinkCost& cost = link(message);
     double& free =
-        message.is_inside ? at(message.from).link_free : egress_free_[host_of(message.from)];
+        message.is_inside ? at(message.from).moves_free : egress_free_[host_of(message.from)];
     const double begin = std::max(time, free);
     free = begin + length_of(message) / cost.bytes_per_s;
-    if (message.is_inside) {
-      push(free + cost.latency_s, Event::Kind::kCome, id);
-    } else {
+    if (!message.is_inside) {
       result_.network_bytes += static_cast<std::uint64_t>(length_of(message));
-      push(begin + cost.latency_s, Event::Kind::kReach, id);
     }
+    push(begin + cost.latency_s, Event::Kind::kReach, id);
     if (!options_.is_unbuffered) push(free, Event::Kind::kLeave, id);
   }
 
-  // Its first byte is at the receiving host's interface.
+  // Its first byte is at the receiving host's interface, or in the receiver's socket.
   void reach(std::uint64_t id, double time) {
-    double& free = ingress_free_[host_of(messages_[id].to)];
-    free = std::max(time, free) + length_of(messages_[id]) / costs_.network.bytes_per_s;
+    const Message& message = messages_[id];
+    double& free =
+        message.is_inside ? at(message.to).moves_free : ingress_free_[host_of(message.to)];
+    free = std::max(time, free) + length_of(message) / link(message).bytes_per_s;
     push(free, Event::Kind::kCome, id);
   }
 

@@ -7,7 +7,8 @@
 // The model. A message costs both ranks processor time, then takes the link: between hosts it
 // waits for the sending host's interface, travels, and waits for the receiving one's (first come,
 // first served; the ranks of a host share its interface, the network between hosts has no limit);
-// inside a host it waits for its sender's earlier ones. Reducing and copying take time at a fixed
+// inside a host its bytes cost the sender's processor time, then the receiver's, which move one
+// message after the other, whatever the direction. Reducing and copying take time at a fixed
 // rate. There is no loss, no congestion inside the network, and no competition for processors, so
 // a machine with fewer cores than ranks is slower than predicted.
 //

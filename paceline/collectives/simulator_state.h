@@ -32,7 +32,7 @@ struct Rank {
   Schedule schedule;
   std::size_t next = 0;  // step
   double clock = 0;
-  double link_free = 0;   // of its messages inside the host
+  double moves_free = 0;  // when its processor is done with what sockets inside the host move
   double hears_free = 0;  // when it has dealt with what arrived
   bool is_busy = false;   // a resume is under way
   bool meets = false;
