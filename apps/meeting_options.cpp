@@ -139,6 +139,10 @@ void check_restarts(const Checker& checker, const RunTexts& texts, LaunchOptions
     options.restarts.window =
         checker.seconds("--restart-window", texts.restart_window, kMaxSeconds);
   }
+  if (!texts.fork_server.empty() && texts.fork_server != "on" && texts.fork_server != "off") {
+    checker.refuse("--fork-server", texts.fork_server, "on or off");
+  }
+  options.fork_server = texts.fork_server != "off";
   if (!texts.monitor_interval.empty()) {
     checker.seconds("--monitor-interval", texts.monitor_interval, kMaxSeconds);
   }

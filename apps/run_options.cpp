@@ -265,6 +265,8 @@ void declare_run_options(CLI::App& app, RunTexts& texts) {
                   "Start all ranks again after a failure, up to N times within the window");
   surviving.value("--restart-window", texts.restart_window, "S", "3600",
                   "Restarts longer ago do not count; 0: all do");
+  surviving.value("--fork-server", texts.fork_server, "on|off", "on",
+                  "Start ranks again from a process that has loaded the program; off: execute it");
   surviving.value("--monitor-interval", texts.monitor_interval, "S", "",
                   "As torchrun's, without effect: failures are noticed at once");
   surviving.value("--chaos", texts.chaos, "FAULTS", "",

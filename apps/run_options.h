@@ -19,7 +19,7 @@ namespace paceline::apps {
 struct RunTexts {
   std::string nproc_per_node, nnodes, node_rank, master_addr, master_port;
   std::string rdzv_id, rdzv_endpoint, rdzv_backend, rdzv_conf;
-  std::string max_restarts, restart_window, monitor_interval, chaos, chaos_seed;
+  std::string max_restarts, restart_window, fork_server, monitor_interval, chaos, chaos_seed;
   std::string hosts, hostfile, ssh_command, remote_paceline, export_names, start_timeout,
       host_retries;
   std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, redirects,

@@ -87,6 +87,7 @@ class Config {
     add("--max-restarts", fmt::to_string(options_.restarts.max_restarts));
     const std::chrono::duration<double> window = options_.restarts.window;
     add("--restart-window", fmt::format("{:g}", window.count()));
+    add("--fork-server", options_.fork_server ? "on" : "off");
   }
 
   // What the hosts decide.

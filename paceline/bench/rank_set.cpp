@@ -84,7 +84,7 @@ void RankSet::start_rank(int rank) {
   spec.command = {located_.program, listener_.name};
   spec.environment = launch::worker_environment(launch::inherited_environment(), options_,
                                                 options_.place(), rank, plan_, addresses);
-  spec.inherited_fd = secret.get();
+  spec.inherited = {secret.get()};
   start_process(std::move(spec));
 }
 

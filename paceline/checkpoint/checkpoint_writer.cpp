@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "paceline/core/copy.h"
 #include "paceline/core/log.h"
 #include "paceline/core/thread.h"
 
@@ -41,10 +42,12 @@ void CheckpointWriter::Staging::copy(const Snapshot& snapshot) {
   for (const NamedTensor& tensor : snapshot.tensors) bytes += tensor.bytes.size();
   reserve(bytes);
   snapshot_ = snapshot;
+  const bool past_caches = bytes > last_level_cache_bytes();
   std::byte* place = memory_.get();
   for (NamedTensor& tensor : snapshot_.tensors) {
     const std::size_t size = tensor.bytes.size();
-    if (size > 0) std::memcpy(place, tensor.bytes.data(), size);
+    if (past_caches) copy_past_caches(place, tensor.bytes.data(), size);
+    if (!past_caches && size > 0) std::memcpy(place, tensor.bytes.data(), size);
     tensor.bytes = {place, size};
     place += size;
   }

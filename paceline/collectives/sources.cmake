@@ -33,7 +33,6 @@ set(SOURCES
   flight/straggler.cpp
   flight/words.cpp
   init.cpp
-  kernels/copy.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
   planner.cpp

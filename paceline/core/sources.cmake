@@ -1,4 +1,5 @@
 set(SOURCES
+  copy.cpp
   cpu_list.cpp
   cpu_quota.cpp
   cpu_socket.cpp

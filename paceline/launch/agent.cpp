@@ -65,6 +65,8 @@ class Agent {
                {[this](const std::string& text) { consoles_.say(text); },
                 [this](int rank) { generation_->send_to(rank, SIGKILL); },
                 [this](const Report& report) { tell_the_job(report); }}),
+        seeds_(plan.program_path, plan.options.fork_server && plan.options.goes_on(),
+               [this](const std::string& text) { consoles_.say(text); }),
         launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
                   [this](const Order& order) {
                     std::visit([this](const auto& one) { obey(one); }, order);
@@ -128,6 +130,7 @@ class Agent {
   const JobMemory memory_;
   const JobTimeline timeline_;
   JobWatch watch_;
+  RankSeeds seeds_;
   LauncherChannel launcher_;  // of --hosts
   Rehearsal rehearsal_;
   RunTally tally_;
@@ -218,15 +221,13 @@ void Agent::obey(const StartOrder& order) {
   last_start_ = order;
   told_to_stop_ = settled_ = false;
   if (order.place.node_rank != 0) services_->use({order.store, order.master});
-  const GenerationContext context{plan_,    loop_,   consoles_, logs_,
-                                  flights_, memory_, timeline_, watch_};
+  const GenerationContext context{plan_,   loop_,     consoles_, logs_, flights_,
+                                  memory_, timeline_, watch_,    seeds_};
   generation_ = std::make_unique<Generation>(context, place, *services_, channel_.stdin_fd.get());
   generation_->when_failed([this] { on_failure(); });
   tally_.started(seconds());
   // A rank 0 that may be started again reads on where the last one stopped.
-  if (plan_.options.restarts.max_restarts == 0 && !plan_.options.agents_meet()) {
-    channel_.stdin_fd.reset();
-  }
+  if (!plan_.options.goes_on()) channel_.stdin_fd.reset();
   services_->start_store();
 }
 
@@ -395,6 +396,7 @@ void Agent::reap_orphans() {
   while (read(children_.get(), &info, sizeof info) == sizeof info) {
   }
   orphans_may_wait_ = false;
+  seeds_.pids();  // a seed that has ended is known before it is waited for
   for (;;) {
     siginfo_t ended{};
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;

@@ -1,5 +1,6 @@
 #include "paceline/launch/descendants.h"
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -32,7 +33,7 @@ pid_t parent_of(const char* pid) {
   return end == nullptr || std::strlen(end) < 5 ? -1 : static_cast<pid_t>(std::atoi(end + 4));
 }
 
-std::vector<pid_t> own_children() {
+std::vector<pid_t> own_children(const std::vector<pid_t>& spared) {
   std::vector<pid_t> children;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
   if (!proc) return children;
@@ -40,7 +41,8 @@ std::vector<pid_t> own_children() {
     const char* end = entry->d_name + std::strlen(entry->d_name);
     pid_t pid = 0;
     const auto [stop, status] = std::from_chars(entry->d_name, end, pid);
-    if (status == std::errc() && stop == end && parent_of(entry->d_name) == getpid()) {
+    if (status == std::errc() && stop == end && parent_of(entry->d_name) == getpid() &&
+        std::find(spared.begin(), spared.end(), pid) == spared.end()) {
       children.push_back(pid);
     }
   }
@@ -67,10 +69,12 @@ bool await_all_descendants(Deadline deadline) {
   return true;
 }
 
-bool end_all_descendants(Deadline deadline) {
+bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared) {
   while (reap()) {
+    const auto rest = own_children(spared);
+    if (rest.empty() && !spared.empty()) return true;
     if (deadline.expired()) return false;
-    for (const pid_t pid : own_children()) kill(pid, SIGKILL);
+    for (const pid_t pid : rest) kill(pid, SIGKILL);
     // No descriptor says that "some child ended, or a grandchild became one", so look again soon.
     poll(nullptr, 0, 1);
   }

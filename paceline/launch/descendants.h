@@ -5,6 +5,10 @@
 // Only own children are ever signalled, and the pid of an own child cannot be given to somebody
 // else before it is waited for, so no unrelated process can be hit.
 
+#include <vector>
+
+#include <sys/types.h>
+
 #include "paceline/core/deadline.h"
 
 namespace paceline::launch {
@@ -12,9 +16,9 @@ namespace paceline::launch {
 // From now on orphaned descendants become children of this process.
 void adopt_orphans();
 
-// SIGKILL to all children, then to what they leave behind, until none is left. False when some
-// still live at the deadline (stuck in the kernel).
-bool end_all_descendants(Deadline deadline);
+// SIGKILL to all children but `spared`, then to what they leave behind, until none of those is
+// left. False when some still live at the deadline (stuck in the kernel).
+bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared = {});
 
 // Waits until all descendants have ended by themselves. False when some still live at the deadline.
 bool await_all_descendants(Deadline deadline);

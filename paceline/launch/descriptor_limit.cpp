@@ -7,7 +7,7 @@
 namespace paceline::launch {
 namespace {
 
-constexpr rlim_t kPerRank = 4;   // two pipes, a log, a pidfd
+constexpr rlim_t kPerRank = 6;   // two pipes, a log, a pidfd; a seed's socket and pidfd
 constexpr rlim_t kForAll = 128;  // ours, and connections of the store beyond one per rank
 
 rlimit original_limit{};

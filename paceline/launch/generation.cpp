@@ -32,6 +32,7 @@ Generation::Generation(const GenerationContext& context, const NodePlace& place,
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   context_.flights.begin_generation();
   context_.watch.begin_generation(place_);
+  context_.seeds.begin_generation();
   for (int i = 0; i < context_.plan.options.num_local_ranks; ++i) {
     const bool reads = place_.rank_of(i) == 0 && stdin_fd >= 0;
     ranks_.push_back(start_rank(i, services, reads ? stdin_fd : null_fd.get()));
@@ -73,11 +74,13 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
     spec.numa_nodes = plan.placement.ranks[local_rank].numa_nodes;
   }
   spec.stdin_fd = stdin_fd;
-  spec.inherited_fd = secret.get();
+  spec.inherited = {secret.get()};
   const std::string prefix = plan.options.prefix_of(rank);
   auto output = std::make_unique<RankOutput>(context_.logs.open_log(rank, place_.generation),
                                              console_of(local_rank), prefix);
-  return std::make_unique<RankProcess>(rank, std::move(spec), std::move(output));
+  return std::make_unique<RankProcess>(
+      rank, std::move(spec), std::move(output),
+      [&](const ProcessSpec& ready) { return context_.seeds.start(local_rank, ready); });
 }
 
 std::array<Console*, 2> Generation::console_of(int local_rank) {
@@ -215,7 +218,8 @@ bool Generation::owns(pid_t pid) const {
 void Generation::close_outputs() {
   if (!descendants_until_) descendants_until_ = Deadline::after(kEndOfDescendants);
   // In slices: other nodes wait for signs of life.
-  if (!end_all_descendants(Deadline::after(kSlice)) && !descendants_until_->expired()) return;
+  const bool all_ended = end_all_descendants(Deadline::after(kSlice), context_.seeds.pids());
+  if (!all_ended && !descendants_until_->expired()) return;
   bool all_closed = true;
   for (const auto& rank : ranks_) {
     RankOutput& output = rank->output();

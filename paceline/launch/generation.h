@@ -33,6 +33,7 @@
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/rank_process.h"
+#include "paceline/launch/rank_seeds.h"
 #include "paceline/launch/rank_watch.h"
 
 namespace paceline::launch {
@@ -47,6 +48,7 @@ struct GenerationContext {
   const JobMemory& memory;
   const JobTimeline& timeline;
   JobWatch& watch;
+  RankSeeds& seeds;
 };
 
 class Generation {

@@ -45,6 +45,7 @@ struct LaunchOptions {
   std::optional<int> node_rank;  // nothing: as the nodes come
   MeetingOptions meeting;        // of several nodes
   RestartLimits restarts;
+  bool fork_server = true;   // later generations start from loaded processes (rank_seeds.h)
   std::vector<Fault> chaos;  // done to the ranks on purpose
   std::uint64_t chaos_seed = 0;
 
@@ -80,6 +81,8 @@ struct LaunchOptions {
   bool several_nodes() const { return num_nodes > 1; }
   // The agents of the nodes find each other; any other agent leads itself.
   bool agents_meet() const { return several_nodes() && (!part || part->goes_on); }
+  // There may be more than one generation.
+  bool goes_on() const { return restarts.max_restarts > 0 || agents_meet(); }
   // A launcher on another host has decided it once and for all.
   bool place_is_given() const { return several_nodes() && !agents_meet(); }
   int min_agents() const { return agents_meet() ? min_nodes : 1; }

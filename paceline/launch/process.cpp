@@ -62,7 +62,7 @@ void bind_to(const std::vector<int>& cpus) {
   dup2(spec.stdin_fd, STDIN_FILENO);
   dup2(spec.stdout_fd, STDOUT_FILENO);
   dup2(spec.stderr_fd, STDERR_FILENO);
-  if (spec.inherited_fd >= 0) fcntl(spec.inherited_fd, F_SETFD, 0);
+  for (const int fd : spec.inherited) fcntl(fd, F_SETFD, 0);
   bind_to(spec.cpus);
   prefer_memory_of(spec.numa_nodes);
   restore_signals();

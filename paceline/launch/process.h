@@ -24,7 +24,7 @@ struct ProcessSpec {
   std::vector<int> cpus;        // empty: not bound
   std::vector<int> numa_nodes;  // empty: memory from anywhere
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
-  int inherited_fd = -1;  // kept open across exec, under the same number
+  std::vector<int> inherited;  // kept open across exec, under the same numbers
 };
 
 struct Process {

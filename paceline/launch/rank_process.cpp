@@ -8,14 +8,15 @@
 
 namespace paceline::launch {
 
-RankProcess::RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output)
+RankProcess::RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output,
+                         const std::function<Process(const ProcessSpec&)>& start)
     : rank_(rank), output_(std::move(output)) {
   Pipe out = make_output_pipe();
   Pipe err = make_output_pipe();
   spec.stdout_fd = out.write_end.get();
   spec.stderr_fd = err.write_end.get();
   started_ = std::chrono::steady_clock::now();
-  process_ = start_process(spec);
+  process_ = start(spec);
   output_->set_pipe(0, std::move(out.read_end));
   output_->set_pipe(1, std::move(err.read_end));
 }

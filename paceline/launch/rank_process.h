@@ -3,6 +3,7 @@
 // One rank as the agent sees it: its process, its output, how it ended.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -15,7 +16,8 @@ namespace paceline::launch {
 class RankProcess {
  public:
   // `spec` without its output descriptors, which are made here. Error(kSystem).
-  RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output);
+  RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output,
+              const std::function<Process(const ProcessSpec&)>& start);
 
   int rank() const { return rank_; }
   const Process& process() const { return process_; }

@@ -56,6 +56,7 @@ set(SOURCES
   program.cpp
   rank_output.cpp
   rank_process.cpp
+  rank_seeds.cpp
   rank_watch.cpp
   rehearsal.cpp
   remote_end.cpp

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/rendezvous/fork_server.h"
 #include "paceline/rendezvous/slurm_lists.h"
 #include "paceline/rendezvous/variables.h"
 
@@ -70,6 +71,7 @@ std::optional<Row> torchrun_row(const GetVariable& variable) {
   row->agent = paceline || run_id.has_value();
   row->who.launcher = paceline ? "paceline" : run_id ? "torchrun" : "env";
   row->who.job_id = run_id.value_or("");
+  row->who.loaded_before = paceline && grown_from_seed();
   row->who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
   return row;
 }

@@ -241,9 +241,10 @@ void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
 
 void log_outcome(const Rendezvous& result) {
   const auto& who = result.who;
-  log::info(fmt::format("rank {} of {}, local rank {} of {}, launched by {}, generation {}, at {}",
-                        who.rank, who.world_size, who.local_rank, who.local_world_size,
-                        who.launcher, who.restart_count, result.address));
+  log::info(
+      fmt::format("rank {} of {}, local rank {} of {}, launched by {}, generation {}{}, at {}",
+                  who.rank, who.world_size, who.local_rank, who.local_world_size, who.launcher,
+                  who.restart_count, who.loaded_before ? " (forked)" : "", result.address));
 }
 
 }  // namespace

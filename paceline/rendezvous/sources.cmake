@@ -1,6 +1,7 @@
 set(SOURCES
   arrival.cpp
   bulletin.cpp
+  fork_server.cpp
   job_secret.cpp
   launch_environment.cpp
   meeting_point.cpp

@@ -177,6 +177,27 @@ TEST(Cifar10, reads_the_official_layout_also_in_its_usual_folder) {
   EXPECT_EQ(data.images[9][2][31][31].item<int>(), 'b');
 }
 
+// More than are read at once, and not a multiple of it.
+TEST(Cifar10, every_image_of_a_long_file_has_its_label) {
+  constexpr int kCount = 2 * 256 + 3;
+  FreshDirectory folder;
+  std::string records;
+  for (int i = 0; i < kCount; ++i) {
+    records += static_cast<char>(i % 10);
+    records += std::string(3072, static_cast<char>(i % 251));
+  }
+  folder.write("test_batch.bin", records);
+  const auto data = load_cifar10(folder.path(), Split::kTest);
+  ASSERT_EQ(data.size(), kCount);
+  const auto* labels = data.labels.data_ptr<std::int64_t>();
+  const auto* pixels = data.images.data_ptr<std::uint8_t>();
+  for (int i = 0; i < kCount; ++i) {
+    ASSERT_EQ(labels[i], i % 10);
+    ASSERT_EQ(pixels[i * 3072], i % 251) << i;
+    ASSERT_EQ(pixels[i * 3072 + 3071], i % 251) << i;
+  }
+}
+
 TEST(Cifar10, damage_is_refused_with_file_and_byte) {
   FreshDirectory folder;
   const auto load = [&] { load_cifar10(folder.path(), Split::kTest); };

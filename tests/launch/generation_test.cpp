@@ -48,9 +48,10 @@ class GenerationTest : public testing::Test {
   // Two ranks with `services` of their own.
   std::unique_ptr<Generation> start(int generation, JobServices& services) {
     const NodePlace place{.generation = generation, .world_size = 2};
-    auto ranks = std::make_unique<Generation>(
-        GenerationContext{plan_, loop_, consoles_, logs_, flights_, memory_, timeline_, watch_},
-        place, services, -1);
+    auto ranks =
+        std::make_unique<Generation>(GenerationContext{plan_, loop_, consoles_, logs_, flights_,
+                                                       memory_, timeline_, watch_, seeds_},
+                                     place, services, -1);
     services.start_store();
     return ranks;
   }
@@ -86,6 +87,7 @@ class GenerationTest : public testing::Test {
   const JobMemory memory_;
   const JobTimeline timeline_{"", ""};
   JobWatch watch_{loop_, plan_, {}, {}};
+  RankSeeds seeds_{"/bin/sleep", false, {}};
 };
 
 // The rest of the job hears of it by a broken connection, and its order to stop comes first.

@@ -96,7 +96,7 @@ TEST(RunLimits, too_few_descriptors_are_an_error_with_the_number_that_is_needed)
                       "/bin/sh")
           .wait();
   EXPECT_EQ(few.exit_code, 3);
-  EXPECT_THAT(few.err, HasSubstr("1 ranks need 133 open files, the hard limit is 64; raise it"));
+  EXPECT_THAT(few.err, HasSubstr("1 ranks need 135 open files, the hard limit is 64; raise it"));
   EXPECT_FALSE(std::filesystem::exists("ran"));
 }
 

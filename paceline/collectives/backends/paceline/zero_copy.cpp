@@ -1,8 +1,8 @@
 #include "paceline/collectives/backends/paceline/zero_copy.h"
 
 #include "paceline/collectives/algorithms/direct.h"
-#include "paceline/collectives/kernels/copy.h"
 #include "paceline/collectives/kernels/reduce.h"
+#include "paceline/core/copy.h"
 
 namespace paceline {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Copies for memory that ranks share. Thread safety: pure.
+// Copies of more than the caches hold. Thread safety: pure.
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "paceline/collectives/kernels/copy.h"
+#include "paceline/core/copy.h"
 
 #include <algorithm>
 #include <cstdint>
