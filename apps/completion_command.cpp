@@ -34,7 +34,7 @@ struct OptionHelp {
 struct OptionValues {
   std::string_view name, values;
 };
-constexpr std::array<OptionValues, 12> kValues = {{
+constexpr std::array<OptionValues, 13> kValues = {{
     {"--nproc-per-node", "auto cores"},
     {"--backend", "paceline gloo c10d mpi oneccl nccl"},
     {"--bind", "core cache numa socket none"},
@@ -44,6 +44,7 @@ constexpr std::array<OptionValues, 12> kValues = {{
     {"-t", "0 1 2 3"},
     {"--redirects", "0 1 2 3"},
     {"-r", "0 1 2 3"},
+    {"--fork-server", "on off"},
     {"--hang-action", "report kill"},
     {"--chaos", "kill: stop: slow:"},
     {"--rdzv-conf",

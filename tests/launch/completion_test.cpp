@@ -60,6 +60,7 @@ TEST(Completion, of_bash_knows_the_values_of_options) {
   EXPECT_THAT(offered({"run", "--bind", "=", "nu"}), ElementsAre("numa"));
   EXPECT_THAT(offered({"run", "--bind", "="}), Contains("numa"));
   EXPECT_THAT(offered({"run", "--hang-action", "k"}), ElementsAre("kill"));
+  EXPECT_THAT(offered({"run", "--fork-server", "o"}), ElementsAre("on", "off"));
   EXPECT_THAT(offered({"run", "--log-dir", "k"}), IsEmpty());
   EXPECT_THAT(offered({"run", "./train", "--bind", "nu"}), IsEmpty());
 }
