@@ -1,5 +1,7 @@
 #include "paceline/collectives/backends/paceline/zero_copy.h"
 
+#include <algorithm>
+
 #include "paceline/collectives/algorithms/direct.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/copy.h"
@@ -9,6 +11,8 @@ namespace {
 
 // From here on a broadcast is the root's work, too.
 constexpr std::size_t kLeastPushedBytes = 64 << 10;
+// Of what a rank hands to all, it stays in a core's cache from target to target.
+constexpr std::size_t kHandedBytes = 64 << 10;
 
 // As copy_bytes(), for what is too large for the caches.
 void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -38,6 +42,10 @@ void ZeroCopy::run(const SharedOperation& operation) {
   const auto& call = operation.call;
   if (call.op == Op::kBroadcast) {
     broadcast_together(operation);
+    return;
+  }
+  if (call.op == Op::kAllGather || call.op == Op::kAllToAll) {
+    hand_out(operation);
     return;
   }
   const ScheduleSpec spec{call.op,    mesh_.rank(), mesh_.world_size(), call.root,
@@ -81,6 +89,29 @@ void ZeroCopy::broadcast_together(const SharedOperation& operation) {
     }
   } else {
     copy(call.output, regions_.at(call.root, share_.announced(call.root).input), pulled);
+  }
+  share_.meet(operation);
+}
+
+// Every rank writes its block, or in an all_to_all the one for each, into every output: it reads
+// what it has just written itself, and the block for all only once, piece by piece, where fetching
+// would read them from their owners' caches.
+void ZeroCopy::hand_out(const SharedOperation& operation) {
+  const auto& call = operation.call;
+  const auto copy = copy_for(operation);
+  const std::size_t bytes = call.count * operation.element;
+  const std::size_t place = static_cast<std::size_t>(mesh_.rank()) * bytes;
+  const std::size_t stride = call.op == Op::kAllToAll ? bytes : 0;
+  const std::size_t most = stride > 0 ? bytes : kHandedBytes;
+  for (std::size_t begin = 0; begin < bytes; begin += most) {
+    const std::size_t piece = std::min(most, bytes - begin);
+    for (int i = 0; i < mesh_.world_size(); ++i) {  // beginning with its own, then the next rank's
+      const int rank = (mesh_.rank() + i) % mesh_.world_size();
+      std::byte* const output =
+          i == 0 ? call.output : regions_.at(rank, share_.announced(rank).output);
+      copy(output + place + begin, call.input + static_cast<std::size_t>(rank) * stride + begin,
+           piece);
+    }
   }
   share_.meet(operation);
 }

@@ -1,8 +1,9 @@
 #pragma once
 
 // Collectives on symmetric memory: peers' input is read in place, results of a reduce are written
-// straight into the peers' output, and so is a share of a large broadcast by its root. Two phases:
-// everybody has come (the executor's enter), everybody is done.
+// straight into the peers' output, and so are the blocks of an all_gather or all_to_all and a
+// share of a large broadcast by its root. Two phases: everybody has come (the executor's enter),
+// everybody is done.
 //
 // Thread safety: none; one executor owns it.
 
@@ -27,6 +28,7 @@ class ZeroCopy {
   using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
 
   void broadcast_together(const SharedOperation& operation);
+  void hand_out(const SharedOperation& operation);
   Copy copy_for(const SharedOperation& operation) const;
   void reduce_and_deliver(const SharedOperation& operation, const Schedule& schedule,
                           const Step& step);
