@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cctype>
-#include <regex>
 #include <string_view>
+
+#include <regex.h>
 
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
@@ -26,19 +27,29 @@ void add_directive(std::string& script, const std::string& flag, const std::stri
   script += fmt::format("#SBATCH --{}={}\n", flag, value);
 }
 
+// Whether all of `text` is of the form `pattern`, a POSIX extended expression.
+bool is_like(const std::string& text, const char* pattern) {
+  regex_t compiled;
+  const std::string whole = fmt::format("^({})$", pattern);
+  const bool is_good = regcomp(&compiled, whole.c_str(), REG_EXTENDED | REG_NOSUB) == 0;
+  check(is_good, "the pattern '{}' is no expression", pattern);
+  const bool matches = regexec(&compiled, text.c_str(), 0, nullptr, 0) == 0;
+  regfree(&compiled);
+  return matches;
+}
+
 // What sbatch takes; it would read "60" of "60x", or refuse the job with its own words.
 void check_time(const std::string& text) {
-  static const std::regex kTime(R"([0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2})");
+  constexpr auto kTime = "[0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
   check(
-      text.empty() || std::regex_match(text, kTime),
+      text.empty() || is_like(text, kTime),
       "--time: '{}' is no time limit of SLURM: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
       "1-12:30:00",
       launch::neutralise(text));
 }
 
 void check_memory(const std::string& text) {
-  static const std::regex kMemory("[0-9]+[KMGTkmgt]?");
-  check(text.empty() || std::regex_match(text, kMemory),
+  check(text.empty() || is_like(text, "[0-9]+[KMGTkmgt]?"),
         "--mem: '{}' is no amount of SLURM: a whole number of megabytes, or with K, M, G or T "
         "behind it, as 16G",
         launch::neutralise(text));
