@@ -17,7 +17,8 @@ expect_ok() {
   for ((i = 0; i < $2; i++)); do
     said=$(cat "$folder/$i" 2>/dev/null)
     if [ "$said" != ok ]; then
-      echo "FAILED $1, $2 ranks: rank $i said: ${said:-nothing}"
+      echo "FAILED $1, $2 ranks:"
+      (cd "$folder" && tail -n 1 ./*)
       tail -n 25 <<<"$output"
       failures=$((failures + 1))
       return
