@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# torchrun_test.sh RANK: a program started by PyTorch's own launcher, on one machine, by two agents, and again after a rank was killed.
+# Exit status 77 when Debian's python3-torch is not installed.
+set -uo pipefail
+rank=$1
+/usr/bin/python3 -c 'import torch' 2>/dev/null || { echo "skipped: python3-torch is not installed (scripts/install_packages test)"; exit 77; }
+export OMP_NUM_THREADS=1 PACELINE_LOG_LEVEL=info
+# Debian's torch 1.13 does not start under Python 3.11 with its default of both, so a rank that is not there is redirected and shown.
+torchrun=(/usr/bin/python3 -m torch.distributed.run --redirects 9:1 --tee 9:1 --no_python --monitor_interval 0.1)
+failures=0
+
+# expect NAME PATTERN COMMAND...: exit code 0 and a pattern of what is printed.
+expect() {
+  local name=$1 pattern=$2 output code=0
+  shift 2
+  output=$(timeout 80 "$@" 2>&1) || code=$?
+  if [ "$code" = 0 ] && grep -qzE -e "$pattern" <<<"$output"; then
+    echo "ok $name"
+  else
+    echo "FAILED $name: exit $code (wanted 0), wanted /$pattern/ in:"
+    tail -n 25 <<<"$output"
+    failures=$((failures + 1))
+  fi
+}
+
+expect one_machine 'rank 1 of 2, local rank 1 of 2, launched by torchrun.*waiting' \
+  "${torchrun[@]}" --standalone --nproc_per_node 2 "$rank" ends
+# shellcheck disable=SC2016
+expect a_killed_rank 'formed again' \
+  "${torchrun[@]}" --standalone --max_restarts 1 --nproc_per_node 2 sh -c '
+    [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && { "$0" ends && echo "formed again"; exit; }
+    exec "$0" dies' "$rank"
+# torchrun has the first agent's port; any that is free will do.
+port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+# shellcheck disable=SC2016
+expect two_agents 'rank 3 of 4, local rank 1 of 2, launched by torchrun' bash -c '
+  "$@" & "$@" & wait -n && wait -n' _ \
+  "${torchrun[@]}" --nnodes 2 --rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id two --nproc_per_node 2 "$rank" ends
+exit "$((failures > 0))"
