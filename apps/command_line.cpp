@@ -17,9 +17,15 @@ namespace paceline::apps {
 namespace {
 
 // torchrun's, known but not available.
-constexpr std::array<std::string_view, 8> kTorchrunOnly = {
-    "--module",       "-m",           "--no-python",         "--run-path",
-    "--start-method", "--local-addr", "--signals-to-handle", "--logs-specs"};
+constexpr std::array<std::string_view, 9> kTorchrunOnly = {"--run-path",
+                                                           "--start-method",
+                                                           "--local-addr",
+                                                           "--signals-to-handle",
+                                                           "--logs-specs",
+                                                           "--duplicate-stdout-filters",
+                                                           "--duplicate-stderr-filters",
+                                                           "--event-log-handler",
+                                                           "--virtual-local-rank"};
 
 std::vector<std::string> known_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -31,9 +37,6 @@ std::vector<std::string> known_names(const CLI::App& app) {
 }
 
 [[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& name) {
-  if (name == "--no-python") {
-    throw UsageError("--no-python is not needed: the program is started as it is");
-  }
   if (name == "-m" || name == "--module") {
     throw UsageError(name +
                      ": write the interpreter out: paceline run [options] python3 -m MODULE");

@@ -58,7 +58,7 @@ void check_backend(const Checker& checker, const std::string& name) {
   checker.refuse("--rdzv-backend", name, "paceline, c10d or static");
 }
 
-Endpoint endpoint_of(const Checker& checker, const std::string& text) {
+Endpoint endpoint_of(const Checker& checker, const std::string& text, bool several) {
   const bool has_port = text.find(':') != std::string::npos &&
                         (text.front() != '[' || text.find("]:") != std::string::npos);
   Endpoint endpoint;
@@ -68,7 +68,9 @@ Endpoint endpoint_of(const Checker& checker, const std::string& text) {
   } catch (const Error& error) {
     throw UsageError(error.what());
   }
-  if (endpoint.port == 0) checker.refuse(kEndpoint, text, "HOST:PORT with a port from 1 to 65535");
+  if (several && endpoint.port == 0) {
+    checker.refuse(kEndpoint, text, "HOST:PORT with a port from 1 to 65535");
+  }
   return endpoint;
 }
 
@@ -106,12 +108,14 @@ void apply_conf(const Checker& checker, const std::string& text, launch::Meeting
 void check_endpoint(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
   const bool several = options.several_nodes();
   options.meeting.endpoint = {options.master_addr, options.master_port};
-  if (!several || texts.rdzv_endpoint.empty()) return;
+  if (texts.rdzv_endpoint.empty()) return;
+  const Endpoint endpoint = endpoint_of(checker, texts.rdzv_endpoint, several);
+  if (!several) return;  // one node has nobody to meet
   if (!texts.master_addr.empty() || !texts.master_port.empty()) {
     throw UsageError(fmt::format("{} and --master-addr or --master-port exclude each other",
                                  checker.source(kEndpoint)));
   }
-  options.meeting.endpoint = endpoint_of(checker, texts.rdzv_endpoint);
+  options.meeting.endpoint = endpoint;
 }
 
 }  // namespace

@@ -115,7 +115,8 @@ int Run::run(const Arguments& arguments) {
     return 0;
   }
   if (!part_) {
-    for (const std::string& warning : unknown_variables(app_)) say("paceline: warning: " + warning);
+    for (const std::string& warning : variables_without_effect(app_))
+      say("paceline: warning: " + warning);
   }
   const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
   if (!part_ && !hosts) refuse_options_of_hosts(line_);

@@ -3,12 +3,14 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <mutex>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/library_list.h"
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 
@@ -74,10 +76,15 @@ std::vector<bool> parse_filter(const Checker& checker, const std::string& text, 
   return wanted;
 }
 
-// As typed, or empty. Whether a program has the backend, only the program knows.
+// As typed, or empty. Whether a program has the backend, only the program knows: c10d is in those
+// with tensors, and not in this command.
 std::string check_backend(const Checker& checker, const std::string& text) {
   if (text.empty()) return text;
   try {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      register_library({.info = {.name = "c10d", .text = "LibTorch's, in programs with tensors"}});
+    });
     const BackendChoice choice = parse_backend_choice(text);
     if (choice.cpu == "mpi") {
       throw UsageError(fmt::format(
@@ -222,8 +229,10 @@ void declare_rank_options(CLI::App& app, RunTexts& texts) {
 
 void declare_run_options(CLI::App& app, RunTexts& texts) {
   declare_rank_options(app, texts);
-  Group(app, "Ranks")
-      .flag("--report-bindings", texts.report_bindings, "Say which cores each rank got");
+  Group ranks(app, "Ranks");
+  ranks.flag("--report-bindings", texts.report_bindings, "Say which cores each rank got");
+  ranks.flag("--no-python", texts.no_python,
+             "As torchrun's, without effect: every program is started as it is");
 
   Group machines(app, "Machines");
   machines.value("--hosts", texts.hosts, "LIST", "",

@@ -25,7 +25,7 @@ struct RunTexts {
   std::string backend, threads_per_rank, bind, numa_binding, log_dir, tee, redirects,
       local_ranks_filter, role, shutdown_timeout, timeline, hang_timeout, hang_action,
       straggler_after, config;
-  bool standalone = false, encrypt = false, report_bindings = false;
+  bool standalone = false, encrypt = false, report_bindings = false, no_python = false;
   bool all_ranks = false, dry_run = false, print_config = false;
 };
 

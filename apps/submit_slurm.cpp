@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cctype>
+#include <sstream>
 #include <string_view>
+#include <vector>
 
 #include <regex.h>
 
@@ -40,12 +42,42 @@ bool is_like(const std::string& text, const char* pattern) {
 
 // What sbatch takes; it would read "60" of "60x", or refuse the job with its own words.
 void check_time(const std::string& text) {
-  constexpr auto kTime = "[0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
+  constexpr auto kTime = "[0-9]{1,9}(:[0-9]{1,2}){0,2}|[0-9]{1,9}-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
   check(
       text.empty() || is_like(text, kTime),
       "--time: '{}' is no time limit of SLURM: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
       "1-12:30:00",
       launch::neutralise(text));
+}
+
+// As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 of an empty text.
+long seconds_of(const std::string& time) {
+  const auto dash = time.find('-');
+  const bool has_days = dash != std::string::npos;
+  std::istringstream fields(has_days ? time.substr(dash + 1) : time);
+  std::vector<long> numbers;
+  for (std::string field; std::getline(fields, field, ':');) numbers.push_back(std::stol(field));
+  if (!has_days && numbers.size() < 3) numbers.insert(numbers.begin(), 0);
+  numbers.resize(3);
+  const long days = has_days ? std::stol(time) : 0;
+  return ((days * 24 + numbers[0]) * 60 + numbers[1]) * 60 + numbers[2];
+}
+
+// A signal before the start would stop the job at once, and requeue it for ever.
+void check_signal(const SlurmRequest& slurm) {
+  const long seconds = seconds_of(slurm.time);
+  if (seconds == 0) return;  // no limit
+  check(slurm.signal_seconds < seconds,
+        "--signal-before: {} s before the end of a job of --time {} is before its start; choose a "
+        "smaller one, or 0 for no signal",
+        slurm.signal_seconds, slurm.time);
+}
+
+void check_array(const std::string& text) {
+  constexpr auto kRange = "[0-9]+(-[0-9]+(:[0-9]+)?)?";
+  check(text.empty() || is_like(text, fmt::format("{0}(,{0})*(%[0-9]+)?", kRange).c_str()),
+        "--array: '{}' is no list of task numbers of SLURM: 0-15, 1,3,5-7, 0-15:4 or 0-15%4",
+        launch::neutralise(text));
 }
 
 void check_memory(const std::string& text) {
@@ -57,6 +89,8 @@ void check_memory(const std::string& text) {
 
 std::string directives(const SubmitRequest& request, const SlurmRequest& slurm) {
   check_time(slurm.time);
+  check_signal(slurm);
+  check_array(slurm.array);
   check_memory(request.memory);
   std::string text;
   add_directive(text, "job-name", request.job_name, "._-");

@@ -31,7 +31,8 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kWarmUpSeconds = 1.0;
 constexpr std::size_t kWarmUpSteps = 3, kFewestSteps = 5;
 constexpr auto kLookEvery = 100;  // ms
-constexpr auto kEnd = 20s;        // after SIGTERM; the launcher ends its ranks after 2 s
+constexpr const char* kNoSteps = "; does PROGRAM tell its steps? (paceline advise --help)";
+constexpr auto kEnd = 20s;  // after SIGTERM; the launcher ends its ranks after 2 s
 
 struct Step {
   std::int64_t samples = 0;
@@ -206,7 +207,8 @@ class TrialRun {
       trial_.lacked_memory = says("out of memory: the kernel") || says("std::bad_alloc");
     } else if (first_rank_.steps().size() < num_warm_up(first_rank_.steps()) + kFewestSteps) {
       trial_.problem =
-          fmt::format("ended after {} steps, too few to measure", first_rank_.steps().size());
+          fmt::format("ended after {} steps, too few to measure{}", first_rank_.steps().size(),
+                      first_rank_.steps().empty() ? kNoSteps : "");
     }
   }
 

@@ -10,8 +10,9 @@
 
 namespace paceline::apps {
 
-// A sentence for each variable PET_... of this process that is an option neither of `app` nor of
-// `paceline submit` nor of torchrun, with the nearest one that is.
-std::vector<std::string> unknown_variables(const CLI::App& app);
+// A sentence for each variable PET_... of this process that nothing heeds: torchrun's that have no
+// counterpart here, and those that are an option neither of `app` nor of `paceline submit`, with
+// the nearest one that is.
+std::vector<std::string> variables_without_effect(const CLI::App& app);
 
 }  // namespace paceline::apps

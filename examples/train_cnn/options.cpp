@@ -100,7 +100,7 @@ Options parse_options(int argc, char** argv) {
                          "--resume is given");
   output
       ->add_option("--checkpoint-every", options.checkpoint_every,
-                   "steps; 0: at the end of each epoch")
+                   "steps, and at the end; 0: at the end of each epoch")
       ->check(not_negative)
       ->needs(directory);
   output

@@ -70,6 +70,7 @@ class TrainingRun {
         train::run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
                         *loader_, loss, model_.reducer(), *optimizer_, times_, hooks);
     if (end == train::LoopEnd::kStopped) return stop();
+    if (checkpointer_ && saved_step_ != state_.step) save();  // what --resume goes on with
     saved_ = !checkpointer_ || finish_checkpoints();
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
                times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
@@ -111,6 +112,7 @@ class TrainingRun {
     const auto restored = checkpointer_->begin(model_.module(), *optimizer_, options_.resume);
     if (restored) {
       state_ = restored->state;
+      if (!restored->from_memory) saved_step_ = state_.step;
       progress_.note(fmt::format("  resumed at step {}{}", state_.step,
                                  restored->from_memory ? ", from memory" : ""));
     } else if (options_.resume || group_->launch_environment().restart_count > 0) {

@@ -6,9 +6,10 @@
 #include <tuple>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "paceline/core/exit_code.h"
+#include "paceline/core/log.h"
 #include "paceline/launch/failure_report.h"
 
 namespace paceline::launch {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
 constexpr int kUsageError = 2, kEnvironmentError = 3, kLostHost = 1;
+constexpr std::chrono::seconds kFirstReminder{5}, kNextReminder{30};
 constexpr int kMembership = 1, kFailure = 2, kLost = 3;
 
 std::string nodes(int count) { return fmt::format("{} node{}", count, count == 1 ? "" : "s"); }
@@ -27,7 +29,8 @@ Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
       policy_(settings_.restarts),
       generation_(settings_.first_generation),
       note_(settings_.first_note),
-      gather_until_(now + settings_.join_timeout) {}
+      gather_until_(now + settings_.join_timeout),
+      remind_at_(now + kFirstReminder) {}
 
 void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (const auto* joining = std::get_if<Joining>(&report)) return join(from, *joining, now);
@@ -90,7 +93,10 @@ void Coordinator::refuse(Agent agent, const std::string& reason) {
 
 void Coordinator::join(Agent from, const Joining& joining, Moment now) {
   const std::string refusal = refusal_of(joining);
-  if (!refusal.empty()) return refuse(from, refusal);
+  if (!refusal.empty()) {
+    log::warning(fmt::format("a node of host {} was refused: {}", joining.host, refusal));
+    return refuse(from, refusal);
+  }
   if (members_.contains(from) || spares_.contains(from)) return refuse(from, "it has joined twice");
   const std::string obstacle = obstacle_to(joining);
   if (!obstacle.empty()) return keep_as_spare(from, joining, obstacle, now);
@@ -253,6 +259,7 @@ void Coordinator::gather(Moment now, std::string note) {
   ++generation_;
   note_ = std::move(note);
   gather_until_ = now + settings_.join_timeout;
+  remind_at_ = now + kFirstReminder;
   lived_ = {};
   steps_.reset();
   stopped_as_agreed_ = false;
@@ -341,20 +348,36 @@ void Coordinator::tick(Moment now) {
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
   start_if_possible(now);
-  if (phase_ != Phase::kGathering || now < gather_until_) return;
-  end_all({kEnvironmentError, "", missing()});
+  if (phase_ != Phase::kGathering) return;
+  if (now >= gather_until_) return end_all({kEnvironmentError, "", missing()});
+  remind(now);
+}
+
+// Those that wait are told for whom, so that nobody takes a job that cannot begin for a slow one.
+void Coordinator::remind(Moment now) {
+  if (now < remind_at_) return;
+  remind_at_ = now + kNextReminder;
+  if (num_members() >= settings_.min_nodes) return;
+  const auto left = std::chrono::round<std::chrono::seconds>(gather_until_ - now);
+  const Order order = WaitOrder{fmt::format(
+      "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command started "
+      "there? (--rdzv-conf join_timeout)",
+      num_members(), nodes(settings_.min_nodes), hosts_here(), left.count())};
+  for (const auto& [agent, member] : members_) send(agent, order);
+}
+
+std::string Coordinator::hosts_here() const {
+  std::vector<std::string_view> hosts;
+  for (const auto& [agent, member] : members_) hosts.push_back(member.joining.host);
+  return fmt::format("{}", fmt::join(hosts, ", "));
 }
 
 std::string Coordinator::missing() const {
-  std::string hosts;
-  for (const auto& [agent, member] : members_) {
-    hosts += fmt::format("{}{}", hosts.empty() ? "" : ", ", member.joining.host);
-  }
   return fmt::format(
       "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
       "do they reach the endpoint?",
       nodes(num_members()), std::chrono::duration<double>(settings_.join_timeout).count(),
-      settings_.min_nodes == 1 ? "1 is" : fmt::format("{} are", settings_.min_nodes), hosts);
+      settings_.min_nodes == 1 ? "1 is" : fmt::format("{} are", settings_.min_nodes), hosts_here());
 }
 
 Coordinator::Moment Coordinator::next_deadline() const {
@@ -364,6 +387,7 @@ Coordinator::Moment Coordinator::next_deadline() const {
   if (phase_ == Phase::kStopping) return std::min(next, stop_until_);
   if (phase_ != Phase::kGathering) return next;
   next = std::min(next, gather_until_);
+  if (num_members() < settings_.min_nodes) next = std::min(next, remind_at_);
   if (last_call_ && generation_ == settings_.first_generation) next = std::min(next, *last_call_);
   if (pause_until_) next = std::min(next, *pause_until_);
   return next;

@@ -134,8 +134,10 @@ class Coordinator {
   void end_all(const EndOrder& order, Agent except = -1);
   void begin_inquiries();
   void pass_on_inquiries();
-  void send(Agent to, Order order) { mail_.push_back({to, std::move(order)}); }
+  void send(Agent to, Order order) { mail_.emplace_back(to, std::move(order)); }
   int num_members() const { return static_cast<int>(members_.size()); }
+  void remind(Moment now);
+  std::string hosts_here() const;
   std::string missing() const;
 
   const CoordinatorSettings settings_;
@@ -150,6 +152,7 @@ class Coordinator {
   int generation_ = 0;               // that runs or stops, or comes next while gathering
   std::string note_;                 // why the next generation is made
   Moment gather_until_;              // join_timeout
+  Moment remind_at_;                 // of the nodes that are missing
   Moment stop_until_;                // stop_timeout, while stopping
   std::optional<Moment> last_call_;  // while gathering the first time, once enough are there
   std::optional<Moment> pause_until_;

@@ -18,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kLookUpPause = 1s;
+constexpr auto kSilence = 5s;  // agents are seldom started in the same second
 // Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
 constexpr auto kStopMargin = 30s;
 
@@ -45,7 +46,10 @@ Secret require_secret(const LaunchOptions& options) {
 }  // namespace
 
 CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
-    : loop_(loop), options_(options), give_up_at_(Deadline::after(options.meeting.join_timeout)) {
+    : loop_(loop),
+      options_(options),
+      give_up_at_(Deadline::after(options.meeting.join_timeout)),
+      say_at_(Deadline::after(kSilence)) {
   if (options.agents_meet()) secret_ = require_secret(options);
 }
 
@@ -150,8 +154,19 @@ std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint)
                           (last_ && error.code() == ErrorCode::kInvalid);
     if (!may_come) throw;
     cause_ = error.what();
+    say_that_it_waits();
     return nullptr;
   }
+}
+
+// Once, and not at once.
+void CoordinatorSearch::say_that_it_waits() {
+  if (last_ || said_ || !say_at_.expired()) return;
+  said_ = true;
+  log::warning(fmt::format(
+      "{}; trying again for up to {:g} s in all (--rdzv-conf join_timeout). Is the agent of node 0 "
+      "running?",
+      cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
 }
 
 void CoordinatorSearch::prepare_stand_in() {

@@ -60,6 +60,7 @@ class CoordinatorSearch {
   std::unique_ptr<JobControl> find_successor();
   std::unique_ptr<JobControl> connect(const Endpoint& endpoint);
   bool name_is_known();
+  void say_that_it_waits();
   Fd listen_if_host() const;
   Fd listen_for_the_others() const;
   void prepare_stand_in();
@@ -71,6 +72,8 @@ class CoordinatorSearch {
   std::string cause_;   // why the last attempt failed
   bool named_ = false;  // the endpoint's name has an address
   Deadline look_up_at_ = Deadline::after(std::chrono::milliseconds(0));
+  bool said_ = false;  // that it waits
+  Deadline say_at_;
   std::string address_;
   Endpoint current_;  // of the coordinator that was found last
   Endpoint stand_in_;

@@ -7,9 +7,9 @@ source "$(dirname "$0")/small_job.sh" "$1" "$2"
 # A used folder is nobody's to begin in: neither at the first start nor after a restart, with which the launcher answers every failure.
 run1=("$train_cnn" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
-expect begun_in_a_used_folder 1 'used: it has checkpoints already, the newest of step 15; to continue that run, resume it \(--resume\)' \
+expect begun_in_a_used_folder 1 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
-expect restarted_in_a_used_folder 1 'started this job again, but the checkpoints there .the newest of step 15. are not the job.s own' \
+expect restarted_in_a_used_folder 1 'started this job again, but the checkpoints there .the newest of step 19. are not the job.s own' \
   "${run2[@]}" --max-restarts 1 "$train_cnn" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
 # The same name of a job says nothing: an older job's may be called so too.
 again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_cnn" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
@@ -82,6 +82,11 @@ limited=("${run2[@]}" "$train_cnn" "${data[@]}" --max-steps 4 --checkpoint-every
 "${limited[@]}" >"$work/hint"
 read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
 expect hint_after_max_steps 0 ' s, 4 steps' "${limited[@]}" "${more[@]}"
+# Also where no checkpoint was due before the end.
+sparse=("${run2[@]}" "$train_cnn" "${data[@]}" --max-steps 3 --checkpoint-dir "$work/sparse")
+"${sparse[@]}" >"$work/hint"
+read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
+expect hint_without_a_checkpoint_before 0 'resumed at step 3$' "${sparse[@]}" "${more[@]}"
 ended=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1 --checkpoint-dir "$work/ended")
 "${ended[@]}" >"$work/hint"
 read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"

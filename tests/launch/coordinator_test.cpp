@@ -294,6 +294,29 @@ TEST(Coordinator, ends_when_too_few_nodes_come) {
   EXPECT_TRUE(job.over());
 }
 
+TEST(Coordinator, tells_those_who_wait_for_whom_now_and_then) {
+  Job job(nodes(3, 3));
+  job.join(1);
+  job.pass(4s);
+  EXPECT_FALSE(job.take<WaitOrder>(1));
+  job.join(2);
+  job.pass(1s);
+  for (const int agent : {1, 2}) {
+    const auto wait = job.take<WaitOrder>(agent);
+    ASSERT_TRUE(wait);
+    EXPECT_THAT(wait->reason, HasSubstr("2 of 3 nodes are here (h1, h2); waiting for the others "
+                                        "for up to 55 s"));
+  }
+  job.pass(29s);
+  EXPECT_FALSE(job.take<WaitOrder>(1));
+  job.pass(1s);
+  EXPECT_TRUE(job.take<WaitOrder>(1));
+  job.join(3);
+  EXPECT_TRUE(job.take<StartOrder>(1));
+  job.pass(60s);
+  EXPECT_FALSE(job.take<WaitOrder>(1));
+}
+
 TEST(Coordinator, ends_in_order_when_every_node_has) {
   Job job(nodes(2, 2));
   job.join(1);

@@ -127,6 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "--rdzv-conf: 'keep_alive_max_attempt=0' is not a whole"},
         Refusal{{"--rdzv-conf", "is_host=maybe"}, "'is_host=maybe' is not is_host=true or"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:0"}, "'h:0' is not HOST:PORT with a port"},
+        Refusal{{"--rdzv-endpoint", "h:x"}, "--rdzv-endpoint"},
         Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:65536"}, "'h:65536' is not HOST:PORT"},
         Refusal{{"--nnodes", "70000"}, "--nnodes: '70000' is not a whole number from 1 to 65536"},
         Refusal{{"--node-rank", "x"}, "--node-rank: 'x'"},
@@ -212,6 +213,30 @@ TEST(RunUsage, a_variable_that_is_no_option_is_named_with_the_one_that_was_meant
                                   "of paceline or torchrun; did you mean PET_NPROC_PER_NODE?\n"));
   EXPECT_THAT(typo.err, HasSubstr("the variable PET_X is no option of paceline or torchrun"));
   EXPECT_THAT(typo.err, Not(HasSubstr("PET_START_METHOD")));
+}
+
+TEST(RunUsage, what_torchrun_has_and_nothing_here_heeds_is_said_where_it_matters) {
+  const Outcome outcome =
+      run_paceline({"run", "--no-python", "sh", "-c", "echo $0"}, {{"PET_LOCAL_ADDR", "10.0.0.1"}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "sh\n");
+  EXPECT_THAT(outcome.err, HasSubstr("PET_LOCAL_ADDR is torchrun's and has no effect here"));
+}
+
+TEST(RunUsage, one_node_may_be_given_the_endpoint_that_torchruns_users_write) {
+  const Outcome outcome =
+      run_paceline({"run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "echo", "here"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "here\n");
+}
+
+TEST(RunUsage, a_backend_that_only_programs_with_tensors_have_is_passed_to_them) {
+  for (const char* name : {"c10d", "cpu:c10d,cuda:nccl"}) {
+    const Outcome outcome =
+        run_paceline({"run", "--backend", name, "sh", "-c", "echo $PACELINE_BACKEND"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, std::string(name) + "\n");
+  }
 }
 
 TEST(RunUsage, a_variable_of_a_flag_is_true_or_false) {

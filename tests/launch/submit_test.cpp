@@ -111,6 +111,20 @@ TEST_F(SubmitSlurm, passes_the_signal_on_and_queues_a_job_again_that_stopped_as_
   EXPECT_THAT(other.wait().out, Not(HasSubstr("scontrol")));
 }
 
+TEST_F(SubmitSlurm, takes_what_sbatch_takes) {
+  for (const Arguments& options : std::vector<Arguments>{{"--time", "3"},
+                                                         {"--time", "2:01"},
+                                                         {"--time", "1-12"},
+                                                         {"--time", "0"},
+                                                         {"--time", "1", "--signal-before", "0"},
+                                                         {"--array", "0-15%4"},
+                                                         {"--array", "1,3,5-9:2"}}) {
+    const Outcome outcome = submit("slurm", options, {"./train"});
+    EXPECT_EQ(outcome.exit_code, 0) << options.at(1) << ": " << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("#SBATCH " + options.at(0) + "=" + options.at(1) + "\n"));
+  }
+}
+
 TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   const auto refused = [](const Arguments& options) {
     const Outcome outcome = submit("slurm", options, {"./train"});
@@ -131,6 +145,14 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   }
   for (const char* amount : {"1ZB", "G", "1.5G", "16GB", "-1", "16Gi"}) {
     EXPECT_THAT(refused({"--mem", amount}), HasSubstr("is no amount of SLURM")) << amount;
+  }
+  for (const char* array : {"x", "1-", "0-3%", "1,,2", "0-3;"}) {
+    EXPECT_THAT(refused({"--array", array}), HasSubstr("--array: ")) << array;
+  }
+  const std::vector<Arguments> too_early = {
+      {"--time", "1"}, {"--time", "2:00"}, {"--time", "0-1", "--signal-before", "3600"}};
+  for (const Arguments& options : too_early) {
+    EXPECT_THAT(refused(options), HasSubstr("is before its start")) << options.at(1);
   }
   EXPECT_THAT(refused({"--signal-before", "x"}), HasSubstr("--signal-before: 'x'"));
   EXPECT_THAT(refused({"--hosts", "a"}), HasSubstr("unknown option --hosts"));
