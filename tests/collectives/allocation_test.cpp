@@ -1,0 +1,68 @@
+// A blocking collective of a group at work allocates nothing: what it would take to put a refusal
+// into words, for one, is made when something is refused. This program counts its allocations.
+
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/harness/process_ranks.h"
+
+namespace {
+
+thread_local std::size_t allocations = 0;
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace paceline {
+namespace {
+
+template <class Call>
+std::string counted(const char* name, Call&& call) {
+  for (int i = 0; i < 10; ++i) call();
+  const std::size_t before = allocations;
+  for (int i = 0; i < 100; ++i) call();
+  const std::size_t made = allocations - before;
+  return made == 0 ? "" : fmt::format("{}: {} allocations in 100 calls; ", name, made);
+}
+
+TEST(Allocation, a_blocking_collective_at_work_allocates_nothing) {
+  const auto results = harness::run_process_ranks(
+      2,
+      [](ProcessGroup& group) {
+        std::vector<float> data(64, 1.0f), all(128);
+        const auto small = std::span(data);
+        return counted("all_reduce", [&] { group.all_reduce(small); }) +
+               counted("broadcast", [&] { group.broadcast(small, 0); }) +
+               counted("reduce", [&] { group.reduce(small, 0); }) +
+               counted("all_gather", [&] { group.all_gather(small, std::span(all)); }) +
+               counted("reduce_scatter", [&] { group.reduce_scatter(std::span(all), small); }) +
+               counted("barrier", [&] { group.barrier(); });
+      },
+      {.transport = TransportKind::kShm});
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.report, "");
+  }
+}
+
+}  // namespace
+}  // namespace paceline
