@@ -12,6 +12,7 @@
 #include "paceline/launch/placement_warnings.h"
 #include "paceline/launch/shell_words.h"
 #include "paceline/launch/worker_environment.h"
+#include "paceline/rendezvous/fork_server.h"
 
 #include "apps/binding_option.h"
 #include "apps/flag_file.h"
@@ -156,6 +157,23 @@ class Config {
   std::map<std::string, ConfigLine> known_;  // what the given texts came to
 };
 
+constexpr const char* kAtStart = "(known at the start)";
+
+// The variables that a rank gets and that the job makes up as it starts: its ports, its secret and
+// what its services give (JobServices).
+std::vector<std::string> known_at_start(const LaunchOptions& options,
+                                        const launch::Environment& inherited) {
+  std::vector<std::string> names = {"PACELINE_STORE", "PACELINE_SECRET_FD", "MASTER_PORT",
+                                    "PACELINE_FLIGHT_KEEP", "PACELINE_JOB_SOCKET"};
+  if (!inherited.contains("PACELINE_FLIGHT_DIR")) names.push_back("PACELINE_FLIGHT_DIR");
+  if (!inherited.contains("PACELINE_MEMORY_CHECKPOINT")) {
+    names.push_back("PACELINE_MEMORY_CHECKPOINT");
+  }
+  if (!options.timeline.empty()) names.push_back("PACELINE_TIMELINE_DIR");
+  if (options.goes_on() && options.fork_server) names.push_back(kForkServerVariable);
+  return names;
+}
+
 }  // namespace
 
 std::string command_text(const std::vector<std::string>& command) {
@@ -176,18 +194,18 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
     text += fmt::format("because: {}\n", reason);
   }
   const auto inherited = launch::inherited_environment();
+  const std::vector<std::string> at_start = known_at_start(options, inherited);
   const launch::JobAddresses known{.store = "", .master_addr = options.master_addr};
   for (int i = 0; i < options.num_local_ranks; ++i) {
     text += launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
                                        plan.placement.bound) +
             "\n";
-    const auto worker =
+    auto worker =
         launch::worker_environment(inherited, options, options.place(), i, plan.placement, known);
+    for (const std::string& name : at_start) worker[name] = kAtStart;
     for (const auto& [name, value] : launch::added_variables(worker, inherited)) {
-      const bool at_start =
-          name == "PACELINE_STORE" || name == "PACELINE_SECRET_FD" || name == "MASTER_PORT";
-      text += fmt::format("  {}={}\n", name,
-                          at_start ? "(known at the start)" : launch::shell_quoted(value));
+      text +=
+          fmt::format("  {}={}\n", name, value == kAtStart ? value : launch::shell_quoted(value));
     }
     text += fmt::format("  {}\n", command_text(options.command));
   }

@@ -1,8 +1,10 @@
 // What `paceline run` refuses, and how: before any process exists.
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <set>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -332,6 +334,34 @@ TEST(RunUsage, a_dry_run_starts_nothing) {
   EXPECT_THAT(outcome.out, HasSubstr("RANK=1"));
   EXPECT_THAT(outcome.out, HasSubstr("a b'"));
   EXPECT_FALSE(std::filesystem::exists(directory.file("a b")));
+}
+
+// The names in lines "NAME=value" that this process does not have: what paceline gives its ranks.
+std::set<std::string> variables_in(const std::string& text) {
+  std::set<std::string> names;
+  const std::regex line(
+      R"((?:^|\n) *((?:PACELINE|TORCHELASTIC|OMP|OPENBLAS|MASTER|LOCAL|GROUP|ROLE|)"
+      R"(RANK|WORLD)[A-Z_]*)=)");
+  for (std::sregex_iterator found(text.begin(), text.end(), line), end; found != end; ++found) {
+    if (std::getenv((*found)[1].str().c_str()) == nullptr) names.insert((*found)[1]);
+  }
+  return names;
+}
+
+TEST(RunUsage, a_dry_run_names_every_variable_that_a_rank_gets) {
+  const FreshDirectory directory;
+  const std::vector<std::vector<std::string>> all = {
+      {}, {"--max-restarts", "1"}, {"--timeline", directory.file("trace.json")}};
+  for (std::vector<std::string> options : all) {
+    options.insert(options.begin(), "run");
+    options.push_back("env");
+    const Outcome real = run_paceline(options);
+    options.insert(options.end() - 1, "--dry-run");
+    const Outcome told = run_paceline(options);
+    EXPECT_EQ(real.exit_code, 0) << real.err;
+    EXPECT_EQ(variables_in(told.out), variables_in(real.out)) << options.at(1);
+    EXPECT_GT(variables_in(told.out).size(), 20u);
+  }
 }
 
 }  // namespace
