@@ -15,7 +15,7 @@ MPIRUN = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 WITHOUT_REDIRECTION = ["--redirects", "9:1", "--tee", "9:1"]
 
 
-# For one launch. Open MPI 4.1.4 now and then waits for ever after many ranks that end at once.
+# For one launch. Open MPI 4.1.4 now and then waits on, for minutes, after many ranks that end at once.
 LIMIT_S = 20
 
 
