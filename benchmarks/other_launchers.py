@@ -1,8 +1,11 @@
 """The launchers that launch_bench compares paceline with, as far as they are installed."""
 import importlib.util
 import os
+import select
 import shutil
+import signal
 import subprocess
+import time
 
 # Debian's Open MPI refuses root, and more ranks than cores, unless told otherwise; binding would cost it time.
 MPIRUN = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -10,6 +13,10 @@ MPIRUN = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 # Debian's torch 1.13 does not start under Python 3.11 with its own default, as no member of an enum is 0 there; so rank 9 alone is
 # redirected, and shown.
 WITHOUT_REDIRECTION = ["--redirects", "9:1", "--tee", "9:1"]
+
+
+# For one launch. Open MPI 4.1.4 now and then waits on, for minutes, after many ranks that end at once.
+LIMIT_S = 20
 
 
 def _torchrun(*options):
@@ -42,6 +49,39 @@ def find():
 
 
 def start_and_wait(command):
-    """One launch; fails when the launcher does. torchrun's warning about OMP_NUM_THREADS is not worth reading 64 times."""
+    """One launch: whether it has ended within LIMIT_S; fails when the launcher does. torchrun's warning about OMP_NUM_THREADS is not
+    worth reading 64 times."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=120)
+    try:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _mpirun_and_a_death(options):
+    """Kills one rank of two that sleep for 10 s: seconds to the other's end, the exit code, how often a rank was started in all."""
+    command, _ = _mpirun()
+    prefix = command(2)[:-3]
+    job = subprocess.Popen([*prefix, *options, "-n", "2", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK $$; exec sleep 10"],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
+    ranks = dict(map(int, job.stdout.readline().split()) for _ in range(2))
+    with os.fdopen(os.pidfd_open(ranks[0])) as other:
+        begin = time.monotonic()
+        os.kill(ranks[1], signal.SIGKILL)
+        select.select([other], [], [])
+        seconds = time.monotonic() - begin
+    more = job.communicate(timeout=60)[0].splitlines()
+    return seconds, job.returncode, 2 + len(more)
+
+
+def what_mpirun_does_with_a_death():
+    """Two lines, without and with its options for recovery; or why not."""
+    if problem := _mpirun()[1]:
+        return problem
+    lines = []
+    for options in [], ["--enable-recovery", "--max-restarts", "3"]:
+        seconds, code, starts = _mpirun_and_a_death(options)
+        lines.append(f"{' '.join(['mpirun', *options])}, one rank of two killed, both sleep 10 s: the other one ends {seconds:.2f} s after it, "
+                     f"exit code {code}, {starts} ranks started in all")
+    return "\n".join(lines)

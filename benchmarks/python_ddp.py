@@ -116,4 +116,5 @@ def main():
             json.dump({"seconds": seconds, "phases": phases, "losses": losses}, f)
 
 
-main()
+if __name__ == "__main__":
+    main()

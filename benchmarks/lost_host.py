@@ -1,0 +1,142 @@
+"""What the loss of one of two hosts costs an elastic job (`--nnodes 1:2`, a rank each). The hosts are network namespaces."""
+import glob
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from side_by_side import spread
+from survivors import FOREVER, gauge, start_job, wait_for
+
+BAR = 5.0
+PORT = 29400
+
+
+def run(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class TwoHosts:
+    """Joined by a bridge in a namespace of its own. Use as a context; at its end everything in the hosts is killed."""
+
+    def __init__(self):
+        self.hosts = [f"survive{os.getpid()}-{number}" for number in (0, 1)]
+        self.bridge = f"survive{os.getpid()}-b"
+
+    def __enter__(self):
+        for name in (self.bridge, *self.hosts):
+            run("ip", "netns", "add", name)
+        run("ip", "-n", self.bridge, "link", "add", "bridge0", "type", "bridge")
+        run("ip", "-n", self.bridge, "link", "set", "bridge0", "up")
+        for number, name in enumerate(self.hosts):
+            run("ip", "-n", self.bridge, "link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "-n", self.bridge, "link", "set", f"port{number}", "master", "bridge0", "up")
+            run("ip", "-n", name, "address", "add", f"{self.address(number)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                run("ip", "-n", name, "link", "set", device, "up")
+        return self
+
+    def __exit__(self, *_):
+        for number in (0, 1):
+            self.kill(self.processes(number))
+        for name in (*self.hosts, self.bridge):
+            run("ip", "netns", "delete", name)
+
+    @staticmethod
+    def address(number):
+        return f"10.78.0.{number + 1}"
+
+    def enter(self, number):
+        """What a command is started with; the host's name is its address, because torchrun has others connect to that name."""
+        return ["ip", "netns", "exec", self.hosts[number], "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"',
+                self.address(number)]
+
+    def processes(self, number):
+        return [int(pid) for pid in run("ip", "netns", "pids", self.hosts[number]).split()]
+
+    @staticmethod
+    def kill(pids):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def cut(self, number):
+        """From now on all that the host sends or receives vanishes, without a sign to anybody."""
+        run("ip", "-n", self.bridge, "link", "set", f"port{number}", "nomaster")
+
+
+def steps_of(flights):
+    """From the processes that have a gauge there to their steps."""
+    return dict(reading for rank in range(len(glob.glob(f"{flights}/rank-*.steps")) + 2) if (reading := gauge(flights, rank)))
+
+
+class Loss:
+    """Seconds from the loss to the next step of the host that is left; None, and what its launcher came to, when none comes."""
+
+    def __init__(self, contestant, lost, cut, patience):
+        self.seconds, self.end = None, f"no step within {patience} s"
+        with tempfile.TemporaryDirectory() as folder, TwoHosts() as hosts:
+            jobs = [self.start(contestant, hosts, number, folder) for number in (0, 1)]
+            left, flights = 1 - lost, f"{folder}/{1 - lost}/flights"
+            for number in (0, 1):
+                wait_for(lambda n=number: any(steps >= 20 for steps in steps_of(f"{folder}/{n}/flights").values()),
+                         f"{contestant.name}: the twentieth step of host {number}")
+            time.sleep(1 + random.random() * contestant.polls)
+            before, victims = steps_of(flights), hosts.processes(lost)
+            begin = time.monotonic()
+            if cut:
+                hosts.cut(lost)
+            hosts.kill(victims)
+            while time.monotonic() < begin + patience:
+                if any(steps > 0 for pid, steps in steps_of(flights).items() if pid not in before):
+                    self.seconds = time.monotonic() - begin
+                    break
+                if jobs[left].poll() is not None:
+                    self.end = f"its launcher ends after {time.monotonic() - begin:.1f} s with exit code {jobs[left].returncode}"
+                    break
+                time.sleep(0.001)
+            hosts.kill(hosts.processes(left))
+            for job in jobs:
+                job.wait()
+
+    @staticmethod
+    def start(contestant, hosts, number, folder):
+        own = f"{folder}/{number}"
+        os.mkdir(own)
+        endpoint = f"{hosts.address(0)}:{PORT}"
+        command = contestant.on_hosts(folder, FOREVER, *contestant.two_hosts(endpoint, number == 0))
+        return start_job([*hosts.enter(number), *command], own, {**contestant.environment, **contestant.between_hosts(folder)})
+
+
+def lose_hosts(contestants, options):
+    """Prints the table; the bars that the first contestant missed."""
+    if os.geteuid() != 0:
+        sys.exit("survive_bench host: network namespaces need root")
+    cases = [("the other host, killed: its kernel closes the connections", 1, False),
+             ("the other host, cut off and killed: silence", 1, True),
+             ("the host of the meeting point, killed", 0, False),
+             ("the host of the meeting point, cut off and killed", 0, True)]
+    print(f"\nfrom the loss to the first step of the smaller world, s, median [least, most]\n\n| lost | "
+          f"{' | '.join(contestant.name for contestant in contestants)} |\n|---{'|---' * len(contestants)}|")
+    missed = []
+    for what, lost, cut in cases:
+        losses = [[] for _ in contestants]
+        for number in range(options.rounds):
+            for contestant, own in zip(contestants, losses):
+                if contestant is contestants[0] or number < options.peer_rounds:
+                    own.append(Loss(contestant, lost, cut, options.patience))
+        print(f"| {what} | {' | '.join(map(outcome, losses))} |", flush=True)
+        slow = [loss for loss in losses[0] if loss.seconds is None or loss.seconds > BAR]
+        missed += [f"{what}: {outcome(slow)}, the bar is {BAR} s"] if slow else []
+    return missed
+
+
+def outcome(losses):
+    seconds = [loss.seconds for loss in losses if loss.seconds is not None]
+    without = [loss.end for loss in losses if loss.seconds is None]
+    return "; ".join(([spread(seconds, 1) + f" of {len(seconds)}"] if seconds else []) + without)
