@@ -1,17 +1,23 @@
-// How long a checkpoint keeps the training waiting: a save that returns when the disk has it
-// (CheckpointDirectory::save) against one that goes on in the background (CheckpointWriter::save),
-// in turns, into the same folder.
+// How long a checkpoint keeps the training waiting, in turns, into the same folder:
 //
-//   checkpoint_bench --directory DIR
+//   synchronous  the save returns when the disk has it (CheckpointDirectory::save);
+//   alone        rank 0 copies the snapshot, and a thread writes the copy (CheckpointWriter::save);
+//   together     all ranks copy a share of it (SharedStaging), and the thread writes that.
 //
-// The background save is finished before the next turn. What its thread costs the training beside
-// the copy is shown as its CPU time. DIR must be on the disk that checkpoints go to: on tmpfs fsync
-// costs nothing.
+//   checkpoint_bench --directory DIR                                     alone: one rank
+//   paceline run --nproc-per-node 2 checkpoint_bench --directory DIR
+//
+// A save begins when all ranks are there and ends, on each of them, when rank 0 has told how it
+// went, as train::Checkpointer does; its time is that of the slowest rank. A background save is
+// finished before the next turn. What its thread costs the training beside the copy is shown as its
+// CPU time. DIR must be on the disk that checkpoints go to: on tmpfs fsync costs nothing.
 
 #include <chrono>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +26,8 @@
 
 #include "paceline/checkpoint/checkpoint_writer.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
+#include "paceline/checkpoint/shared_staging.h"
+#include "paceline/collectives/init.h"
 #include "paceline/core/check.h"
 
 #include "benchmarks/spread.h"
@@ -46,6 +54,12 @@ class Model {
   // Every element changes, as in a step.
   void train() { std::memset(memory_.data(), ++step_ & 0xff, memory_.size()); }
   const Snapshot& snapshot() const { return snapshot_; }
+  // As one of several replicas.
+  std::vector<HeldTensor> held() const {
+    std::vector<HeldTensor> held;
+    for (const NamedTensor& tensor : snapshot_.tensors) held.push_back({tensor});
+    return held;
+  }
 
  private:
   std::vector<std::byte> memory_;
@@ -53,10 +67,7 @@ class Model {
   int step_ = 0;
 };
 
-template <class Body>
-double milliseconds_of(Body body) {
-  const auto begin = Clock::now();
-  body();
+double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
@@ -66,45 +77,131 @@ double cpu_milliseconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-void compare(const std::string& folder, std::size_t bytes, int rounds) {
-  Model model(bytes);
-  CheckpointDirectory directory(folder, {.keep = 2});
-  CheckpointWriter writer(directory);
-  std::vector<double> synchronous;
-  std::vector<double> stall;
-  std::vector<double> whole;
-  std::vector<double> cpu;
-  std::vector<double> share;
-  std::vector<double> memory;
-  MemoryCheckpoint in_memory(fmt::format("/dev/shm/checkpoint_bench.{}", getpid()));
-  for (int round = -1; round < rounds; ++round) {  // round -1 warms up
-    model.train();
-    const double first = milliseconds_of([&] { directory.save(2 * round + 2, model.snapshot()); });
-    model.train();
-    const double all_before = cpu_milliseconds(CLOCK_PROCESS_CPUTIME_ID);
-    const double own_before = cpu_milliseconds(CLOCK_THREAD_CPUTIME_ID);
-    double second = 0;
-    const double until_on_disk = milliseconds_of([&] {
-      second = milliseconds_of([&] { writer.save(2 * round + 3, model.snapshot()); });
-      const auto error = writer.finish();
-      if (error) throw *error;
+// One rank of the job that saves.
+class Saver {
+ public:
+  Saver(std::shared_ptr<ProcessGroup> group, const std::string& folder, std::size_t bytes)
+      : group_(std::move(group)), model_(bytes), staging_(group_) {
+    if (group_->rank() != 0) return;
+    directory_.emplace(folder, CheckpointDirectoryOptions{.keep = 2});
+    writer_.emplace(*directory_);
+    memory_.emplace(fmt::format("/dev/shm/checkpoint_bench.{}", getpid()));
+  }
+  ~Saver() {
+    if (memory_) std::filesystem::remove(memory_->path());
+  }
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  double synchronous() {
+    return time_save([&] {
+      if (directory_) directory_->save(++step_, model_.snapshot());
     });
-    const double all = cpu_milliseconds(CLOCK_PROCESS_CPUTIME_ID) - all_before;
-    const double own = cpu_milliseconds(CLOCK_THREAD_CPUTIME_ID) - own_before;
-    const double kept = milliseconds_of([&] { in_memory.save(round + 1, 0, model.snapshot()); });
+  }
+  double alone() {
+    return time_save([&] {
+      if (writer_) writer_->save(++step_, model_.snapshot());
+    });
+  }
+  double together() {
+    return time_save([&] {
+      if (writer_) writer_->take_turn(++step_);
+      const auto held = model_.held();
+      check(staging_.stage(held), "the ranks share no memory");
+      if (writer_) writer_->save_in_place(step_, {.tensors = staging_.staged(held)});
+    });
+  }
+  double into_memory() {
+    return time_save([&] {
+      if (memory_) memory_->save(++step_, 0, model_.snapshot());
+    });
+  }
+
+  // What a background save has cost when it is on the disk, on rank 0.
+  struct Whole {
+    double milliseconds = 0;
+    double cpu = 0;  // of other threads
+  };
+  Whole finish() {
+    if (writer_) {
+      if (const auto error = writer_->finish()) throw *error;
+    }
+    return {milliseconds_since(begin_), cpu_of_others() - cpu_before_};
+  }
+
+ private:
+  static double cpu_of_others() {
+    return cpu_milliseconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_milliseconds(CLOCK_THREAD_CPUTIME_ID);
+  }
+  // Milliseconds on the slowest rank.
+  double time_save(const std::function<void()>& save) {
+    group_->barrier();  // no rank has slept when its step ends
+    model_.train();
+    group_->barrier();
+    cpu_before_ = cpu_of_others();
+    begin_ = Clock::now();
+    save();
+    std::int32_t is_written = 1;
+    group_->broadcast(std::span(&is_written, 1), 0);
+    double took = milliseconds_since(begin_);
+    group_->all_reduce(std::span(&took, 1), ReduceOp::kMax);
+    return took;
+  }
+
+  const std::shared_ptr<ProcessGroup> group_;
+  Model model_;
+  SharedStaging staging_;
+  std::optional<CheckpointDirectory> directory_;  // rank 0's, as what follows
+  std::optional<CheckpointWriter> writer_;
+  std::optional<MemoryCheckpoint> memory_;
+  std::int64_t step_ = 0;
+  Clock::time_point begin_;
+  double cpu_before_ = 0;
+};
+
+void compare(const std::shared_ptr<ProcessGroup>& group, const std::string& folder,
+             std::size_t bytes, int rounds) {
+  Saver saver(group, folder, bytes);
+  const bool has_others = group->world_size() > 1;
+  std::vector<double> synchronous, alone, alone_share, together, together_share, whole, cpu, memory;
+  for (int round = -1; round < rounds; ++round) {  // round -1 warms up
+    const double first = saver.synchronous();
+    const double second = saver.alone();
+    Saver::Whole background = saver.finish();
+    const double third = has_others ? saver.together() : second;
+    if (has_others) background = saver.finish();
+    const double kept = saver.into_memory();
     if (round < 0) continue;
     synchronous.push_back(first);
-    stall.push_back(second);
-    whole.push_back(until_on_disk);
-    cpu.push_back(all - own);
-    share.push_back(100 * second / first);
+    alone.push_back(second);
+    alone_share.push_back(100 * second / first);
+    together.push_back(third);
+    together_share.push_back(100 * third / first);
+    whole.push_back(background.milliseconds);
+    cpu.push_back(background.cpu);
     memory.push_back(kept);
   }
-  std::filesystem::remove(in_memory.path());
-  fmt::print("| {} | {} | {} | {} | {} | {} | {} |\n", bytes >> 20, with_spread(synchronous),
-             with_spread(stall), with_spread(share), with_spread(whole), with_spread(cpu),
-             with_spread(memory));
+  if (group->rank() != 0) return;
+  fmt::print("| {} | {} | {} | {} |", bytes >> 20, with_spread(synchronous), with_spread(alone),
+             with_spread(alone_share));
+  if (has_others) fmt::print(" {} | {} |", with_spread(together), with_spread(together_share));
+  fmt::print(" {} | {} | {} |\n", with_spread(whole), with_spread(cpu), with_spread(memory));
   std::fflush(stdout);
+}
+
+void run(const std::string& folder, const std::vector<std::size_t>& sizes, int rounds) {
+  const auto group = init_process_group();
+  if (group->rank() == 0) {
+    const bool has_others = group->world_size() > 1;
+    fmt::print(
+        "| MiB | synchronous save, ms | alone returns, ms | share, % |{} on the disk, ms | CPU "
+        "of the background, ms | into memory, ms |\n|---|---|---|---|{}---|---|---|\n",
+        has_others ? " together returns, ms | share, % |" : "", has_others ? "---|---|" : "");
+  }
+  for (const std::size_t size : sizes) {
+    compare(group, folder, size << 20, rounds);
+    if (group->rank() == 0) std::filesystem::remove_all(folder);
+  }
 }
 
 }  // namespace
@@ -121,14 +218,8 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   const std::string own = fmt::format("{}/checkpoint_bench.{}", folder, getpid());
-  fmt::print(
-      "| MiB | synchronous save, ms | background save returns, ms | share, % | on the disk, ms | "
-      "CPU of the background, ms | into memory, ms |\n|---|---|---|---|---|---|---|\n");
   try {
-    for (const std::size_t size : sizes) {
-      paceline::benchmarks::compare(own, size << 20, rounds);
-      std::filesystem::remove_all(own);
-    }
+    paceline::benchmarks::run(own, sizes, rounds);
   } catch (const std::exception& error) {
     std::filesystem::remove_all(own);
     fmt::print(stderr, "checkpoint_bench: {}\n", error.what());

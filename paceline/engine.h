@@ -6,6 +6,7 @@
 #include "paceline/checkpoint/checkpoint_directory.h"
 #include "paceline/checkpoint/checkpoint_writer.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
+#include "paceline/checkpoint/shared_staging.h"
 #include "paceline/collectives/agreed_stop.h"
 #include "paceline/collectives/init.h"
 #include "paceline/collectives/process_group.h"

@@ -37,20 +37,21 @@ void CheckpointWriter::Staging::reserve(std::size_t bytes) {
   madvise(memory_.get(), capacity_, MADV_HUGEPAGE);
 }
 
-void CheckpointWriter::Staging::copy(const Snapshot& snapshot) {
+Snapshot CheckpointWriter::Staging::copy(const Snapshot& snapshot) {
   std::size_t bytes = 0;
   for (const NamedTensor& tensor : snapshot.tensors) bytes += tensor.bytes.size();
   reserve(bytes);
-  snapshot_ = snapshot;
+  Snapshot copied = snapshot;
   const bool past_caches = bytes > last_level_cache_bytes();
   std::byte* place = memory_.get();
-  for (NamedTensor& tensor : snapshot_.tensors) {
+  for (NamedTensor& tensor : copied.tensors) {
     const std::size_t size = tensor.bytes.size();
     if (past_caches) copy_past_caches(place, tensor.bytes.data(), size);
     if (!past_caches && size > 0) std::memcpy(place, tensor.bytes.data(), size);
     tensor.bytes = {place, size};
     place += size;
   }
+  return copied;
 }
 
 CheckpointWriter::CheckpointWriter(CheckpointDirectory& directory,
@@ -63,18 +64,27 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::save(std::int64_t step, const Snapshot& snapshot) {
+  take_turn(step);
+  save_in_place(step, staging_.copy(snapshot));
+}
+
+void CheckpointWriter::take_turn(std::int64_t step) {
   std::unique_lock lock(mutex_);
-  if (step_) {
-    const auto begin = std::chrono::steady_clock::now();
-    const std::int64_t before = *step_;
-    wait_until_idle(lock);
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-    log::warning(fmt::format(
-        "the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster than the "
-        "disk takes them; save less often",
-        step, waited.count(), before));
-  }
-  staging_.copy(snapshot);
+  if (!step_) return;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::int64_t before = *step_;
+  wait_until_idle(lock);
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  log::warning(fmt::format(
+      "the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster than the "
+      "disk takes them; save less often",
+      step, waited.count(), before));
+}
+
+void CheckpointWriter::save_in_place(std::int64_t step, Snapshot snapshot) {
+  std::unique_lock lock(mutex_);
+  wait_until_idle(lock);
+  snapshot_ = std::move(snapshot);
   step_ = step;
   lock.unlock();
   // A thread for each save: one that waited at a lower priority would be the last to end of a
@@ -120,7 +130,7 @@ std::optional<Error> CheckpointWriter::write(std::int64_t step) {
   const auto begin = Timeline::Clock::now();
   std::optional<Error> error;
   try {
-    directory_.save(step, staging_.snapshot());
+    directory_.save(step, snapshot_);
   } catch (const Error& problem) {
     error = problem;
   } catch (const std::exception& problem) {

@@ -40,6 +40,13 @@ class CheckpointWriter {
   // later is logged at once and given by the next take_error() or finish().
   void save(std::int64_t step, const Snapshot& snapshot);
 
+  // The same in two parts, for a snapshot that others have put together (shared_staging.h). First:
+  // waits, as save() does, until what was saved before is on the disk.
+  void take_turn(std::int64_t step);
+  // Then: as save(), but copies nothing. Requires: the tensors' bytes stay as they are until the
+  // next take_turn() or finish() has returned, or this object is gone.
+  void save_in_place(std::int64_t step, Snapshot snapshot);
+
   // The first error since it was last asked; does not wait.
   std::optional<Error> take_error();
   // Waits until what was saved is on the disk, then as take_error().
@@ -49,8 +56,8 @@ class CheckpointWriter {
   // A copy of a snapshot; its memory is used again by the next one.
   class Staging {
    public:
-    void copy(const Snapshot& snapshot);
-    const Snapshot& snapshot() const { return snapshot_; }
+    // Points into this memory.
+    Snapshot copy(const Snapshot& snapshot);
 
    private:
     struct Free {
@@ -60,7 +67,6 @@ class CheckpointWriter {
 
     std::unique_ptr<std::byte, Free> memory_;
     std::size_t capacity_ = 0;
-    Snapshot snapshot_;
   };
 
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
@@ -69,7 +75,9 @@ class CheckpointWriter {
 
   CheckpointDirectory& directory_;
   const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
-  Staging staging_;  // the thread's while a save is under way, else the caller's
+  // The thread's while a save is under way, else the caller's.
+  Staging staging_;
+  Snapshot snapshot_;
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

@@ -6,7 +6,9 @@ set(SOURCES
   manifest.cpp
   memory_checkpoint.cpp
   plain_file.cpp
+  row_major.cpp
   run_mark.cpp
   safetensors.cpp
+  shared_staging.cpp
   strict_json.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH)

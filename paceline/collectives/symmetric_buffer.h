@@ -9,20 +9,29 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace paceline {
 
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
-  // Memory of this rank's block; `owner` keeps it alive. `is_live` becomes false when the group
-  // fails.
-  SymmetricBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner,
-                  std::shared_ptr<const std::atomic<bool>> is_live)
-      : data_(data), bytes_(bytes), owner_(std::move(owner)), is_live_(std::move(is_live)) {}
+  // The blocks of all ranks as this process, `rank`, sees them (of()); `owner` keeps them alive.
+  // `is_live` becomes false when the group fails.
+  SymmetricBuffer(std::vector<std::byte*> blocks, int rank, std::size_t bytes,
+                  std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> is_live)
+      : blocks_(std::move(blocks)),
+        data_(of(rank)),
+        bytes_(bytes),
+        owner_(std::move(owner)),
+        is_live_(std::move(is_live)) {}
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  // Where this process sees the block of `rank`; null where it does not, because the ranks of the
+  // group share no memory. Who writes there keeps the order with its owner by collectives.
+  std::byte* of(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
   // Zeroed, page-aligned elements of type T.
   template <class T>
   std::span<T> as() const {
@@ -34,6 +43,7 @@ class SymmetricBuffer {
   bool is_live() const { return is_live_ != nullptr && *is_live_; }
 
  private:
+  std::vector<std::byte*> blocks_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   std::shared_ptr<void> owner_;

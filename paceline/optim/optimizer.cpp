@@ -103,13 +103,19 @@ void Optimizer::exchange_parts() {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+// Of a parameter, [first, last) in the order of its memory; none when last <= first.
+std::pair<std::int64_t, std::int64_t> Optimizer::own_elements(std::size_t parameter) const {
+  const std::int64_t offset = layout_.offset(parameter) - own_begin();
+  return {std::max<std::int64_t>(0, -offset),
+          std::min(parameters_[parameter].numel(), layout_.part_count() - offset)};
+}
+
 void Optimizer::update_own_elements(std::size_t parameter) {
   const auto& tensor = parameters_[parameter];
   at::Tensor gradient = tensor.grad();
   if (gradient.strides() != tensor.strides()) gradient = at::empty_like(tensor).copy_(gradient);
   const std::int64_t offset = layout_.offset(parameter) - own_begin();  // of element 0, in state_
-  const std::int64_t first = std::max<std::int64_t>(0, -offset);
-  const std::int64_t last = std::min(tensor.numel(), layout_.part_count() - offset);
+  const auto [first, last] = own_elements(parameter);
   if (first >= last) return;
   float* const values = tensor.data_ptr<float>();
   const float* const gradients = gradient.data_ptr<float>();
@@ -134,12 +140,32 @@ NamedTensors Optimizer::state() const {
   for (std::size_t name = 0; name < state_.size(); ++name) {
     const at::Tensor flat = whole(state_[name]);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      all.emplace_back(state_names_[name] + "." + std::to_string(i),
-                       layout_.place(flat, i, parameters_[i]));
+      all.emplace_back(state_name(name, i), layout_.place(flat, i, parameters_[i]));
     }
   }
-  all.emplace_back(kNumSteps, at::tensor(num_steps_, at::kLong));
+  all.push_back(num_steps());
   return all;
+}
+
+std::pair<std::string, at::Tensor> Optimizer::num_steps() const {
+  return {kNumSteps, at::tensor(num_steps_, at::kLong)};
+}
+
+std::vector<StatePart> Optimizer::state_parts() const {
+  std::vector<StatePart> parts;
+  for (std::size_t name = 0; name < state_.size(); ++name) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      StatePart part{state_name(name, i), parameters_[i], at::empty({0}, at::kFloat)};
+      const auto [first, last] = own_elements(i);
+      if (first < last) {
+        part.first = first;
+        part.elements =
+            state_[name].narrow(0, layout_.offset(i) - own_begin() + first, last - first);
+      }
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
 }
 
 void Optimizer::set_state(const NamedTensors& state) {

@@ -29,6 +29,14 @@ namespace paceline::optim {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+// What one rank keeps of a tensor of state(): a run of its elements, in the order of its memory.
+struct StatePart {
+  std::string name;
+  at::Tensor like;         // the parameter that the whole has the shape and the strides of
+  at::Tensor elements;     // one row, the optimizer's own memory; may be empty
+  std::int64_t first = 0;  // where they begin in the whole
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -58,6 +66,12 @@ class Optimizer {
   // "num_steps", how many steps each parameter has taken. The tensors may or may not be the
   // optimizer's own. The learning rate is not in it.
   NamedTensors state() const;
+  // As state(), without its last tensor, but what this rank keeps of it only; not collective.
+  std::vector<StatePart> state_parts() const;
+  // How many steps each parameter has taken: the last tensor of state(). Every rank keeps them all.
+  std::pair<std::string, at::Tensor> num_steps() const;
+  // Whose ranks the state is divided among; null when it is not.
+  const ProcessGroup* shard_group() const { return group_.get(); }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
   void set_state(const NamedTensors& state);
   // What this rank keeps.
@@ -82,6 +96,10 @@ class Optimizer {
 
  private:
   std::int64_t own_begin() const { return group_ ? layout_.part_count() * group_->rank() : 0; }
+  std::pair<std::int64_t, std::int64_t> own_elements(std::size_t parameter) const;
+  std::string state_name(std::size_t name, std::size_t parameter) const {
+    return state_names_[name] + "." + std::to_string(parameter);
+  }
   void allocate_state();
   bool has_stepped() const;
   void update_own_elements(std::size_t parameter);

@@ -4,11 +4,10 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <utility>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -18,29 +17,15 @@
 #include "paceline/core/log.h"
 #include "paceline/core/secret.h"
 #include "paceline/tensor/collectives.h"
-#include "paceline/tensor/tensor_view.h"
+#include "paceline/train/run_snapshot.h"
 
 namespace paceline::train {
 namespace {
 
 constexpr std::chrono::minutes kLongestLock{2};
 constexpr std::size_t kRunIdBytes = 8;
-constexpr const char* kRandomStates = "random_states";  // one row a rank
 
 using Tensors = optim::NamedTensors;
-
-// All tensors that make up a run, by the names they have in a checkpoint.
-Tensors tensors_of(const torch::nn::Module& module, const optim::NamedTensors& optimizer_state) {
-  Tensors tensors;
-  for (const auto& item : module.named_parameters())
-    tensors.emplace_back("model." + item.key(), item.value());
-  for (const auto& item : module.named_buffers())
-    tensors.emplace_back("model." + item.key(), item.value());
-  for (const auto& [name, tensor] : optimizer_state)
-    tensors.emplace_back("optimizer." + name, tensor);
-  for (auto& [name, tensor] : tensors) tensor = tensor.detach();
-  return tensors;
-}
 
 // Collective: puts copies of rank 0's buffers in the place of this rank's. They are what a
 // checkpoint on the disk has, and what all ranks evaluate with (DistributedDataParallel).
@@ -56,9 +41,9 @@ void take_buffers_of_rank_0(ProcessGroup& group, const torch::nn::Module& module
 
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
-NamedTensor to_named(const std::string& name, const at::Tensor& contiguous) {
-  const Buffer view = dense_cpu_view(contiguous);
-  return {name, view.dtype, contiguous.sizes().vec(), {view.data, view.bytes()}};
+// The place of the states of `count` ranks' generators.
+at::Tensor empty_states(std::int64_t count) {
+  return at::empty({count, random_generator().get_state().numel()}, at::kByte);
 }
 
 // Only `root` does `action`; its failure is thrown on every rank.
@@ -80,86 +65,6 @@ bool on_all(ProcessGroup& group, bool here) {
   std::int32_t value = here ? 1 : 0;
   group.all_reduce(std::span(&value, 1), ReduceOp::kMin);
   return value == 1;
-}
-
-std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
-  return nlohmann::json{
-      {"epoch", state.epoch},          {"step", state.step},
-      {"consumed", state.consumed},    {"seed", state.seed},
-      {"optimizer", optimizer.name()}, {"learning_rate", optimizer.learning_rate()}}
-      .dump();
-}
-
-void require_same_optimizer(const std::string& saved, const optim::Optimizer& optimizer) {
-  const auto name = nlohmann::json::parse(saved).at("optimizer").get<std::string>();
-  check(name == optimizer.name(), "the checkpoint was made with the optimizer {}, this run uses {}",
-        name, optimizer.name());
-}
-
-// Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
-void require_same_tensors(const Snapshot& snapshot, const Tensors& tensors) {
-  std::map<std::string, std::string> saved;
-  const auto shape = [](Dtype dtype, const std::vector<std::int64_t>& sizes) {
-    return fmt::format("{} [{}]", name_of(dtype), fmt::join(sizes, ", "));
-  };
-  for (const auto& tensor : snapshot.tensors)
-    saved[tensor.name] = shape(tensor.dtype, tensor.shape);
-  std::string differences;
-  for (const auto& [name, tensor] : tensors) {
-    const auto wanted = shape(to_dtype(tensor.scalar_type()), tensor.sizes().vec());
-    const auto found = saved.find(name);
-    if (found == saved.end()) {
-      differences += fmt::format("\n  {}: {} here, not in the checkpoint", name, wanted);
-    } else if (found->second != wanted) {
-      differences +=
-          fmt::format("\n  {}: {} here, {} in the checkpoint", name, wanted, found->second);
-    }
-    saved.erase(name);
-  }
-  saved.erase(kRandomStates);
-  for (const auto& [name, what] : saved)
-    differences += fmt::format("\n  {}: {} in the checkpoint, not here", name, what);
-  check(differences.empty(), "the checkpoint is of another model or optimizer:{}", differences);
-}
-
-at::Tensor to_tensor(const NamedTensor& named) {
-  at::Tensor tensor = at::empty(named.shape, at::TensorOptions(to_scalar_type(named.dtype)));
-  if (!named.bytes.empty()) std::memcpy(tensor.data_ptr(), named.bytes.data(), named.bytes.size());
-  return tensor;
-}
-
-// A snapshot and the tensors whose bytes it shows.
-struct OwnedSnapshot {
-  Tensors tensors;
-  Snapshot snapshot;
-};
-
-OwnedSnapshot snapshot_of(const ProcessGroup& group, const TrainingState& state, Tensors tensors,
-                          const optim::Optimizer& optimizer, const at::Tensor& random_states) {
-  OwnedSnapshot owned{std::move(tensors), {}};
-  owned.tensors.emplace_back(kRandomStates, random_states);
-  owned.snapshot.world_size = group.world_size();
-  owned.snapshot.metadata["training_state"] = encode(state, optimizer);
-  for (auto& [name, tensor] : owned.tensors) {
-    tensor = tensor.contiguous();  // a copy where the memory format is another
-    owned.snapshot.tensors.push_back(to_named(name, tensor));
-  }
-  return owned;
-}
-
-// Fills the run's tensors, unless the checkpoint is another run's. Returns the training state as
-// text.
-std::string take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
-                      const optim::Optimizer& optimizer, at::Tensor& random_states) {
-  const Snapshot& snapshot = loaded.snapshot;
-  require_same_tensors(snapshot, tensors);
-  require_same_optimizer(snapshot.metadata.at("training_state"), optimizer);
-  std::map<std::string, const NamedTensor*> by_name;
-  for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : tensors) tensor.copy_(to_tensor(*by_name.at(name)));
-  random_states = to_tensor(*by_name.at(kRandomStates));
-  return snapshot.metadata.at("training_state");
 }
 
 // A rank that the saved run did not have keeps the state that its seed gave it.
@@ -251,7 +156,10 @@ std::string memory_path() {
 
 Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
                            const CheckpointerOptions& options)
-    : group_(std::move(group)), path_(path), has_memory_(!options.memory.empty()) {
+    : group_(std::move(group)),
+      path_(path),
+      staging_(group_),
+      has_memory_(!options.memory.empty()) {
   on_rank(0, *group_, [&] {
     directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep,
                                                         .lock_timeout = lock_timeout(*group_)});
@@ -339,14 +247,35 @@ std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
 
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
-  const auto random_states = gather(*group_, random_generator().get_state(), 0);
-  const Tensors tensors = tensors_of(module, optimizer.state());
+  const auto states = gather(*group_, random_generator().get_state(), 0);
+  const at::Tensor random_states =
+      group_->rank() == 0 ? at::stack(states) : empty_states(group_->world_size());
+  if (writer_) writer_->take_turn(state.step);
+  const int world_size = group_->world_size();
+  std::optional<optim::NamedTensors> optimizer_state;
+  if (!can_stage_parts(optimizer)) optimizer_state = optimizer.state();
+  const HeldRun run =
+      held_run(module, optimizer, optimizer_state ? &*optimizer_state : nullptr, random_states);
+  const bool is_staged = staging_.stage(run.held);
+  if (!is_staged && !optimizer_state) optimizer_state = optimizer.state();
   return on_rank(0, *group_, [&] {
-           const auto owned =
-               snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
-           writer_->save(state.step, owned.snapshot);
+           if (is_staged) {
+             Snapshot snapshot = words_of(world_size, state, optimizer);
+             snapshot.tensors = staging_.staged(run.held);
+             writer_->save_in_place(state.step, std::move(snapshot));
+           } else {
+             const auto owned = snapshot_of(world_size, state, tensors_of(module, *optimizer_state),
+                                            optimizer, random_states);
+             writer_->save(state.step, owned.snapshot);
+           }
            return std::string(writer_->take_error() ? "" : "written");
          }) == "written";
+}
+
+// Whether all that have a part of the optimizer's state write it where rank 0 reads it.
+bool Checkpointer::can_stage_parts(const optim::Optimizer& optimizer) const {
+  const ProcessGroup* const owners = optimizer.shard_group();
+  return owners != nullptr && staging_.includes(owners->world_ranks());
 }
 
 bool Checkpointer::finish() {
@@ -362,7 +291,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
   take_buffers_of_rank_0(*group_, module, tensors);
   bool kept = true;
   if (memory_) {
-    auto owned = snapshot_of(*group_, state, tensors, optimizer, at::stack(random_states));
+    auto owned =
+        snapshot_of(group_->world_size(), state, tensors, optimizer, at::stack(random_states));
     add_mark(mark_, owned.snapshot.metadata);
     try {
       memory_->save(state.step, group_->launch_environment().restart_count, owned.snapshot);
@@ -399,35 +329,33 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   const optim::NamedTensors optimizer_state = optimizer.state();
   const Tensors tensors = tensors_of(module, optimizer_state);
   at::Tensor random_states;
-  std::string text;
+  std::string words;
   std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
   std::int64_t on_disk = newest_on_disk();
   std::optional<Error> refused;  // why nothing on the disk can be used
   Newest newest;
   // Who finds that its newest does not verify offers what it has instead, and all choose again.
-  while (text.empty()) {
+  while (words.empty()) {
     newest = find_newest(*group_, in_memory, on_disk);
     if (newest.step == Newest::kNone) {
       on_rank(0, *group_, [&] { return refused ? throw *refused : std::string(); });
       return std::nullopt;
     }
-    text = on_rank(newest.rank, *group_, [&] {
+    words = on_rank(newest.rank, *group_, [&] {
       const auto loaded = newest.in_memory ? memory_->load_newest() : load_from_disk(refused);
       std::int64_t& offered = newest.in_memory ? in_memory : on_disk;
       offered = loaded ? loaded->step : Newest::kNone;
-      return offered == newest.step ? take_over(*loaded, tensors, optimizer, random_states)
-                                    : std::string();
+      if (offered != newest.step) return std::string();
+      const TakenRun taken = take_over(*loaded, tensors, optimizer);
+      random_states = taken.random_states;
+      return taken.words;
     });
   }
-  const auto json = nlohmann::json::parse(text);
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);
-  optimizer.set_learning_rate(json.at("learning_rate").get<double>());
+  optimizer.set_learning_rate(learning_rate_in(words));
   restore_random_state(*group_, random_states, newest.rank);
-  return RestoredRun{
-      {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),
-       json.at("consumed").get<std::int64_t>(), json.at("seed").get<std::uint64_t>()},
-      newest.in_memory};
+  return RestoredRun{state_in(words), newest.in_memory};
 }
 
 }  // namespace paceline::train

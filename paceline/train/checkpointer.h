@@ -6,10 +6,11 @@
 // (BatchNorm's statistics) are rank 0's: what all ranks evaluate and go on with
 // (DistributedDataParallel).
 //
-// On the disk rank 0 writes and reads (replicas are equal, a sharded optimizer's state is
-// gathered); the others get everything from it, so that only rank 0 needs the folder. The writing
-// itself happens in the background. In memory one rank of every host keeps the whole state, so that
-// the loss of a host leaves it on all others.
+// On the disk rank 0 writes and reads; the others get everything from it, so that only rank 0 needs
+// the folder. The writing itself happens in the background, from a copy that the ranks of rank 0's
+// host make together (shared_staging.h); where they cannot, rank 0 makes it, and the state of a
+// sharded optimizer is gathered, as it is when owners of it are on other hosts. In memory one rank
+// of every host keeps the whole state, so that the loss of a host leaves it on all others.
 //
 // A training begins with begin(), which sees to it that the state it goes on with is its own.
 //
@@ -24,6 +25,7 @@
 #include "paceline/checkpoint/checkpoint_directory.h"
 #include "paceline/checkpoint/checkpoint_writer.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
+#include "paceline/checkpoint/shared_staging.h"
 #include "paceline/collectives/process_group.h"
 #include "paceline/optim/optimizer.h"
 #include "paceline/train/run_ownership.h"
@@ -62,7 +64,7 @@ class Checkpointer {
   std::optional<RestoredRun> begin(torch::nn::Module& module, optim::Optimizer& optimizer,
                                    bool resume);
 
-  // Collective. Returns once rank 0 has copied the state; it is written in the background
+  // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
   // nothing else: the older ones stay. False, on every rank, when one before this one could not.
   bool save(const TrainingState& state, const torch::nn::Module& module,
@@ -86,6 +88,7 @@ class Checkpointer {
 
  private:
   void open_memory(const std::string& path);
+  bool can_stage_parts(const optim::Optimizer& optimizer) const;
   FoundStates find_states() const;
   void disown(const JobStart& start, const FoundStates& found);
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found);
@@ -94,6 +97,7 @@ class Checkpointer {
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const std::string path_;
+  SharedStaging staging_;                         // outlives the writer, which reads it
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::optional<CheckpointWriter> writer_;        // rank 0's
   bool has_memory_ = false;

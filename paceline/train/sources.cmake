@@ -5,5 +5,6 @@ set(SOURCES
   progress.cpp
   run_ownership.cpp
   run_report.cpp
+  run_snapshot.cpp
   runtime.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

@@ -2,9 +2,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <random>
 #include <thread>
 
@@ -17,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/checkpoint/sample_snapshot.h"
+#include "tests/checkpoint/slow_file_system.h"
 #include "tests/checkpoint/test_directory.h"
 
 namespace paceline {
@@ -26,51 +25,8 @@ using namespace std::chrono_literals;
 using testing::error_of;
 using testing::expect_sample;
 using testing::SampleSnapshot;
+using testing::SlowFileSystem;
 using testing::TestDirectory;
-
-// A disk whose fsync takes until it is let go, or fails.
-class SlowFileSystem final : public FileSystem {
- public:
-  void hold() { held_ = true; }
-  void let_go() {
-    {
-      const std::lock_guard lock(mutex_);
-      held_ = false;
-    }
-    changed_.notify_all();
-  }
-  void fail_from_now_on(bool fails) { fails_ = fails; }
-
-  int open(const std::string& path, int flags, mode_t mode) override {
-    return real().open(path, flags, mode);
-  }
-  ssize_t read(int fd, std::span<std::byte> bytes) override { return real().read(fd, bytes); }
-  ssize_t write(int fd, std::span<const std::byte> bytes) override {
-    return real().write(fd, bytes);
-  }
-  int fsync(int) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !held_; });
-    errno = EIO;
-    return fails_ ? -1 : 0;
-  }
-  int close(int fd) override { return real().close(fd); }
-  int mkdir(const std::string& path, mode_t mode) override { return real().mkdir(path, mode); }
-  int rename(const std::string& from, const std::string& to) override {
-    return real().rename(from, to);
-  }
-  int exchange(const std::string& a, const std::string& b) override {
-    return real().exchange(a, b);
-  }
-  int unlink(const std::string& path) override { return real().unlink(path); }
-  int rmdir(const std::string& path) override { return real().rmdir(path); }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool held_ = false;
-  std::atomic<bool> fails_{false};
-};
 
 TEST(CheckpointWriter, returns_while_the_disk_still_works_and_the_snapshot_may_change) {
   TestDirectory folder;
@@ -197,6 +153,32 @@ TEST(CheckpointWriter, its_end_waits_for_what_was_saved) {
   }
   EXPECT_EQ(directory.list().back(), 20);
   expect_sample(directory.load(20), 1 << 14);
+}
+
+TEST(CheckpointWriter, what_is_saved_in_place_is_written_from_where_it_lies) {
+  TestDirectory folder;
+  SlowFileSystem files;
+  CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
+  const SampleSnapshot first(1);
+  const SampleSnapshot second(2);
+  CheckpointWriter writer(directory);
+  files.hold();
+  writer.take_turn(1);
+  writer.save_in_place(1, *first);
+  std::atomic<bool> has_turn{false};
+  std::jthread saver([&] {
+    writer.take_turn(2);
+    has_turn = true;
+  });
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(has_turn);
+  files.let_go();
+  saver.join();
+  EXPECT_EQ(directory.list(), (std::vector<std::int64_t>{1}));
+  writer.save_in_place(2, *second);
+  EXPECT_FALSE(writer.finish());
+  expect_sample(directory.load(1));
+  expect_sample(directory.load(2));
 }
 
 // Saves without a pause; notes the step before the one that it handed over last, which is on the

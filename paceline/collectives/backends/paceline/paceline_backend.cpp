@@ -184,10 +184,13 @@ WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline
 
 SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
                                                     Deadline deadline) {
+  std::vector<std::byte*> blocks(static_cast<std::size_t>(mesh_->world_size()));
   if (shared_) {
     try {
-      const auto blocks = shared_->allocate(bytes, pages, deadline);
-      return {blocks->of(mesh_->rank()), bytes, blocks, is_live_};
+      const auto shared = shared_->allocate(bytes, pages, deadline);
+      for (int rank = 0; rank < mesh_->world_size(); ++rank)
+        blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
+      return {std::move(blocks), mesh_->rank(), bytes, shared, is_live_};
     } catch (const Error& error) {
       // Of a lack of memory every rank has heard, and the group goes on.
       if (error.code() != ErrorCode::kSystem) abort(error);
@@ -195,7 +198,8 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
     }
   }
   auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
-  return {mapping->data(), bytes, mapping, is_live_};
+  blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
+  return {std::move(blocks), mesh_->rank(), bytes, mapping, is_live_};
 }
 
 // Over sockets no memory is copied before it is sent.

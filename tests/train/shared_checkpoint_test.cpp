@@ -1,0 +1,167 @@
+// A checkpoint that the ranks of a host copy together against the one that rank 0 copies by itself,
+// as it does where ranks share no memory: the bytes must be the same.
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "paceline/optim/adam.h"
+#include "paceline/optim/sgd.h"
+#include "paceline/train/checkpointer.h"
+
+#include "tests/harness/fresh_directory.h"
+#include "tests/harness/process_ranks.h"
+
+namespace paceline::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
+  return {&group, [](auto*) {}};
+}
+
+at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed));
+}
+
+// Odd sizes, a parameter in another memory order, one that is a transposed view, one without
+// elements, a scalar, and a buffer that differs between ranks.
+struct OddNet : torch::nn::Module {
+  explicit OddNet(int rank) {
+    add("filters", random({5, 3, 3, 2}, 1).contiguous(at::MemoryFormat::ChannelsLast));
+    add("turned", random({7, 301}, 2).t());
+    add("empty", at::empty({0, 4}));
+    add("scalar", random({}, 3));
+    add("large", random({129, 517}, 4));
+    register_buffer("mean", random({9}, 10 + static_cast<std::uint64_t>(rank)));
+    register_buffer("every_other", random({20}, 5).slice(0, 0, 20, 2));
+    register_buffer("count", at::tensor(rank, at::kLong));
+  }
+  void add(const std::string& name, const at::Tensor& value) {
+    values.push_back(register_parameter(name, value));
+  }
+  std::vector<at::Tensor> values;
+};
+
+struct OneNumber : torch::nn::Module {
+  explicit OneNumber(int) { values.push_back(register_parameter("only", random({1}, 1))); }
+  std::vector<at::Tensor> values;
+};
+
+struct Setting {
+  int world = 2;
+  bool sharded = false;
+  std::string optimizer = "adam";
+  TransportKind transport = TransportKind::kAuto;
+  std::vector<int> host_of{};  // of each rank; empty: one host
+};
+
+std::unique_ptr<optim::Optimizer> make(const std::string& name,
+                                       const std::vector<at::Tensor>& parameters) {
+  if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{});
+  return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.1});  // has no state
+}
+
+// The file with the tensors, as a job leaves it after two steps and two saves. `adjust` may change
+// a rank's model before the saves.
+template <class Net>
+std::string file_of(const Setting& setting,
+                    const std::function<void(int rank, Net& net)>& adjust = {}) {
+  const FreshDirectory folder;
+  harness::ProcessRanksOptions options{.transport = setting.transport};
+  if (!setting.host_of.empty()) {
+    options.adjust = [&](int rank, GroupOptions& group) {
+      group.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
+    };
+  }
+  const auto results = harness::run_process_ranks(
+      setting.world,
+      [&](ProcessGroup& group) {
+        torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
+        Net net(group.rank());
+        const auto optimizer = make(setting.optimizer, net.values);
+        if (setting.sharded) optimizer->shard(borrowed(group));
+        Checkpointer checkpointer(borrowed(group), folder.path());
+        for (int step = 1; step <= 2; ++step) {
+          for (std::size_t i = 0; i < net.values.size(); ++i)
+            net.values[i].mutable_grad() = random(net.values[i].sizes(), 50 * step + i);
+          optimizer->step();
+          if (adjust) adjust(group.rank(), net);
+          EXPECT_TRUE(checkpointer.save({.step = step}, net, *optimizer));
+        }
+        EXPECT_TRUE(checkpointer.finish());
+        return std::string();
+      },
+      options);
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+  std::string bytes;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".safetensors") continue;
+    if (entry.path().string().find("00000002") == std::string::npos) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_FALSE(bytes.empty());
+  return bytes;
+}
+
+template <class Net>
+void expect_same_file(Setting setting) {
+  const std::string shared = file_of<Net>(setting);
+  setting.transport = TransportKind::kTcp;
+  setting.host_of = {};
+  EXPECT_TRUE(shared == file_of<Net>(setting))
+      << setting.world << " ranks, " << setting.optimizer << (setting.sharded ? ", sharded" : "");
+}
+
+TEST(SharedCheckpoint, has_the_bytes_of_rank_0s_own) {
+  for (const int world : {2, 3}) expect_same_file<OddNet>({.world = world});
+}
+
+TEST(SharedCheckpoint, of_a_sharded_optimizer_has_the_bytes_of_the_gathered_one) {
+  for (const int world : {2, 3, 5}) expect_same_file<OddNet>({.world = world, .sharded = true});
+}
+
+TEST(SharedCheckpoint, more_ranks_than_tensors) {
+  for (const bool sharded : {false, true})
+    expect_same_file<OneNumber>({.world = 7, .sharded = sharded});
+}
+
+// With two hosts the owners of the optimizer's state are not all where rank 0 is.
+TEST(SharedCheckpoint, over_several_hosts) {
+  for (const bool sharded : {false, true})
+    expect_same_file<OddNet>({.world = 4, .sharded = sharded, .host_of = {0, 0, 1, 1}});
+}
+
+// One element of a rank's share, not among those that are compared, tells who copied it.
+TEST(SharedCheckpoint, is_copied_by_both_ranks) {
+  const auto mark = [](float value) {
+    return [value](int rank, OddNet& net) {
+      const at::NoGradGuard no_grad;
+      if (rank == 1) net.values[4][128].fill_(value);
+    };
+  };
+  // Without a state of the optimizer the last rows are in the second half.
+  const Setting setting{.optimizer = "sgd"};
+  EXPECT_FALSE(file_of<OddNet>(setting, mark(7)) == file_of<OddNet>(setting, mark(8)));
+}
+
+TEST(SharedCheckpoint, of_ranks_that_differ_is_rank_0s) {
+  const auto spoil = [](int rank, OddNet& net) {
+    const at::NoGradGuard no_grad;
+    if (rank == 1) net.values[4].fill_(7);
+  };
+  EXPECT_TRUE(file_of<OddNet>({}, spoil) == file_of<OddNet>({.transport = TransportKind::kTcp}));
+}
+
+}  // namespace
+}  // namespace paceline::train
