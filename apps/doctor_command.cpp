@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/core/exit_code.h"
+
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/doctor_checks.h"

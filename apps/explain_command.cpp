@@ -8,6 +8,7 @@
 
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/flight/explain.h"
+#include "paceline/core/exit_code.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

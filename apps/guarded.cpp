@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/program.h"
 
 #include "apps/message.h"

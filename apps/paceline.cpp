@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/exit_code.h"
+
 #include "apps/commands.h"
 #include "apps/guarded.h"
 #include "apps/suggestion.h"

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/remote_end.h"
 #include "paceline/launch/worker_environment.h"
 

@@ -11,6 +11,7 @@
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/job_socket.h"
 #include "paceline/launch/stack_reader.h"
 

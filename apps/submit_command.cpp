@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/secret.h"
 #include "paceline/launch/program.h"
@@ -146,7 +147,7 @@ int hand_to_sbatch(const std::string& script) {
     dup2(from.get(), STDIN_FILENO);
     to.reset();
     execl(sbatch.c_str(), "sbatch", nullptr);
-    _exit(126);
+    _exit(kExitNotExecutable);
   }
   from.reset();
   for (std::size_t at = 0; at < script.size();) {

@@ -18,6 +18,7 @@
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/process.h"
 #include "paceline/launch/thread_census.h"
@@ -148,7 +149,7 @@ class TrialRun {
       dup2(output.get(), STDERR_FILENO);
       setenv("PACELINE_STEP_LOG", options_.folder.c_str(), 1);
       execv("/proc/self/exe", argv.data());
-      _exit(127);
+      _exit(kExitNotFound);
     }
     pidfd_ = launch::open_pidfd(pid_);
   }

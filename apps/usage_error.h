@@ -7,9 +7,6 @@
 
 namespace paceline::apps {
 
-inline constexpr int kExitUsage = 2;
-inline constexpr int kExitEnvironment = 3;
-
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

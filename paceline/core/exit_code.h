@@ -8,4 +8,13 @@ namespace paceline {
 // AgreedStop. `paceline run` passes it on when all ranks end so; it is no failure.
 inline constexpr int kStoppedAsAgreed = 85;
 
+// Of the command `paceline`, where it is not the failing rank's: the call must be changed, or
+// something around it.
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitEnvironment = 3;
+
+// As shells say it: a program was found but cannot be executed, or was not found.
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNotFound = 127;
+
 }  // namespace paceline

@@ -35,7 +35,6 @@ constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
 constexpr auto kSearchPause = 50ms;
 // At the end, for other agents to take their last orders.
 constexpr auto kLastWords = 2s;
-constexpr int kEnvironmentError = 3;
 
 Fd make_child_signal_fd() {
   sigset_t set;
@@ -283,7 +282,7 @@ void Agent::on_coordinator_lost() {
   if (end_ || stop_signal_ != 0) return;
   if (!last_start_) {
     consoles_.say(fmt::format("paceline: {}, before the job began\n", cause));
-    end_ = EndOrder{kEnvironmentError, "", ""};
+    end_ = EndOrder{kExitEnvironment, "", ""};
     return;
   }
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));

@@ -16,7 +16,7 @@ namespace paceline::launch {
 namespace {
 
 constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
-constexpr int kUsageError = 2, kEnvironmentError = 3, kLostHost = 1;
+constexpr int kLostHost = 1;
 constexpr std::chrono::seconds kFirstReminder{5}, kNextReminder{30};
 constexpr int kMembership = 1, kFailure = 2, kLost = 3;
 
@@ -85,7 +85,7 @@ bool Coordinator::ending() const {
 }
 
 void Coordinator::refuse(Agent agent, const std::string& reason) {
-  send(agent, EndOrder{.exit_code = kUsageError,
+  send(agent, EndOrder{.exit_code = kExitUsage,
                        .reason = fmt::format("the job '{}' refused this node: {}", settings_.run_id,
                                              reason),
                        .alone = true});
@@ -349,7 +349,7 @@ void Coordinator::tick(Moment now) {
   if (phase_ != Phase::kGathering) return;
   start_if_possible(now);
   if (phase_ != Phase::kGathering) return;
-  if (now >= gather_until_) return end_all({kEnvironmentError, "", missing()});
+  if (now >= gather_until_) return end_all({kExitEnvironment, "", missing()});
   remind(now);
 }
 

@@ -52,9 +52,9 @@ std::string hint_for(const RankEnd& end) {
   }
   if (end.signal != 0) return "";
   switch (end.exit_code) {
-    case 126:
+    case kExitNotExecutable:
       return "something was found but could not be executed";
-    case 127:
+    case kExitNotFound:
       return "a command or a shared library was not found";
     case 137:
       return "a child of it was killed (128 + SIGKILL): likely out of memory, look at dmesg";

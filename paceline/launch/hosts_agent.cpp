@@ -8,18 +8,14 @@
 #include <unistd.h>
 
 #include "paceline/core/bytes.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/remote_end.h"
 
 namespace paceline::launch {
-namespace {
 
 using namespace std::chrono_literals;
-
-constexpr int kExitEnvironment = 3;
-
-}  // namespace
 
 HostsAgent::HostsAgent(const HostsPlan& plan, AgentChannel channel)
     : plan_(plan),

@@ -15,8 +15,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kExitEnvironment = 3;
-constexpr int kExitNotFound = 127;
 constexpr int kExitOfSsh = 255;
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 // A host ends its ranks itself when their time is over; this is what it may take to say so.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/hosts_agent.h"
 
 namespace paceline::launch {
@@ -79,7 +80,6 @@ void HostsAgent::refuse_return(std::size_t index, const std::string& why) {
   host.comeback.give_up();
   host.link->cut();
   const std::string text = fmt::format("{}; it is not tried any more (--host-retries)", why);
-  constexpr int kExitEnvironment = 3;
   if (num_left() < plan_.min_hosts) return fail(index, kExitEnvironment, text);
   consoles_.say(fmt::format("paceline: {}\n", text));
 }

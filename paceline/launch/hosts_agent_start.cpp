@@ -4,15 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/hosts_agent.h"
 
 namespace paceline::launch {
-namespace {
-
-constexpr int kExitEnvironment = 3;
-
-}  // namespace
-
 void HostsAgent::connect(std::size_t index) {
   HostState& host = hosts_[index];
   const HostsPlan::Part& part = plan_.parts[index];

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/memory_binding.h"
 
@@ -76,7 +77,7 @@ void bind_to(const std::vector<int>& cpus) {
   }
   dprintf(STDERR_FILENO, "paceline: cannot execute %s: %s%s\n", spec.path.c_str(),
           std::strerror(error), hint);
-  _exit(error == ENOENT ? 127 : 126);
+  _exit(error == ENOENT ? kExitNotFound : kExitNotExecutable);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/core/exit_code.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -29,11 +31,13 @@ std::string hint_for(const std::string& name) {
 std::string check_path(const std::string& name) {
   switch (look_at(name)) {
     case Finding::kMissing:
-      throw ProgramError(127, fmt::format("'{}' does not exist", name));
+      throw ProgramError(kExitNotFound, fmt::format("'{}' does not exist", name));
     case Finding::kDirectory:
-      throw ProgramError(126, fmt::format("'{}' is a directory, not a program", name));
+      throw ProgramError(kExitNotExecutable,
+                         fmt::format("'{}' is a directory, not a program", name));
     case Finding::kNotExecutable:
-      throw ProgramError(126, fmt::format("'{}' may not be executed{}", name, hint_for(name)));
+      throw ProgramError(kExitNotExecutable,
+                         fmt::format("'{}' may not be executed{}", name, hint_for(name)));
     case Finding::kGood:
       break;
   }
@@ -43,7 +47,7 @@ std::string check_path(const std::string& name) {
 }  // namespace
 
 std::string find_program(const std::string& name, const std::string& path) {
-  if (name.empty()) throw ProgramError(127, "the program's name is empty");
+  if (name.empty()) throw ProgramError(kExitNotFound, "the program's name is empty");
   if (name.find('/') != std::string::npos) return check_path(name);
   std::istringstream folders(path);
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -51,8 +55,9 @@ std::string find_program(const std::string& name, const std::string& path) {
     if (look_at(candidate) == Finding::kGood) return candidate;
   }
   const bool here = look_at("./" + name) != Finding::kMissing;
-  throw ProgramError(127, fmt::format("'{}' was not found in PATH{}", name,
-                                      here ? fmt::format("; did you mean ./{}?", name) : ""));
+  throw ProgramError(kExitNotFound,
+                     fmt::format("'{}' was not found in PATH{}", name,
+                                 here ? fmt::format("; did you mean ./{}?", name) : ""));
 }
 
 }  // namespace paceline::launch

@@ -56,17 +56,6 @@ int num_inherited_descriptors() {
   return count;
 }
 
-std::optional<struct stat> look_at(const std::string& path) {
-  struct stat file {};
-  if (stat(path.c_str(), &file) != 0) return std::nullopt;
-  return file;
-}
-
-bool is_same_file(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
-         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
-}
-
 bool lives(const Process& process) {
   return process.pidfd && !wait_ready(process.pidfd.get(), POLLIN, Deadline::after(0ns));
 }
@@ -93,10 +82,14 @@ SocketPair make_seed_socket() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-// Who sent `word`, as the kernel says; -1 when nobody did.
-pid_t sender_of(const Fd& socket, char word) {
-  char heard = 0;
-  iovec text{&heard, 1};
+struct Word {
+  pid_t sender = -1;  // as the kernel says; -1: nobody said anything
+  std::string text;
+};
+
+Word hear(const Fd& socket) {
+  std::array<char, kLongestAnswer> heard;
+  iovec text{heard.data(), heard.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> control{};
   msghdr message{};
   message.msg_iov = &text;
@@ -105,12 +98,14 @@ pid_t sender_of(const Fd& socket, char word) {
   message.msg_controllen = control.size();
   const ssize_t got = recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (got != 1 || heard != word || header == nullptr || header->cmsg_type != SCM_CREDENTIALS) {
-    return -1;
-  }
+  if (got < 1 || header == nullptr || header->cmsg_type != SCM_CREDENTIALS) return {};
   ucred sender{};
   std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
-  return sender.pid;
+  return {sender.pid, std::string(heard.data(), static_cast<std::size_t>(got))};
+}
+
+bool is_word(const Word& word, char wanted) {
+  return word.text.size() == 1 && word.text[0] == wanted;
 }
 
 std::string order_text(const VariableChanges& changes) {
@@ -200,15 +195,15 @@ std::vector<pid_t> RankSeeds::pids() {
 
 Process RankSeeds::execute(Seed& seed, ProcessSpec spec) {
   SocketPair pair = make_seed_socket();
-  const auto file = look_at(program_);
+  const auto file = FileVersion::of(program_.c_str());
   if (!pair.own || !file) return start_process(spec);
   seed = {std::move(pair.own), *file, spec.environment, {}};
   spec.inherited.push_back(pair.others.get());
   spec.environment[kForkServerVariable] = to_text(ForkServerInvitation{
       .socket = pair.others.get(),
       .launcher = getpid(),
-      .device = file->st_dev,
-      .file = file->st_ino,
+      .device = file->device,
+      .file = file->number,
       .num_descriptors = num_inherited_ + static_cast<int>(spec.inherited.size())});
   return start_process(spec);
 }
@@ -216,13 +211,14 @@ Process RankSeeds::execute(Seed& seed, ProcessSpec spec) {
 std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std::string& problem) {
   look_for(seed);
   if (seed.process.pid < 0) return std::nullopt;  // a program that leaves none
-  const auto refuse = [&](const char* why) {
-    problem = why;
+  const auto refuse = [&](std::string why) {
+    problem = std::move(why);
     return std::nullopt;
   };
   if (!lives(seed.process)) return refuse("its seed has ended");
-  const auto file = look_at(program_);
-  if (!file || !is_same_file(*file, seed.program)) return refuse("the program's file has changed");
+  if (FileVersion::of(program_.c_str()) != seed.program) {
+    return refuse("the program's file has changed");
+  }
   auto changes = changes_of_place(seed.environment, spec.environment);
   if (!changes) return refuse("its environment has changed");
   changes->erase("PACELINE_SECRET_FD");  // the seed's number for it
@@ -233,8 +229,12 @@ std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std:
   if (!next.own || !send_order(seed.socket, text, spec, next.others.get())) {
     return refuse(std::strerror(errno));
   }
-  if (!wait_ready(seed.socket.get(), POLLIN, Deadline::after(wait)) ||
-      sender_of(seed.socket, kSeedGrows) != seed.process.pid) {
+  wait_ready(seed.socket.get(), POLLIN, Deadline::after(wait));
+  const Word answer = hear(seed.socket);
+  if (answer.sender == seed.process.pid && answer.text.starts_with(kSeedIsStale)) {
+    return refuse(answer.text.substr(1) + " has changed since it was loaded");
+  }
+  if (answer.sender != seed.process.pid || !is_word(answer, kSeedGrows)) {
     return refuse("its seed does not answer");
   }
   Process process = std::move(seed.process);
@@ -246,10 +246,10 @@ std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std:
 // Its first word may have come since the last look.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
-  const pid_t pid = sender_of(seed.socket, kSeedReady);
-  if (pid < 0) return;
-  Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (pidfd && is_own_child(pidfd)) seed.process = {pid, std::move(pidfd)};
+  const Word word = hear(seed.socket);
+  if (!is_word(word, kSeedReady)) return;
+  Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, word.sender, 0)));
+  if (pidfd && is_own_child(pidfd)) seed.process = {word.sender, std::move(pidfd)};
 }
 
 void RankSeeds::end(Seed& seed) {

@@ -4,7 +4,7 @@
 // later generations from the seeds that the earlier ones left, where there is one that fits:
 //
 //   - it is ready, and answers within 0.2 s: a seed that is gone, stopped or late is ended;
-//   - the program's file is the one that was executed;
+//   - the program's file is the one that was executed, and its libraries those that it loaded;
 //   - the variables that differ from those it was executed with only tell a rank's place.
 //
 // Otherwise the program is executed, as at the first start. Seeds are children of this process and
@@ -19,10 +19,9 @@
 #include <string>
 #include <vector>
 
-#include <sys/stat.h>
-
 #include "paceline/core/deadline.h"
 #include "paceline/launch/process.h"
+#include "paceline/rendezvous/loaded_files.h"
 
 namespace paceline::launch {
 
@@ -45,7 +44,7 @@ class RankSeeds {
  private:
   struct Seed {
     Fd socket;
-    struct stat program {};   // that was executed
+    FileVersion program;      // that was executed
     Environment environment;  // with these variables
     Process process;          // once it is ready
   };

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/process.h"
@@ -25,8 +26,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kInterruptsBeforeForce = 3;
-constexpr int kUsageError = 2;
-constexpr int kEnvironmentError = 3;
 
 struct BarePipe {
   Fd read_end, write_end;
@@ -131,13 +130,13 @@ void let_go_of_input() {
     status = agent(std::move(channel));
   } catch (const Error& error) {
     std::fprintf(stderr, "paceline run: %s\n", error.what());
-    status = error.code() == ErrorCode::kInvalid ? kUsageError : kEnvironmentError;
+    status = error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
     end_all_descendants(Deadline::after(5s));
   } catch (const std::system_error& error) {  // of a std::jthread
     std::fprintf(stderr,
                  "paceline run: starting a thread: %s (see ulimit -u and the pids cgroup)\n",
                  error.code().message().c_str());
-    status = kEnvironmentError;
+    status = kExitEnvironment;
     end_all_descendants(Deadline::after(5s));
   }
   std::fflush(nullptr);

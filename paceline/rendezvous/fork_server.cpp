@@ -23,6 +23,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/socket.h"
+#include "paceline/rendezvous/loaded_files.h"
 
 // Everything here may run before the program's own static objects are made: no log, no streams, no
 // exceptions.
@@ -190,11 +191,18 @@ Order await_order(const Fd& socket) {
   return order;
 }
 
-Order live_as_seed(const Fd& socket) {
+[[noreturn]] void refuse(const Fd& socket, const std::string& changed) {
+  const std::string text = (kSeedIsStale + changed).substr(0, kLongestAnswer);
+  send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  _exit(0);
+}
+
+Order live_as_seed(const Fd& socket, const LoadedFiles& files) {
   std::array<char, 16> name{};
   prctl(PR_GET_NAME, name.data());
   prctl(PR_SET_NAME, kSeedName);
   Order order = await_order(socket);
+  if (const auto changed = files.find_changed()) refuse(socket, *changed);
   if (!say(socket, kSeedGrows)) _exit(0);
   prctl(PR_SET_NAME, name.data());
   return order;
@@ -226,11 +234,12 @@ void become_rank(Order order, pid_t launcher) {
 }
 
 void run_fork_server(Fd socket, pid_t launcher) {
+  const LoadedFiles files;
   std::optional<Order> order;
   while (plant(socket, launcher) == Role::kSeed) {
     if (!order) let_go_of_the_rank();
     order.reset();  // that one was the rank's
-    order = live_as_seed(socket);
+    order = live_as_seed(socket, files);
     socket = std::move(order->descriptors[kSeedSocket]);
   }
   if (order) become_rank(std::move(*order), launcher);

@@ -19,6 +19,9 @@
 // by a shell between them), and has one thread and no descriptor of its own by then; threads that
 // fork() stops for as long (OpenBLAS) do not count. Everything else is executed again, as ever.
 //
+// A seed that is told to go on first looks whether its libraries are still the files that it loaded
+// (loaded_files.h), and refuses otherwise; the launcher looks at the program's file.
+//
 // What a library read from the environment while it was loaded stays, so the launcher changes only
 // variables that say a rank's place (launch/rank_seeds.h). /proc/PID/environ shows those of the
 // first generation.
@@ -47,11 +50,12 @@ std::string to_text(const ForkServerInvitation& invitation);
 // Nothing when `text` is not one.
 std::optional<ForkServerInvitation> parse_invitation(const char* text);
 
-// The three messages, each beginning with a letter: a seed is ready (its pid comes as the kernel's
+// The messages, each beginning with a letter: a seed is ready (its pid comes as the kernel's
 // credentials); the order to become a rank, with "NAME=VALUE\0" for each variable to set, "NAME\0"
-// to remove one, and descriptors in this order; the answer, after which the process is the rank.
-inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R';
-inline constexpr std::size_t kLongestOrder = 32 << 10;
+// to remove one, and descriptors in this order; the answer, after which the process is the rank, or
+// has ended because a library has changed, whose name follows.
+inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R', kSeedIsStale = 'L';
+inline constexpr std::size_t kLongestOrder = 32 << 10, kLongestAnswer = 4 << 10;
 enum SeedDescriptor { kSeedStdin, kSeedStdout, kSeedStderr, kSeedSecret, kSeedSocket };
 inline constexpr int kNumSeedDescriptors = 5;  // kSeedSocket is for the next seed
 

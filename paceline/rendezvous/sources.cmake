@@ -4,6 +4,7 @@ set(SOURCES
   fork_server.cpp
   job_secret.cpp
   launch_environment.cpp
+  loaded_files.cpp
   meeting_point.cpp
   rendezvous.cpp
   slurm_lists.cpp

@@ -2,11 +2,8 @@
 # mpi_faults_test.sh MPIEXEC MPI_FAULTS_RANK: what backend mpi promises when a rank freezes, a group is given up, or a stop is asked for.
 set -uo pipefail
 mpiexec=$1 rank=$2
-export PACELINE_BACKEND=mpi OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export ASAN_OPTIONS=detect_leaks=0
-TMPDIR=$(mktemp -d)
-export TMPDIR
-trap 'rm -rf "$TMPDIR"' EXIT
+# shellcheck source-path=SCRIPTDIR source=mpi_environment.sh
+. "${BASH_SOURCE%/*}/mpi_environment.sh"
 failures=0
 
 # expect_ok SCENARIO RANKS: every rank has said so. The launcher's exit code is no part of it: ranks end without MPI's end.

@@ -2,11 +2,8 @@
 # mpi_launch_test.sh MPIEXEC PACELINE CONFORMANCE_RANK: backend mpi under the wrong launcher, and when a rank is killed.
 set -uo pipefail
 mpiexec=$1 paceline=$2 rank=$3
-export PACELINE_BACKEND=mpi OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export ASAN_OPTIONS=detect_leaks=0
-TMPDIR=$(mktemp -d)
-export TMPDIR
-trap 'rm -rf "$TMPDIR"' EXIT
+# shellcheck source-path=SCRIPTDIR source=mpi_environment.sh
+. "${BASH_SOURCE%/*}/mpi_environment.sh"
 failures=0
 
 # expect NAME WANTED_EXIT PATTERN COMMAND...: the exit code ("fail": any but 0 and a time-out's) and what is printed.

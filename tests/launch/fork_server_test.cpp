@@ -118,9 +118,11 @@ std::vector<std::string> seeds_of(const Start& rank) {
 
 class SleepingJob {
  public:
-  SleepingJob()
-      : paceline_({"run", "--max-restarts", "10", "--nproc-per-node", "2", "--all-ranks",
-                   SEEDED_PROGRAM, "sleeps"}) {
+  explicit SleepingJob(const std::string& program = SEEDED_PROGRAM,
+                       const PacelineProcess::Variables& variables = {})
+      : paceline_({"run", "--max-restarts", "10", "--nproc-per-node", "2", "--all-ranks", program,
+                   "sleeps"},
+                  variables) {
     std::string text;
     for (const char* prefix : {"[0] ", "[1] "}) text += paceline_.wait_for_lines(prefix, 1)[0];
     ranks_ = starts_in(text);
@@ -197,6 +199,37 @@ TEST(ForkServer, a_killed_and_a_stopped_seed_cost_an_execution) {
     const Outcome outcome = job.paceline().wait();
     EXPECT_THAT(outcome.err,
                 HasSubstr(signal == SIGKILL ? "its seed has ended" : "its seed does not answer"));
+  }
+}
+
+// As a new build comes in the middle of a job.
+void replace_file(const std::string& path) {
+  std::filesystem::copy_file(path, path + ".new");
+  std::filesystem::rename(path + ".new", path);
+}
+
+TEST(ForkServer, a_program_or_a_library_that_was_replaced_is_loaded_again_and_said) {
+  for (const bool is_library : {false, true}) {
+    const FreshDirectory directory;
+    const std::string program = directory.file("program");
+    const std::string library =
+        directory.file(std::filesystem::path(LOAD_WITNESS).filename().string());
+    std::filesystem::copy_file(SEEDED_PROGRAM, program);
+    std::filesystem::copy_file(LOAD_WITNESS, library);
+    SleepingJob job(program, {{"LD_LIBRARY_PATH", directory.path()}});
+    ASSERT_EQ(job.ranks().size(), 2u);
+    ASSERT_EQ(job.seeds().size(), 2u);
+    replace_file(is_library ? library : program);
+    kill(job.ranks()[0].pid, SIGKILL);
+    for (const char* prefix : {"[0] ", "[1] "}) {
+      const auto again = starts_in(job.paceline().wait_for_lines(prefix, 2)[1]);
+      ASSERT_EQ(again.size(), 1u);
+      EXPECT_EQ(again[0].loaded, again[0].pid);
+    }
+    job.paceline().send(SIGTERM);
+    const std::string why = is_library ? library + " has changed since it was loaded"
+                                       : "the program's file has changed";
+    EXPECT_THAT(job.paceline().wait().err, HasSubstr("executed again, not forked: " + why + "\n"));
   }
 }
 #endif

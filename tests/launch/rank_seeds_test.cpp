@@ -150,6 +150,55 @@ TEST_F(RankSeedsTest, a_changed_program_is_executed) {
   end_rank(seeds);
 }
 
+// The library that the program finds is a copy of the test's own, behind a link.
+class RankSeedsLibraryTest : public RankSeedsTest {
+ protected:
+  RankSeedsLibraryTest() {
+    for (const char* release : {"old", "new"}) {
+      std::filesystem::create_directory(directory_.file(release));
+      std::filesystem::copy_file(LOAD_WITNESS, directory_.file(release) + "/" + kLibrary);
+    }
+    std::filesystem::create_directory_symlink("old", link_);
+    environment_["LD_LIBRARY_PATH"] = link_;
+  }
+
+  void expect_an_execution_after(const std::function<void()>& change) {
+    RankSeeds seeds(program_, true, hear());
+    begin(seeds);
+    change();
+    EXPECT_FALSE(start(seeds));
+    EXPECT_EQ(said_, "paceline: local rank 0 is executed again, not forked: " + library_ +
+                         " has changed since it was loaded\n");
+    ASSERT_TRUE(wait_for_seed(seeds));
+    end_rank(seeds);
+    said_.clear();
+    EXPECT_TRUE(start(seeds)) << "the new ones have a seed, too" << said_;
+    end_rank(seeds);
+  }
+
+  const std::string kLibrary = std::filesystem::path(LOAD_WITNESS).filename();
+  const std::string link_ = directory_.file("current"), library_ = link_ + "/" + kLibrary;
+};
+
+TEST_F(RankSeedsLibraryTest, a_library_that_is_replaced_means_an_execution) {
+  expect_an_execution_after([&] {
+    std::filesystem::rename(directory_.file("new/" + kLibrary), directory_.file("old/" + kLibrary));
+  });
+}
+
+TEST_F(RankSeedsLibraryTest, a_library_that_is_written_to_means_an_execution) {
+  expect_an_execution_after([&] {
+    std::filesystem::last_write_time(library_, std::filesystem::last_write_time(library_) + 1s);
+  });
+}
+
+TEST_F(RankSeedsLibraryTest, a_link_that_leads_to_another_release_means_an_execution) {
+  expect_an_execution_after([&] {
+    std::filesystem::create_directory_symlink("new", directory_.file("next"));
+    std::filesystem::rename(directory_.file("next"), link_);
+  });
+}
+
 TEST_F(RankSeedsTest, a_rank_that_dies_before_its_seed_is_ready_is_executed_again) {
   RankSeeds seeds(program_, true, hear());
   EXPECT_FALSE(start(seeds));

@@ -1,15 +1,12 @@
 // `paceline run --hosts` with restarts and MIN:MAX, on network namespaces that stand for hosts.
 
 #include <csignal>
-#include <fstream>
-#include <memory>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/launch/network_hosts.h"
-#include "tests/launch/paceline_process.h"
+#include "tests/launch/hosts_fixture.h"
 
 namespace paceline::launch {
 namespace {
@@ -19,48 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-using Arguments = std::vector<std::string>;
-
-class RunHostsRestart : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::string reason = NetworkHosts::unavailable();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    hosts.emplace(2);
-  }
-
-  using Job = std::unique_ptr<PacelineProcess>;
-  // `script` finds its rank, world size and generation in $P.
-  Job start(const Arguments& options, const std::string& script, const std::string& ssh = "") {
-    Arguments all = {"run",         "--hosts",       hosts->list(1),
-                     "--all-ranks", "--ssh-command", ssh.empty() ? hosts->ssh() : ssh};
-    all.insert(all.end(), options.begin(), options.end());
-    all.insert(all.end(),
-               {"sh", "-c", "P=$RANK/$WORLD_SIZE/$TORCHELASTIC_RESTART_COUNT; " + script});
-    return std::make_unique<PacelineProcess>(all);
-  }
-  // Connections that can be cut: each leaves its pid.
-  std::string ssh_with_pid() const {
-    return hosts->ssh_after("echo $$ > " + hosts->directory().path() + "/pid-$1");
-  }
-  void cut(int host) const {
-    pid_t connection = 0;
-    std::ifstream(hosts->directory().file("pid-" + NetworkHosts::name(host))) >> connection;
-    ASSERT_GT(connection, 0);
-    kill(connection, SIGKILL);
-  }
-  // Waits until the rank of this host has printed its place.
-  static void wait_for(PacelineProcess& job, int host, const std::string& place) {
-    const std::string rank = place.substr(0, place.find('/'));
-    job.wait_for_lines(fmt::format("[{}:{}] {}", NetworkHosts::name(host), rank, place), 1);
-  }
-  std::string until_done() const {
-    return "echo $P; until [ -s " + hosts->directory().file("done") + " ]; do sleep 0.02; done";
-  }
-  void let_end() const { hosts->directory().write("done", "x"); }
-
-  std::optional<NetworkHosts> hosts;
-};
+class RunHostsRestart : public HostsFixture {};
 
 std::size_t count(const std::string& text, const std::string& what) {
   std::size_t found = 0;

@@ -2,16 +2,12 @@
 
 #include <csignal>
 #include <fstream>
-#include <memory>
-#include <optional>
 #include <thread>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/launch/network_hosts.h"
-#include "tests/launch/paceline_process.h"
+#include "tests/launch/hosts_fixture.h"
 
 namespace paceline::launch {
 namespace {
@@ -21,44 +17,16 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-using Arguments = std::vector<std::string>;
-
-class RunHostsReturn : public testing::Test {
+class RunHostsReturn : public HostsFixture {
  protected:
-  void SetUp() override {
-    const std::string reason = NetworkHosts::unavailable();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    hosts.emplace(2);
-  }
-
-  // Ranks say their place and wait for let_end(). Connections leave their pids; `before` is run in
-  // front of them, with the host as $1.
-  std::unique_ptr<PacelineProcess> start(const Arguments& options, const std::string& before = "") {
-    const std::string ssh =
-        hosts->ssh_after(before + "\necho $$ > " + hosts->directory().path() + "/pid-$1");
-    Arguments all = {"run", "--hosts", hosts->list(1), "--all-ranks", "--ssh-command", ssh};
-    all.insert(all.end(), options.begin(), options.end());
-    all.insert(all.end(), {"sh", "-c",
-                           "echo $RANK/$WORLD_SIZE/$TORCHELASTIC_RESTART_COUNT; until [ -s " +
-                               hosts->directory().file("done") + " ]; do sleep 0.02; done"});
-    return std::make_unique<PacelineProcess>(all);
-  }
-  void cut(int host) const {
-    pid_t connection = 0;
-    std::ifstream(hosts->directory().file("pid-" + NetworkHosts::name(host))) >> connection;
-    ASSERT_GT(connection, 0);
-    kill(connection, SIGKILL);
-  }
-  static void wait_for(PacelineProcess& job, int host, const std::string& place) {
-    const std::string rank = place.substr(0, place.find('/'));
-    job.wait_for_lines(fmt::format("[{}:{}] {}", NetworkHosts::name(host), rank, place), 1);
+  // `before` is run in front of each connection, with the host as $1.
+  Job start(const Arguments& options, const std::string& before = "") {
+    return HostsFixture::start(options, until_done(), ssh_with_pid(before));
   }
   Outcome end(PacelineProcess& job) const {
-    hosts->directory().write("done", "x");
+    let_end();
     return job.wait();
   }
-
-  std::optional<NetworkHosts> hosts;
 };
 
 TEST_F(RunHostsReturn, a_lost_host_comes_back_into_an_elastic_job) {
