@@ -246,7 +246,7 @@ class ProcessGroup {
                      const CallOptions& options = {});
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
-  // copies.
+  // copies, but for small and coalesced calls (docs/algorithms.md, section 4).
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
   // As allocate_symmetric, for large areas: a page takes memory when it is first touched. Forked
   // children cannot see it.
