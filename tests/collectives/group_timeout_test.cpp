@@ -94,7 +94,7 @@ TEST_F(GroupTimeout, by_the_variable_ends_a_wait_for_a_rank_that_does_not_come) 
     ADD_FAILURE() << "rank 1 was not waited for";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("timed out after 3 s"), HasSubstr("rank 1 (")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("timed out after 3.0 s"), HasSubstr("rank 1 (")));
   }
 }
 
