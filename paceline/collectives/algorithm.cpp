@@ -126,7 +126,8 @@ bool serves(Algorithm algorithm, Op op) {
       return op == Op::kBroadcast;
     case Algorithm::kHierarchy:
       return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce ||
-             op == Op::kAllGather || op == Op::kReduceScatter;
+             op == Op::kAllGather || op == Op::kAllGatherV || op == Op::kReduceScatter ||
+             op == Op::kReduceScatterV;
   }
   return false;
 }

@@ -1,8 +1,11 @@
 #include "paceline/collectives/init.h"
 
 #include <charconv>
+#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
 #include "paceline/collectives/clock_offset.h"
@@ -35,6 +38,23 @@ int tcp_streams_from_environment() {
   return streams;
 }
 
+// PACELINE_TIMEOUT; empty when it is not set.
+std::optional<std::chrono::milliseconds> timeout_from_environment(int rank) {
+  constexpr double kLeast = 1e-3;
+  constexpr double kMost = 1e9;
+  const char* text = std::getenv("PACELINE_TIMEOUT");
+  if (text == nullptr) return {};
+  const std::string_view value = text;
+  const auto end = value.data() + value.size();
+  double seconds = 0;
+  const auto read = std::from_chars(value.data(), end, seconds);
+  check(read.ec == std::errc() && read.ptr == end && seconds >= kLeast && seconds <= kMost,
+        "rank {}: PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each "
+        "operation of a group may take",
+        rank, value, kLeast, kMost);
+  return std::chrono::milliseconds(std::llround(seconds * 1e3));
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
@@ -58,6 +78,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (group.by_socket == BySocket::kAuto && by_socket != nullptr) {
     group.by_socket = parse_by_socket(by_socket);
   }
+  if (!group.timeout) group.timeout = timeout_from_environment(meeting.who.rank);
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);

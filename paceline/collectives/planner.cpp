@@ -257,6 +257,7 @@ Effort hierarchy(Op op, const Sizes& s) {
       work.meetings = 2;
       break;
     case Op::kAllGather:
+    case Op::kAllGatherV:
       pieces = std::ceil(s.n * s.p / 2 / kHierarchyPieceBytes);
       work.rounds = 1;
       work.messages = others;
@@ -386,6 +387,10 @@ Candidate Planner::weigh(Algorithm algorithm, const PlanRequest& request) const 
     case Algorithm::kHierarchy:
       candidate.work = hierarchy(request.op, s);
       break;
+  }
+  if (has_counts(request.op)) {  // whose results need not hear of every rank: build()
+    candidate.work.rounds += s.levels;
+    candidate.work.messages += s.levels;
   }
   candidate.seconds = seconds(candidate.work);
   return candidate;

@@ -49,7 +49,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .socket = options_.socket,
                                              .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
-                                                 options_.timeout, kDefaultStoreTimeout)});
+                                                 timeout(), kDefaultStoreTimeout)});
       })) {}
 
 ProcessGroup::~ProcessGroup() {
@@ -245,7 +245,7 @@ void ProcessGroup::require_supported(const Collective& call) const {
 // ---- order
 
 Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
-  return Deadline::after(options.timeout.value_or(options_.timeout));
+  return Deadline::after(options.timeout.value_or(timeout()));
 }
 
 // `then` belongs to the operation. Requires: no other operation of the group is under way.
@@ -503,6 +503,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
   std::vector<int> world_ranks;
   for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
   GroupOptions child = options.value_or(options_);
+  if (!child.timeout) child.timeout = options_.timeout;
   if (!child.recorder) child.recorder = options_.recorder;
   if (!child.timeline) child.timeline = options_.timeline;
   return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), child);

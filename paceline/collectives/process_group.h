@@ -48,7 +48,7 @@
 
 namespace paceline {
 
-// PyTorch's default for a group.
+// PyTorch's default for a group; PACELINE_TIMEOUT sets another (init.h).
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
 struct CallOptions {
@@ -60,7 +60,9 @@ struct CallOptions {
 };
 
 struct GroupOptions {
-  std::chrono::milliseconds timeout = kDefaultGroupTimeout;
+  // How long an operation may take. When not given: PACELINE_TIMEOUT's, else kDefaultGroupTimeout;
+  // for groups made of a group, that group's.
+  std::optional<std::chrono::milliseconds> timeout;
   TransportKind transport = TransportKind::kAuto;
   // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
   // (open_flight_recorder), groups made of this one share it.
@@ -122,7 +124,9 @@ class ProcessGroup {
   std::string backend() const { return members("backend").name(); }
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return members("transport").transport(); }
-  std::chrono::milliseconds timeout() const { return options_.timeout; }
+  std::chrono::milliseconds timeout() const {
+    return options_.timeout.value_or(kDefaultGroupTimeout);
+  }
   const Hosts& hosts() const { return members("hosts").hosts(); }
   // Null when nobody asked for one.
   const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
@@ -242,7 +246,7 @@ class ProcessGroup {
                      const CallOptions& options = {});
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
-  // copies.
+  // copies, but for small and coalesced calls (docs/algorithms.md, section 4).
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
   // As allocate_symmetric, for large areas: a page takes memory when it is first touched. Forked
   // children cannot see it.

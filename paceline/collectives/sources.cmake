@@ -6,6 +6,7 @@ set(SOURCES
   algorithms/chain.cpp
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
+  algorithms/hierarchy_blocks.cpp
   backend_list.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp

@@ -51,8 +51,9 @@ void send(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t
 // Returns the sender's rank.
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 
-// A zeroed tensor in the group's symmetric memory: collectives on it need no copies. Collective.
-// The tensor keeps its memory alive.
+// A zeroed tensor in the group's symmetric memory: collectives on it need no copies, but for small
+// and coalesced calls (docs/algorithms.md, section 4). Collective. The tensor keeps its memory
+// alive.
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes,
                            at::ScalarType type = at::kFloat);
 

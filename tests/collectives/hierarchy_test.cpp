@@ -3,34 +3,13 @@
 
 #include "paceline/collectives/algorithms/subtrees.h"
 
+#include "tests/collectives/host_layouts.h"
 #include "tests/collectives/schedule_data.h"
 
 namespace paceline {
 namespace {
 
-struct Layout {
-  const char* name;
-  std::vector<int> host_of;
-};
-
-std::vector<int> in_blocks(int num_hosts, int ranks) {
-  return Hosts::blocks(num_hosts, ranks).host_of;
-}
-
-const Layout kLayouts[] = {
-    {"two_hosts_of_two", in_blocks(2, 2)},
-    {"two_hosts_of_three", in_blocks(2, 3)},
-    {"three_hosts_of_four", in_blocks(3, 4)},
-    {"five_hosts_of_two", in_blocks(5, 2)},
-    {"six_hosts_of_one", in_blocks(6, 1)},
-    {"eight_hosts_of_two", in_blocks(8, 2)},
-    {"dealt_out_in_turn", {0, 1, 0, 1, 0, 1}},
-    {"unequal", {0, 0, 0, 0, 0, 1, 1, 2}},
-    {"unequal_and_mixed", {2, 0, 0, 1, 2, 2, 1, 0, 0, 0, 1}},
-    {"one_host", in_blocks(1, 5)},
-};
-
-class HierarchyTest : public testing::TestWithParam<Layout> {};
+class HierarchyTest : public testing::TestWithParam<HostLayout> {};
 
 TEST_P(HierarchyTest, gives_every_rank_the_promised_bits) {
   const Hosts hosts = Hosts::from(GetParam().host_of);
@@ -63,7 +42,7 @@ TEST_P(HierarchyTest, gives_every_rank_the_promised_bits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, HierarchyTest, testing::ValuesIn(kLayouts),
+INSTANTIATE_TEST_SUITE_P(Layouts, HierarchyTest, testing::ValuesIn(host_layouts()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 std::uint64_t network_bytes(Algorithm algorithm, Op op, const Hosts& hosts, std::size_t count,

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <numeric>
 #include <thread>
 
@@ -14,6 +13,7 @@
 #include "paceline/collectives/backends/paceline/paceline_backend.h"
 #include "paceline/store/memory_store.h"
 
+#include "tests/collectives/mismatches.h"
 #include "tests/harness/fetch_from.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/watchdog.h"
@@ -28,42 +28,9 @@ using testing::HasSubstr;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// The promise is one second. Nothing waits for the deadline, which is far behind it, but before the
-// watchdog's: its error says who waits for whom.
+// The promise is one second; as in mismatches.cpp.
 constexpr auto kLimit = 10s;
 constexpr auto kNever = 30s;
-
-// How long after the last rank had come each rank heard of it.
-class Noticed {
- public:
-  static void add(TransportKind transport, Clock::duration took) {
-    times()[std::string(name_of(transport))].push_back(
-        std::chrono::duration<double, std::milli>(took).count());
-  }
-  static void print() {
-    for (auto& [transport, all] : times()) {
-      std::sort(all.begin(), all.end());
-      const auto at = [&](double part) {
-        return all[static_cast<std::size_t>(part * static_cast<double>(all.size() - 1))];
-      };
-      std::cout << "mismatches noticed over " << transport << " " << all.size() << " times: p50 "
-                << at(0.5) << " ms, p99 " << at(0.99) << " ms, most " << all.back() << " ms\n";
-    }
-    times().clear();
-  }
-
- private:
-  static std::map<std::string, std::vector<double>>& times() {
-    static std::map<std::string, std::vector<double>> all;
-    return all;
-  }
-};
-
-struct Mismatch {
-  const char* name;
-  void (*odd)(ProcessGroup& group);
-  void (*even)(ProcessGroup& group);
-};
 
 std::vector<float> floats(std::size_t count) { return std::vector<float>(count, 1.0f); }
 
@@ -71,214 +38,18 @@ std::size_t world_of(const ProcessGroup& group) {
   return static_cast<std::size_t>(group.world_size());
 }
 
-void all_reduce(ProcessGroup& group, std::size_t count, ReduceOp op = ReduceOp::kSum) {
-  auto data = floats(count);
-  group.all_reduce(std::span(data), op);
-}
-
-// What is reduced in place must be held back as well.
-void all_reduce_symmetric(ProcessGroup& group, std::size_t count, ReduceOp op = ReduceOp::kSum) {
-  const auto memory = group.allocate_symmetric(4 << 20);
-  group.all_reduce(memory.as<float>().first(count), op);
-}
-
-template <class T>
-void all_reduce_of(ProcessGroup& group, std::size_t count) {
-  std::vector<T> data(count, T(1));
-  group.all_reduce(std::span(data));
-}
-
-void all_reduce_async(ProcessGroup& group, std::size_t count) {
-  auto data = floats(count);
-  group.all_reduce_async(std::span(data))->wait();
-}
-
-void broadcast(ProcessGroup& group, int root, std::size_t count = 1000) {
-  auto data = floats(count);
-  group.broadcast(std::span(data), root);
-}
-
-void broadcast_async(ProcessGroup& group, int root, std::size_t count = 1000) {
-  auto data = floats(count);
-  group.broadcast_async(std::span(data), root)->wait();
-}
-
-void reduce(ProcessGroup& group, int root, ReduceOp op = ReduceOp::kSum) {
-  auto data = floats(1000);
-  group.reduce(std::span(data), root, op);
-}
-
-void all_gather(ProcessGroup& group, std::size_t count) {
-  const auto mine = floats(count);
-  auto all = floats(count * world_of(group));
-  group.all_gather(std::span(mine), std::span(all));
-}
-
-void gather(ProcessGroup& group, int root, std::size_t count = 1000) {
-  const auto mine = floats(count);
-  auto all = floats(count * world_of(group));
-  group.gather(std::span(mine), group.rank() == root ? Buffer(std::span(all)) : Buffer(), root);
-}
-
-void scatter(ProcessGroup& group, int root, std::size_t count = 1000) {
-  const auto all = floats(count * world_of(group));
-  auto mine = floats(count);
-  group.scatter(group.rank() == root ? ConstBuffer(std::span(all)) : ConstBuffer(), std::span(mine),
-                root);
-}
-
-void reduce_scatter(ProcessGroup& group, std::size_t count, ReduceOp op = ReduceOp::kSum) {
-  const auto all = floats(count * world_of(group));
-  auto mine = floats(count);
-  group.reduce_scatter(std::span(all), std::span(mine), op);
-}
-
-void all_to_all(ProcessGroup& group, std::size_t count) {
-  const auto input = floats(count * world_of(group));
-  auto output = floats(input.size());
-  group.all_to_all(std::span(input), std::span(output));
-}
-
-using Group = ProcessGroup;
-
-const Mismatch kMismatches[] = {
-    {"count_smaller", [](Group& g) { all_reduce(g, 999); }, [](Group& g) { all_reduce(g, 1000); }},
-    {"count_larger", [](Group& g) { all_reduce(g, 100'000); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"count_far_larger", [](Group& g) { all_reduce(g, 9'000'000); },
-     [](Group& g) { all_reduce(g, 10); }},
-    {"count_zero", [](Group& g) { all_reduce(g, 0); }, [](Group& g) { all_reduce(g, 1); }},
-    {"count_of_many_pieces", [](Group& g) { all_reduce(g, 700'001); },
-     [](Group& g) { all_reduce(g, 700'000); }},
-    {"count_symmetric", [](Group& g) { all_reduce_symmetric(g, 900'000); },
-     [](Group& g) { all_reduce_symmetric(g, 900'001); }},
-    {"type_of_same_size", [](Group& g) { all_reduce_of<std::int32_t>(g, 1000); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"type_of_other_size", [](Group& g) { all_reduce_of<double>(g, 1000); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"type_with_the_same_bytes", [](Group& g) { all_reduce_of<double>(g, 500); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"sum_and_product", [](Group& g) { all_reduce(g, 1000, ReduceOp::kProduct); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"sum_and_mean", [](Group& g) { all_reduce(g, 1000, ReduceOp::kMean); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"sum_and_max_large", [](Group& g) { all_reduce(g, 300'000, ReduceOp::kMax); },
-     [](Group& g) { all_reduce(g, 300'000); }},
-    {"sum_and_max_symmetric", [](Group& g) { all_reduce_symmetric(g, 300'000, ReduceOp::kMax); },
-     [](Group& g) { all_reduce_symmetric(g, 300'000); }},
-    {"reductions_of_reduce", [](Group& g) { reduce(g, 0, ReduceOp::kMin); },
-     [](Group& g) { reduce(g, 0); }},
-    {"reductions_of_reduce_scatter", [](Group& g) { reduce_scatter(g, 10, ReduceOp::kMax); },
-     [](Group& g) { reduce_scatter(g, 10); }},
-    {"root_of_broadcast", [](Group& g) { broadcast(g, 1); }, [](Group& g) { broadcast(g, 0); }},
-    {"root_of_reduce", [](Group& g) { reduce(g, 1); }, [](Group& g) { reduce(g, 0); }},
-    {"root_of_gather", [](Group& g) { gather(g, 1); }, [](Group& g) { gather(g, 0); }},
-    {"root_of_scatter", [](Group& g) { scatter(g, 1); }, [](Group& g) { scatter(g, 0); }},
-    {"kind", [](Group& g) { broadcast(g, 0); }, [](Group& g) { all_reduce(g, 1000); }},
-    {"reduce_and_all_reduce", [](Group& g) { reduce(g, 0); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"all_gather_and_all_to_all", [](Group& g) { all_gather(g, 100); },
-     [](Group& g) { all_to_all(g, 100); }},
-    {"barrier_and_all_reduce", [](Group& g) { g.barrier(); },
-     [](Group& g) { all_reduce(g, 50'000); }},
-    {"allocation_and_sum", [](Group& g) { g.allocate_symmetric(1000); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"order",
-     [](Group& g) {
-       broadcast(g, 0);
-       all_reduce(g, 1000);
-     },
-     [](Group& g) {
-       all_reduce(g, 1000);
-       broadcast(g, 0);
-     }},
-    {"order_of_async",
-     [](Group& g) {
-       auto data = floats(1000);
-       const auto first = g.broadcast_async(std::span(data), 0);
-       const auto second = g.all_reduce_async(std::span(data));
-       first->wait();
-       second->wait();
-     },
-     [](Group& g) {
-       auto data = floats(1000);
-       const auto first = g.all_reduce_async(std::span(data));
-       const auto second = g.broadcast_async(std::span(data), 0);
-       first->wait();
-       second->wait();
-     }},
-    {"one_call_too_many",
-     [](Group& g) {
-       all_reduce(g, 1000);
-       all_reduce(g, 1000);
-     },
-     [](Group& g) { g.barrier(); }},
-    {"allocation_sizes", [](Group& g) { g.allocate_symmetric(1 << 20); },
-     [](Group& g) { g.allocate_symmetric(1 << 21); }},
-    {"all_gather_counts", [](Group& g) { all_gather(g, 11); }, [](Group& g) { all_gather(g, 10); }},
-    {"all_gather_counts_large", [](Group& g) { all_gather(g, 200'000); },
-     [](Group& g) { all_gather(g, 200'001); }},
-    {"all_to_all_counts", [](Group& g) { all_to_all(g, 9); }, [](Group& g) { all_to_all(g, 10); }},
-    {"all_to_all_counts_large", [](Group& g) { all_to_all(g, 200'001); },
-     [](Group& g) { all_to_all(g, 200'000); }},
-    {"reduce_scatter_counts", [](Group& g) { reduce_scatter(g, 11); },
-     [](Group& g) { reduce_scatter(g, 10); }},
-    {"gather_counts", [](Group& g) { gather(g, 0, 11); }, [](Group& g) { gather(g, 0, 10); }},
-    {"scatter_counts", [](Group& g) { scatter(g, 0, 11); }, [](Group& g) { scatter(g, 0, 10); }},
-    {"broadcast_counts", [](Group& g) { broadcast(g, 0, 70'000); },
-     [](Group& g) { broadcast(g, 0, 70'001); }},
-    {"async_of_other_size", [](Group& g) { all_reduce_async(g, 10); },
-     [](Group& g) { all_reduce(g, 1000); }},
-    {"async_of_another_kind", [](Group& g) { broadcast_async(g, 0); },
-     [](Group& g) { all_reduce(g, 1000); }},
-};
-
-// One rank calls what is odd, the others what is even.
-void expect_noticed(const Mismatch& mismatch, int world, int odd,
-                    harness::ThreadRanksOptions options) {
-  SCOPED_TRACE(std::string(mismatch.name) + ", rank " + std::to_string(odd));
-  std::vector<Clock::time_point> called(static_cast<std::size_t>(world));
-  std::vector<Clock::time_point> heard(called.size());
-  options.group_timeout = kNever;
-  const auto results = run_ranks(
-      world,
-      [&](ProcessGroup& group) {
-        const auto rank = static_cast<std::size_t>(group.rank());
-        all_reduce(group, 10);
-        called[rank] = Clock::now();
-        try {
-          (group.rank() == odd ? mismatch.odd : mismatch.even)(group);
-        } catch (const Error&) {
-          heard[rank] = Clock::now();
-          throw;
-        }
-        ADD_FAILURE() << "rank " << rank << " noticed nothing";
-      },
-      options);
-  const auto last_called = *std::max_element(called.begin(), called.end());
-  bool somebody_compared = false;
-  for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    const auto& error = results[rank].error;
-    ASSERT_TRUE(error) << "rank " << rank;
-    EXPECT_THAT(error->code(), AnyOf(ErrorCode::kInvalid, ErrorCode::kAborted)) << error->what();
-    // The cause with both sides, also where another rank found it.
-    EXPECT_THAT(error->what(),
-                HasSubstr("collectives do not match in group world: this rank called"));
-    EXPECT_THAT(error->what(), HasSubstr(") called "));
-    somebody_compared |= error->code() == ErrorCode::kInvalid;
-    EXPECT_LT(heard[rank] - last_called, kLimit) << error->what();
-    Noticed::add(options.transport, std::max(heard[rank] - last_called, Clock::duration(0)));
-  }
-  EXPECT_TRUE(somebody_compared);
-}
+void all_reduce(ProcessGroup& group, std::size_t count) { Caller{group}.all_reduce(count); }
 
 class MismatchTest : public testing::TestWithParam<std::tuple<Mismatch, TransportKind, int>> {
  protected:
   void run(int odd) {
     const auto& [mismatch, transport, world] = GetParam();
-    expect_noticed(mismatch, world, odd, {.transport = transport});
+    expect_noticed(mismatch, {.world = world,
+                              .odd = odd,
+                              .over = std::string(name_of(transport)),
+                              .options = {.transport = transport}});
   }
-  static void TearDownTestSuite() { Noticed::print(); }
+  static void TearDownTestSuite() { print_noticed(); }
 };
 
 TEST_P(MismatchTest, is_a_typed_error_on_every_rank_at_once) {
@@ -296,33 +67,46 @@ const auto kTransports =
     testing::Values(TransportKind::kLoopback, TransportKind::kShm, TransportKind::kTcp);
 
 INSTANTIATE_TEST_SUITE_P(Matrix, MismatchTest,
-                         testing::Combine(testing::ValuesIn(kMismatches), kTransports,
+                         testing::Combine(testing::ValuesIn(mismatches()), kTransports,
                                           testing::Values(2, 3, 4)),
                          case_name);
 
-// Wherever the algorithm serves; the first and the last rank in turns.
+// Every algorithm between ranks that share no memory; the hierarchy, which needs hosts, is in
+// mismatch_layouts_test.cpp. The first and the last rank in turns.
 class AlgorithmMismatchTest : public testing::TestWithParam<std::tuple<Algorithm, int>> {
  protected:
-  static void TearDownTestSuite() { Noticed::print(); }
+  static void TearDownTestSuite() { print_noticed(); }
 };
 
 TEST_P(AlgorithmMismatchTest, is_a_typed_error_on_every_rank_at_once) {
   const auto [algorithm, world] = GetParam();
   int odd = 0;
-  for (const Mismatch& mismatch : kMismatches) {
+  for (const Mismatch& mismatch : mismatches()) {
     std::cout << mismatch.name << std::endl;  // which one, should a watchdog end it
-    harness::ThreadRanksOptions options{.transport = TransportKind::kTcp};
-    options.adjust = [algorithm = algorithm](int /*rank*/, GroupOptions& group) {
+    MismatchRun run{.world = world,
+                    .odd = odd,
+                    .over = "tcp by every algorithm",
+                    .options = {.transport = TransportKind::kTcp}};
+    run.options.adjust = [algorithm = algorithm](int /*rank*/, GroupOptions& group) {
       group.algorithm = algorithm;
       group.allows_any_order = true;
     };
-    expect_noticed(mismatch, world, odd, options);
+    run.inspect = [algorithm = algorithm](const ProcessGroup& group) {
+      expect_algorithm(group, algorithm);
+    };
+    expect_noticed(mismatch, run);
     odd = world - 1 - odd;
   }
 }
 
+std::vector<Algorithm> algorithms_without_hosts() {
+  std::vector<Algorithm> algorithms(kAllAlgorithms.begin(), kAllAlgorithms.end());
+  std::erase(algorithms, Algorithm::kHierarchy);
+  return algorithms;
+}
+
 INSTANTIATE_TEST_SUITE_P(Matrix, AlgorithmMismatchTest,
-                         testing::Combine(testing::ValuesIn(kAllAlgorithms),
+                         testing::Combine(testing::ValuesIn(algorithms_without_hosts()),
                                           testing::Values(2, 3, 4)),
                          [](const auto& info) {
                            return std::string(name_of(std::get<0>(info.param))) + "_" +

@@ -12,6 +12,13 @@ namespace {
 
 double simulated(const Candidate& candidate, const PlanRequest& request, const Planner& planner) {
   const SimulatedCluster cluster{planner.hosts(), planner.costs()};
+  const auto world = static_cast<std::size_t>(planner.hosts().world_size());
+  const std::vector<std::size_t> counts(world, request.count / world);
+  Collective call;
+  call.op = request.op;
+  call.counts = counts;
+  const BlockTable blocks =
+      has_counts(call.op) ? BlockTable::of(call, planner.hosts().world_size()) : BlockTable();
   SimulationOptions options;
   options.element_bytes = size_of(request.dtype);
   options.partial_bytes = partial_size_of(request.dtype);
@@ -23,6 +30,7 @@ double simulated(const Candidate& candidate, const PlanRequest& request, const P
                    request.count, request.count};
                spec.chunk = candidate.chunk;
                spec.hosts = &planner.hosts();
+               spec.blocks = &blocks;
                return build(candidate.algorithm, spec);
              },
              options)
@@ -95,9 +103,11 @@ TEST(Planner, predicts_what_the_simulator_does) {
   for (const Shape shape : {Shape{2, 1}, {4, 1}, {16, 1}, {2, 2}, {2, 8}, {8, 4}, {1, 4}, {5, 3}}) {
     const Planner planner = planner_for(shape.hosts, shape.ranks);
     for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather,
-                        Op::kReduceScatter, Op::kAllToAll}) {
+                        Op::kReduceScatter, Op::kAllToAll, Op::kAllGatherV, Op::kReduceScatterV}) {
       for (const std::size_t bytes : {64u, 16u << 10, 1u << 20}) {
-        const PlanRequest request{op, Dtype::kFloat32, bytes / 4};
+        const int blocks = has_counts(op) ? shape.hosts * shape.ranks : 1;  // counted together
+        const PlanRequest request{op, Dtype::kFloat32,
+                                  bytes / 4 * static_cast<std::size_t>(blocks)};
         const auto candidates = planner.candidates(request);
         double best = 1e30;
         for (const Candidate& candidate : candidates) {

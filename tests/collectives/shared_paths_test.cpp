@@ -2,6 +2,7 @@
 // same results at every size where one takes over from another, in any order of calls.
 
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -19,7 +20,7 @@ using harness::run_ranks_ok;
 constexpr std::size_t kCounts[] = {1,    50,   255,  256,  257,    2047,   2048,
                                    2049, 4095, 4096, 4097, 65'536, 100'001};
 constexpr std::size_t kMostCount = 100'001;
-constexpr int kCalls = 150;
+constexpr int kCalls = 200;
 
 // Whole numbers, so that sums are exact.
 float value_of(int rank, int call, std::size_t index) {
@@ -55,10 +56,65 @@ float sum_at(int world, int call, std::size_t index) {
   return sum;
 }
 
+// Of rank `from` for rank `to`: unequal, some zero, none above `most`.
+std::size_t part_of(std::size_t most, std::size_t from, std::size_t to) {
+  return most * ((from * 3 + to * 2 + 1) % 5) / 4;
+}
+
+template <class Part>
+std::vector<std::size_t> parts(std::size_t world, Part part) {
+  std::vector<std::size_t> all;
+  for (std::size_t rank = 0; rank < world; ++rank) all.push_back(part(rank));
+  return all;
+}
+
+std::size_t sum_of(const std::vector<std::size_t>& counts, std::size_t last) {
+  return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(last),
+                         std::size_t{0});
+}
+
 #define EXPECT_VALUES(data, expected)                                                        \
   for (std::size_t i = 0; i < (data).size(); ++i) {                                          \
     ASSERT_EQ((data)[i], (expected)) << "element " << i << " of " << (data).size() << trace; \
   }
+
+// all_gather_v, reduce_scatter_v or all_to_all_v; a block has at most `count`.
+template <class Input, class Output>
+void call_with_counts(ProcessGroup& group, unsigned op, int call, std::size_t count, Input input,
+                      Output output, const std::string& trace) {
+  const int world = group.world_size();
+  const auto ranks = static_cast<std::size_t>(world);
+  const auto self = static_cast<std::size_t>(group.rank());
+  const auto counts = parts(ranks, [&](std::size_t rank) { return part_of(count, rank, 0); });
+  const std::size_t total = sum_of(counts, ranks);
+  if (op == 0) {
+    const auto in = input(counts[self]);
+    const auto out = output(total);
+    group.all_gather_v(ConstBuffer(in), out, counts);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      const auto block = out.subspan(sum_of(counts, from), counts[from]);
+      EXPECT_VALUES(block, value_of(static_cast<int>(from), call, i));
+    }
+  } else if (op == 1) {
+    const auto in = input(total);
+    const auto out = output(counts[self]);
+    group.reduce_scatter_v(ConstBuffer(in), out, counts);
+    EXPECT_VALUES(out, sum_at(world, call, sum_of(counts, self) + i));
+  } else {
+    const auto given_by = [&](std::size_t from) {
+      return parts(ranks, [&](std::size_t to) { return part_of(count, from, to); });
+    };
+    const auto gets = parts(ranks, [&](std::size_t from) { return part_of(count, from, self); });
+    const auto in = input(sum_of(given_by(self), ranks));
+    const auto out = output(sum_of(gets, ranks));
+    group.all_to_all_v(ConstBuffer(in), given_by(self), out, gets);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      const auto block = out.subspan(sum_of(gets, from), gets[from]);
+      const std::size_t first = sum_of(given_by(from), self);
+      EXPECT_VALUES(block, value_of(static_cast<int>(from), call, first + i));
+    }
+  }
+}
 
 void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random, int call) {
   const int rank = group.rank(), world = group.world_size();
@@ -68,7 +124,7 @@ void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random,
   const std::size_t count = kCounts[random() % std::size(kCounts)];
   const unsigned inputs = random() % 3 == 0 ? ~0u : random(),
                  outputs = random() % 3 ? inputs : random();
-  const unsigned op = random() % 8;
+  const unsigned op = random() % 11;
   const int root = static_cast<int>(random() % ranks);
   const bool in_place = random() % 2 == 0;
   const bool has_shared_input = (inputs >> rank & 1) != 0,
@@ -130,13 +186,15 @@ void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random,
       EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, i % count));
       break;
     }
-    default: {
+    case 7: {
       const auto in = rank == root ? input(ranks * count) : std::span<float>();
       const auto out = output(count);
       group.scatter(ConstBuffer(in), out, root);
       EXPECT_VALUES(out, value_of(root, call, self * count + i));
       break;
     }
+    default:
+      call_with_counts(group, op - 8, call, count, input, output, trace);
   }
 }
 
@@ -180,6 +238,13 @@ TEST(SharedPaths, move_what_is_larger_than_the_caches) {
     EXPECT_VALUES(output, value_of(static_cast<int>(i / kCount), 1, self * kCount + i % kCount));
     group.all_gather(input.first(kCount), output);
     EXPECT_VALUES(output, value_of(static_cast<int>(i / kCount), 1, i % kCount));
+    const std::vector<std::size_t> counts = {kCount + 5, kCount - 9};
+    const std::size_t first = self * counts[0];
+    group.all_gather_v(input.first(counts[self]), output.first(2 * kCount - 4), counts);
+    EXPECT_VALUES(output.first(2 * kCount - 4),
+                  value_of(i < counts[0] ? 0 : 1, 1, i < counts[0] ? i : i - counts[0]));
+    group.reduce_scatter_v(input.first(2 * kCount - 4), output.first(counts[self]), counts);
+    EXPECT_VALUES(output.first(counts[self]), sum_at(2, 1, first + i));
     fill(output, group.rank(), 2);
     group.broadcast(output, 1);
     EXPECT_VALUES(output, value_of(1, 2, i));

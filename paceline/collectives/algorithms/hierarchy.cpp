@@ -1,27 +1,23 @@
 #include "paceline/collectives/algorithms/hierarchy.h"
 
 #include "paceline/collectives/algorithms/direct.h"
+#include "paceline/collectives/algorithms/hierarchy_blocks.h"
+#include "paceline/collectives/algorithms/hierarchy_rank.h"
 #include "paceline/collectives/algorithms/recursive.h"
-#include "paceline/collectives/algorithms/schedule_builder.h"
-#include "paceline/collectives/algorithms/subtrees.h"
 
 namespace paceline {
 namespace {
 
 constexpr std::size_t kMostDirectHosts = 4;
 
-class Hierarchy {
+class HierarchyOfLanes : private HierarchyRank {
  public:
-  Hierarchy(ScheduleBuilder& builder, const ScheduleSpec& spec)
-      : builder_(builder),
-        spec_(spec),
-        hosts_(*spec.hosts),
-        host_(hosts_.host_of[static_cast<std::size_t>(spec.rank)]),
+  HierarchyOfLanes(ScheduleBuilder& builder, const ScheduleSpec& spec)
+      : HierarchyRank(builder, spec),
         local_(hosts_.neighbours(spec.rank)),
         position_(hosts_.local_index(spec.rank)),
         num_lanes_(local_.size()) {
     for (const auto& members : hosts_.members) num_lanes_ = std::min(num_lanes_, members.size());
-    subtrees_ = subtrees_by_host(hosts_);
   }
 
   // Scratch: every rank's input, then the result.
@@ -74,109 +70,12 @@ class Hierarchy {
     fetch_lanes(0);
   }
 
-  // Scratch: every rank's block, where somebody of this host has it.
-  void all_gather() {
-    const auto block = [&](int rank) {
-      return scratch(static_cast<std::size_t>(rank) * spec_.count);
-    };
-    builder_.copy(input(0), block(spec_.rank), spec_.count);
-    for (int step = 1; step < num_hosts(); ++step) {
-      const int other = (host_ + step) % num_hosts();
-      builder_.send(receiver_for(spec_.rank, other), input(0), block(spec_.rank), spec_.count);
-    }
-    for (int step = 1; step < num_hosts(); ++step) {
-      const int other = (host_ - step + num_hosts()) % num_hosts();
-      for (const int rank : members(other)) {
-        if (receiver_for(rank, host_) != spec_.rank) continue;
-        builder_.receive(rank, input(0), block(rank), spec_.count);
-      }
-    }
-    builder_.meet();
-    for (int rank = 0; rank < spec_.world_size; ++rank) {
-      const int owner = host_of(rank) == host_ ? rank : receiver_for(rank, host_);
-      builder_.copy(block(rank), output(spec_.placed(rank, spec_.rank).offset), spec_.count, owner);
-    }
-  }
-
-  // Scratch: every rank's input, block by block. For each rank of another host one rank of this
-  // host adds up what its host gives to it.
-  void reduce_scatter() {
-    const auto block = [&](int rank) {
-      return scratch(static_cast<std::size_t>(rank) * spec_.count);
-    };
-    for (int rank = 0; rank < spec_.world_size; ++rank) {
-      builder_.copy(input(spec_.given(spec_.rank, rank).offset), block(rank), spec_.count);
-    }
-    builder_.meet();
-    std::vector<Operand> operands;
-    std::size_t raw = static_cast<std::size_t>(spec_.world_size) * spec_.count;
-    std::size_t wide = kTurns * spec_.count;
-    for (const auto& [tree, host] : all_subtrees()) {
-      if (host == host_) {
-        for (int rank = tree.first; rank < tree.first + tree.num_ranks; ++rank) {
-          operands.push_back({block(spec_.rank), rank});
-        }
-        continue;
-      }
-      const Place place = tree.num_ranks == 1 ? scratch(raw) : partial(wide);
-      (tree.num_ranks == 1 ? raw : wide) += spec_.count;
-      builder_.receive(receiver_for(spec_.rank, host), place, place, spec_.count);
-      operands.push_back({place, -1, static_cast<std::size_t>(tree.num_ranks)});
-    }
-    help_other_hosts();
-    builder_.reduce(operands, output(spec_.placed(spec_.rank, spec_.rank).offset), spec_.count);
-  }
-
  private:
-  // Sums that may be on their way at a time.
-  static constexpr std::size_t kTurns = 4;
-
-  int num_hosts() const { return static_cast<int>(hosts_.size()); }
-  int host_of(int rank) const { return hosts_.host_of[static_cast<std::size_t>(rank)]; }
-  const std::vector<int>& members(int host) const {
-    return hosts_.members[static_cast<std::size_t>(host)];
-  }
-  const std::vector<Subtree>& own_subtrees() const {
-    return subtrees_[static_cast<std::size_t>(host_)];
-  }
   bool carries() const { return position_ < num_lanes_; }
   // The rank that carries this rank's lane on another host.
   int carrier(int host) const { return members(host)[position_]; }
-  // The rank of `host` that does what there is to do there for `rank` of another host.
-  int receiver_for(int rank, int host) const {
-    return members(host)[hosts_.local_index(rank) % members(host).size()];
-  }
   Chunk lane_of(std::size_t position) const {
     return chunk_of(spec_.count, static_cast<int>(position), static_cast<int>(num_lanes_));
-  }
-
-  // Adds up and sends what this rank has to for the blocks of other hosts' ranks.
-  void help_other_hosts() {
-    const auto& trees = own_subtrees();
-    std::size_t turn = 0;
-    for (int step = 1; step < num_hosts(); ++step) {
-      for (const int rank : members((host_ + step) % num_hosts())) {
-        if (receiver_for(rank, host_) != spec_.rank) continue;
-        for (std::size_t tree = 0; tree < trees.size(); ++tree) {
-          const Place sum = partial((turn++ % kTurns) * spec_.count);
-          send_sum(rank, trees[tree], scratch(static_cast<std::size_t>(rank) * spec_.count), sum,
-                   spec_.count);
-        }
-      }
-    }
-  }
-
-  // All hosts' subtrees in rank order.
-  std::vector<std::pair<Subtree, int>> all_subtrees() const {
-    std::vector<std::pair<Subtree, int>> all;
-    for (int host = 0; host < num_hosts(); ++host) {
-      for (const Subtree& tree : subtrees_[static_cast<std::size_t>(host)]) {
-        all.emplace_back(tree, host);
-      }
-    }
-    std::sort(all.begin(), all.end(),
-              [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
-    return all;
   }
 
   void stage(std::size_t count) {
@@ -190,24 +89,6 @@ class Hierarchy {
       const Chunk chunk = lane_of(lane);
       builder_.copy(scratch(base + chunk.begin), output(chunk.begin), chunk.count(), local_[lane]);
     }
-  }
-
-  static std::vector<Operand> contributions(const Subtree& tree, Place place) {
-    std::vector<Operand> operands;
-    for (int rank = tree.first; rank < tree.first + tree.num_ranks; ++rank) {
-      operands.push_back({place, rank});
-    }
-    return operands;
-  }
-
-  // Adds up a subtree into `sum` and sends it; a single contribution is sent as it is.
-  void send_sum(int peer, const Subtree& tree, Place from, Place sum, std::size_t count) {
-    if (tree.num_ranks == 1) {
-      builder_.send(peer, from, from, count, tree.first);
-      return;
-    }
-    builder_.reduce(contributions(tree, from), sum, count);
-    builder_.send(peer, sum, sum, count);
   }
 
   // ---- lanes: the partial sum of subtree t of this host begins at t times the lane's length
@@ -328,21 +209,16 @@ class Hierarchy {
     }
   }
 
-  ScheduleBuilder& builder_;
-  const ScheduleSpec& spec_;
-  const Hosts& hosts_;
-  const int host_;
   const std::vector<int>& local_;
   const std::size_t position_;
   std::size_t num_lanes_;
-  std::vector<std::vector<Subtree>> subtrees_;  // by host
 };
 
 }  // namespace
 
 Schedule build_hierarchy(const ScheduleSpec& spec) {
   ScheduleBuilder builder(spec);
-  Hierarchy hierarchy(builder, spec);
+  HierarchyOfLanes hierarchy(builder, spec);
   switch (spec.op) {
     case Op::kAllReduce:
       hierarchy.all_reduce();
@@ -353,14 +229,8 @@ Schedule build_hierarchy(const ScheduleSpec& spec) {
     case Op::kBroadcast:
       hierarchy.broadcast();
       break;
-    case Op::kAllGather:
-      hierarchy.all_gather();
-      break;
-    case Op::kReduceScatter:
-      hierarchy.reduce_scatter();
-      break;
     default:
-      break;
+      return build_hierarchy_of_blocks(spec);
   }
   return builder.take();
 }

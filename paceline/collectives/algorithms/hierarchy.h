@@ -16,12 +16,14 @@
 // Between up to 4 hosts a carrier sends straight to the others, n(h-1)/h bytes of each lane there
 // and back; with more hosts of one power-of-two partial each, it halves and doubles (recursive.h).
 // broadcast goes from host to host in a binomial tree.
+//
+// all_gather and reduce_scatter have blocks instead of lanes: hierarchy_blocks.h.
 
 #include "paceline/collectives/schedule.h"
 
 namespace paceline {
 
-// all_reduce, broadcast, reduce, all_gather and reduce_scatter. Pure. Requires: spec.hosts.
+// all_reduce, broadcast, reduce, all_gather(_v) and reduce_scatter(_v). Pure. Requires: spec.hosts.
 Schedule build_hierarchy(const ScheduleSpec& spec);
 
 }  // namespace paceline

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "paceline/collectives/algorithms/hierarchy_blocks.h"
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
@@ -92,9 +93,8 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
   const std::size_t most = piece_count(call, plan.algorithm);
   operation.is_shared = plan.algorithm == Algorithm::kHierarchy && share_ != nullptr;
   const auto blocks = has_counts(call.op) ? BlockTable::of(call, world) : BlockTable();
-  const std::size_t length = call.op == Op::kReduceScatterV
-                                 ? *std::max_element(call.counts.begin(), call.counts.end())
-                                 : call.count;
+  const std::size_t length =
+      has_counts(call.op) ? *std::max_element(call.counts.begin(), call.counts.end()) : call.count;
   try {
     std::size_t begin = 0;
     do {
@@ -150,9 +150,12 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
 
 // The most for which every rank's scratch fits into the host's share; alike on all ranks.
 std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
+  const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
+  if (has_counts(call.op)) {
+    return hierarchy_block_count(call.op, call.counts, planner_->hosts(), room);
+  }
   auto& count = hierarchy_counts_[{call.op, call.dtype, call.root}];
   if (count > 0) return count;
-  const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
   ScheduleSpec spec{call.op, 0, mesh_.world_size(), call.root};
   spec.hosts = &planner_->hosts();
   const auto fits = [&] {

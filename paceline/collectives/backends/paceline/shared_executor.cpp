@@ -50,8 +50,7 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
   const SharedOperation operation{call,   fingerprint, wait, size_of(call.dtype),
                                   blocks, is_one_shot};
   if (has_counts(call.op)) {
-    share_.enter(operation, {fingerprint, {}, {}});
-    staged_.run_blocks(operation);
+    run_counted(operation);
   } else if (fits_one_piece(call, most_tiny_)) {
     run_tiny(operation);
   } else if (fits_one_piece(call, kSmallBytes)) {
@@ -95,6 +94,15 @@ void SharedExecutor::run_small(const SharedOperation& operation) {
     share_.meet(operation);
   }
   staged_.run_piece(operation, schedule, 0, count);
+}
+
+void SharedExecutor::run_counted(const SharedOperation& operation) {
+  share_.enter_with_places(operation, regions_.announcement_for(operation));
+  if (regions_.hold_all(operation, share_.announced())) {
+    zero_copy_.run(operation);
+  } else {
+    staged_.run_blocks(operation);
+  }
 }
 
 void SharedExecutor::run_large(const SharedOperation& operation) {

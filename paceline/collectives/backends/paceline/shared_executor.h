@@ -51,6 +51,7 @@ class SharedExecutor {
   bool fits_one_piece(const Collective& call, std::size_t most_bytes) const;
   void run_tiny(const SharedOperation& operation);
   void run_small(const SharedOperation& operation);
+  void run_counted(const SharedOperation& operation);
   void run_large(const SharedOperation& operation);
 
   const Mesh& mesh_;

@@ -39,15 +39,29 @@ ZeroCopy::ZeroCopy(const Mesh& mesh, GroupShare& share, const SymmetricRegions& 
       contributions_(static_cast<std::size_t>(mesh.world_size())) {}
 
 void ZeroCopy::run(const SharedOperation& operation) {
+  switch (operation.call.op) {
+    case Op::kBroadcast:
+      broadcast_together(operation);
+      break;
+    case Op::kAllGather:
+    case Op::kAllGatherV:
+    case Op::kAllToAll:
+    case Op::kAllToAllV:
+      hand_out(operation);
+      break;
+    case Op::kReduceScatter:
+    case Op::kReduceScatterV:
+      reduce_own_block(operation);
+      break;
+    default:
+      run_direct(operation);
+      break;
+  }
+  share_.meet(operation);
+}
+
+void ZeroCopy::run_direct(const SharedOperation& operation) {
   const auto& call = operation.call;
-  if (call.op == Op::kBroadcast) {
-    broadcast_together(operation);
-    return;
-  }
-  if (call.op == Op::kAllGather || call.op == Op::kAllToAll) {
-    hand_out(operation);
-    return;
-  }
   const ScheduleSpec spec{call.op,    mesh_.rank(), mesh_.world_size(), call.root,
                           call.count, call.count,   call.count};
   const Schedule& schedule = schedules_.find(spec, build_direct);
@@ -71,7 +85,6 @@ void ZeroCopy::run(const SharedOperation& operation) {
       }
     }  // a send of input is the peer's receive; results were delivered by the reduce
   }
-  share_.meet(operation);
 }
 
 // The root writes its share into every peer's memory while the peers read the rest.
@@ -90,7 +103,6 @@ void ZeroCopy::broadcast_together(const SharedOperation& operation) {
   } else {
     copy(call.output, regions_.at(call.root, share_.announced(call.root).input), pulled);
   }
-  share_.meet(operation);
 }
 
 // Every rank writes its block, or in an all_to_all the one for each, into every output: it reads
@@ -99,21 +111,53 @@ void ZeroCopy::broadcast_together(const SharedOperation& operation) {
 void ZeroCopy::hand_out(const SharedOperation& operation) {
   const auto& call = operation.call;
   const auto copy = copy_for(operation);
-  const std::size_t bytes = call.count * operation.element;
-  const std::size_t place = static_cast<std::size_t>(mesh_.rank()) * bytes;
-  const std::size_t stride = call.op == Op::kAllToAll ? bytes : 0;
-  const std::size_t most = stride > 0 ? bytes : kHandedBytes;
-  for (std::size_t begin = 0; begin < bytes; begin += most) {
-    const std::size_t piece = std::min(most, bytes - begin);
-    for (int i = 0; i < mesh_.world_size(); ++i) {  // beginning with its own, then the next rank's
-      const int rank = (mesh_.rank() + i) % mesh_.world_size();
-      std::byte* const output =
-          i == 0 ? call.output : regions_.at(rank, share_.announced(rank).output);
-      copy(output + place + begin, call.input + static_cast<std::size_t>(rank) * stride + begin,
-           piece);
+  const BlockTable blocks = blocks_of(operation);
+  const ScheduleSpec spec = spec_of(operation, blocks);
+  const bool is_for_all = call.op == Op::kAllGather || call.op == Op::kAllGatherV;
+  const std::size_t element = operation.element;
+  const std::size_t most = is_for_all ? kHandedBytes / element : call.count;
+  const std::size_t end = is_for_all ? spec.given(spec.rank, spec.rank).count : most;
+  for (std::size_t begin = 0; begin < end; begin += most) {
+    for (int i = 0; i < spec.world_size; ++i) {  // beginning with its own, then the next rank's
+      const int to = (spec.rank + i) % spec.world_size;
+      const Block given = spec.given(spec.rank, to);
+      if (given.count <= begin) continue;
+      std::byte* const output = i == 0 ? call.output : regions_.at(to, share_.announced(to).output);
+      copy(output + (spec.placed(spec.rank, to).offset + begin) * element,
+           call.input + (given.offset + begin) * element,
+           std::min(most, given.count - begin) * element);
     }
   }
-  share_.meet(operation);
+}
+
+// Of a reduce_scatter: what every rank has for this one.
+void ZeroCopy::reduce_own_block(const SharedOperation& operation) {
+  const auto& call = operation.call;
+  const BlockTable blocks = blocks_of(operation);
+  const ScheduleSpec spec = spec_of(operation, blocks);
+  const Block own = spec.given(spec.rank, spec.rank);
+  if (own.count == 0) return;
+  for (int rank = 0; rank < spec.world_size; ++rank) {
+    const std::byte* input =
+        rank == spec.rank ? call.input : regions_.at(rank, share_.announced(rank).input);
+    contributions_[static_cast<std::size_t>(rank)] = input + own.offset * operation.element;
+  }
+  targets_.assign(1, call.output);
+  reduce(contributions_, targets_, own.count, call.dtype, call.reduce_op);
+}
+
+// Empty where all blocks have one count.
+BlockTable ZeroCopy::blocks_of(const SharedOperation& operation) const {
+  if (!has_counts(operation.call.op)) return {};
+  return BlockTable::of(operation.call, mesh_.world_size());
+}
+
+ScheduleSpec ZeroCopy::spec_of(const SharedOperation& operation, const BlockTable& blocks) const {
+  const auto& call = operation.call;
+  ScheduleSpec spec{call.op,    mesh_.rank(), mesh_.world_size(), call.root,
+                    call.count, call.count,   call.count};
+  spec.blocks = &blocks;
+  return spec;
 }
 
 // Past the caches when what the ranks read and write together does not fit there anyway.

@@ -1,9 +1,9 @@
 #pragma once
 
 // Collectives on symmetric memory: peers' input is read in place, results of a reduce are written
-// straight into the peers' output, and so are the blocks of an all_gather or all_to_all and a
-// share of a large broadcast by its root. Two phases: everybody has come (the executor's enter),
-// everybody is done.
+// straight into the peers' output, and so are the blocks of an all_gather or all_to_all, with equal
+// or unequal counts, and a share of a large broadcast by its root. Two phases: everybody has come
+// (the executor's enter), everybody is done.
 //
 // Thread safety: none; one executor owns it.
 
@@ -27,8 +27,12 @@ class ZeroCopy {
  private:
   using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
 
+  void run_direct(const SharedOperation& operation);
   void broadcast_together(const SharedOperation& operation);
   void hand_out(const SharedOperation& operation);
+  void reduce_own_block(const SharedOperation& operation);
+  BlockTable blocks_of(const SharedOperation& operation) const;
+  ScheduleSpec spec_of(const SharedOperation& operation, const BlockTable& blocks) const;
   Copy copy_for(const SharedOperation& operation) const;
   void reduce_and_deliver(const SharedOperation& operation, const Schedule& schedule,
                           const Step& step);
