@@ -35,22 +35,11 @@ int tcp_streams_from_environment() {
   return streams;
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
-  report_crashes_to_launcher();
-  Rendezvous meeting = rendezvous(options.rendezvous);
-  GroupOptions group = options.group;
+// What the environment says of the group where the caller says nothing.
+void read_environment(GroupOptions& group) {
   const char* transport = std::getenv("PACELINE_TRANSPORT");
   if (group.transport == TransportKind::kAuto && transport != nullptr) {
     group.transport = parse_transport(transport);
-  }
-  if (!group.timeline) {
-    group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
-                                   meeting.who.restart_count, process_environment());
-  }
-  if (!group.recorder) {
-    group.recorder = open_flight_recorder(meeting.who, process_environment(), group.timeline);
   }
   const char* backend = std::getenv("PACELINE_BACKEND");
   if (group.backend.empty() && backend != nullptr) group.backend = backend;
@@ -60,12 +49,40 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
-  if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
-  const std::string launcher = meeting.who.launcher;
+}
+
+std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions& group) {
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto world =
-      std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  try {
+    return std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  } catch (const Error& error) {
+    if (group.recorder) group.recorder->note_failure(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  report_crashes_to_launcher();
+  Rendezvous meeting = rendezvous(options.rendezvous);
+  GroupOptions group = options.group;
+  try {
+    read_environment(group);
+  } catch (const Error& error) {
+    fail(error.code(), "rank {}: init_process_group: {}", meeting.who.rank, error.what());
+  }
+  if (!group.timeline) {
+    group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
+                                   meeting.who.restart_count, process_environment());
+  }
+  if (!group.recorder) {
+    group.recorder = open_flight_recorder(meeting.who, process_environment(), group.timeline);
+  }
+  if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
+  const std::string launcher = meeting.who.launcher;
+  const auto world = form_world(std::move(meeting), group);
   share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
   if (timeline != nullptr && *timeline != '\0') {
