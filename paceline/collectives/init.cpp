@@ -39,7 +39,7 @@ int tcp_streams_from_environment() {
 }
 
 // PACELINE_TIMEOUT; empty when it is not set.
-std::optional<std::chrono::milliseconds> timeout_from_environment(int rank) {
+std::optional<std::chrono::milliseconds> timeout_from_environment() {
   constexpr double kLeast = 1e-3;
   constexpr double kMost = 1e9;
   const char* text = std::getenv("PACELINE_TIMEOUT");
@@ -49,10 +49,38 @@ std::optional<std::chrono::milliseconds> timeout_from_environment(int rank) {
   double seconds = 0;
   const auto read = std::from_chars(value.data(), end, seconds);
   check(read.ec == std::errc() && read.ptr == end && seconds >= kLeast && seconds <= kMost,
-        "rank {}: PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each "
-        "operation of a group may take",
-        rank, value, kLeast, kMost);
+        "PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each operation of "
+        "a group may take",
+        value, kLeast, kMost);
   return std::chrono::milliseconds(std::llround(seconds * 1e3));
+}
+
+// What the environment says of the group where the caller says nothing.
+void read_environment(GroupOptions& group) {
+  const char* transport = std::getenv("PACELINE_TRANSPORT");
+  if (group.transport == TransportKind::kAuto && transport != nullptr) {
+    group.transport = parse_transport(transport);
+  }
+  const char* backend = std::getenv("PACELINE_BACKEND");
+  if (group.backend.empty() && backend != nullptr) group.backend = backend;
+  const char* by_socket = std::getenv("PACELINE_BY_SOCKET");
+  if (group.by_socket == BySocket::kAuto && by_socket != nullptr) {
+    group.by_socket = parse_by_socket(by_socket);
+  }
+  if (!group.timeout) group.timeout = timeout_from_environment();
+  if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
+  if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
+}
+
+std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  try {
+    return std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  } catch (const Error& error) {
+    if (group.recorder) group.recorder->note_failure(error.what());
+    throw;
+  }
 }
 
 }  // namespace
@@ -61,9 +89,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   report_crashes_to_launcher();
   Rendezvous meeting = rendezvous(options.rendezvous);
   GroupOptions group = options.group;
-  const char* transport = std::getenv("PACELINE_TRANSPORT");
-  if (group.transport == TransportKind::kAuto && transport != nullptr) {
-    group.transport = parse_transport(transport);
+  try {
+    read_environment(group);
+  } catch (const Error& error) {
+    fail(error.code(), "rank {}: init_process_group: {}", meeting.who.rank, error.what());
   }
   if (!group.timeline) {
     group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
@@ -72,21 +101,9 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (!group.recorder) {
     group.recorder = open_flight_recorder(meeting.who, process_environment(), group.timeline);
   }
-  const char* backend = std::getenv("PACELINE_BACKEND");
-  if (group.backend.empty() && backend != nullptr) group.backend = backend;
-  const char* by_socket = std::getenv("PACELINE_BY_SOCKET");
-  if (group.by_socket == BySocket::kAuto && by_socket != nullptr) {
-    group.by_socket = parse_by_socket(by_socket);
-  }
-  if (!group.timeout) group.timeout = timeout_from_environment(meeting.who.rank);
-  if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
-  if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
   const std::string launcher = meeting.who.launcher;
-  std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto world =
-      std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  const auto world = form_world(std::move(meeting), group);
   share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
   if (timeline != nullptr && *timeline != '\0') {

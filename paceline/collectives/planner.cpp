@@ -98,8 +98,10 @@ Effort one_shot(const Sizes& s) {
   return work;
 }
 
-// The levels of a tree that lie inside a host.
+// The levels of a tree that lie inside a host: on the only one all, also the last of a number of
+// ranks that is no power of two.
 double inner_levels(const Sizes& s) {
+  if (s.hosts == 1) return s.levels;
   if (!s.is_in_blocks) return 0;
   return std::min<double>(s.levels, std::bit_width(static_cast<unsigned>(s.m)) - 1);
 }

@@ -44,8 +44,8 @@ class Connector {
                              options.world_size)),
         deadline_(Deadline::after(options.timeout)) {
     check(options.tcp_streams >= 1 && options.tcp_streams <= kMaxStreams,
-          "{} TCP streams (PACELINE_TCP_STREAMS): there may be 1 to {}", options.tcp_streams,
-          kMaxStreams);
+          "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
+          options.rank, options.name, options.tcp_streams, kMaxStreams);
   }
 
   std::unique_ptr<Mesh> connect() {
@@ -180,8 +180,8 @@ class Connector {
       wire_ = remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, deadline_);
     } catch (const Error& error) {
       require_connected_peers();  // the cause may have been told already
-      throw Error(error.code(),
-                  fmt::format("rank {}: group {}: {}", options_.rank, options_.name, error.what()));
+      throw Error(error.code(), fmt::format("rank {}: forming group {}: {}", options_.rank,
+                                            options_.name, error.what()));
     }
   }
 
@@ -265,7 +265,9 @@ class Connector {
 
   void require_time_for(const std::string& missing) const {
     if (!deadline_.expired()) return;
-    fail(ErrorCode::kTimeout, "rank {}: forming group {} took longer than {} ms; missing: {}",
+    fail(ErrorCode::kTimeout,
+         "rank {}: forming group {} took longer than {} ms; missing: {}; see their logs, and raise "
+         "GroupOptions::timeout if they are only slow",
          options_.rank, options_.name, options_.timeout.count(), missing);
   }
 
@@ -406,7 +408,9 @@ TransportKind parse_transport(const std::string& name) {
   if (name == "shm") return TransportKind::kShm;
   if (name == "loopback") return TransportKind::kLoopback;
   if (name == "ucx") return TransportKind::kUcx;
-  fail(ErrorCode::kInvalid, "transport '{}' is unknown; choose auto, shm, tcp, loopback or ucx",
+  fail(ErrorCode::kInvalid,
+       "transport '{}' is unknown; choose auto, shm, tcp, loopback or ucx "
+       "(--transport, PACELINE_TRANSPORT)",
        name);
 }
 

@@ -143,7 +143,8 @@ std::string Mesh::read_control(int peer) {
 
 Error Mesh::lost(int peer, const std::string& how) const {
   return Error(ErrorCode::kPeerLost,
-               fmt::format("rank {}: {} of group {} {}", rank_, describe(peer), name_, how));
+               fmt::format("rank {}: {} of group {} {}; see the log of rank {}", rank_,
+                           describe(peer), name_, how, peer));
 }
 
 }  // namespace paceline

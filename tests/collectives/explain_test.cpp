@@ -238,7 +238,7 @@ TEST(Explain, a_rank_that_died_outside_of_any_operation) {
                    Rank(1, 2).finished(Op::kBarrier, 1, 1).process(FlightProcess::kGone)});
   EXPECT_EQ(alone.verdict, Verdict::kDied);
   EXPECT_EQ(alone.sentence,
-            "rank 1 ended without a word, outside of any operation, after barrier "
+            "rank 1 ended outside of any operation, after barrier "
             "#1 (group world)");
 }
 

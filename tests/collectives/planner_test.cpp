@@ -93,6 +93,20 @@ TEST(Planner, explains_every_candidate) {
   EXPECT_EQ(text.find("ring"), std::string::npos);
 }
 
+// Also where the ranks are no power of two, so that the last level of a tree is not full.
+TEST(Planner, charges_no_network_on_one_host) {
+  for (const int ranks : {2, 3, 4, 5, 7, 8, 17}) {
+    const Planner planner(Hosts::blocks(1, ranks), CostModel(), {.allows_any_order = true});
+    for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter, Op::kBroadcast,
+                        Op::kAllGather, Op::kGather, Op::kScatter, Op::kAllToAll}) {
+      for (const Candidate& candidate : planner.candidates({op, Dtype::kFloat32, 16 << 10})) {
+        EXPECT_EQ(candidate.work.network_bytes, 0)
+            << ranks << " ranks " << name_of(op) << " " << name_of(candidate.algorithm);
+      }
+    }
+  }
+}
+
 // The formulas ignore queueing and overlap, so they are held to a factor; and what they choose, to
 // what the simulator finds best.
 TEST(Planner, predicts_what_the_simulator_does) {
@@ -100,7 +114,8 @@ TEST(Planner, predicts_what_the_simulator_does) {
     int hosts, ranks;
   };
   double worst_choice = 1;
-  for (const Shape shape : {Shape{2, 1}, {4, 1}, {16, 1}, {2, 2}, {2, 8}, {8, 4}, {1, 4}, {5, 3}}) {
+  for (const Shape shape :
+       {Shape{2, 1}, {4, 1}, {16, 1}, {2, 2}, {2, 8}, {8, 4}, {1, 3}, {1, 4}, {1, 5}, {5, 3}}) {
     const Planner planner = planner_for(shape.hosts, shape.ranks);
     for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather,
                         Op::kReduceScatter, Op::kAllToAll, Op::kAllGatherV, Op::kReduceScatterV}) {

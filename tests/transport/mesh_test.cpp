@@ -30,7 +30,7 @@ TEST(Mesh, a_peer_that_ends_without_goodbye_is_lost) {
   EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
   EXPECT_STREQ(error->what(),
                "rank 0: rank 1 (box) of group world is gone: its process ended without leaving the "
-               "group");
+               "group; see the log of rank 1");
 }
 
 TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_who_waits_for_it) {
@@ -45,7 +45,8 @@ TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_who_waits_for_it) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
-    EXPECT_STREQ(error.what(), "rank 0: rank 1 (box) of group world has left the group");
+    EXPECT_STREQ(error.what(),
+                 "rank 0: rank 1 (box) of group world has left the group; see the log of rank 1");
   }
 }
 

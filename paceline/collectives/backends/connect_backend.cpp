@@ -150,8 +150,9 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].good) continue;
     const auto code = static_cast<ErrorCode>(all[rank].code);
-    fail(code, "rank {}: forming group {}: rank {}: {}", options.rank, options.group, rank,
-         all[rank].text);
+    const bool is_own = static_cast<int>(rank) == options.rank;
+    fail(code, "rank {}: forming group {} failed{}: {}", options.rank, options.group,
+         is_own ? "" : fmt::format(" on rank {}", rank), all[rank].text);
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check(std::strcmp(all[rank].text, all[0].text) == 0,

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "paceline/core/check.h"
+#include "paceline/transport/advice.h"
 
 namespace paceline {
 namespace {
@@ -15,8 +16,8 @@ constexpr std::chrono::milliseconds kLook{2};
 void look(Mesh& mesh, Deadline deadline, const std::string& what) {
   mesh.throw_if_failed();
   if (deadline.expired()) {
-    fail(ErrorCode::kTimeout, "rank {}: {} of group {} timed out after every rank had begun it",
-         mesh.rank(), what, mesh.name());
+    fail(ErrorCode::kTimeout, "rank {}: {} of group {} timed out after every rank had begun it; {}",
+         mesh.rank(), what, mesh.name(), kAdviceForLate);
   }
 }
 

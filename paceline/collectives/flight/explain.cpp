@@ -396,9 +396,11 @@ class Analysis {
       if (!flight.operations.empty()) last = words_for(flight, flight.operations.back());
     }
     if (ranks.empty()) return {};
-    std::string text =
-        fmt::format("{} ended without a word, outside of any operation", ranks_text(ranks));
-    if (!last.empty()) text += fmt::format(", after {}", last);
+    // How they ended is not in the records: what they wrote last, or the launcher, may say it.
+    const std::string text =
+        last.empty()
+            ? fmt::format("{} ended before the first operation", ranks_text(ranks))
+            : fmt::format("{} ended outside of any operation, after {}", ranks_text(ranks), last);
     return Explanation{.verdict = Verdict::kDied, .sentence = text, .ranks = ranks};
   }
 

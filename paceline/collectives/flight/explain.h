@@ -26,7 +26,7 @@ enum class Verdict : std::uint8_t {
   kFinished,      // all ranks finished the same operations
   kStraggler,     // they did, but one kept the others waiting
   kMismatch,      // ranks called different things
-  kDied,          // a process ended without a word
+  kDied,          // a process ended, and its record does not say why
   kNeverEntered,  // a rank did not come to what others wait in
   kStuck,         // all came, and it did not end
   kCrossed,       // groups that wait for each other

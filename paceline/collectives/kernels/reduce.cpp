@@ -3,33 +3,45 @@
 #include <array>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "paceline/collectives/kernels/reduce_variant.h"
 
 namespace paceline {
 namespace {
 
-struct Variant {
-  const char* name;
-  void (*reduce)(const ReduceArguments&);
-};
-
-Variant choose() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return {"avx512", &avx512::reduce};
-  }
-  if (__builtin_cpu_supports("avx2")) return {"avx2", &avx2::reduce};
-#endif
-  return {"portable", &portable::reduce};
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-const Variant& variant() {
-  static const Variant chosen = choose();
+// Clang 16 does not know "f16c" by name.
+bool has_avx2_and_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+         (c & bit_F16C) != 0;
+}
+#endif
+
+const ReduceVariant& variant() {
+  static const ReduceVariant chosen = reduce_variants().front();
   return chosen;
 }
 
 }  // namespace
+
+std::vector<ReduceVariant> reduce_variants() {
+  std::vector<ReduceVariant> variants;
+#if defined(__x86_64__)
+  if (has_avx512()) variants.push_back({"avx512", &avx512::reduce});
+  if (has_avx2_and_f16c()) variants.push_back({"avx2", &avx2::reduce});
+#endif
+  variants.push_back({"portable", &portable::reduce});
+  return variants;
+}
 
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op) {

@@ -1,8 +1,8 @@
 // The reduce kernel's source, compiled once per instruction set: the including file sets
-// PACELINE_KERNEL to a namespace of its own and the build gives that file the matching flags. No
-// include guard: it is a template in text. Nothing here may be an inline function with external
-// linkage, or the linker would pick one instruction set's copy for all; hence the unnamed
-// namespace.
+// PACELINE_KERNEL to a namespace of its own, includes that instruction set's conversions
+// (lanes_*.h) before this and is given the matching flags by the build. No include guard: it is a
+// template in text. Nothing here may be an inline function with external linkage, or the linker
+// would pick one instruction set's copy for all; hence the unnamed namespace.
 
 #include <algorithm>
 #include <bit>
@@ -18,78 +18,6 @@ namespace {
 // Elements combined at a time: small enough that the tree's intermediate results stay in the L1
 // cache.
 constexpr std::size_t kBlock = 1024;
-
-struct Half {
-  std::uint16_t bits;
-};
-struct Brain {
-  std::uint16_t bits;
-};
-struct Bool {
-  std::uint8_t value;
-};
-
-template <class T>
-struct Accumulator {
-  using type = T;
-};
-template <>
-struct Accumulator<Half> {
-  using type = float;
-};
-template <>
-struct Accumulator<Brain> {
-  using type = float;
-};
-template <>
-struct Accumulator<Bool> {
-  using type = std::uint8_t;
-};
-
-template <class T>
-T widen(T value) {
-  return value;
-}
-float widen(Brain value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
-}
-// Shifting the exponent and mantissa into place gives the value times 2^-112; one multiplication
-// repairs it, subnormals included. Infinity and NaN have the largest exponent, which the
-// multiplication cannot reach, so it is set by hand.
-float widen(Half value) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
-  const std::uint32_t magnitude = static_cast<std::uint32_t>(value.bits & 0x7fffu) << 13;
-  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
-  const std::uint32_t special = magnitude >= (0x7c00u << 13) ? 0x7f800000u : 0u;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
-}
-std::uint8_t widen(Bool value) { return static_cast<std::uint8_t>(value.value != 0); }
-
-template <class T>
-void narrow(T value, T& out) {
-  out = value;
-}
-void narrow(float value, Brain& out) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  out.bits = static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40u : rounded >> 16);
-}
-void narrow(float value, Half& out) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
-  // Subnormal halves: adding 0.5 lets the addition itself round the mantissa to the 10 bits that
-  // stay.
-  const std::uint32_t subnormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-  const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  std::uint32_t result = magnitude < (113u << 23) ? subnormal : normal;
-  result = magnitude >= 0x477ff000u ? 0x7c00u : result;  // rounds to 65536 or more: infinity
-  result = magnitude > 0x7f800000u ? 0x7e00u : result;   // NaN
-  out.bits = static_cast<std::uint16_t>(result | sign);
-}
-void narrow(std::uint8_t value, Bool& out) { out.value = value; }
 
 // Signed integers wrap around like unsigned ones.
 template <class T>
@@ -114,14 +42,14 @@ struct Product {
 struct Min {
   template <class T>
   static T apply(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) return a != a ? a : (b != b ? b : (b < a ? b : a));
+    if constexpr (!std::is_integral_v<T>) return a != a ? a : (b != b ? b : (b < a ? b : a));
     return b < a ? b : a;
   }
 };
 struct Max {
   template <class T>
   static T apply(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) return a != a ? a : (b != b ? b : (a < b ? b : a));
+    if constexpr (!std::is_integral_v<T>) return a != a ? a : (b != b ? b : (a < b ? b : a));
     return a < b ? b : a;
   }
 };
@@ -144,6 +72,65 @@ struct BitXor {
   }
 };
 
+// Elements that the compiler's own vectors do not convert well: several at a time instead.
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
+
+// Whether a sum is combined and rounded in one loop. The compiler gives up on such a loop of its
+// own conversions, which are two to four times as fast when each has a loop.
+template <class T>
+constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
+
+// finish(Combine(a, b)) into each of `outs`, any of which may be `a` or `b`.
+template <class Combine, class A, class B, class Finish, class... Out>
+void combine(const A* a, const B* b, std::size_t length, Finish finish, Out*... outs) {
+  std::size_t i = 0;
+  if constexpr (kLanes > 1 && (kIsHalf<A> || kIsHalf<B> || (kIsHalf<Out> || ...))) {
+    for (; i + kLanes <= length; i += kLanes) {
+      const auto result = finish(Combine::apply(load(a + i), load(b + i)));
+      (store(result, outs + i), ...);
+    }
+  }
+#pragma GCC ivdep
+  for (; i < length; ++i) {
+    const auto result = finish(Combine::apply(widen(a[i]), widen(b[i])));
+    (narrow(result, outs[i]), ...);
+  }
+}
+
+// finish(a) into `out`, which may be `a`.
+template <class A, class Finish, class Out>
+void convert(const A* a, std::size_t length, Finish finish, Out* out) {
+  std::size_t i = 0;
+  if constexpr (kLanes > 1 && (kIsHalf<A> || kIsHalf<Out>)) {
+    for (; i + kLanes <= length; i += kLanes) store(finish(load(a + i)), out + i);
+  }
+#pragma GCC ivdep
+  for (; i < length; ++i) narrow(finish(widen(a[i])), out[i]);
+}
+
+// What becomes of a result before it is rounded.
+struct Keep {
+  template <class V>
+  V operator()(V value) const {
+    return value;
+  }
+};
+struct Scale {
+  float factor;
+  template <class V>
+  V operator()(V value) const {
+    return value * factor;
+  }
+};
+struct Divide {
+  float divisor;
+  template <class V>
+  V operator()(V value) const {
+    return value / divisor;
+  }
+};
+
 template <class T, class Combine>
 class Tree {
  public:
@@ -152,25 +139,14 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  void run(const ReduceArguments& a, float divisor) const {
-    if constexpr (std::is_same_v<T, Acc>) {
-      if (num_sources_ == 2 && a.num_outs <= 2 && run_pair(a, divisor)) return;
+  // Multiplying by the inverse of a power of two gives the bits of dividing by it.
+  void run(const ReduceArguments& a, std::size_t divisor) const {
+    if constexpr (!std::is_integral_v<Acc>) {
+      const auto whole = static_cast<float>(divisor);
+      if (divisor > 1 && std::has_single_bit(divisor)) return deliver(a, Scale{1 / whole});
+      if (divisor > 1) return deliver(a, Divide{whole});
     }
-    T* out = reinterpret_cast<T*>(a.outs[0]);
-    Acc block[kBlock];
-    for (std::size_t begin = 0; begin < a.count; begin += kBlock) {
-      const std::size_t length = std::min(kBlock, a.count - begin);
-      subtree(0, num_sources_, begin, length, block);
-      if constexpr (std::is_floating_point_v<Acc>) {
-        if (divisor != 1.0f) {
-          for (std::size_t i = 0; i < length; ++i) block[i] /= static_cast<Acc>(divisor);
-        }
-      }
-      for (std::size_t i = 0; i < length; ++i) narrow(block[i], out[begin + i]);
-      for (std::size_t other = 1; other < a.num_outs; ++other) {
-        std::memcpy(reinterpret_cast<T*>(a.outs[other]) + begin, out + begin, length * sizeof(T));
-      }
-    }
+    deliver(a, Keep{});
   }
 
   // Neither divided nor narrowed: what a later reduce takes as a partial source.
@@ -189,36 +165,77 @@ class Tree {
   bool is_wide(std::size_t source) const {
     return !std::is_same_v<T, Acc> && sources_[source].is_partial;
   }
-  // Two sources of the accumulator's type, one or two places: in one pass. Dividing by a power of
-  // two gives the bits of multiplying by its inverse. False when there is no such way.
-  bool run_pair(const ReduceArguments& a, float divisor) const {
-    T* first = reinterpret_cast<T*>(a.outs[0]);
-    T* last = reinterpret_cast<T*>(a.outs[a.num_outs - 1]);
-    if (divisor == 1.0f) {
-      combine_for_both(at(0, 0), at(1, 0), first, last, a.count, [](T sum) { return sum; });
-      return true;
-    }
-    if constexpr (std::is_floating_point_v<T>) {
-      if (divisor != 2.0f) return false;
-      combine_for_both(at(0, 0), at(1, 0), first, last, a.count,
-                       [](T sum) { return sum * T(0.5); });
-      return true;
-    }
-    return false;
-  }
-
   const T* at(std::size_t source, std::size_t begin) const {
     return reinterpret_cast<const T*>(sources_[source].data) + begin;
   }
 
-  void load(std::size_t source, std::size_t begin, std::size_t length, Acc* out) const {
+  // The last combination goes straight to the first two places where it can be rounded at once, and
+  // two contributions are then combined in one pass. Others get copies.
+  template <class Finish>
+  void deliver(const ReduceArguments& a, Finish finish) const {
+    T* const first = reinterpret_cast<T*>(a.outs[0]);
+    T* const second = reinterpret_cast<T*>(a.outs[a.num_outs > 1 ? 1 : 0]);
+    const bool is_pair =
+        kRoundsAtOnce<T> && num_sources_ == 2 && !is_wide(0) && !is_wide(1) && a.num_outs <= 2;
+    const std::size_t block = is_pair ? a.count : kBlock;
+    for (std::size_t begin = 0; begin < a.count; begin += block) {
+      const std::size_t length = std::min(block, a.count - begin);
+      deliver_block(begin, length, finish, first + begin, second + begin);
+      for (std::size_t other = 2; other < a.num_outs; ++other) {
+        std::memcpy(reinterpret_cast<T*>(a.outs[other]) + begin, first + begin, length * sizeof(T));
+      }
+    }
+  }
+
+  template <class Finish>
+  void deliver_block(std::size_t begin, std::size_t length, Finish finish, T* first,
+                     T* second) const {
+    Acc left[kBlock];
+    if constexpr (kRoundsAtOnce<T>) {
+      if (num_sources_ > 1) return deliver_last(begin, length, finish, first, second, left);
+    }
+    subtree(0, num_sources_, begin, length, left);
+    convert(left, length, finish, first);
+    if (second != first) std::memcpy(second, first, length * sizeof(T));
+  }
+
+  // The last combination; `left` is room for a block.
+  template <class Finish>
+  void deliver_last(std::size_t begin, std::size_t length, Finish finish, T* first, T* second,
+                    Acc* left) const {
+    const std::size_t num_left = left_of(0, num_sources_);
+    const bool is_single = num_sources_ - num_left == 1 && !is_wide(num_left);
+    if (is_single && num_left == 1 && !is_wide(0)) {
+      finish_pair(at(0, begin), at(1, begin), length, finish, first, second);
+      return;
+    }
+    subtree(0, num_left, begin, length, left);
+    if (is_single) {
+      finish_pair(left, at(num_left, begin), length, finish, first, second);
+      return;
+    }
+    Acc right[kBlock];
+    subtree(num_left, num_sources_ - num_left, begin, length, right);
+    finish_pair(left, right, length, finish, first, second);
+  }
+
+  template <class A, class B, class Finish>
+  static void finish_pair(const A* a, const B* b, std::size_t length, Finish finish, T* first,
+                          T* second) {
+    if (first == second) {
+      combine<Combine>(a, b, length, finish, first);
+    } else {
+      combine<Combine>(a, b, length, finish, first, second);
+    }
+  }
+
+  void load_block(std::size_t source, std::size_t begin, std::size_t length, Acc* out) const {
     if (is_wide(source)) {
       std::memcpy(out, reinterpret_cast<const Acc*>(sources_[source].data) + begin,
                   length * sizeof(Acc));
-      return;
+    } else {
+      convert(at(source, begin), length, Keep{}, out);
     }
-    const T* from = at(source, begin);
-    for (std::size_t i = 0; i < length; ++i) out[i] = widen(from[i]);
   }
 
   // How many of the sources [first, first + number) make up the left subtree.
@@ -232,48 +249,26 @@ class Tree {
     return left;
   }
 
-  template <class A, class B, class Out>
-  static void combine(const A* a, const B* b, Out* out, std::size_t length) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < length; ++i) out[i] = Combine::apply(widen(a[i]), widen(b[i]));
-  }
-
-  template <class Finish>
-  static void combine_for_both(const T* a, const T* b, T* first, T* last, std::size_t length,
-                               Finish finish) {
-    if (first == last) {
-#pragma GCC ivdep
-      for (std::size_t i = 0; i < length; ++i) first[i] = finish(Combine::apply(a[i], b[i]));
-      return;
-    }
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < length; ++i) {
-      const T sum = finish(Combine::apply(a[i], b[i]));
-      first[i] = sum;
-      last[i] = sum;
-    }
-  }
-
   // The sum of sources [first, first + number) into `out`.
   void subtree(std::size_t first, std::size_t number, std::size_t begin, std::size_t length,
                Acc* out) const {
     if (number == 1) {
-      load(first, begin, length, out);
+      load_block(first, begin, length, out);
       return;
     }
     if (number == 2 && !is_wide(first) && !is_wide(first + 1)) {
-      combine(at(first, begin), at(first + 1, begin), out, length);
+      combine<Combine>(at(first, begin), at(first + 1, begin), length, Keep{}, out);
       return;
     }
     const std::size_t left = left_of(first, number);
     subtree(first, left, begin, length, out);
     if (number - left == 1 && !is_wide(first + left)) {
-      combine(out, at(first + left, begin), out, length);
+      combine<Combine>(out, at(first + left, begin), length, Keep{}, out);
       return;
     }
     Acc right[kBlock];
     subtree(first + left, number - left, begin, length, right);
-    combine(out, right, out, length);
+    combine<Combine>(out, right, length, Keep{}, out);
   }
 
   const ReduceSource* sources_;
@@ -281,7 +276,7 @@ class Tree {
 };
 
 template <class T, class Combine>
-void run(const ReduceArguments& a, float divisor = 1.0f) {
+void run(const ReduceArguments& a, std::size_t divisor = 1) {
   const Tree<T, Combine> tree(a.sources, a.num_sources);
   if (a.result == ReduceResult::kPartial) {
     tree.run_partial(a.outs[0], a.count);
@@ -306,7 +301,7 @@ void dispatch_op(const ReduceArguments& a) {
       break;
   }
   if constexpr (std::is_floating_point_v<Acc>) {
-    run<T, Sum>(a, static_cast<float>(a.num_ranks));  // kMean; nothing else is defined here
+    run<T, Sum>(a, a.num_ranks);  // kMean; nothing else is defined here
   } else {
     switch (a.op) {
       case ReduceOp::kBitAnd:

@@ -3,6 +3,7 @@
 // The reduce kernel's variants, one per instruction set; reduce.cpp chooses.
 
 #include <cstddef>
+#include <vector>
 
 #include "paceline/collectives/kernels/reduce.h"
 
@@ -29,5 +30,13 @@ void reduce(const ReduceArguments& arguments);
 namespace avx512 {
 void reduce(const ReduceArguments& arguments);
 }
+
+struct ReduceVariant {
+  const char* name;
+  void (*reduce)(const ReduceArguments& arguments);
+};
+
+// Those that this processor can run, the fastest first and the portable one last.
+std::vector<ReduceVariant> reduce_variants();
 
 }  // namespace paceline

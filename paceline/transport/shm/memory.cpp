@@ -93,7 +93,12 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
   require_all_mapped(mesh_, bytes, deadline, error);
   for (const int rank : mesh_.neighbours()) {
     const Mapping& mapping = mappings[static_cast<std::size_t>(rank)];
-    if (!mapping) fail(ErrorCode::kCorrupt, "rank {}: a peer offered no memory", mesh_.rank());
+    if (mapping) continue;
+    fail(
+        ErrorCode::kCorrupt,
+        "rank {}: sharing {} bytes of memory in group {}: {} offered none; start the same build of "
+        "Paceline on all ranks, or choose --transport tcp",
+        mesh_.rank(), bytes, mesh_.name(), mesh_.describe(rank));
   }
   return std::make_shared<ShmBlocks>(bytes, std::move(mappings));
 }

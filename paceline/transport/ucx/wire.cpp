@@ -20,6 +20,7 @@ constexpr std::uint32_t kMostAddressBytes = 64 << 10;
 constexpr unsigned kLongestSleepMs = 2;
 constexpr std::byte kGreeting{0x47};  // on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};
+constexpr const char* kAdvice = "see the log of that rank, or choose --transport tcp";
 
 }  // namespace
 
@@ -91,7 +92,8 @@ void UcxWire::greet_all(Deadline deadline) {
       all_done &= tell_and_hear(greeting, deadline);
     }
     if (all_done) return;
-    if (deadline.expired()) fail(ErrorCode::kTimeout, "connecting by UCX took too long");
+    if (deadline.expired())
+      fail(ErrorCode::kTimeout, "connecting by UCX took too long; {}", kAdvice);
     sockets_->wait(interests, 1ms);
   }
 }
@@ -104,7 +106,7 @@ void UcxWire::greet(Greeting& greeting, Worker& worker, int channel) {
   std::byte said{};
   const ssize_t got = worker.receive(greeting.peer, {&said, 1});
   if (got < 0 && errno != EAGAIN) {
-    fail(ErrorCode::kPeerLost, "UCX cannot reach rank {}", greeting.peer);
+    fail(ErrorCode::kPeerLost, "UCX cannot reach rank {}; {}", greeting.peer, kAdvice);
   }
   greeting.has_received[channel] = got == 1;
 }
@@ -119,7 +121,8 @@ bool UcxWire::tell_and_hear(Greeting& greeting, Deadline deadline) {
   if (!greeting.has_heard_done) {
     std::byte said{};
     const ssize_t got = sockets_->receive(greeting.peer, Channel::kData, {&said, 1});
-    if (got == 0) fail(ErrorCode::kPeerLost, "rank {} died while UCX was set up", greeting.peer);
+    if (got == 0)
+      fail(ErrorCode::kPeerLost, "rank {} ended while UCX was set up; see its log", greeting.peer);
     greeting.has_heard_done = got == 1;
   }
   return greeting.has_said_done && greeting.has_heard_done;
@@ -131,12 +134,13 @@ void UcxWire::write_all(int peer, std::span<const std::byte> bytes, Deadline dea
     if (sent > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(sent));
     } else if (errno != EAGAIN && errno != EINTR) {
-      fail(ErrorCode::kPeerLost, "rank {} died while UCX was set up", peer);
+      fail(ErrorCode::kPeerLost, "rank {} ended while UCX was set up; see its log", peer);
     } else {
       Interest interest{peer, Channel::kData, POLLOUT};
       sockets_->wait({&interest, 1}, 50ms);
     }
-    if (deadline.expired()) fail(ErrorCode::kTimeout, "rank {} takes no address of UCX", peer);
+    if (deadline.expired())
+      fail(ErrorCode::kTimeout, "rank {} takes no address of UCX; {}", peer, kAdvice);
   }
 }
 
@@ -146,12 +150,13 @@ void UcxWire::read_all(int peer, std::span<std::byte> bytes, Deadline deadline) 
     if (got > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(got));
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      fail(ErrorCode::kPeerLost, "rank {} died while UCX was set up", peer);
+      fail(ErrorCode::kPeerLost, "rank {} ended while UCX was set up; see its log", peer);
     } else {
       Interest interest{peer, Channel::kData, POLLIN};
       sockets_->wait({&interest, 1}, 50ms);
     }
-    if (deadline.expired()) fail(ErrorCode::kTimeout, "rank {} gives no address of UCX", peer);
+    if (deadline.expired())
+      fail(ErrorCode::kTimeout, "rank {} gives no address of UCX; {}", peer, kAdvice);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/thread.h"
+#include "paceline/transport/advice.h"
 
 namespace paceline {
 namespace {
@@ -318,22 +319,23 @@ void PointToPoint::check_deadlines() {
   for (const auto& queue : sends_) {
     for (const Outgoing& message : queue) {
       if (message.deadline.expired()) {
-        fail(ErrorCode::kTimeout, "rank {}: {} timed out: {} does not take it", mesh_.rank(),
-             label("send", message.call), mesh_.describe(message.call.peer));
+        fail(ErrorCode::kTimeout, "rank {}: {} timed out: {} does not take it; {}", mesh_.rank(),
+             label("send", message.call), mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
   }
   for (const Incoming& incoming : incoming_) {
     if (incoming.receive && incoming.receive->deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: {} timed out in the middle of the message", mesh_.rank(),
-           label("recv", incoming.receive->call));
+      fail(ErrorCode::kTimeout, "rank {}: {} timed out in the middle of the message; {}",
+           mesh_.rank(), label("recv", incoming.receive->call), kAdviceForLate);
     }
   }
   for (const Posted& posted : receives_) {
     if (posted.deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: {} timed out: nothing came{}", mesh_.rank(),
+      fail(ErrorCode::kTimeout, "rank {}: {} timed out: nothing came{}; {}", mesh_.rank(),
            label("recv", posted.call),
-           posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer));
+           posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
+           kAdviceForLate);
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/log.h"
+#include "paceline/transport/advice.h"
 
 namespace paceline {
 namespace {
@@ -23,9 +24,9 @@ double seconds_since(Deadline::Clock::time_point begin) {
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       Deadline::Clock::time_point begin, const std::string& missing) {
   return Error(ErrorCode::kTimeout,
-               fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}{}", mesh.rank(),
-                           operation.describe(), mesh.name(), seconds_since(begin), missing,
-                           told_by_records(wait.recorder)));
+               fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}; {}{}",
+                           mesh.rank(), operation.describe(), mesh.name(), seconds_since(begin),
+                           missing, kAdviceForLate, told_by_records(wait.recorder)));
 }
 
 bool warn_of_slow_wait(const Fingerprint& operation, Deadline::Clock::time_point begin,
