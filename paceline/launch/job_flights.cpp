@@ -1,6 +1,7 @@
 #include "paceline/launch/job_flights.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -24,7 +25,10 @@ bool is_wait(Verdict verdict) {
 JobFlights::JobFlights(const Environment& inherited, const std::string& log_directory)
     : directory_(log_directory) {
   const auto named = inherited.find(kVariable);
-  if (named != inherited.end()) directory_ = named->second;
+  if (named == inherited.end()) return;
+  directory_ = named->second;
+  // For ranks that change their folder, and commands that run in another.
+  if (!directory_.empty()) directory_ = std::filesystem::absolute(directory_);
 }
 
 void JobFlights::add_variables(Environment& environment) const {
