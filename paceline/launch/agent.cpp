@@ -316,8 +316,13 @@ void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
   own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
   if (!control_) return;
-  control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
-                               culprit.signal, own_cause_, clock_reading(culprit.at)});
+  control_->report(RankFailure{.generation = generation_->place().generation,
+                               .rank = culprit.rank,
+                               .exit_code = culprit.exit_code,
+                               .signal = culprit.signal,
+                               .cause = own_cause_,
+                               .at = clock_reading(culprit.at),
+                               .on_purpose = generation_->was_struck(culprit.rank)});
 }
 
 void Agent::on_generation_over() {

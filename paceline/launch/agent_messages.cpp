@@ -70,9 +70,13 @@ Joining joining_of(const Json& json) {
 }
 
 Json to_json(const RankFailure& failure) {
-  Json json = {{"type", "failure"},        {"generation", failure.generation},
-               {"rank", failure.rank},     {"exit_code", failure.exit_code},
-               {"signal", failure.signal}, {"cause", failure.cause}};
+  Json json = {{"type", "failure"},
+               {"generation", failure.generation},
+               {"rank", failure.rank},
+               {"exit_code", failure.exit_code},
+               {"signal", failure.signal},
+               {"cause", failure.cause},
+               {"on_purpose", failure.on_purpose}};
   if (failure.at) json["at_ns"] = failure.at->count();
   return json;
 }
@@ -83,6 +87,7 @@ RankFailure failure_of(const Json& json) {
                       .exit_code = json.at("exit_code"),
                       .signal = json.at("signal"),
                       .cause = json.at("cause")};
+  failure.on_purpose = json.at("on_purpose").get<bool>();
   if (json.contains("at_ns")) {
     failure.at = std::chrono::nanoseconds(json.at("at_ns").get<std::int64_t>());
   }

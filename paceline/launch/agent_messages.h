@@ -49,6 +49,7 @@ struct RankFailure {
   // may be off by the second, or drops it.
   std::optional<std::chrono::nanoseconds> at;
   std::chrono::nanoseconds clock_error{};  // not sent
+  bool on_purpose = false;                 // by --chaos
   bool operator==(const RankFailure&) const = default;
 };
 

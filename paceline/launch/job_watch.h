@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -72,6 +73,8 @@ class JobWatch {
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }
+  // The cause of this rank's end, which is to come, is known.
+  void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
   // Adds cause and stack to what is said of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
@@ -122,7 +125,7 @@ class JobWatch {
   NodePlace place_;
   std::map<int, pid_t> ranks_;  // those that run
   std::map<int, Crash> crashes_;
-  std::map<int, std::string> ended_because_;  // the ranks that end_hanging() ended
+  std::map<int, std::string> ended_because_;  // ranks that were ended on purpose
   Deadline ended_elsewhere_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;

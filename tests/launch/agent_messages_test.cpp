@@ -28,6 +28,7 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
   std::vector<Report> reports = {some_joining(),
                                  RankFailure{1, 3, 0, 11, "cause", 5s},
                                  RankFailure{1, 3, 0, 11, "cause"},
+                                 RankFailure{1, 3, 0, 9, "cause", {}, {}, true},
                                  Finished{4},
                                  Finished{4, true},
                                  Stopped{5, 1234ms, {}, kOffer},

@@ -2,6 +2,7 @@
 //
 //   ends     finishes two collectives
 //   misses   rank 1 does not come to the second one
+//   throws   every rank leaves by an exception; rank 1's process ends first
 //   dies     rank 1 is killed in front of the second one
 //   hangs    rank 1 does not come, and nobody gives up
 //   stops    rank 1 stops itself; SIGCONT lets it go on, for a second
@@ -19,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +64,7 @@ int main(int, char** argv) {
         paceline::init_process_group({.group = {.timeout = how == "misses" ? 500ms : 60'000ms}});
     std::vector<float> data(1000, 1.0f);
     group->broadcast(std::span(data), 0);
+    if (how == "throws") throw std::runtime_error("no such folder");
     if (group->rank() == 1 && how == "dies") std::raise(SIGKILL);
     if (group->rank() == 1 && (how == "misses" || how == "hangs")) {
       std::this_thread::sleep_for(60s);
@@ -123,5 +126,9 @@ int main(int, char** argv) {
   } catch (const paceline::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 5;
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    if (std::atoi(std::getenv("RANK")) == 0) std::this_thread::sleep_for(60s);
+    return 4;
   }
 }
