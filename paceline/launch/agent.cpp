@@ -61,10 +61,11 @@ class Agent {
         logs_(plan.options.log_dir, owner_of_logs(plan.options)),
         flights_(inherited_environment(), log_folder()),
         timeline_(plan.options.timeline, log_folder()),
-        watch_(loop_, plan, {log_folder(), flights_.directory()},
-               {[this](const std::string& text) { consoles_.say(text); },
-                [this](int rank) { generation_->send_to(rank, SIGKILL); },
-                [this](const Report& report) { tell_the_job(report); }}),
+        watch_(
+            loop_, plan, {log_folder(), flights_.directory()},
+            {[this](const std::string& text) { consoles_.say(text); },
+             [this](int rank) { generation_->send_to(rank, SIGKILL); },
+             [this](const Report& report) { tell_the_job(report); }, [this] { return meeting(); }}),
         seeds_(plan.program_path, plan.options.fork_server && plan.options.goes_on(),
                [this](const std::string& text) { consoles_.say(text); }),
         launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
@@ -94,6 +95,7 @@ class Agent {
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
   void report_stopped();
+  Absence meeting() const;
 
   // With the ranks.
   void on_failure();
@@ -308,6 +310,11 @@ void Agent::report_stopped() {
               .lived = std::chrono::duration_cast<std::chrono::milliseconds>(generation_->age()),
               .steps = steps ? std::optional(steps->steps) : std::nullopt,
               .offer = services_->offer()});
+}
+
+Absence Agent::meeting() const {
+  if (!services_ || !generation_) return {};
+  return services_->meeting(generation_->place().generation, generation_->place().world_size);
 }
 
 // --- The ranks ---

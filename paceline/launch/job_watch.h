@@ -47,6 +47,7 @@ class JobWatch {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
     std::function<void(const Report&)> report;
+    QuietRanks::Meeting meeting;  // of the generation that runs; empty: nothing is known of it
   };
 
   // `plan` and `loop` must outlive it.
@@ -100,8 +101,7 @@ class JobWatch {
   void look_for_straggler();
   void report_shares();
   void report_whereabouts(int round) const;
-  // Those of this node's ranks, also the ended ones. Error(kSystem) or Error(kInvalid) when there
-  // are no records.
+  // Those of this node's ranks, also the ended ones; none when there are no records.
   std::vector<Flight> own_flights() const;
   bool is_own(int rank) const;
   void tell(const HangOrder& hang);
@@ -110,7 +110,6 @@ class JobWatch {
   // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
   // an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
-  std::vector<int> running() const;
   // The rank that `pid` is or descends from; nothing when it is none's.
   std::optional<int> rank_of(pid_t pid) const;
 

@@ -56,6 +56,7 @@ set(SOURCES
   placement_warnings.cpp
   process.cpp
   program.cpp
+  quiet_ranks.cpp
   rank_output.cpp
   rank_process.cpp
   rank_seeds.cpp

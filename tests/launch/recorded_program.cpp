@@ -9,6 +9,8 @@
 //   works    200 collectives in two seconds
 //   counts   steps for ever, after 1000 ones, a quarter of each spent waiting, as it says
 //   sleeps   the same, and rank 1 takes three times as long, most of it asleep
+//   stalls   20 steps, then nobody does anything for a minute
+//   evaluates 20 steps, then everybody computes for five seconds
 //   computes nobody calls anything for two seconds
 //   threads  says how many threads it is to compute with
 //   samples  900 steps of a sample for each rank, written down; goes on where an agreed stop left,
@@ -93,6 +95,16 @@ int main(int, char** argv) {
           std::fflush(stdout);
         }
       }
+    }
+    if (how == "stalls" || how == "evaluates") {
+      paceline::StepLog steps;
+      for (int i = 0; i < 20; ++i) {
+        group->all_reduce(std::span(data));
+        steps.step(32, 0.001, 0.001);
+      }
+      if (how == "stalls") std::this_thread::sleep_for(60s);
+      const auto end = std::chrono::steady_clock::now() + 5s;
+      while (std::chrono::steady_clock::now() < end) data[0] = data[0] * 0.5f + 1.0f;
     }
     if (how == "computes") std::this_thread::sleep_for(2s);
     if (how == "restarts") {
