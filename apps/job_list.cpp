@@ -84,7 +84,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
     const auto json = nlohmann::json::parse(answer);
     JobEntry job;
     job.socket = socket;
-    job.id = launch::neutralise(json.at("job").get<std::string>());
+    job.id = launch::neutralise_in_line(json.at("job").get<std::string>());
     job.id_is_shared = json.value("id_is_shared", false);
     json.at("supervisor").get_to(job.supervisor);
     json.at("launcher").get_to(job.launcher);
@@ -101,7 +101,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
     }
     job.of_hosts = json.value("of_hosts", false);
     for (const auto& host : json.value("hosts", nlohmann::json::array())) {
-      job.hosts.push_back(launch::neutralise(host.get<std::string>()));
+      job.hosts.push_back(launch::neutralise_in_line(host.get<std::string>()));
     }
     return job;
   } catch (const nlohmann::json::exception&) {
@@ -197,7 +197,7 @@ std::string ranks_text(const JobEntry& job) {
 }
 
 std::string short_command(const JobEntry& job, std::size_t width) {
-  const std::string text = launch::neutralise(command_text(job.command));
+  const std::string text = launch::neutralise_in_line(command_text(job.command));
   return text.size() > width ? text.substr(0, width - 3) + "..." : text;
 }
 

@@ -98,7 +98,7 @@ LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   if (!log.is_open()) {
     throw system_error(
         fmt::format("opening the log of rank {} in {} (does it run on this machine?)", rank,
-                    agent.log_directory));
+                    launch::neutralise_in_line(agent.log_directory)));
   }
   return log;
 }

@@ -6,6 +6,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
+#include "paceline/launch/line_formatter.h"
 
 namespace paceline::apps {
 namespace {
@@ -118,6 +119,12 @@ void check_endpoint(const Checker& checker, const RunTexts& texts, LaunchOptions
   options.meeting.endpoint = endpoint;
 }
 
+// It stands in tables, in names of sockets and in messages.
+void check_id(const Checker& checker, const std::string& id) {
+  if (id == launch::neutralise_in_line(id)) return;
+  checker.refuse("--rdzv-id", id, "a name without control characters");
+}
+
 }  // namespace
 
 void check_meeting(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
@@ -131,6 +138,7 @@ void check_meeting(const Checker& checker, const RunTexts& texts, LaunchOptions&
   check_backend(checker, texts.rdzv_backend);
   check_endpoint(checker, texts, options);
   apply_conf(checker, texts.rdzv_conf, options.meeting);
+  check_id(checker, texts.rdzv_id);
   options.run_id = texts.rdzv_id;
   // Agents that are started apart must mean the same job.
   if (options.run_id.empty()) options.run_id = several ? "none" : random_hex(8);

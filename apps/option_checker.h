@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/launch/line_formatter.h"
+
 #include "apps/command_line.h"
 #include "apps/run_options.h"
 #include "apps/usage_error.h"
@@ -34,7 +36,8 @@ class Checker {
 
   [[noreturn]] void refuse(const std::string& flag, const std::string& text,
                            const std::string& allowed) const {
-    throw UsageError(fmt::format("{}: '{}' is not {}", source(flag), text, allowed));
+    throw UsageError(
+        fmt::format("{}: '{}' is not {}", source(flag), launch::neutralise_in_line(text), allowed));
   }
 
   // `key`: of the item in a list of KEY=VALUE that `text` belongs to.

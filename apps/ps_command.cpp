@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/launch/line_formatter.h"
+
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
@@ -48,7 +50,8 @@ std::string table_of(const std::vector<JobEntry>& jobs) {
   for (const JobEntry& job : jobs) {
     text += fmt::format("{:<{}}  {:>8}  {:>14}  {:>8}  {:<{}}  {}\n", job.id, widest,
                         job.supervisor, ranks_text(job), age_text(std::time(nullptr) - job.started),
-                        short_command(job, kCommandWidth), kCommandWidth, job.log_directory);
+                        short_command(job, kCommandWidth), kCommandWidth,
+                        launch::neutralise_in_line(job.log_directory));
   }
   return text;
 }

@@ -57,13 +57,14 @@ class Agent {
       : plan_(plan),
         channel_(std::move(channel)),
         consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
-        logs_(plan.options.log_dir),
+        logs_(plan.options.log_dir, owner_of_logs(plan.options)),
         flights_(inherited_environment(), log_folder()),
         timeline_(plan.options.timeline, log_folder()),
-        watch_(loop_, plan, {log_folder(), flights_.directory()},
-               {[this](const std::string& text) { consoles_.say(text); },
-                [this](int rank) { generation_->send_to(rank, SIGKILL); },
-                [this](const Report& report) { tell_the_job(report); }}),
+        watch_(
+            loop_, plan, {log_folder(), flights_.directory()},
+            {[this](const std::string& text) { consoles_.say(text); },
+             [this](int rank) { generation_->send_to(rank, SIGKILL); },
+             [this](const Report& report) { tell_the_job(report); }, [this] { return meeting(); }}),
         seeds_(plan.program_path, plan.options.fork_server && plan.options.goes_on(),
                [this](const std::string& text) { consoles_.say(text); }),
         launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
@@ -93,6 +94,7 @@ class Agent {
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
   void report_stopped();
+  Absence meeting() const;
 
   // With the ranks.
   void on_failure();
@@ -107,6 +109,7 @@ class Agent {
   void on_signal(int signal);
   void reap_orphans();
   void warn_about_logs();
+  void warn_about_console();
   // As the user calls it.
   std::string own_host() const {
     return plan_.options.part ? plan_.options.part->host : host_name();
@@ -118,6 +121,7 @@ class Agent {
   void say_tally();
   void explain_end();
   void remove_records();
+  int exit_code_of_job() const;
   int exit_code() const;
 
   const LaunchPlan& plan_;
@@ -145,8 +149,9 @@ class Agent {
   bool settled_ = true;        // the end of this generation has been seen to
   bool orphans_may_wait_ = false;
   bool abandoned_ = false;  // the supervisor is gone
-  bool warned_about_logs_ = false;
-  int stop_signal_ = 0;  // the first signal that ended this launcher
+  bool warned_about_logs_ = false, warned_about_console_ = false;
+  bool logs_may_go_ = false;  // nobody needs them, unless they are all that is left of the output
+  int stop_signal_ = 0;       // the first signal that ended this launcher
   std::optional<EndOrder> end_;
   std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
 };
@@ -155,6 +160,9 @@ int Agent::run() {
   require_descriptors(plan_.options.num_local_ranks);
   loop_.watch(channel_.control.get(), [this] { on_control(); });
   loop_.watch(children_.get(), [this] { orphans_may_wait_ = true; });
+  if (!logs_.notice().empty()) {
+    consoles_.say(fmt::format("paceline: warning: {}\n", logs_.notice()));
+  }
   seek_coordinator();
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
@@ -162,6 +170,7 @@ int Agent::run() {
     finish_timeline();
     remove_records();  // nobody is left to be told of the logs
   }
+  if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
   return exit_code();
 }
 
@@ -302,14 +311,24 @@ void Agent::report_stopped() {
               .offer = services_->offer()});
 }
 
+Absence Agent::meeting() const {
+  if (!services_ || !generation_) return {};
+  return services_->meeting(generation_->place().generation, generation_->place().world_size);
+}
+
 // --- The ranks ---
 
 void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
   own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
   if (!control_) return;
-  control_->report(RankFailure{generation_->place().generation, culprit.rank, culprit.exit_code,
-                               culprit.signal, own_cause_, clock_reading(culprit.at)});
+  control_->report(RankFailure{.generation = generation_->place().generation,
+                               .rank = culprit.rank,
+                               .exit_code = culprit.exit_code,
+                               .signal = culprit.signal,
+                               .cause = own_cause_,
+                               .at = clock_reading(culprit.at),
+                               .on_purpose = generation_->was_struck(culprit.rank)});
 }
 
 void Agent::on_generation_over() {
@@ -336,6 +355,7 @@ void Agent::loop() {
     if (running()) rehearsal_.tend(*generation_);
     if (generation_) generation_->tend();
     warn_about_logs();
+    warn_about_console();
     if (!settled_ && generation_->over()) on_generation_over();
     if (control_) {
       control_->tend();
@@ -416,6 +436,15 @@ void Agent::warn_about_logs() {
   consoles_.say(fmt::format("paceline: warning: {}; the job goes on\n", problem));
 }
 
+void Agent::warn_about_console() {
+  const std::string lost = warned_about_console_ ? "" : consoles_.lost();
+  if (lost.empty()) return;
+  warned_about_console_ = true;
+  const std::string logs = log_folder();
+  consoles_.say(fmt::format("paceline: warning: output of the ranks could not be written to {}{}\n",
+                            lost, logs.empty() ? "" : fmt::format("; it is complete in {}", logs)));
+}
+
 // Also when that was asked for at another node.
 bool Agent::stopped_as_agreed() const {
   return generation_ && generation_->stopped_as_agreed() && (!end_ || end_->cause.empty());
@@ -475,10 +504,16 @@ void Agent::explain_end() {
 void Agent::remove_records() {
   if (generation_) flights_.remove(generation_->ranks());
   // What was said about a failure names its log.
-  if (!generation_ || generation_->place().generation == 0) logs_.remove_if_temporary();
+  if (!generation_ || generation_->place().generation == 0) logs_may_go_ = true;
 }
 
+// Whoever reads the output must not take half of it for the whole.
 int Agent::exit_code() const {
+  const int code = exit_code_of_job();
+  return code == 0 && !consoles_.lost().empty() ? kEnvironmentError : code;
+}
+
+int Agent::exit_code_of_job() const {
   if (stopped_as_agreed()) return kStoppedAsAgreed;
   if (end_ && stop_signal_ == 0) return end_->exit_code;
   if (generation_ && generation_->culprit()) return generation_->culprit()->status();

@@ -70,9 +70,13 @@ Joining joining_of(const Json& json) {
 }
 
 Json to_json(const RankFailure& failure) {
-  Json json = {{"type", "failure"},        {"generation", failure.generation},
-               {"rank", failure.rank},     {"exit_code", failure.exit_code},
-               {"signal", failure.signal}, {"cause", failure.cause}};
+  Json json = {{"type", "failure"},
+               {"generation", failure.generation},
+               {"rank", failure.rank},
+               {"exit_code", failure.exit_code},
+               {"signal", failure.signal},
+               {"cause", failure.cause},
+               {"on_purpose", failure.on_purpose}};
   if (failure.at) json["at_ns"] = failure.at->count();
   return json;
 }
@@ -83,6 +87,7 @@ RankFailure failure_of(const Json& json) {
                       .exit_code = json.at("exit_code"),
                       .signal = json.at("signal"),
                       .cause = json.at("cause")};
+  failure.on_purpose = json.at("on_purpose").get<bool>();
   if (json.contains("at_ns")) {
     failure.at = std::chrono::nanoseconds(json.at("at_ns").get<std::int64_t>());
   }
@@ -118,12 +123,27 @@ Json to_json(const GivingUp& giving_up) {
   return {{"type", "giving_up"}, {"silence_ms", giving_up.silence.count()}};
 }
 
+Json to_json(const Standstill& standstill) {
+  return {{"seconds", standstill.seconds}, {"steps", standstill.steps},
+          {"idle", standstill.idle},       {"running", standstill.running},
+          {"stopped", standstill.stopped}, {"waiting", standstill.waiting},
+          {"missing", standstill.missing}};
+}
+
+Standstill standstill_of(const Json& json) {
+  return {.seconds = json.at("seconds"),
+          .steps = json.at("steps"),
+          .idle = json.at("idle"),
+          .running = json.at("running").get<std::vector<int>>(),
+          .stopped = json.at("stopped").get<std::vector<int>>(),
+          .waiting = json.at("waiting").get<std::vector<int>>(),
+          .missing = json.at("missing").get<std::vector<int>>()};
+}
+
 Json to_json(const Whereabouts& whereabouts) {
-  return {{"type", "whereabouts"},
-          {"generation", whereabouts.generation},
-          {"round", whereabouts.round},
-          {"limit", whereabouts.limit},
-          {"digest", whereabouts.digest}};
+  return {{"type", "whereabouts"},        {"generation", whereabouts.generation},
+          {"round", whereabouts.round},   {"limit", whereabouts.limit},
+          {"digest", whereabouts.digest}, {"standstill", to_json(whereabouts.standstill)}};
 }
 
 Json to_json(const Shares& shares) {
@@ -238,7 +258,7 @@ Report decode_report(const std::string& text) {
     }
     if (type == "whereabouts") {
       return Whereabouts{json.at("generation"), json.at("round"), json.at("limit"),
-                         json.at("digest")};
+                         json.at("digest"), standstill_of(json.at("standstill"))};
     }
     if (type == "shares") return shares_of(json);
     fail(ErrorCode::kCorrupt, "no agent reports '{}'", type);

@@ -49,6 +49,7 @@ struct RankFailure {
   // may be off by the second, or drops it.
   std::optional<std::chrono::nanoseconds> at;
   std::chrono::nanoseconds clock_error{};  // not sent
+  bool on_purpose = false;                 // by --chaos
   bool operator==(const RankFailure&) const = default;
 };
 
@@ -80,12 +81,25 @@ struct GivingUp {
   bool operator==(const GivingUp&) const = default;
 };
 
+// What shows besides their records that the ranks of a node stand still (quiet_ranks.h).
+struct Standstill {
+  double seconds = 0;        // since one of them began an operation or made a step
+  std::uint64_t steps = 0;   // that they have made in this generation, together
+  bool idle = false;         // none of them uses its cpu
+  std::vector<int> running;  // those whose processes have not ended
+  std::vector<int> stopped;  // by SIGSTOP or at a terminal
+  std::vector<int> waiting;  // in the first meeting of all ranks, for ...
+  std::vector<int> missing;  // ... these; both of any node, and known at one
+  bool operator==(const Standstill&) const = default;
+};
+
 // Where the ranks of the node are (hang_inquiry.h).
 struct Whereabouts {
   int generation = 0;
   int round = 0;       // of the LookOrder that this answers; 0: they stand still, and nobody asked
   double limit = 0;    // seconds without progress that are a hang
   std::string digest;  // flight_digest.h
+  Standstill standstill{};
   bool operator==(const Whereabouts&) const = default;
 };
 

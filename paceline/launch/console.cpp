@@ -10,13 +10,13 @@
 namespace paceline::launch {
 
 void Console::write(std::string_view bytes) {
-  if (broken_) return;
+  if (error_ != 0) return;
   pending_ += bytes;
   flush();
 }
 
 void Console::flush() {
-  while (!empty() && !broken_) {
+  while (!empty() && error_ == 0) {
     pollfd entry{fd_, POLLOUT, 0};
     if (::poll(&entry, 1, 0) <= 0) break;
     const auto size = std::min<std::size_t>(PIPE_BUF, pending_.size() - sent_);
@@ -26,10 +26,10 @@ void Console::flush() {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      broken_ = true;
+      error_ = errno;
     }
   }
-  if (empty() || broken_) {
+  if (empty() || error_ != 0) {
     pending_.clear();
     sent_ = 0;
   } else if (sent_ > kLimit) {

@@ -29,14 +29,15 @@ class Console {
   std::size_t num_pending() const { return pending_.size() - sent_; }
   // More than the limit is waiting: read no more until it has been written.
   bool saturated() const { return num_pending() > kLimit; }
-  // The reader is gone; everything from then on is dropped.
-  bool broken() const { return broken_; }
+  // Why what was written since then is lost, an errno: 0 while nothing is. EPIPE: the reader is
+  // gone, which is its own affair.
+  int error() const { return error_; }
 
  private:
   static constexpr std::size_t kLimit = 256 << 10;
 
   int fd_;
-  bool broken_ = false;
+  int error_ = 0;
   std::string pending_;
   std::size_t sent_ = 0;
 };

@@ -1,12 +1,15 @@
 #include "paceline/launch/consoles.h"
 
 #include <cerrno>
+#include <cstring>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "paceline/launch/remote_frames.h"
 
 namespace paceline::launch {
+
 void write_notice(int notices_fd, std::string_view frames) {
   while (!frames.empty()) {
     const ssize_t written = ::write(notices_fd, frames.data(), frames.size());
@@ -34,6 +37,15 @@ void Consoles::say_over(int exit_code) {
   if (notices_fd_ < 0) return;
   const std::string payload(1, static_cast<char>(exit_code));
   write_notice(notices_fd_, encode_frame(FrameKind::kOver, payload));
+}
+
+std::string Consoles::lost() const {
+  for (const Watched* one : {&out_, &err_}) {
+    const int error = one->console.error();
+    if (error == 0 || error == EPIPE) continue;
+    return fmt::format("{}: {}", one == &out_ ? "stdout" : "stderr", std::strerror(error));
+  }
+  return "";
 }
 
 void Consoles::watch_for_room() {

@@ -31,6 +31,9 @@ class Consoles {
   void say_culprit(const std::string& text, const RankEnd& culprit, int generation);
   // To a launcher on another host: the job is over, with this exit code.
   void say_over(int exit_code);
+  // Where output of the ranks could not be written, and why: a full disk, not a reader that left.
+  // Empty while nothing is lost.
+  std::string lost() const;
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
   // Once a turn: asks the loop for room where something waits.
   void watch_for_room();

@@ -120,7 +120,8 @@ void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
             failure.cause,
             describe(end),
             end.status(),
-            {failure.signal, failure.at, failure.clock_error}},
+            {failure.signal, failure.at, failure.clock_error},
+            failure.on_purpose},
            now);
 }
 
@@ -246,7 +247,7 @@ void Coordinator::settle(Moment now) {
     gather(now, fmt::format("{}; going on with {}", reason.cause, nodes(num_members())));
     return start_if_possible(now);
   }
-  const auto decision = policy_.after({reason.kind, progressed, lived_}, now);
+  const auto decision = policy_.after({reason.kind, progressed, lived_, reason.on_purpose}, now);
   if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
   gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
                           settings_.restarts.max_restarts, reason.cause));

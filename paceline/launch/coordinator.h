@@ -104,7 +104,8 @@ class Coordinator {
     std::string cause;
     std::string kind;  // the cause without its place: "exit code 3"
     int exit_code = 0;
-    FailureMark mark{};  // of a rank's failure
+    FailureMark mark{};       // of a rank's failure
+    bool on_purpose = false;  // likewise
   };
 
   void join(Agent from, const Joining& joining, Moment now);

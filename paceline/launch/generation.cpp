@@ -122,6 +122,7 @@ void Generation::on_end(std::size_t index) {
   const RankEnd end = rank.collect();
   if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) look_for_deaths();
   context_.watch.rank_ended(end.rank);
+  ends_.push_back(end);
   --num_running_;
   drain(rank.output());
   if (end.stopped_as_agreed()) ++num_stopped_;
@@ -168,7 +169,7 @@ void Generation::drain(RankOutput& output) {
 }
 
 void Generation::stop(int signal, std::chrono::nanoseconds grace) {
-  context_.flights.read();  // before the ranks leave where they are
+  context_.flights.read(ends_, culprit_);  // before the ranks leave where they are
   for (const auto& rank : ranks_) {
     rank->send(signal);
     rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
@@ -193,6 +194,13 @@ bool Generation::send_to(int rank, int signal) {
   const RankProcess& process = *ranks_[static_cast<std::size_t>(local_rank)];
   process.send(signal);
   return process.running();
+}
+
+bool Generation::strike(int rank, const std::string& because) {
+  if (!send_to(rank, SIGKILL)) return false;
+  struck_.insert(rank);
+  context_.watch.ended_because(rank, because);
+  return true;
 }
 
 void Generation::tend() {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,10 @@ class Generation {
   // To one rank; false when it does not run, or not on this node.
   bool send_to(int rank, int signal);
 
+  // The same with SIGKILL, on purpose: `because` is the cause of its end.
+  bool strike(int rank, const std::string& because);
+  bool was_struck(int rank) const { return struck_.contains(rank); }
+
   // Once after each turn of the loop: what is due by time, and what the output needs.
   void tend();
   // By when tend() must be called.
@@ -123,10 +128,12 @@ class Generation {
   bool stopping_ = false;
   std::optional<Deadline> kill_at_;
   std::optional<Deadline> descendants_until_;  // once all ranks have ended
+  std::vector<RankEnd> ends_;
   std::optional<RankEnd> culprit_;
   std::vector<int> finished_;          // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;  // the culprit, while its stack is being read
   std::vector<RankEnd> followers_;
+  std::set<int> struck_;
 };
 
 }  // namespace paceline::launch

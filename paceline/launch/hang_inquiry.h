@@ -9,6 +9,9 @@
 //   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
 //   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent
 //
+// Where no record tells it, other signs do (quiet_ranks.h): ranks that are missing in the first
+// meeting, that are stopped, or that all stand still without computing after they made steps.
+//
 // An agent that does not answer within 2 s is named; whom its ranks might excuse is not blamed.
 // A job in which any rank began something within the time that the first agent waited moves, and
 // nothing is said. One standstill is decided once, whoever reports it again.
@@ -19,6 +22,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,13 +55,23 @@ class HangInquiry {
  private:
   struct Answer {
     std::vector<Flight> flights;
-    std::uint64_t num_begun = 0;  // of all its ranks; the same as long as none of them moves
+    Standstill standstill;
+    std::uint64_t progress = 0;  // of all its ranks; the same as long as none of them moves
   };
 
   void open(Agent from, double limit, Moment now);
   void judge_if_complete();
   void judge();
-  bool is_said_of(const std::map<Agent, std::uint64_t>& begun) const;
+  struct Judgement {
+    HangOrder order;
+    bool names = false;  // those because of whom it hangs
+  };
+  std::optional<Judgement> judge_records(const std::vector<Flight>& flights) const;
+  std::optional<Judgement> judge_signs() const;
+  Judgement missing_in_meeting(const Standstill& signs) const;
+  Judgement idle_ranks(const Standstill& signs) const;
+  Standstill signs_of_all() const;
+  bool is_said_of(const std::map<Agent, std::uint64_t>& progress) const;
   std::string silent_hosts() const;
 
   int generation_ = 0;
@@ -68,7 +82,7 @@ class HangInquiry {
   double limit_ = 0;  // seconds
   Moment until_;
   std::map<Agent, Answer> answers_;
-  // What was said last: of which standstill (Answer::num_begun), and whether it named somebody.
+  // What was said last: of which standstill (Answer::progress), and whether it named somebody.
   std::map<Agent, std::uint64_t> said_of_;
   bool decided_ = false;
 };

@@ -63,7 +63,7 @@ void HostLink::send(FrameKind kind, std::string_view payload) {
 }
 
 void HostLink::watch_for_room() {
-  const bool wanted = in_ && !to_host_.empty() && !to_host_.broken();
+  const bool wanted = in_ && !to_host_.empty() && to_host_.error() == 0;
   if (wanted == watches_in_) return;
   watches_in_ = wanted;
   if (!wanted) return loop_.forget(in_.get());

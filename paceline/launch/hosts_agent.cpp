@@ -40,7 +40,13 @@ int HostsAgent::run() {
   if (!abandoned_) finish_timeline();
   while (!abandoned_ && !consoles_.empty()) turn();
   for (const HostState& host : hosts_) host.link->cut();
-  return exit_code();
+  const std::string lost = consoles_.lost();
+  if (lost.empty()) return exit_code();
+  consoles_.say(fmt::format(
+      "paceline: warning: output of the ranks could not be written to {}; with --log-dir each host "
+      "keeps that of its ranks\n",
+      lost));
+  return exit_code() == 0 ? kExitEnvironment : exit_code();
 }
 
 void HostsAgent::turn() {

@@ -1,6 +1,7 @@
 #include "paceline/launch/job_flights.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -19,12 +20,31 @@ bool is_wait(Verdict verdict) {
          verdict == Verdict::kMessage || verdict == Verdict::kUndecided;
 }
 
+// A program behind a shell script ends in a way that only the script knows.
+std::optional<int> exit_code_of(const Flight& flight, const std::vector<RankEnd>& ends) {
+  const auto end = std::find_if(ends.begin(), ends.end(), [&](const RankEnd& one) {
+    return one.rank == flight.rank && one.pid == flight.pid;
+  });
+  if (end == ends.end() || end->signal != 0) return {};
+  return end->exit_code;
+}
+
+// Where nobody waits for anybody, a rank other than the one that failed first is no reason.
+bool contradicts(const Explanation& explanation, const RankEnd& culprit) {
+  return explanation.group.empty() && explanation.verdict != Verdict::kMessage &&
+         std::find(explanation.ranks.begin(), explanation.ranks.end(), culprit.rank) ==
+             explanation.ranks.end();
+}
+
 }  // namespace
 
 JobFlights::JobFlights(const Environment& inherited, const std::string& log_directory)
     : directory_(log_directory) {
   const auto named = inherited.find(kVariable);
-  if (named != inherited.end()) directory_ = named->second;
+  if (named == inherited.end()) return;
+  directory_ = named->second;
+  // For ranks that change their folder, and commands that run in another.
+  if (!directory_.empty()) directory_ = std::filesystem::absolute(directory_);
 }
 
 void JobFlights::add_variables(Environment& environment) const {
@@ -37,14 +57,17 @@ void JobFlights::begin_generation() {
   waited_seconds_ = 0;
 }
 
-void JobFlights::read() {
+void JobFlights::read(const std::vector<RankEnd>& ends, const std::optional<RankEnd>& culprit) {
   if (was_read_ || directory_.empty()) return;
   was_read_ = true;
   try {
-    const Explanation explanation = explain(read_flights(directory_).flights);
+    std::vector<Flight> flights = read_flights(directory_).flights;
+    for (Flight& flight : flights) flight.exit_code = exit_code_of(flight, ends);
+    const Explanation explanation = explain(flights);
     tells_ = explanation.verdict != Verdict::kNothing &&
              explanation.verdict != Verdict::kFinished &&
-             explanation.verdict != Verdict::kStraggler;
+             explanation.verdict != Verdict::kStraggler &&
+             !(culprit && contradicts(explanation, *culprit));
     is_wait_ = is_wait(explanation.verdict);
     waited_seconds_ = explanation.waited_seconds;
     sentence_ = explanation.sentence;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/launch/failure_report.h"
 #include "paceline/launch/worker_environment.h"
 #include "paceline/telemetry/step_gauge.h"
 
@@ -24,8 +25,8 @@ class JobFlights {
   // Forgets what the ranks of an earlier generation did.
   void begin_generation();
   // Reads the records now, while the ranks are where they are. The first reading of a generation
-  // counts.
-  void read();
+  // counts. `ends`: of the ranks that have ended, in that order; `culprit`: who failed first.
+  void read(const std::vector<RankEnd>& ends, const std::optional<RankEnd>& culprit);
   // "rank 3 never entered ...", the reason for the end that read() found; "" when it found none.
   // `waited_long`: a rank that waits is a reason only after a second.
   std::string sentence(bool waited_long) const;

@@ -7,6 +7,11 @@
 #include "paceline/core/socket.h"
 
 namespace paceline::launch {
+namespace {
+
+constexpr std::chrono::seconds kAnswer{1};
+
+}  // namespace
 
 JobServices::JobServices(const LaunchOptions& options) : secret_(Secret::generate()) {
   if (options.part && options.several_nodes()) {
@@ -62,6 +67,17 @@ Fd JobServices::make_secret_fd() const {
 void JobServices::start_store() {
   if (store_listener_) {
     store_ = std::make_unique<TcpStoreServer>(std::move(store_listener_), secret_);
+  }
+}
+
+Absence JobServices::meeting(int generation, int world_size) {
+  if (!store_) return {};
+  try {
+    if (!onlooker_) onlooker_ = std::make_unique<TcpStore>(offer_.store, secret_, kAnswer);
+    return absence_from_meeting(*onlooker_, generation, world_size);
+  } catch (const Error&) {
+    onlooker_.reset();
+    return {};
   }
 }
 

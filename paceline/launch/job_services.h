@@ -20,6 +20,8 @@
 #include "paceline/launch/launch_options.h"
 #include "paceline/launch/reserved_port.h"
 #include "paceline/launch/worker_environment.h"
+#include "paceline/rendezvous/arrival.h"
+#include "paceline/store/tcp_store.h"
 #include "paceline/store/tcp_store_server.h"
 
 namespace paceline::launch {
@@ -39,6 +41,9 @@ class JobServices {
   Offer offer() const { return offer_; }
   // Uses another node's services and gives up the claims of this one.
   void use(const Offer& others);
+  // Who waits for whom in the ranks' first meeting of a generation. Nobody where another node's
+  // store is used, or this one does not answer within a second.
+  Absence meeting(int generation, int world_size);
   // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
   void start_store();
 
@@ -53,6 +58,7 @@ class JobServices {
   ReservedPort reserved_;
   Fd store_listener_;  // until the store takes it
   std::unique_ptr<TcpStoreServer> store_;
+  std::unique_ptr<TcpStore> onlooker_;  // of that store
 };
 
 }  // namespace paceline::launch

@@ -58,7 +58,7 @@ JobWatch::JobWatch(EventLoop& loop, const LaunchPlan& plan, Folders folders, Act
   if (folders_.flights.empty()) return;
   const LaunchOptions& options = plan_.options;
   if (options.hang_timeout.count() > 0) {
-    hang_watch_.emplace(options.hang_timeout, folders_.flights);
+    hang_watch_.emplace(options.hang_timeout, folders_.flights, actions_.meeting);
     hang_timer_ = make_timer(hang_watch_->interval());
     loop_.watch(hang_timer_.get(), [this] { guarded([this] { look_for_hang(); }); });
   }
@@ -90,7 +90,7 @@ void JobWatch::begin_generation(const NodePlace& place) {
   hang_survey_.reset();
   // What an older generation left, and the time between the two, mean nothing for this one.
   const LaunchOptions& options = plan_.options;
-  if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights);
+  if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights, actions_.meeting);
   if (straggler_timer_) make_straggler_watch();
 }
 
@@ -198,12 +198,6 @@ void JobWatch::crash_read(int rank, ProcessStacks stacks) {
   crash.known = true;
   crash.reader.reset();
   read_crashes();
-}
-
-std::vector<int> JobWatch::running() const {
-  std::vector<int> ranks;
-  for (const auto& [rank, pid] : ranks_) ranks.push_back(rank);
-  return ranks;
 }
 
 // The process that records is the program, also behind a shell script.

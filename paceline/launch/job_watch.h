@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -46,6 +47,7 @@ class JobWatch {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
     std::function<void(const Report&)> report;
+    QuietRanks::Meeting meeting;  // of the generation that runs; empty: nothing is known of it
   };
 
   // `plan` and `loop` must outlive it.
@@ -72,6 +74,8 @@ class JobWatch {
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }
+  // The cause of this rank's end, which is to come, is known.
+  void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
   // Adds cause and stack to what is said of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
@@ -97,8 +101,7 @@ class JobWatch {
   void look_for_straggler();
   void report_shares();
   void report_whereabouts(int round) const;
-  // Those of this node's ranks, also the ended ones. Error(kSystem) or Error(kInvalid) when there
-  // are no records.
+  // Those of this node's ranks, also the ended ones; none when there are no records.
   std::vector<Flight> own_flights() const;
   bool is_own(int rank) const;
   void tell(const HangOrder& hang);
@@ -107,7 +110,6 @@ class JobWatch {
   // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
   // an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
-  std::vector<int> running() const;
   // The rank that `pid` is or descends from; nothing when it is none's.
   std::optional<int> rank_of(pid_t pid) const;
 
@@ -122,7 +124,7 @@ class JobWatch {
   NodePlace place_;
   std::map<int, pid_t> ranks_;  // those that run
   std::map<int, Crash> crashes_;
-  std::map<int, std::string> ended_because_;  // the ranks that end_hanging() ended
+  std::map<int, std::string> ended_because_;  // ranks that were ended on purpose
   Deadline ended_elsewhere_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;

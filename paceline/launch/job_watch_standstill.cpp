@@ -27,7 +27,7 @@ bool take(const Fd& timer) {
 
 void JobWatch::look_for_hang() {
   if (!take(hang_timer_) || ranks_.empty()) return;
-  const bool stands_still = hang_watch_->look(running());
+  const bool stands_still = hang_watch_->look(ranks_);
   if (const auto seconds = hang_watch_->take_recovery()) {
     actions_.say(fmt::format("paceline: the job goes on, after {:.1f} s\n", *seconds));
   }
@@ -41,11 +41,8 @@ void JobWatch::look(const LookOrder& order) {
 void JobWatch::report_whereabouts(int round) const {
   const std::chrono::duration<double> limit = plan_.options.hang_timeout;
   Whereabouts report{.generation = place_.generation, .round = round, .limit = limit.count()};
-  try {
-    report.digest = encode_digest(own_flights());
-  } catch (const Error&) {
-    report.digest = encode_digest({});  // no records: that is known, too
-  }
+  report.digest = encode_digest(own_flights());
+  if (hang_watch_) report.standstill = hang_watch_->standstill(ranks_);
   actions_.report(std::move(report));
 }
 
@@ -53,9 +50,14 @@ bool JobWatch::is_own(int rank) const {
   return rank >= place_.first_rank && rank < place_.first_rank + plan_.options.num_local_ranks;
 }
 
-// Hosts may share the folder.
+// Hosts may share the folder. A program that makes no group leaves no records.
 std::vector<Flight> JobWatch::own_flights() const {
-  std::vector<Flight> flights = read_flights(folders_.flights).flights;
+  std::vector<Flight> flights;
+  try {
+    flights = read_flights(folders_.flights).flights;
+  } catch (const Error&) {
+    return flights;
+  }
   std::erase_if(flights, [this](const Flight& flight) { return !is_own(flight.rank); });
   return flights;
 }
@@ -92,13 +94,7 @@ void JobWatch::look_for_straggler() {
 }
 
 void JobWatch::report_shares() {
-  std::vector<Flight> flights;
-  try {
-    flights = own_flights();
-  } catch (const Error&) {
-    // No records, or not yet.
-  }
-  actions_.report(Shares{place_.generation, straggler_report_->look(std::move(flights), ranks_)});
+  actions_.report(Shares{place_.generation, straggler_report_->look(own_flights(), ranks_)});
 }
 
 void JobWatch::show(const StragglerOrder& straggler) {

@@ -64,4 +64,16 @@ std::string neutralise(std::string_view text) {
   return neutral;
 }
 
+std::string neutralise_in_line(std::string_view text) {
+  std::string neutral;
+  for (const char byte : text) {
+    if (byte == '\t') {
+      append_escaped(neutral, static_cast<unsigned char>(byte));
+    } else {
+      append_neutral(neutral, byte);
+    }
+  }
+  return neutral;
+}
+
 }  // namespace paceline::launch

@@ -32,5 +32,7 @@ class LineFormatter {
 
 // `text` with control characters shown as text; tabs and line ends stay.
 std::string neutralise(std::string_view text);
+// The same for a place in a line, as a column: line ends and tabs too.
+std::string neutralise_in_line(std::string_view text);
 
 }  // namespace paceline::launch

@@ -5,43 +5,105 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/core/host.h"
+#include "paceline/launch/folder_claim.h"
+#include "paceline/launch/line_formatter.h"
+#include "paceline/launch/old_log_folders.h"
+
 namespace paceline::launch {
 namespace {
 
-// paceline-20261231-235959-x7Fq2a, readable by its owner alone.
-std::string make_temporary(std::string& problem) {
+std::string absolute(const std::string& path) {
+  const auto whole = std::filesystem::absolute(path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).string();
+}
+
+std::string base_of_temporary() {
   const char* base = std::getenv("TMPDIR");
-  const std::string folder = base != nullptr && *base != '\0' ? base : "/tmp";
-  std::string name = fmt::format("{}/paceline-{:%Y%m%d-%H%M%S}-XXXXXX", folder,
-                                 fmt::localtime(std::time(nullptr)));
+  return absolute(base != nullptr && *base != '\0' ? base : "/tmp");
+}
+
+// paceline-20261231-235959-x7Fq2a, readable by its owner alone.
+std::string make_folder_in(const std::string& base, std::string& problem) {
+  std::string name =
+      fmt::format("{}/paceline-{:%Y%m%d-%H%M%S}-XXXXXX", base, fmt::localtime(std::time(nullptr)));
   if (mkdtemp(name.data()) != nullptr) return name;
-  problem = fmt::format("no log folder could be made in {}: {}", folder, std::strerror(errno));
+  problem = fmt::format("no log folder could be made in {}: {}", base, std::strerror(errno));
   return {};
 }
 
+// How often SLURM has queued this job again.
+int num_requeues() {
+  const char* text = std::getenv("SLURM_RESTART_COUNT");
+  return text != nullptr ? std::atoi(text) : 0;
+}
+
 // A disk that is full is noticed by the first line of the rank itself.
-void mark_generation(const Fd& file, int generation) {
-  const std::string line = fmt::format("=== paceline: generation {} ===\n", generation);
+void mark(const Fd& file, const std::string& what) {
+  const std::string line = fmt::format("=== paceline: {} ===\n", what);
   if (write(file.get(), line.data(), line.size()) < 0) return;
 }
 
 }  // namespace
 
-LogDirectory::LogDirectory(const std::string& wanted) : path_(wanted), temporary_(wanted.empty()) {
-  if (temporary_) {
-    path_ = make_temporary(problem_);
-    return;
+std::string owner_of_logs(const LaunchOptions& options) {
+  if (options.part) return fmt::format("job {}", options.run_id);
+  if (options.several_nodes()) {
+    return fmt::format("job {} at port {}", options.run_id, options.meeting.endpoint.port);
   }
+  return fmt::format("job {}, process {} on host {}", options.run_id, getpid(), host_name());
+}
+
+LogDirectory::LogDirectory(const std::string& wanted, const std::string& job)
+    : temporary_(wanted.empty()) {
+  if (temporary_) {
+    remove_old_log_folders(base_of_temporary());
+    use_new(base_of_temporary(), job);
+  } else {
+    use(absolute(wanted), job);
+  }
+}
+
+LogDirectory::~LogDirectory() { release_folder(path_, std::move(claim_)); }
+
+void LogDirectory::use(const std::string& wanted, const std::string& job) {
+  path_ = wanted;
   std::error_code error;
   std::filesystem::create_directories(path_, error);
   if (error) {
-    problem_ = fmt::format("the log folder {} could not be made: {}", path_, error.message());
+    return use_another(base_of_temporary(), job, "could not be made: " + error.message());
+  }
+  FolderClaim claim = claim_folder(path_, job);
+  if (!claim.problem.empty()) {
+    return use_another(base_of_temporary(), job, "cannot be written: " + claim.problem);
+  }
+  if (!claim.holder.empty()) {
+    return use_another(path_, job,
+                       fmt::format("is in use by another job ({})", neutralise(claim.holder)));
+  }
+  claim_ = std::move(claim.lock);
+}
+
+void LogDirectory::use_new(const std::string& base, const std::string& job) {
+  path_ = make_folder_in(base, problem_);
+  if (problem_.empty()) claim_ = claim_folder(path_, job).lock;
+}
+
+void LogDirectory::use_another(const std::string& base, const std::string& job,
+                               const std::string& why) {
+  const std::string reason = fmt::format("the log folder {} {}", path_, why);
+  use_new(base, job);
+  if (problem_.empty()) {
+    notice_ = fmt::format("{}; logs and records are in {}", reason, path_);
+  } else {
+    problem_ = fmt::format("{}; {}", reason, problem_);
   }
 }
 
@@ -52,20 +114,26 @@ std::string LogDirectory::path_of(int rank) const {
 Fd LogDirectory::open_log(int rank, int generation) {
   if (!problem_.empty()) return {};
   const std::string path = path_of(rank);
-  const int anew = generation == 0 && !made_.contains(path) ? O_TRUNC : 0;
+  const bool goes_on = generation > 0 || made_.contains(path) || num_requeues() > 0;
+  const int anew = goes_on ? 0 : O_TRUNC;
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | anew, 0644));
   if (!file) {
     problem_ = fmt::format("the log {} could not be made: {}", path, std::strerror(errno));
     return file;
   }
   made_.insert(path);
-  if (generation > 0) mark_generation(file, generation);
+  if (generation > 0) {
+    mark(file, fmt::format("generation {}", generation));
+  } else if (num_requeues() > 0) {
+    mark(file, fmt::format("queued again, time {}", num_requeues()));
+  }
   return file;
 }
 
 void LogDirectory::remove_if_temporary() {
   if (!temporary_ || path_.empty()) return;
   for (const std::string& file : made_) unlink(file.c_str());
+  release_folder(path_, std::move(claim_));
   rmdir(path_.c_str());
 }
 

@@ -1,6 +1,7 @@
 #include "paceline/launch/rehearsal.h"
 
 #include <algorithm>
+#include <csignal>
 
 #include <fmt/format.h>
 
@@ -44,7 +45,9 @@ void Rehearsal::tend(Generation& running) {
 }
 
 void Rehearsal::apply(const ChaosPlan::Action& action, Generation& running) {
-  if (!running.send_to(action.rank, action.signal) || action.fault.empty()) return;
+  const bool done = action.signal == SIGKILL ? running.strike(action.rank, "killed by --chaos")
+                                             : running.send_to(action.rank, action.signal);
+  if (!done || action.fault.empty()) return;
   ++faults_[action.fault];
   consoles_.say(fmt::format("paceline: chaos: {} of rank {} after {:.1f} s\n", action.fault,
                             action.rank, seconds()));

@@ -145,7 +145,7 @@ void RemoteEnd::turn() {
     send(FrameKind::kAlive);
     alive_at_ = Deadline::after(kAliveInterval);
   }
-  if (silence_at_.expired() || console_.broken()) lost_ = true;
+  if (silence_at_.expired() || console_.error() != 0) lost_ = true;
   if (status_ && outputs_closed() && !said_exit_) {
     said_exit_ = true;
     send(FrameKind::kExit, std::string(1, static_cast<char>(*status_)));

@@ -20,11 +20,13 @@ std::string within(std::chrono::nanoseconds window) {
 }  // namespace
 
 RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
-  const bool alike = !end.progressed && end.cause == last_cause_;
-  num_alike_ = end.progressed ? 0 : (alike ? num_alike_ + 1 : 1);
-  last_cause_ = end.cause;
+  if (!end.on_purpose) {
+    const bool alike = !end.progressed && end.cause == last_cause_;
+    num_alike_ = end.progressed ? 0 : (alike ? num_alike_ + 1 : 1);
+    last_cause_ = end.cause;
+  }
   if (limits_.max_restarts == 0) return {};
-  if (num_alike_ >= kCrashLoop) {
+  if (!end.on_purpose && num_alike_ >= kCrashLoop) {
     return {.reason =
                 fmt::format("crash loop: the ranks ended with {}, {} times in a row before any "
                             "progress; restarting does not help",
@@ -45,6 +47,7 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
 }
 
 std::chrono::nanoseconds RestartPolicy::pause_after(const GenerationEnd& end) {
+  if (end.on_purpose) return 0ns;
   if (end.progressed || end.lived >= kYoung) {
     num_young_ = 0;
     return 0ns;

@@ -6,6 +6,8 @@
 //   - At most max_restarts restarts within `window`; older ones no longer count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
 //     one more attempt would end in the same way, whatever is left of the budget.
+//   - An end on purpose (--chaos) is none of these: neither part of a crash loop nor a reason to
+//     pause.
 //   - A generation that died young without progress is followed by a pause, from 100 ms on doubling
 //     to 5 s, except the first time; a program that cannot start does not keep the machine busy.
 //
@@ -30,6 +32,7 @@ struct GenerationEnd {
   std::string cause;        // without its place, which may differ from time to time: "exit code 3"
   bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
   std::chrono::nanoseconds lived{};
+  bool on_purpose = false;  // by --chaos: it says nothing of the program
 };
 
 struct RestartDecision {

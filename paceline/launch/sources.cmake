@@ -22,6 +22,7 @@ set(SOURCES
   failure_order.cpp
   failure_report.cpp
   flight_digest.cpp
+  folder_claim.cpp
   generation.cpp
   hang_inquiry.cpp
   hang_watch.cpp
@@ -50,10 +51,12 @@ set(SOURCES
   machine_text.cpp
   memory_binding.cpp
   memory_counters.cpp
+  old_log_folders.cpp
   placement.cpp
   placement_warnings.cpp
   process.cpp
   program.cpp
+  quiet_ranks.cpp
   rank_output.cpp
   rank_process.cpp
   rank_seeds.cpp

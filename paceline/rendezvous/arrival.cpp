@@ -51,6 +51,8 @@ std::string own_claim() {
                      random_hex(8));
 }
 
+std::string prefix_of_meetings(int generation) { return fmt::format("rendezvous/{}/", generation); }
+
 std::string claimant(const std::string& claim) { return claim.substr(0, claim.find('|')); }
 
 std::string identity(const std::string& claim) {
@@ -73,10 +75,22 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+Absence absence_from_meeting(Store& store, int generation, int world_size) {
+  const std::string prefix = prefix_of_meetings(generation) + "0/";
+  Absence absence;
+  if (!store.check({prefix + "world_size"}) || store.check({prefix + "outcome"})) return absence;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const bool is_here = store.check({fmt::format("{}rank/{}", prefix, rank)});
+    (is_here ? absence.waiting : absence.missing).push_back(rank);
+  }
+  if (absence.waiting.empty() || absence.missing.empty()) return {};
+  return absence;
+}
+
 // A rank's number of goodbyes is its round: all ranks leave equally often.
 Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
     : store_(std::move(store)), who_(who) {
-  const std::string generation = fmt::format("rendezvous/{}/", who_.restart_count);
+  const std::string generation = prefix_of_meetings(who_.restart_count);
   round_ = store_->add(generation + fmt::format("left/{}", who_.rank), 0);
   prefix_ = generation + fmt::format("{}/", round_);
 }

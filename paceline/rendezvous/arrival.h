@@ -23,6 +23,15 @@ namespace paceline {
 // "3, 5-9".
 std::string describe_ranks(const std::vector<int>& ranks);
 
+// Who has come to the first meeting of a generation and waits there for those that are missing.
+// Both empty when nobody waits: nobody has come, or the meeting is over.
+struct Absence {
+  std::vector<int> waiting, missing;
+  bool operator==(const Absence&) const = default;
+};
+// As the store of the meeting tells anybody, also who takes no part. Errors as Store's.
+Absence absence_from_meeting(Store& store, int generation, int world_size);
+
 class Arrival {
  public:
   // When a waiting rank says who is missing.

@@ -65,7 +65,8 @@ struct Flight {
 
   // Not in the file: the reader's.
   FlightProcess process = FlightProcess::kUnknown;
-  std::uint64_t now = 0;  // the monotonic clock of the rank's machine; 0: not known
+  std::optional<int> exit_code;  // of the process; nothing: not known, or it was killed
+  std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: not known
 };
 
 // Error(kUnsupported) for another version, Error(kCorrupt) for anything else that a recorder does

@@ -242,6 +242,21 @@ TEST(Explain, a_rank_that_died_outside_of_any_operation) {
             "#1 (group world)");
 }
 
+TEST(Explain, a_rank_whose_exit_code_is_known_did_not_die) {
+  const auto ended = [](int code) {
+    Flight flight = Rank(1, 2).finished(Op::kBroadcast, 1, 6).process(FlightProcess::kGone);
+    flight.exit_code = code;
+    return flight;
+  };
+  const Flight waits = Rank(0, 2).finished(Op::kBroadcast, 1, 6).call(Op::kAllReduce, 7, 58);
+  EXPECT_EQ(explain_all({waits, ended(0)}).sentence,
+            "rank 1 (pid 701 on box) ended with exit code 0 outside of any operation; it last "
+            "finished broadcast #6; rank 0 waits since 2.0 s in all_reduce #7");
+  const Flight done = Rank(0, 2).finished(Op::kBroadcast, 1, 6);
+  EXPECT_EQ(explain_all({done, ended(0)}).verdict, Verdict::kFinished);
+  EXPECT_EQ(explain_all({done, ended(3)}).verdict, Verdict::kDied);
+}
+
 // As after kill -9 of everything that hung: nobody can say who died first, but who was missing.
 TEST(Explain, a_job_that_was_killed_as_a_whole_is_told_by_who_was_missing) {
   const auto found =
@@ -351,6 +366,9 @@ TEST(Explain, a_failure_is_told_in_the_ranks_own_words) {
             "rank 1 failed outside of any operation: no store");
   EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2).end(FlightEnd::kException)}).sentence,
             "rank 1 failed outside of any operation: it left by an exception");
+  Flight culprit = Rank(1, 2).end(FlightEnd::kException);
+  culprit.exit_code = 1;
+  EXPECT_THAT(explain_all({Rank(0, 2).end(FlightEnd::kException), culprit}).ranks, ElementsAre(1));
   const auto found = explain_all(
       {Rank(0, 2).call(Op::kAllReduce, 1, 1).failed(2.0, ErrorCode::kAborted, "told"),
        Rank(1, 2).call(Op::kAllReduce, 1, 1).failed(1.9, ErrorCode::kSystem, "no memory")});

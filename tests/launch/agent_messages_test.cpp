@@ -25,17 +25,20 @@ Joining some_joining() {
 }
 
 TEST(AgentMessages, reports_arrive_as_they_were_sent) {
-  std::vector<Report> reports = {some_joining(),
-                                 RankFailure{1, 3, 0, 11, "cause", 5s},
-                                 RankFailure{1, 3, 0, 11, "cause"},
-                                 Finished{4},
-                                 Finished{4, true},
-                                 Stopped{5, 1234ms, {}, kOffer},
-                                 Stopped{5, 1234ms, 7, kOffer},
-                                 Leaving{15},
-                                 GivingUp{3000ms},
-                                 Whereabouts{3, 7, 1.5, "[\"digest\"]"},
-                                 Shares{2, {{0, 0.5, 30}, {7, 0.25, 4}}}};
+  std::vector<Report> reports = {
+      some_joining(),
+      RankFailure{1, 3, 0, 11, "cause", 5s},
+      RankFailure{1, 3, 0, 11, "cause"},
+      RankFailure{1, 3, 0, 9, "cause", {}, {}, true},
+      Finished{4},
+      Finished{4, true},
+      Stopped{5, 1234ms, {}, kOffer},
+      Stopped{5, 1234ms, 7, kOffer},
+      Leaving{15},
+      GivingUp{3000ms},
+      Whereabouts{3, 7, 1.5, "[\"digest\"]"},
+      Whereabouts{3, 0, 1.5, "[]", {2.5, 40, true, {0, 1}, {1}, {2}, {3, 4}}},
+      Shares{2, {{0, 0.5, 30}, {7, 0.25, 4}}}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
   reports.emplace_back(with_rank);

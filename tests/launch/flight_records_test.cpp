@@ -83,6 +83,13 @@ TEST(FlightRecords, a_rank_that_is_killed_is_explained) {
   EXPECT_TRUE(has_records(records_named_in(outcome.err)));
 }
 
+TEST(FlightRecords, no_rank_is_named_that_the_report_does_not_name) {
+  const Outcome outcome = run_paceline(job("throws"));
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("paceline: rank [12] failed first: exit code 4"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed")));
+}
+
 TEST(FlightRecords, a_hang_that_is_interrupted_is_explained_and_can_be_looked_at_before) {
   const FreshDirectory logs;
   PacelineProcess paceline(job("hangs", {"--log-dir", logs.path()}));

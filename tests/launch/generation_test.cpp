@@ -82,7 +82,7 @@ class GenerationTest : public testing::Test {
   LaunchPlan plan_;
   EventLoop loop_;
   Consoles consoles_{loop_};
-  LogDirectory logs_{directory_.path()};
+  LogDirectory logs_{directory_.path(), "job"};
   JobFlights flights_{{{"PACELINE_FLIGHT_DIR", ""}}, ""};
   const JobMemory memory_;
   const JobTimeline timeline_{"", ""};

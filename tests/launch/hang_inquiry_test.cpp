@@ -161,6 +161,80 @@ TEST_F(HangInquiries, do_not_blame_who_waits_for_a_message_of_a_silent_host) {
   EXPECT_THAT(hang->ranks, IsEmpty());
 }
 
+// What a launcher knows besides records: those of a job of two ranks, one on each host.
+Whereabouts signs_of(int rank, Standstill standstill, int round = 0) {
+  standstill.seconds = standstill.seconds > 0 ? standstill.seconds : 40;
+  standstill.running.push_back(rank);
+  return {kGeneration, round, 30, encode_digest({}), standstill};
+}
+
+TEST_F(HangInquiries, name_ranks_that_are_missing_in_the_first_meeting) {
+  inquiry_.take(4, signs_of(0, {.waiting = {0}, .missing = {1}}), now_);
+  inquiry_.take(9, signs_of(1, {}, round()), now_);
+  const auto hang = verdict();
+  ASSERT_TRUE(hang);
+  EXPECT_EQ(hang->sentence, "rank 1 has not come to init_process_group(); rank 0 waits there");
+  EXPECT_THAT(hang->ranks, ElementsAre(1));
+  EXPECT_EQ(hang->witness, 0);
+  EXPECT_EQ(hang->seconds, 40);
+  inquiry_.take(4, signs_of(0, {.waiting = {0}, .missing = {1}}), now_ + 10s);
+  EXPECT_THAT(inquiry_.take_mail(), IsEmpty());  // it has been said
+}
+
+TEST_F(HangInquiries, name_those_who_wait_for_one_that_has_ended) {
+  inquiry_.begin(kGeneration, {{4, "a"}});
+  inquiry_.take(4, signs_of(0, {.waiting = {0}, .missing = {1}}), now_);
+  const auto mail = inquiry_.take_mail();
+  ASSERT_EQ(mail.size(), 1u);
+  const auto& hang = std::get<HangOrder>(mail[0].order);
+  EXPECT_EQ(hang.sentence,
+            "rank 1 has not come to init_process_group() and has ended; rank 0 waits there");
+  EXPECT_THAT(hang.ranks, ElementsAre(0));
+}
+
+TEST_F(HangInquiries, name_ranks_that_are_stopped) {
+  inquiry_.take(4, signs_of(0, {}), now_);
+  inquiry_.take(9, signs_of(1, {.stopped = {1}}, round()), now_);
+  const auto hang = verdict();
+  ASSERT_TRUE(hang);
+  EXPECT_THAT(hang->sentence, HasSubstr("rank 1 is stopped (SIGSTOP, or at a terminal)"));
+  EXPECT_THAT(hang->ranks, ElementsAre(1));
+}
+
+TEST_F(HangInquiries, name_all_ranks_when_none_makes_a_step_or_computes) {
+  const Standstill idle{.steps = 7, .idle = true};
+  inquiry_.take(4, signs_of(0, idle), now_);
+  inquiry_.take(9, signs_of(1, idle, round()), now_);
+  const auto hang = verdict();
+  ASSERT_TRUE(hang);
+  EXPECT_EQ(hang->sentence,
+            "ranks 0, 1 stand still outside of any operation: no step is made any more, and none "
+            "of them computes");
+  EXPECT_THAT(hang->ranks, ElementsAre(0, 1));
+  // Another standstill, later: steps are progress where no operation is recorded.
+  const Standstill later{.steps = 9, .idle = true};
+  inquiry_.take(4, signs_of(0, later), now_ + 100s);
+  inquiry_.take(9, signs_of(1, later, round()), now_ + 100s);
+  EXPECT_TRUE(verdict());
+}
+
+TEST_F(HangInquiries, say_nothing_of_ranks_that_compute_or_never_made_a_step) {
+  const auto says_nothing = [&](const Standstill& one, const Standstill& other) {
+    inquiry_.take(4, signs_of(0, one), now_);
+    inquiry_.take(9, signs_of(1, other, round()), now_);
+    return !verdict();
+  };
+  EXPECT_TRUE(says_nothing({.steps = 7, .idle = true}, {.steps = 7}));
+  EXPECT_TRUE(says_nothing({.idle = true}, {.idle = true}));
+  EXPECT_TRUE(says_nothing({.steps = 7, .idle = true}, {.seconds = 5, .steps = 7, .idle = true}));
+  EXPECT_TRUE(says_nothing({.stopped = {0}}, {.seconds = 5}));
+  // Nor without the answer of a host.
+  inquiry_.take(4, signs_of(0, {.steps = 7, .idle = true}), now_);
+  EXPECT_GT(round(), 0);
+  inquiry_.tick(now_ + 2s);
+  EXPECT_FALSE(verdict());
+}
+
 TEST(FlightDigest, keeps_what_tells_where_a_rank_is) {
   Flight flight = rank_at(1, true, 12);
   flight.failure = "no \"such\" thing";

@@ -75,6 +75,17 @@ TEST(JobCommands, ps_lists_a_job_with_its_ranks_until_it_ends) {
   EXPECT_TRUE(listed(job.id()).is_null());
 }
 
+TEST(JobCommands, ps_shows_control_characters_of_folders_and_commands_as_text) {
+  const FreshDirectory folder;
+  Job job("odd-test", "echo ready; : '\t'; sleep 60", {"--log-dir", folder.file("a\033[31m\nb")});
+  const std::string table = run_paceline({"ps"}).out;
+  EXPECT_THAT(table, HasSubstr(folder.path() + "/a\\x1b[31m\\x0ab\n"));
+  EXPECT_THAT(table, testing::Not(HasSubstr("\033")));
+  EXPECT_THAT(table, HasSubstr("\\x09"));
+  job.process().send(SIGTERM);
+  job.process().wait();
+}
+
 TEST(JobCommands, stop_ends_a_job_as_a_signal_does) {
   Job job("stop-test");
   const Outcome stop = run_paceline({"stop", "stop-test"});

@@ -30,6 +30,11 @@ TEST(LineFormatter, shows_every_kind_of_control_character_as_text) {
             "[1] \\x00\\x7f\\x9b2J\xc2\xa0\n");
 }
 
+TEST(LineFormatter, a_place_in_a_line_has_neither_tabs_nor_line_ends) {
+  EXPECT_EQ(neutralise_in_line("a\tb\nc\rd\x1b[0m\xc3\xbc"), "a\\x09b\\x0ac\\x0dd\\x1b[0m\xc3\xbc");
+  EXPECT_EQ(neutralise("a\tb\nc\x1b[0m"), "a\tb\nc\\x1b[0m");
+}
+
 TEST(LineFormatter, cuts_a_line_that_does_not_end) {
   const std::string out = format(std::string(3 * LineFormatter::kMaxLine, 'x'), 1000);
   EXPECT_EQ(out.size(), 3 * (LineFormatter::kMaxLine + 5));

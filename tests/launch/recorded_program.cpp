@@ -2,12 +2,15 @@
 //
 //   ends     finishes two collectives
 //   misses   rank 1 does not come to the second one
+//   throws   every rank leaves by an exception; rank 1's process ends first
 //   dies     rank 1 is killed in front of the second one
 //   hangs    rank 1 does not come, and nobody gives up
 //   stops    rank 1 stops itself; SIGCONT lets it go on, for a second
 //   works    200 collectives in two seconds
 //   counts   steps for ever, after 1000 ones, a quarter of each spent waiting, as it says
 //   sleeps   the same, and rank 1 takes three times as long, most of it asleep
+//   stalls   20 steps, then nobody does anything for a minute
+//   evaluates 20 steps, then everybody computes for five seconds
 //   computes nobody calls anything for two seconds
 //   threads  says how many threads it is to compute with
 //   samples  900 steps of a sample for each rank, written down; goes on where an agreed stop left,
@@ -19,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +66,7 @@ int main(int, char** argv) {
         paceline::init_process_group({.group = {.timeout = how == "misses" ? 500ms : 60'000ms}});
     std::vector<float> data(1000, 1.0f);
     group->broadcast(std::span(data), 0);
+    if (how == "throws") throw std::runtime_error("no such folder");
     if (group->rank() == 1 && how == "dies") std::raise(SIGKILL);
     if (group->rank() == 1 && (how == "misses" || how == "hangs")) {
       std::this_thread::sleep_for(60s);
@@ -90,6 +95,16 @@ int main(int, char** argv) {
           std::fflush(stdout);
         }
       }
+    }
+    if (how == "stalls" || how == "evaluates") {
+      paceline::StepLog steps;
+      for (int i = 0; i < 20; ++i) {
+        group->all_reduce(std::span(data));
+        steps.step(32, 0.001, 0.001);
+      }
+      if (how == "stalls") std::this_thread::sleep_for(60s);
+      const auto end = std::chrono::steady_clock::now() + 5s;
+      while (std::chrono::steady_clock::now() < end) data[0] = data[0] * 0.5f + 1.0f;
     }
     if (how == "computes") std::this_thread::sleep_for(2s);
     if (how == "restarts") {
@@ -123,5 +138,9 @@ int main(int, char** argv) {
   } catch (const paceline::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 5;
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    if (std::atoi(std::getenv("RANK")) == 0) std::this_thread::sleep_for(60s);
+    return 4;
   }
 }

@@ -59,6 +59,24 @@ TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
   }
 }
 
+TEST(RestartPolicy, ends_on_purpose_are_no_crash_loop_and_take_no_pause_but_use_up_the_budget) {
+  RestartPolicy policy({.max_restarts = 8});
+  const GenerationEnd struck{"killed by SIGKILL", false, 10ms, true};
+  const GenerationEnd useless{"killed by SIGKILL", false, 10ms};
+  for (int i = 0; i < 3; ++i) {
+    const auto decision = policy.after(struck, kBegin);
+    EXPECT_TRUE(decision.restart);
+    EXPECT_EQ(decision.pause, 0s);
+  }
+  EXPECT_TRUE(policy.after(useless, kBegin).restart);
+  EXPECT_TRUE(policy.after(struck, kBegin).restart);
+  EXPECT_TRUE(policy.after(useless, kBegin).restart);
+  EXPECT_TRUE(policy.after(struck, kBegin).restart);
+  EXPECT_THAT(policy.after(useless, kBegin).reason, HasSubstr("crash loop"));
+  EXPECT_TRUE(policy.after(struck, kBegin).restart);
+  EXPECT_THAT(policy.after(struck, kBegin).reason, HasSubstr("8 restarts used up"));
+}
+
 TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
   RestartPolicy policy({.max_restarts = 100});
   std::vector<std::chrono::nanoseconds> pauses;

@@ -145,7 +145,10 @@ TEST(RunCauses, a_rank_that_leaves_while_others_wait_is_named) {
   const Outcome outcome = run_paceline(crash("leaves", "3"), kNoSanitizer);
   EXPECT_EQ(outcome.exit_code, 5);
   EXPECT_THAT(outcome.err, HasSubstr("before: rank 1 ended with exit code 0"));
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: rank 1 (pid "));  // what the records tell
+  // What the records tell.
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: rank 1 (pid "));
+  EXPECT_THAT(outcome.err, HasSubstr(") ended with exit code 0 outside of any operation; it "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr(" died ")));
 }
 
 // A cgroup of its own with a limit of memory; empty where none can be made.

@@ -71,6 +71,87 @@ TEST(RunHang, a_job_that_moves_or_only_computes_is_none) {
   EXPECT_THAT(computing.err, Not(HasSubstr("no progress")));
 }
 
+// Two ranks, unless there is only one, that tell their pids and go on as `script`.
+std::vector<std::string> standing_still(const std::string& script, std::vector<std::string> options,
+                                        const std::string& ranks = "2") {
+  std::vector<std::string> arguments = {"run", "--nproc-per-node", ranks, "--all-ranks"};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {"sh", "-c", "echo pid $$; " + script});
+  return arguments;
+}
+
+std::vector<int> pids_of(PacelineProcess& paceline, int count) {
+  std::vector<int> pids;
+  for (int rank = 0; rank < count; ++rank) {
+    const std::string start = "[" + std::to_string(rank) + "] pid ";
+    pids.push_back(std::stoi(paceline.wait_for_lines(start, 1)[0]));
+  }
+  return pids;
+}
+
+TEST(RunHang, a_rank_that_never_comes_to_the_first_meeting_is_named_and_ended) {
+  const Outcome outcome =
+      run_paceline(standing_still("[ $RANK = 1 ] && sleep 60; exec " RECORDED_PROGRAM " ends",
+                                  {"--hang-timeout", "1", "--hang-action", "kill"}));
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("s: rank 1 has not come to init_process_group(); rank 0 waits "
+                                     "there\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1, thread sh:\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
+}
+
+TEST(RunHang, ranks_that_are_all_stopped_are_said_and_the_job_goes_on_when_they_do) {
+  PacelineProcess paceline(
+      standing_still("exec " RECORDED_PROGRAM " counts", {"--hang-timeout", "0.5"}));
+  const auto pids = pids_of(paceline, 2);
+  paceline.wait_for_lines("[0] waiting", 1);
+  for (const int pid : pids) kill(pid, SIGSTOP);
+  std::this_thread::sleep_for(4s);
+  for (const int pid : pids) kill(pid, SIGCONT);
+  std::this_thread::sleep_for(2s);
+  paceline.send(SIGTERM);
+  const Outcome outcome = paceline.wait();
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: no progress for "));
+  EXPECT_THAT(outcome.err, HasSubstr(" stopped"));
+  EXPECT_THAT(outcome.err, HasSubstr("nothing is ended"));
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: the job goes on, after "));
+}
+
+TEST(RunHang, a_single_rank_that_is_stopped_is_ended_when_that_is_asked) {
+  PacelineProcess paceline(standing_still("exec " RECORDED_PROGRAM " counts",
+                                          {"--hang-timeout", "0.5", "--hang-action", "kill"}, "1"));
+  const auto pids = pids_of(paceline, 1);
+  paceline.wait_for_lines("[0] waiting", 1);
+  kill(pids[0], SIGSTOP);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 is stopped (SIGSTOP, or at a terminal)"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
+}
+
+TEST(RunHang, ranks_that_make_no_step_any_more_and_do_not_compute_are_said) {
+  for (const std::string ranks : {"1", "2"}) {
+    const Outcome outcome =
+        run_paceline(standing_still("exec " RECORDED_PROGRAM " stalls",
+                                    {"--hang-timeout", "0.5", "--hang-action", "kill"}, ranks));
+    EXPECT_EQ(outcome.exit_code, 137) << ranks;
+    EXPECT_THAT(outcome.err, HasSubstr("still outside of any operation: no step is made any more"));
+    EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));
+  }
+}
+
+TEST(RunHang, an_evaluation_on_all_ranks_is_none_and_neither_is_a_program_of_another_kind) {
+  const Outcome evaluating =
+      run_paceline(standing_still("exec " RECORDED_PROGRAM " evaluates", {"--hang-timeout", "2"}));
+  EXPECT_EQ(evaluating.exit_code, 0);
+  EXPECT_THAT(evaluating.err, Not(HasSubstr("no progress")));
+  const Outcome sleeping = run_paceline(
+      standing_still("exec sleep 3", {"--hang-timeout", "0.3", "--hang-action", "kill"}));
+  EXPECT_EQ(sleeping.exit_code, 0);
+  EXPECT_THAT(sleeping.err, Not(HasSubstr("no progress")));
+}
+
 TEST(RunHang, refuses_a_time_and_an_action_that_are_none) {
   const Outcome time = run_paceline({"run", "--hang-timeout", "soon", "true"});
   EXPECT_EQ(time.exit_code, 2);
@@ -82,10 +163,11 @@ TEST(RunHang, refuses_a_time_and_an_action_that_are_none) {
 
 TEST(HangWatch, without_records_there_is_no_hang) {
   const FreshDirectory directory;
-  HangWatch watch(1s, directory.path());
+  HangWatch watch(1s, directory.path(), {});
+  const HangWatch::Ranks ranks = {{0, getpid()}, {1, getpid()}};
   const auto now = HangWatch::Clock::now();
-  EXPECT_FALSE(watch.look({0, 1}, now));
-  EXPECT_FALSE(watch.look({0, 1}, now + 1h));
+  EXPECT_FALSE(watch.look(ranks, now));
+  EXPECT_FALSE(watch.look(ranks, now + 1h));
   EXPECT_FALSE(watch.take_recovery());
 }
 

@@ -75,6 +75,43 @@ TEST(RunLimits, a_log_folder_without_permission_costs_one_warning) {
   EXPECT_THAT(outcome.err, HasSubstr("Permission denied; the job goes on"));
 }
 
+// /dev/full takes nothing, as a full disk.
+TEST(RunLimits, output_that_is_lost_is_said_once_kept_in_the_logs_and_no_success) {
+  const auto run = [](const std::string& script, const std::string& logs) {
+    PacelineProcess shell(
+        {"-c", "exec " PACELINE_COMMAND " run " + logs + " sh -c '" + script + "' >/dev/full"}, {},
+        "/bin/sh");
+    const Outcome outcome = shell.wait();
+    const auto at = outcome.err.find("; it is complete in ");
+    std::string log;
+    if (at != std::string::npos) {
+      const std::string folder = outcome.err.substr(at + 20, outcome.err.find('\n', at) - at - 20);
+      std::getline(std::ifstream(folder + "/rank-000.log"), log);
+      EXPECT_EQ(outcome.err.find("could not be written"),
+                outcome.err.rfind("could not be written"));
+    }
+    return std::pair(outcome, log);
+  };
+  const auto [lost, log] = run("echo one; sleep 0.3; echo two", "");
+  EXPECT_EQ(lost.exit_code, 3);
+  EXPECT_EQ(log, "one");
+  EXPECT_THAT(lost.err, HasSubstr("paceline: warning: output of the ranks could not be written to "
+                                  "stdout: No space left on device; it is complete in "));
+  EXPECT_EQ(run("echo one; exit 7", "").first.exit_code, 7);
+  EXPECT_EQ(run("exit 0", "").first.exit_code, 0);
+  EXPECT_EQ(run("echo one >&2", "").first.exit_code, 0);
+}
+
+TEST(RunLimits, the_launcher_of_hosts_says_lost_output_too) {
+  PacelineProcess shell(
+      {"-c", "exec " PACELINE_COMMAND " run --hosts localhost:1,127.0.0.1:1 echo one >/dev/full"},
+      {}, "/bin/sh");
+  const Outcome outcome = shell.wait();
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("could not be written to stdout: No space left on device; "
+                                     "with --log-dir each host keeps that of its ranks"));
+}
+
 TEST(RunLimits, an_endless_line_among_other_ranks_keeps_the_launcher_small) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer keeps what was freed";
   const std::string command =

@@ -168,6 +168,16 @@ TEST(RunRestart, steps_of_an_older_generation_are_not_taken_for_those_of_the_nex
   EXPECT_THAT(outcome.err, HasSubstr("generation 3: "));
 }
 
+TEST(RunRestart, chaos_is_the_cause_that_is_given_and_no_crash_loop) {
+  const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", "--max-restarts", "5",
+                                        "--chaos", "kill:every=0.3s", RECORDED_PROGRAM, "works"});
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("  cause: killed by --chaos\n"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("killed by somebody")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("crash loop")));
+  EXPECT_THAT(outcome.err, HasSubstr("5 restarts used up"));
+}
+
 TEST(RunRestart, chaos_strikes_at_a_step_of_a_rank) {
   const Outcome outcome = run_paceline(
       job("[ $G = 1 ] && exit 0; " + kFiveSteps + "exec sleep 60",

@@ -239,12 +239,14 @@ class Analysis {
       const std::string who =
           fmt::format("rank {} (pid {} on {})", flight.rank, flight.pid, flight.host);
       const auto* const elsewhere = unfinished_elsewhere(position);
+      const std::string how =
+          flight.exit_code ? fmt::format("ended with exit code {}", *flight.exit_code) : "died";
       if (position.open != nullptr) {
-        text += fmt::format("{} died in {}", who, full_text(*position.open, stand.group));
+        text += fmt::format("{} {} in {}", who, how, full_text(*position.open, stand.group));
       } else if (elsewhere != nullptr) {
-        text += fmt::format("{} died in {}", who, words_for(flight, *elsewhere));
+        text += fmt::format("{} {} in {}", who, how, words_for(flight, *elsewhere));
       } else {
-        text += fmt::format("{} died outside of any operation", who);
+        text += fmt::format("{} {} outside of any operation", who, how);
       }
       text += "; " + last_finished("it", position);
     }
@@ -391,7 +393,8 @@ class Analysis {
     std::vector<int> ranks;
     std::string last;
     for (const Flight& flight : flights_) {
-      if (!flight::ended_silently(flight)) continue;
+      if (!flight::ended_silently(flight) || flight.exit_code == 0)
+        continue;  // nobody waits for it
       ranks.push_back(flight.rank);
       if (!flight.operations.empty()) last = words_for(flight, flight.operations.back());
     }
@@ -404,16 +407,20 @@ class Analysis {
     return Explanation{.verdict = Verdict::kDied, .sentence = text, .ranks = ranks};
   }
 
+  // Of the rank whose process has failed, when that is known.
   std::optional<Explanation> own_words() const {
+    const Flight* who = nullptr;
     for (const Flight& flight : flights_) {
       if (flight.failure.empty() && flight.end != FlightEnd::kException) continue;
-      const std::string why = flight.failure.empty() ? "it left by an exception" : flight.failure;
-      return Explanation{
-          .verdict = Verdict::kFailed,
-          .sentence = fmt::format("rank {} failed outside of any operation: {}", flight.rank, why),
-          .ranks = {flight.rank}};
+      const bool has_failed = flight.exit_code.value_or(0) != 0;
+      if (who == nullptr || (has_failed && who->exit_code.value_or(0) == 0)) who = &flight;
     }
-    return {};
+    if (who == nullptr) return {};
+    const std::string why = who->failure.empty() ? "it left by an exception" : who->failure;
+    return Explanation{
+        .verdict = Verdict::kFailed,
+        .sentence = fmt::format("rank {} failed outside of any operation: {}", who->rank, why),
+        .ranks = {who->rank}};
   }
 
   Explanation nobody_waits() const {

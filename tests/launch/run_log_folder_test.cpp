@@ -1,0 +1,95 @@
+// Where logs and records lie, whatever folder the user named: relative, impossible, in use.
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launch/paceline_process.h"
+
+namespace paceline::launch {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// `paceline run` in a folder of its own, with ranks that go on elsewhere.
+std::vector<std::string> in_folder(const std::string& folder, const std::string& options,
+                                   const std::string& how) {
+  return {"-c", "cd " + folder + " && exec " PACELINE_COMMAND " run --nproc-per-node 2 " + options +
+                    " sh -c 'cd /; exec " RECORDED_PROGRAM " " + how + "'"};
+}
+
+TEST(RunLogFolder, a_relative_one_holds_the_records_of_ranks_that_change_their_folder) {
+  const FreshDirectory folder;
+  const std::string options =
+      "--log-dir logs --timeline trace.json --hang-timeout 0.5 --hang-action kill";
+  PacelineProcess paceline(in_folder(folder.path(), options, "hangs"), {}, "/bin/sh");
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 never entered all_reduce #2"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: timeline: trace.json ("));
+  EXPECT_TRUE(std::filesystem::exists(folder.file("logs/rank-001.flight")));
+}
+
+TEST(RunLogFolder, a_relative_one_is_found_by_commands_that_run_elsewhere) {
+  const FreshDirectory folder;
+  PacelineProcess paceline(
+      in_folder(folder.path(), "--log-dir logs --rdzv-id relative-logs", "hangs"), {}, "/bin/sh");
+  paceline.wait_for_lines("waiting", 1);
+  const Outcome logs = run_paceline({"logs", "relative-logs"});
+  EXPECT_EQ(logs.exit_code, 0) << logs.err;
+  EXPECT_THAT(logs.out, HasSubstr("waiting"));
+  const Outcome top = run_paceline({"top", "--once", "relative-logs"});
+  EXPECT_THAT(top.out, HasSubstr("broadcast #1")) << top.err;
+  paceline.send(SIGTERM);
+  EXPECT_EQ(paceline.wait().exit_code, 143);
+}
+
+TEST(RunLogFolder, a_relative_folder_of_records_that_the_user_names_is_the_launchers) {
+  const FreshDirectory folder;
+  PacelineProcess paceline(
+      in_folder(folder.path(), "--hang-timeout 0.5 --hang-action kill", "hangs"),
+      {{"PACELINE_FLIGHT_DIR", "flights"}}, "/bin/sh");
+  EXPECT_EQ(paceline.wait().exit_code, 137);
+  EXPECT_TRUE(std::filesystem::exists(folder.file("flights/rank-001.flight")));
+}
+
+TEST(RunLogFolder, one_that_cannot_be_made_costs_neither_the_watch_nor_the_logs) {
+  PacelineProcess paceline({"run", "--nproc-per-node", "2", "--log-dir", "/proc/nowhere",
+                            "--hang-timeout", "0.5", "--hang-action", "kill", RECORDED_PROGRAM,
+                            "hangs"});
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("warning: the log folder /proc/nowhere could not be made: "));
+  EXPECT_THAT(outcome.err, HasSubstr("; logs and records are in " + paceline.temporary()));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
+  EXPECT_THAT(outcome.err, HasSubstr("flight records: " + paceline.temporary()));
+}
+
+TEST(RunLogFolder, a_second_job_that_runs_leaves_the_logs_of_the_first_alone) {
+  const FreshDirectory folder;
+  const std::vector<std::string> run = {"run", "--log-dir", folder.path(), "sh", "-c"};
+  const auto with = [&](const std::string& script) {
+    std::vector<std::string> all = run;
+    all.push_back(script);
+    return all;
+  };
+  PacelineProcess first(with("echo first; read line; echo $line"));
+  first.wait_for_lines("first", 1);
+  const Outcome second = run_paceline(with("echo second"));
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_THAT(second.err, HasSubstr(folder.path() + " is in use by another job (job "));
+  first.write_stdin("last\n");
+  EXPECT_EQ(first.wait().exit_code, 0);
+  std::stringstream log;
+  log << std::ifstream(folder.file("rank-000.log")).rdbuf();
+  EXPECT_EQ(log.str(), "first\nlast\n");
+  EXPECT_THAT(run_paceline(with("echo third")).err, Not(HasSubstr("is in use")));
+}
+
+}  // namespace
+}  // namespace paceline::launch
