@@ -66,8 +66,9 @@ TEST_F(GroupTimeout, that_is_no_number_of_seconds_is_an_error_that_names_variabl
       ADD_FAILURE() << "'" << text << "' was taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0: init_process_group: PACELINE_TIMEOUT=" + std::string(text) +
-                                                ": it is a number of seconds")));
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("rank 0: init_process_group: PACELINE_TIMEOUT=" +
+                                  std::string(text) + ": it is a number of seconds")));
     }
     EXPECT_EQ(group_with({.timeout = 7s})->timeout(), 7s);  // which does not need it
   }
