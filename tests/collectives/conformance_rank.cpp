@@ -3,45 +3,10 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
-#include <string>
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/init.h"
-
-#include "tests/collectives/conformance.h"
-
-namespace paceline {
-namespace {
-
-class RankTest : public testing::Test {
- public:
-  RankTest(ProcessGroup& group, const conformance::Check& check) : group_(group), check_(check) {}
-  void TestBody() override { check_.run(group_); }
-
- private:
-  ProcessGroup& group_;
-  const conformance::Check check_;
-};
-
-int run(const std::string& backend, int world_size) {
-  const auto group = init_process_group({.group = {.timeout = std::chrono::seconds(60)}});
-  // A launcher that does not fit would make WORLD_SIZE worlds of one, where everything passes.
-  if (group->world_size() != world_size || group->backend() != backend) {
-    std::fprintf(stderr, "this is a group of %d with backend %s, not of %d with %s\n",
-                 group->world_size(), group->backend().c_str(), world_size, backend.c_str());
-    return 1;
-  }
-  for (const auto& check : conformance::checks()) {
-    testing::RegisterTest("Conformance", check.name, nullptr, nullptr, __FILE__, __LINE__,
-                          [&group, &check] { return new RankTest(*group, check); });
-  }
-  return RUN_ALL_TESTS();
-}
-
-}  // namespace
-}  // namespace paceline
+#include "tests/collectives/conformance_run.h"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
@@ -49,10 +14,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: conformance_rank BACKEND WORLD_SIZE\n");
     return 2;
   }
-  try {
-    return paceline::run(argv[1], std::atoi(argv[2]));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "conformance_rank: %s\n", error.what());
-    return 1;
-  }
+  return paceline::conformance::run_rank(argv[1], std::atoi(argv[2]));
 }

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# nccl_conformance_test.sh PACELINE NCCL_CONFORMANCE_RANK RANKS: the conformance suite over NCCL. 77, with the reason, where there are not
+# as many GPUs.
+set -uo pipefail
+paceline=$1 rank=$2 ranks=$3
+"$rank" gpus "$ranks" || exit
+exec "$paceline" run --nproc-per-node "$ranks" --all-ranks "$rank" run "$ranks"
