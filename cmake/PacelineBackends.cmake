@@ -14,7 +14,7 @@ set(PACELINE_MPI "" CACHE STRING "Which MPI where Debian has several: openmpi or
 set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and impi-devel, or a folder laid out alike")
 
 set(PACELINE_BACKENDS "")
-set(PACELINE_BACKEND_SOURCES backends/connect_backend.cpp backends/library_backend.cpp backends/library_call.cpp backends/library_list.cpp
+set(PACELINE_BACKEND_SOURCES backends/blocking_calls.cpp backends/connect_backend.cpp backends/library_backend.cpp backends/library_call.cpp backends/library_list.cpp
   backends/mean.cpp backends/poll_until.cpp backends/reduce_contributions.cpp backends/share_id.cpp backends/wait_for_keys.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "paceline/collectives/backends/gloo/broken_pipe_guard.h"
+#include "paceline/collectives/backends/broken_pipe_guard.h"
 #include "paceline/tensor/c10d.h"
 
 namespace paceline {

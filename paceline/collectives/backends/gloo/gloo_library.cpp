@@ -18,7 +18,7 @@
 #include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 
-#include "paceline/collectives/backends/gloo/broken_pipe_guard.h"
+#include "paceline/collectives/backends/broken_pipe_guard.h"
 #include "paceline/collectives/backends/gloo/gloo_store.h"
 #include "paceline/collectives/backends/gloo/run_watch.h"
 #include "paceline/collectives/backends/library_call.h"

@@ -9,9 +9,9 @@
 
 #include <oneapi/ccl.hpp>
 
+#include "paceline/collectives/backends/blocking_calls.h"
 #include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/mean.h"
-#include "paceline/collectives/backends/poll_until.h"
 #include "paceline/collectives/backends/reduce_contributions.h"
 #include "paceline/collectives/backends/share_id.h"
 #include "paceline/core/check.h"
@@ -34,13 +34,6 @@ void initialize(const LaunchEnvironment& who) {
     set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
     ccl::init();
   });
-}
-
-ccl::shared_ptr_class<ccl::kvs> meet(const LibraryContext& context) {
-  const auto server = context.rank == 0 ? ccl::create_main_kvs() : nullptr;
-  ccl::kvs::address_type address = server ? server->get_address() : ccl::kvs::address_type();
-  share_id(context, address, "oneCCL");
-  return server ? server : ccl::create_kvs(address);
 }
 
 ccl::datatype type_of(Dtype dtype) {
@@ -89,62 +82,37 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
   }
 }
 
-class OneCclLibrary : public Library {
+// What oneCCL has of a group. Every call of it is made in the group's thread, because over
+// libfabric oneCCL's operations end before they return.
+class Connection {
  public:
-  explicit OneCclLibrary(const LibraryContext& context)
-      : group_(context.group),
-        rank_(context.rank),
-        world_size_(context.world_size()),
-        mesh_(context.mesh) {
-    guarded("connecting", [&] {
-      initialize(context.who);
-      server_ = meet(context);
-      communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_));
-    });
+  Connection(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+
+  // On rank 0 alone: where the others find it.
+  ccl::kvs::address_type open() {
+    server_ = ccl::create_main_kvs();
+    return server_->get_address();
   }
-  // With an operation under way, what it uses must stay.
-  ~OneCclLibrary() override {
-    if (abandoned_)
-      new Remains{std::move(server_), std::move(communicator_), std::move(event_),
-                  std::move(contributions_)};
+  void connect(const ccl::kvs::address_type& address) {
+    if (!server_) server_ = ccl::create_kvs(address);
+    communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_));
+  }
+  void close() {
+    communicator_.reset();
+    server_.reset();
   }
 
-  const char* transport() const override { return "oneccl"; }
-  bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
-    if (op == Op::kGather || op == Op::kScatter) return false;
-    return !reduces(op) || is_defined(reduce_op, dtype);
-  }
-
-  void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
+  void run(const Collective& call) {
     if (reduces(call.op) && !reduction_of(call.reduce_op, call.dtype)) {
       reduce_contributions(call, rank_, world_size_, contributions_,
-                           [&](const Collective& moved) { complete(moved, deadline); });
+                           [&](const Collective& moved) { start(moved).wait(); });
       return;
     }
-    complete(call, deadline);
+    start(call).wait();
     finish_mean(call, rank_, world_size_);
   }
 
-  // run() looks itself; oneCCL has no way to end what is under way.
-  void abort() override {}
-
  private:
-  struct Remains {
-    ccl::shared_ptr_class<ccl::kvs> server;
-    std::optional<ccl::communicator> communicator;
-    std::optional<ccl::event> event;
-    std::vector<std::byte> contributions;
-  };
-
-  void complete(const Collective& call, Deadline deadline) {
-    guarded(name_of(call.op), [&] {
-      event_.emplace(start(call));
-      abandoned_ = true;
-      poll_until([&] { return event_->test(); }, mesh_, deadline, std::string(name_of(call.op)));
-      abandoned_ = false;
-    });
-  }
-
   ccl::event start(const Collective& call) {
     const auto type = type_of(call.dtype);
     const auto reduction = reduction_of(call.reduce_op, call.dtype).value_or(ccl::reduction::sum);
@@ -171,9 +139,76 @@ class OneCclLibrary : public Library {
     }
   }
 
-  void guarded(std::string_view what, const std::function<void()>& operation) const {
+  const int rank_;
+  const int world_size_;
+  ccl::shared_ptr_class<ccl::kvs> server_;
+  std::optional<ccl::communicator> communicator_;
+  std::vector<std::byte> contributions_;
+};
+
+// What was under way when the group ended may end by itself, because all others had begun it.
+constexpr std::chrono::milliseconds kCatchUp{200};
+constexpr std::chrono::seconds kClose{5};  // it takes milliseconds, and nobody else is needed
+
+class OneCclLibrary : public Library {
+ public:
+  explicit OneCclLibrary(const LibraryContext& context)
+      : group_(context.group),
+        rank_(context.rank),
+        mesh_(context.mesh),
+        connection_(std::make_shared<Connection>(context.rank, context.world_size())),
+        calls_("paceline-oneccl") {
+    connect(context);
+  }
+  // What a call that was given up uses must stay.
+  ~OneCclLibrary() override {
+    const auto connection = connection_;
+    const auto close = [connection] {
+      try {
+        connection->close();
+      } catch (const std::exception&) {  // what cannot be closed is left
+      }
+    };
+    if (!calls_.catch_up(Deadline::after(kCatchUp)) ||
+        !calls_.run_until(Deadline::after(kClose), close)) {
+      new std::shared_ptr<Connection>(connection_);
+    }
+  }
+
+  const char* transport() const override { return "oneccl"; }
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
+    if (op == Op::kGather || op == Op::kScatter) return false;
+    return !reduces(op) || is_defined(reduce_op, dtype);
+  }
+
+  void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
+    const auto connection = connection_;
+    carry_out([connection, call] { connection->run(call); }, deadline,
+              std::string(name_of(call.op)));
+  }
+
+  // run() looks itself; oneCCL has no way to end what is under way.
+  void abort() override {}
+
+ private:
+  void connect(const LibraryContext& context) {
+    const std::string what = "connecting with oneCCL";
+    const auto connection = connection_;
+    const auto address = std::make_shared<ccl::kvs::address_type>();
+    const bool is_first = context.rank == 0;
+    carry_out(
+        [connection, address, is_first, who = context.who] {
+          initialize(who);
+          if (is_first) *address = connection->open();
+        },
+        context.deadline, what);
+    share_id(context, *address, "oneCCL");
+    carry_out([connection, address] { connection->connect(*address); }, context.deadline, what);
+  }
+
+  void carry_out(std::function<void()> call, Deadline deadline, const std::string& what) {
     try {
-      operation();
+      calls_.run(std::move(call), mesh_, deadline, what);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -184,13 +219,9 @@ class OneCclLibrary : public Library {
 
   const std::string group_;
   const int rank_;
-  const int world_size_;
   Mesh& mesh_;
-  ccl::shared_ptr_class<ccl::kvs> server_;
-  std::optional<ccl::communicator> communicator_;
-  std::optional<ccl::event> event_;
-  std::vector<std::byte> contributions_;
-  bool abandoned_ = false;
+  const std::shared_ptr<Connection> connection_;
+  BlockingCalls calls_;
 };
 
 }  // namespace

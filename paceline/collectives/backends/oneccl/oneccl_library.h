@@ -7,7 +7,8 @@
 // One process a rank. oneCCL is set up by environment variables: the first group sets those that
 // the user has not (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER, CCL_LOCAL_RANK, CCL_LOCAL_SIZE,
 // CCL_LOG_LEVEL, FI_PROVIDER_PATH). Its own key-value server, by which its ranks find each other,
-// asks nobody for a secret. Thread safety: that of Library.
+// asks nobody for a secret. Its calls block, so a thread of the group makes them
+// (blocking_calls.h). Thread safety: that of Library.
 
 #include <memory>
 
@@ -17,7 +18,8 @@
 namespace paceline {
 
 BackendInfo oneccl_info();
-// Collective; has no deadline of its own. Error(kSystem) with oneCCL's text.
+// Collective. Errors: those of share_id(), kTimeout at the context's deadline, and kSystem with
+// oneCCL's text.
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
 }  // namespace paceline

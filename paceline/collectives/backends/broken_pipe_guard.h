@@ -1,8 +1,8 @@
 #pragma once
 
-// Gloo writes to its sockets without MSG_NOSIGNAL, so a peer's death would end this process by
-// SIGPIPE. While a guard lives, this thread, and every thread that it starts, gets EPIPE instead;
-// the process's own handling of the signal stays.
+// Gloo and oneCCL write to their sockets without MSG_NOSIGNAL, so a peer's death would end this
+// process by SIGPIPE. While a guard lives, this thread, and every thread that it starts, gets EPIPE
+// instead; the process's own handling of the signal stays.
 
 #include <csignal>
 #include <ctime>
