@@ -39,11 +39,12 @@ std::vector<float>& lasting_data() {
   return data;
 }
 
-std::string sum_for_ever(ProcessGroup& group, SharedCounter& running) {
+std::string sum_for_ever(ProcessGroup& group, SharedCounter& running,
+                         std::chrono::milliseconds timeout = 20s) {
   auto& data = lasting_data();
   for (int i = 0;; ++i) {
     if (i == 3) running.add();
-    group.all_reduce(std::span(data), ReduceOp::kMax);
+    group.all_reduce(std::span(data), ReduceOp::kMax, {.timeout = timeout});
   }
 }
 
@@ -76,8 +77,8 @@ TEST_P(LibraryFault, every_survivor_of_a_killed_rank_names_it) {
 TEST_P(LibraryFault, a_stopped_rank_is_a_timeout) {
   SharedCounter running;
   const auto results = run_process_ranks(
-      3, [&](ProcessGroup& group) { return sum_for_ever(group, running); },
-      {.backend = GetParam(), .group_timeout = 1s},
+      3, [&](ProcessGroup& group) { return sum_for_ever(group, running, 1s); },
+      {.backend = GetParam()},
       [&](const std::vector<pid_t>& pids) {
         running.wait_for(3, Deadline::after(20s));
         ::kill(pids[1], SIGSTOP);
