@@ -510,7 +510,7 @@ void Agent::remove_records() {
 // Whoever reads the output must not take half of it for the whole.
 int Agent::exit_code() const {
   const int code = exit_code_of_job();
-  return code == 0 && !consoles_.lost().empty() ? kEnvironmentError : code;
+  return code == 0 && !consoles_.lost().empty() ? kExitEnvironment : code;
 }
 
 int Agent::exit_code_of_job() const {
