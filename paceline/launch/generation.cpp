@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include "paceline/core/host.h"
 #include "paceline/launch/descendants.h"
@@ -169,7 +170,8 @@ void Generation::drain(RankOutput& output) {
 }
 
 void Generation::stop(int signal, std::chrono::nanoseconds grace) {
-  context_.flights.read(ends_, culprit_);  // before the ranks leave where they are
+  context_.flights.read([this] { return ends_so_far(); },
+                        culprit_);  // before the ranks leave where they are
   for (const auto& rank : ranks_) {
     rank->send(signal);
     rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
@@ -194,6 +196,22 @@ bool Generation::send_to(int rank, int signal) {
   const RankProcess& process = *ranks_[static_cast<std::size_t>(local_rank)];
   process.send(signal);
   return process.running();
+}
+
+// Also those whose end the loop has yet to see; their order is not known.
+std::vector<RankEnd> Generation::ends_so_far() const {
+  std::vector<RankEnd> ends = ends_;
+  for (const auto& rank : ranks_) {
+    if (!rank->running()) continue;
+    siginfo_t info{};
+    const pid_t pid = rank->process().pid;
+    const auto id = static_cast<id_t>(pid);
+    if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
+    RankEnd end{.rank = rank->rank(), .pid = pid};
+    (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
+    ends.push_back(end);
+  }
+  return ends;
 }
 
 bool Generation::strike(int rank, const std::string& because) {

@@ -113,6 +113,7 @@ class Generation {
   void drain(RankOutput& output);
   void close_outputs();
   void hold_back_or_resume();
+  std::vector<RankEnd> ends_so_far() const;
   void report_when_known();
   void report(RankProcess& culprit);
 

@@ -57,12 +57,14 @@ void JobFlights::begin_generation() {
   waited_seconds_ = 0;
 }
 
-void JobFlights::read(const std::vector<RankEnd>& ends, const std::optional<RankEnd>& culprit) {
+void JobFlights::read(const std::function<std::vector<RankEnd>()>& ends,
+                      const std::optional<RankEnd>& culprit) {
   if (was_read_ || directory_.empty()) return;
   was_read_ = true;
   try {
     std::vector<Flight> flights = read_flights(directory_).flights;
-    for (Flight& flight : flights) flight.exit_code = exit_code_of(flight, ends);
+    const std::vector<RankEnd> ended = ends();
+    for (Flight& flight : flights) flight.exit_code = exit_code_of(flight, ended);
     const Explanation explanation = explain(flights);
     tells_ = explanation.verdict != Verdict::kNothing &&
              explanation.verdict != Verdict::kFinished &&

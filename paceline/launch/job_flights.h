@@ -3,6 +3,7 @@
 // The flight records of the ranks that an agent starts: where they are, what they say when the job
 // goes wrong, and their end when it goes well.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,10 @@ class JobFlights {
   // Forgets what the ranks of an earlier generation did.
   void begin_generation();
   // Reads the records now, while the ranks are where they are. The first reading of a generation
-  // counts. `ends`: of the ranks that have ended, in that order; `culprit`: who failed first.
-  void read(const std::vector<RankEnd>& ends, const std::optional<RankEnd>& culprit);
+  // counts. `ends` is asked afterwards for the ranks that have ended by then, so that it knows
+  // each whose process was found gone; `culprit`: who failed first.
+  void read(const std::function<std::vector<RankEnd>()>& ends,
+            const std::optional<RankEnd>& culprit);
   // "rank 3 never entered ...", the reason for the end that read() found; "" when it found none.
   // `waited_long`: a rank that waits is a reason only after a second.
   std::string sentence(bool waited_long) const;

@@ -1,6 +1,7 @@
 #include "paceline/launch/worker_environment.h"
 
 #include <cstring>
+#include <filesystem>
 
 #include <unistd.h>
 
@@ -53,6 +54,15 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
 }
 
+// Relative folders are the launcher's, whatever folder a rank changes to.
+void settle_folders(Environment& env) {
+  for (const char* name : {"PACELINE_STEP_LOG", "PACELINE_TIMELINE_DIR"}) {
+    const auto folder = env.find(name);
+    if (folder == env.end() || folder->second.empty()) continue;
+    folder->second = std::filesystem::absolute(folder->second);
+  }
+}
+
 }  // namespace
 
 Environment inherited_environment() {
@@ -68,6 +78,7 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses) {
   Environment env = inherited;
+  settle_folders(env);
   set_place(env, options, place, local_rank);
   set_threads(env, options, local_rank, placement);
   set_terminal(env, options, place, local_rank);

@@ -1,5 +1,7 @@
 #include "paceline/launch/worker_environment.h"
 
+#include <filesystem>
+
 #include <gtest/gtest.h>
 
 namespace paceline::launch {
@@ -38,6 +40,16 @@ TEST(WorkerEnvironment, encryption_is_asked_for_or_left_as_it_is) {
   EXPECT_EQ(job.environment({{"PACELINE_ENCRYPT", "1"}}).at("PACELINE_ENCRYPT"), "1");
   job.options.encrypt = true;
   EXPECT_EQ(job.environment({{"PACELINE_ENCRYPT", "0"}}).at("PACELINE_ENCRYPT"), "1");
+}
+
+TEST(WorkerEnvironment, relative_folders_are_the_launchers) {
+  const Environment env = job_of_two_ranks_on_each_of_three_nodes().environment(
+      {{"PACELINE_STEP_LOG", "steps"}, {"PACELINE_TIMELINE_DIR", "/spans"}});
+  EXPECT_EQ(env.at("PACELINE_STEP_LOG"), std::filesystem::current_path() / "steps");
+  EXPECT_EQ(env.at("PACELINE_TIMELINE_DIR"), "/spans");
+  const Environment none =
+      job_of_two_ranks_on_each_of_three_nodes().environment({{"PACELINE_STEP_LOG", ""}});
+  EXPECT_EQ(none.at("PACELINE_STEP_LOG"), "");
 }
 
 TEST(WorkerEnvironment, places_a_rank_in_the_world) {
