@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
   using namespace paceline;
   using namespace paceline::benchmarks;
   CLI::App app("How large a job one machine can hold.");
-  int clients = 1000, ranks = 64, rounds = 5;
+  int clients = 1000, ranks = 256, rounds = 5;
   app.add_option("--clients", clients, "Clients of the store")->check(CLI::Range(1, 10'000));
   app.add_option("--ranks", ranks, "Ranks as threads")->check(CLI::Range(2, 1024));
   app.add_option("--rounds", rounds, "Rounds of each measurement")->check(CLI::Range(1, 1000));
