@@ -1,19 +1,28 @@
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 
 #include "paceline/bench/size_list.h"
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/topology.h"
+#include "paceline/launch/shell_words.h"
+#include "paceline/rendezvous/launch_environment.h"
 
+#include "apps/bench_modes.h"
 #include "apps/bench_options.h"
 #include "apps/bench_planning.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/usage_error.h"
+#include "apps/version.h"
 
 namespace paceline::apps {
 namespace {
@@ -29,7 +38,29 @@ Examples:
   paceline bench all --sizes 64K --check
   paceline bench --calibrate
   paceline bench all_reduce --simulate hosts=64,ranks=8,link=25Gbit
-  paceline run --hosts a:1,b:1 paceline bench all_reduce --predict)";
+  paceline run --hosts a:1,b:1 paceline bench all_reduce --predict
+
+Ctrl-C ends the measurement and writes what there is.)";
+
+constexpr int kSignalBase = 128;  // of exit codes, as shells have it
+
+// Of the terminal or of whoever ends this process; 0 before.
+volatile std::sig_atomic_t signal_that_came = 0;
+
+// The first one ends the measurement, the second one this process.
+void end_at_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { signal_that_came = number; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string typed(const Arguments& arguments) {
+  std::string text = "paceline bench";
+  for (const std::string& argument : arguments) text += " " + launch::shell_quoted(argument);
+  return text;
+}
 
 struct BenchFormatter : CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
@@ -83,25 +114,31 @@ void require_memory(const bench::SessionOptions& options) {
   const std::size_t needed = bench::bytes_needed(options), available = bench::bytes_available();
   if (needed > available) {
     fail(ErrorCode::kSystem,
-         "{} ranks with buffers of {} need {} of memory, but {} are free; choose smaller --sizes",
-         options.num_ranks, bench::format_size(options.sizes.back()), bench::format_size(needed),
-         bench::format_size(available));
+         "{} with buffers of {} need {} of memory, but {} are free; choose smaller --sizes",
+         counted(options.num_ranks, "rank"), size_text(options.sizes.back()), size_text(needed),
+         size_text(available));
   }
 }
 
 void print_participants(const bench::Report& report) {
   const bench::Machine& machine = report.machine;
-  fmt::print("{}, {} cores, {:.0f} GiB, {}\n", machine.cpu, machine.cores, machine.memory_gib,
-             machine.kernel);
+  fmt::print("{}, {}, {:.0f} GiB, {}\n", machine.cpu, counted(machine.cores, "core"),
+             machine.memory_gib, machine.kernel);
   for (const bench::Participant& participant : report.participants)
     fmt::print("{}: {}\n", participant.name, participant.version);
+  if (!report.variables.empty()) fmt::print("environment: {}\n", report.variables);
   for (const std::string& missing : report.missing)
     fmt::print(stderr, "paceline bench: missing: {}\n", missing);
   fmt::print("\n");
 }
 
-const bench::Report& measure(bench::Session& session) {
+void print_notes(std::span<const std::string> notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "paceline bench: {}\n", note);
+}
+
+void measure(bench::Session& session) {
   bench::SessionEvents events;
+  events.is_interrupted = [] { return signal_that_came != 0; };
   std::optional<Op> shown;
   events.on_rows = [&](const std::vector<bench::Row>& rows) {
     if (rows.empty()) return;
@@ -112,7 +149,34 @@ const bench::Report& measure(bench::Session& session) {
     fmt::print("{}", bench::table_rows(rows));
     std::fflush(stdout);
   };
-  return session.run(events);
+  session.run(events);
+}
+
+void write_files(const BenchOptions& options, const bench::Report& report) {
+  write_bench_file(options.json, bench::to_json(report));
+  write_bench_file(options.csv, bench::to_csv(report));
+  write_bench_file(options.html, bench::to_html(report));
+}
+
+// Whatever ends it, the files have what was measured until then.
+int measure_and_write(const BenchOptions& options) {
+  end_at_signals();
+  bench::Session session(options.session);
+  const bench::Report& report = session.report();
+  print_participants(report);
+  print_notes(report.notes);
+  const std::size_t num_said = report.notes.size();
+  try {
+    measure(session);
+  } catch (const Error&) {
+    const auto notes = std::span(report.notes).subspan(num_said);
+    print_notes(notes.first(notes.size() - 1));  // the last one is the error
+    write_files(options, report);
+    throw;
+  }
+  print_notes(std::span(report.notes).subspan(num_said));
+  write_files(options, report);
+  return signal_that_came == 0 ? 0 : kSignalBase + signal_that_came;
 }
 
 }  // namespace
@@ -130,20 +194,16 @@ int bench_command(const Arguments& arguments) {
     fmt::print("{}", app.help());
     return 0;
   }
-  const BenchOptions options = check_bench_options(texts, discover_topology().num_usable_cores());
+  BenchOptions options = check_bench_options(texts, discover_topology().num_usable_cores());
+  require_place(texts, options.mode, detect_launch_environment(), typed(arguments));
+  options.session.command = typed(arguments);
+  options.session.version = version_text();
   require_writable("--json", options.json);
   if (options.mode != BenchMode::kMeasure) return plan_with_bench(options);
   require_writable("--csv", options.csv);
   require_writable("--html", options.html);
   require_memory(options.session);
-  bench::Session session(options.session);
-  print_participants(session.report());
-  const bench::Report& report = measure(session);
-  for (const std::string& note : report.notes) fmt::print(stderr, "paceline bench: {}\n", note);
-  write_bench_file(options.json, bench::to_json(report));
-  write_bench_file(options.csv, bench::to_csv(report));
-  write_bench_file(options.html, bench::to_html(report));
-  return 0;
+  return measure_and_write(options);
 }
 
 }  // namespace paceline::apps

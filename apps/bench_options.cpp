@@ -12,6 +12,7 @@
 #include "paceline/bench/pattern.h"
 #include "paceline/bench/size_list.h"
 
+#include "apps/bench_modes.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 
@@ -112,15 +113,25 @@ Dtype dtype_of_text(const std::string& text) {
   refuse("--dtype", text, fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-std::optional<Placement> placement_of(const std::string& text, const std::vector<Op>& ops) {
+// Where it can be; `notes` say where not. Nowhere is an error.
+std::optional<Placement> placement_of(const std::string& text, const std::vector<Op>& ops,
+                                      std::vector<std::string>& notes) {
   if (text.empty()) return {};
   if (text != "in" && text != "out") refuse("--placement", text, "in or out");
   const Placement placement = text == "in" ? Placement::kInPlace : Placement::kOutOfPlace;
+  std::vector<std::string_view> others;
+  bool serves_any = false;
   for (const Op op : ops) {
-    if (op == Op::kBarrier || bench::has_form(op, placement)) continue;
-    throw UsageError(fmt::format("--placement: '{}': {} works {} only", text, name_of(op),
-                                 placement == Placement::kInPlace ? "out of place" : "in place"));
+    if (op == Op::kBarrier) continue;
+    serves_any |= bench::has_form(op, placement);
+    if (!bench::has_form(op, placement)) others.push_back(paceline::name_of(op));
   }
+  if (others.empty()) return placement;
+  const std::string what =
+      fmt::format("{} {} {} only", fmt::join(others, ", "), others.size() == 1 ? "works" : "work",
+                  placement == Placement::kInPlace ? "out of place" : "in place");
+  if (!serves_any) throw UsageError(fmt::format("--placement: '{}': {}", text, what));
+  notes.push_back(fmt::format("--placement {}: {}, and so measured", text, what));
   return placement;
 }
 
@@ -136,6 +147,10 @@ std::vector<MemoryKind> memory_of(const std::string& text) {
   return kinds;
 }
 
+constexpr const char* kLimitOfLimit =
+    "limit: float32 and 2 ranks only, of all_reduce, reduce_scatter, all_gather, broadcast and "
+    "all_to_all in their usual form";
+
 // What is written by hand, whose program says what it can.
 bool limit_applies(const bench::SessionOptions& session) {
   constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
@@ -143,17 +158,22 @@ bool limit_applies(const bench::SessionOptions& session) {
   const auto has_limit = [&](Op op) {
     const auto usual = bench::usual_placement(op);
     return std::find(kByHand.begin(), kByHand.end(), op) != kByHand.end() &&
-           session.placement.value_or(usual) == usual;
+           bench::placement_for(op, session.placement) == usual;
   };
   return session.num_ranks == 2 && session.dtype == Dtype::kFloat32 &&
          std::any_of(session.ops.begin(), session.ops.end(), has_limit);
 }
 
 // With any peer come the yardsticks. Requires: what is measured has been settled.
-std::vector<std::string> peers_of(const std::string& text, const bench::SessionOptions& session) {
+std::vector<std::string> peers_of(const std::string& text, const bench::SessionOptions& session,
+                                  std::vector<std::string>& notes) {
   if (text.empty()) return {};
   std::vector<std::string> peers;
+  const bool has_limit = limit_applies(session);
+  bool asks_limit = false;
   for (const std::string& item : items_of(text)) {
+    asks_limit |= item == "all" || item == "limit";
+    if (item == "limit") continue;
     if (item == "all") {
       for (const std::string& name : bench::peer_names()) add_once(peers, name);
       continue;
@@ -164,7 +184,8 @@ std::vector<std::string> peers_of(const std::string& text, const bench::SessionO
     }
     add_once(peers, item);
   }
-  if (limit_applies(session)) add_once<std::string>(peers, "limit");
+  if (has_limit) add_once<std::string>(peers, "limit");
+  if (asks_limit && !has_limit) notes.emplace_back(kLimitOfLimit);
   add_once<std::string>(peers, "memcpy");
   return peers;
 }
@@ -201,69 +222,6 @@ bench::Cluster cluster_of(const std::string& text) {
     return bench::parse_cluster(text);
   } catch (const bench::ClusterError& error) {
     throw UsageError(fmt::format("--simulate: {}", error.what()));
-  }
-}
-
-BenchMode mode_of(const BenchTexts& texts) {
-  if (texts.calibrate) return BenchMode::kCalibrate;
-  if (!texts.simulate.empty()) return BenchMode::kSimulate;
-  if (texts.predict) return BenchMode::kPredict;
-  return texts.explain ? BenchMode::kExplain : BenchMode::kMeasure;
-}
-
-const char* flag_of(BenchMode mode) {
-  switch (mode) {
-    case BenchMode::kCalibrate:
-      return "--calibrate";
-    case BenchMode::kSimulate:
-      return "--simulate";
-    case BenchMode::kPredict:
-      return "--predict";
-    case BenchMode::kExplain:
-      return "--explain";
-    case BenchMode::kMeasure:
-      break;
-  }
-  return "a measurement";
-}
-
-// Every option that means nothing in the mode is an error, so that nobody believes it counted.
-void require_meaning(const BenchTexts& texts, BenchMode mode) {
-  struct Use {
-    const char* flag;
-    bool is_given;
-    std::vector<BenchMode> modes;
-  };
-  using enum BenchMode;
-  const std::vector<Use> uses = {
-      {"an operation", !texts.ops.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--np", !texts.np.empty(), {kMeasure, kCalibrate, kExplain, kPredict}},
-      {"--sizes", !texts.sizes.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--dtype", !texts.dtype.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--placement", !texts.placement.empty(), {kMeasure}},
-      {"--memory", !texts.memory.empty(), {kMeasure}},
-      {"--buffers", !texts.buffers.empty(), {kMeasure}},
-      {"--transport", !texts.transport.empty(), {kMeasure, kExplain, kPredict}},
-      {"--peer", !texts.peer.empty(), {kMeasure}},
-      {"--rounds", !texts.rounds.empty(), {kMeasure}},
-      {"--calls", !texts.calls.empty(), {kMeasure, kPredict}},
-      {"--check", texts.check, {kMeasure}},
-      {"--no-bind", texts.no_bind, {kMeasure}},
-      {"--timeout", !texts.timeout.empty(), {kMeasure, kPredict}},
-      {"--json", !texts.json.empty(), {kMeasure, kSimulate, kPredict}},
-      {"--csv", !texts.csv.empty(), {kMeasure}},
-      {"--html", !texts.html.empty(), {kMeasure}},
-      {"--algorithm", !texts.algorithm.empty(), {kSimulate, kExplain, kPredict}},
-      {"--calibrate", texts.calibrate, {kCalibrate}},
-      {"--keep-noisy", texts.keep_noisy, {kCalibrate}},
-      {"--simulate", !texts.simulate.empty(), {kSimulate}},
-      {"--explain", texts.explain, {kSimulate, kExplain}},
-      {"--predict", texts.predict, {kPredict}}};
-  for (const Use& use : uses) {
-    const auto& modes = use.modes;
-    if (use.is_given && std::find(modes.begin(), modes.end(), mode) == modes.end()) {
-      throw UsageError(fmt::format("{} has no meaning with {}", use.flag, flag_of(mode)));
-    }
   }
 }
 
@@ -326,7 +284,7 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
       "--np", texts.np, std::clamp(num_cores, 2, bench::kMaxRanks), 1, bench::kMaxRanks));
   session.sizes = sizes_of(texts.sizes);
   session.dtype = dtype_of_text(texts.dtype);
-  session.placement = placement_of(texts.placement, session.ops);
+  session.placement = placement_of(texts.placement, session.ops, session.notes);
   session.memory = memory_of(texts.memory);
   session.fresh = is_fresh(texts.buffers);
   session.check = texts.check;
@@ -336,14 +294,16 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
       static_cast<int>(whole_number("--calls", texts.calls, session.calls, 1, kMaxCalls));
   session.turn_limit =
       std::chrono::seconds(whole_number("--timeout", texts.timeout, 120, 1, kMaxSeconds));
-  session.peers = peers_of(texts.peer, session);
+  session.peers = peers_of(texts.peer, session, session.notes);
   session.variables = variables_of(texts.transport);
   session.bind = !texts.no_bind;
   if (options.mode == BenchMode::kSimulate) options.cluster = cluster_of(texts.simulate);
   options.explains = texts.explain;
   options.keeps_noisy = texts.keep_noisy;
-  options.algorithm = algorithm_of(texts.algorithm);
   options.transport = transport_of(texts.transport);
+  session.algorithm = algorithm_of(texts.algorithm);
+  require_transport(options);
+  require_algorithm(options, session.notes);
   options.json = texts.json;
   options.csv = texts.csv;
   options.html = texts.html;

@@ -9,7 +9,6 @@
 
 #include "paceline/bench/cluster.h"
 #include "paceline/bench/session.h"
-#include "paceline/collectives/algorithm.h"
 #include "paceline/transport/connect.h"
 
 namespace paceline::apps {
@@ -35,10 +34,9 @@ enum class BenchMode {
 struct BenchOptions {
   BenchMode mode = BenchMode::kMeasure;
   bench::SessionOptions session;
-  bench::Cluster cluster;              // kSimulate
-  bool explains = false;               // kSimulate: all algorithms
-  bool keeps_noisy = false;            // kCalibrate: also in place of a steadier measurement
-  std::optional<Algorithm> algorithm;  // wherever it serves
+  bench::Cluster cluster;    // kSimulate
+  bool explains = false;     // kSimulate: all algorithms
+  bool keeps_noisy = false;  // kCalibrate: also in place of a steadier measurement
   TransportKind transport = TransportKind::kAuto;
   std::string json, csv, html;  // files; empty: not wanted
 };

@@ -1,5 +1,6 @@
 #include "apps/bench_planning.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "paceline/collectives/calibration.h"
 #include "paceline/collectives/init.h"
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/launch_environment.h"
 
@@ -30,16 +32,48 @@ std::vector<std::size_t> sizes_for(const BenchOptions& options, Op op) {
 
 CostModel known_costs() { return load_calibration(calibration_path()).value_or(CostModel()); }
 
-// `body` on every rank of the group.
+bool shares_memory(const ProcessGroup& group) {
+  return group.transport() == "shm+tcp" || group.transport() == "shm+ucx";
+}
+
+// What was asked for and cannot be seen before the ranks have met.
+void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
+  const std::string transport = group.transport();
+  if (options.transport == TransportKind::kUcx && transport.find("ucx") == std::string::npos) {
+    fail(ErrorCode::kUnsupported,
+         "--transport ucx is for ranks of several hosts; these are on one and communicate by {}",
+         transport);
+  }
+  if (!options.session.algorithm) return;
+  if (transport == "shm") {
+    fail(ErrorCode::kUnsupported,
+         "--algorithm: these ranks share memory, where there are no messages to arrange: start "
+         "ranks on several hosts, or add --transport tcp");
+  }
+  if (*options.session.algorithm == Algorithm::kHierarchy && !shares_memory(group)) {
+    fail(ErrorCode::kUnsupported,
+         "--algorithm hierarchy is for several hosts with several ranks each that share memory; "
+         "these are {} on {} and communicate by {}",
+         counted(group.world_size(), "rank"), counted(group.hosts().size(), "host"), transport);
+  }
+}
+
+// `body` on every rank of the group. Whatever PACELINE_BACKEND says, the engine is meant.
 void in_group(const BenchOptions& options, const std::function<void(ProcessGroup&)>& body) {
   InitOptions init;
   init.group.timeout = options.session.turn_limit;
   init.group.transport = options.transport;
-  init.group.algorithm = options.algorithm;
+  init.group.algorithm = options.session.algorithm;
+  init.group.backend = "paceline";
+  const auto work = [&](int) {
+    const auto group = init_process_group(init);
+    require_as_asked(options, *group);
+    body(*group);
+  };
   if (detect_launch_environment().launcher != "none") {
-    body(*init_process_group(init));
+    work(0);
   } else {
-    spawn(options.session.num_ranks, [&](int) { body(*init_process_group(init)); });
+    spawn(options.session.num_ranks, work);
   }
 }
 
@@ -81,8 +115,8 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
   const CostModel& costs = fresh.costs;
   const Hosts& hosts = group.hosts();
   const bool has_neighbours = hosts.members[0].size() > 1;
-  fmt::print("costs of {}, by {} ranks on {} host{}\n", costs.origin, group.world_size(),
-             hosts.size(), hosts.size() == 1 ? "" : "s");
+  fmt::print("costs of {}, by {} on {}\n", costs.origin, counted(group.world_size(), "rank"),
+             counted(hosts.size(), "host"));
   fmt::print("{}{}", link_text("network", costs.network, hosts.size() > 1),
              link_text("sockets of a host", costs.sockets, has_neighbours));
   fmt::print("  {:<22} {:8.2f} GB/s read\n  {:<22} {:8.2f} GB/s\n  {:<22} {:8.2f} µs\n", "reduce",
@@ -100,7 +134,9 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
     return;
   }
   save_calibration(costs, path);
-  fmt::print("kept in {}\n", path.string());
+  fmt::print(
+      "kept in {}{}\n", path.string(),
+      fresh.is_steady() ? "" : ", noisy as they are: measure again when the machine is quiet");
 }
 
 void explain(const BenchOptions& options, ProcessGroup& group) {
@@ -114,8 +150,9 @@ void explain(const BenchOptions& options, ProcessGroup& group) {
   }
 }
 
-// Prints what `rows_for` gives, as it comes, and writes it down.
-void tabulate(const BenchOptions& options, const Planner& planner, bool is_shown,
+// Prints what `rows_for` gives, as it comes, and writes it down. False when a chosen algorithm
+// could not be simulated.
+bool tabulate(const BenchOptions& options, const Planner& planner, bool is_shown,
               const std::function<std::vector<Forecast>(Op op, std::size_t bytes)>& rows_for) {
   std::vector<Forecast> all;
   for (const Op op : options.session.ops) {
@@ -133,16 +170,22 @@ void tabulate(const BenchOptions& options, const Planner& planner, bool is_shown
     }
   }
   if (is_shown) write_bench_file(options.json, bench::to_json(all, planner));
+  return std::none_of(all.begin(), all.end(),
+                      [](const Forecast& row) { return row.is_chosen && !row.simulated; });
 }
 
-void simulate(const BenchOptions& options) {
+// The exit code. Rank 0 of a launcher's says it for all.
+int simulate(const BenchOptions& options) {
+  if (detect_launch_environment().rank != 0) return 0;
   const bench::Cluster& cluster = options.cluster;
   const CostModel costs = cluster.costs(known_costs());
+  const bool shares = cluster.ranks > 1 && options.transport != TransportKind::kTcp;
   const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks), costs,
-                        {.algorithm = options.algorithm, .shares_memory = cluster.ranks > 1});
-  fmt::print("{}\n\n", bench::describe(cluster, costs));
+                        {.algorithm = options.session.algorithm, .shares_memory = shares});
+  fmt::print("{}{}\n\n", bench::describe(cluster, costs),
+             shares || cluster.ranks == 1 ? "" : "; over tcp inside a host, too");
   const auto which = options.explains ? bench::Which::kAll : bench::Which::kChosen;
-  tabulate(options, planner, true, [&](Op op, std::size_t bytes) {
+  const bool is_whole = tabulate(options, planner, true, [&](Op op, std::size_t bytes) {
     if (options.explains) {
       const Dtype dtype = options.session.dtype;
       const auto count = bench::count_for(op, dtype, cluster.world_size(), bytes);
@@ -150,6 +193,7 @@ void simulate(const BenchOptions& options) {
     }
     return bench::forecast(planner, op, options.session.dtype, bytes, which);
   });
+  return is_whole ? 0 : 1;
 }
 
 void predict(const BenchOptions& options, ProcessGroup& group) {
@@ -163,10 +207,11 @@ void predict(const BenchOptions& options, ProcessGroup& group) {
         group.world_size(), bench::kMaxRanks);
   const Planner planner(
       group.hosts(), known_costs(),
-      {.algorithm = options.algorithm, .shares_memory = group.transport() == "shm+tcp"});
+      {.algorithm = options.session.algorithm, .shares_memory = shares_memory(group)});
   if (group.rank() == 0) {
-    fmt::print("{} ranks on {} hosts, {}; costs: {}\n\n", group.world_size(), group.hosts().size(),
-               group.transport(), planner.costs().origin);
+    fmt::print("{} on {}, {}; costs: {}\n\n", counted(group.world_size(), "rank"),
+               counted(group.hosts().size(), "host"), group.transport(),
+               provenance(planner.costs()));
   }
   tabulate(options, planner, group.rank() == 0, [&](Op op, std::size_t bytes) {
     const Dtype dtype = options.session.dtype;
@@ -193,14 +238,17 @@ void write_bench_file(const std::string& path, const std::string& text) {
 }
 
 int plan_with_bench(const BenchOptions& options) {
+  if (detect_launch_environment().rank == 0) {
+    for (const std::string& note : options.session.notes)
+      fmt::print(stderr, "paceline bench: {}\n", note);
+  }
   switch (options.mode) {
     case BenchMode::kCalibrate:
       require_others(options);
       in_group(options, [&](ProcessGroup& group) { calibrate(group, options.keeps_noisy); });
       break;
     case BenchMode::kSimulate:
-      simulate(options);
-      break;
+      return simulate(options);
     case BenchMode::kExplain:
       in_group(options, [&](ProcessGroup& group) { explain(options, group); });
       break;

@@ -67,6 +67,17 @@ std::vector<Finding> check_backends() {
   return findings;
 }
 
+// Of the library for programs with tensors; this command does not have it.
+Finding check_c10d() {
+  if (built_with_c10d_gloo()) {
+    return {"backend c10d", Verdict::kOk,
+            "the Gloo that LibTorch carries, for programs with tensors", ""};
+  }
+  return {"backend c10d", Verdict::kWarn,
+          "not built: Gloo's headers were not found; register_c10d_backend() takes others",
+          "apt-get install libgloo-dev, then configure and build again"};
+}
+
 // An InfiniBand card that UCX does not find is the usual reason for a slow network.
 Finding check_ucx() {
   const UcxInfo info = ucx_info();
@@ -96,6 +107,7 @@ Finding check_environment() {
 std::vector<Finding> check_build() {
   std::vector<Finding> findings = {check_version(), check_libtorch(), check_blas()};
   for (Finding& backend : check_backends()) findings.push_back(std::move(backend));
+  if (built_with_libtorch()) findings.push_back(check_c10d());
   findings.push_back(check_ucx());
   findings.push_back(check_environment());
   return findings;

@@ -10,6 +10,8 @@ namespace paceline::apps {
 
 // In doctor_machine.cpp: what the machine and the limits of this process allow.
 std::vector<Finding> check_machine();
+// In doctor_engine.cpp: what the engine does with this machine.
+std::vector<Finding> check_engine();
 // In doctor_build.cpp: what this build has, and what stands around it.
 std::vector<Finding> check_build();
 

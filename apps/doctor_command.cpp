@@ -28,8 +28,8 @@ int doctor_command(const Arguments& arguments) {
   }
   json = line.has("--json");
   std::vector<Finding> findings = check_build();
-  const std::vector<Finding> machine = check_machine();
-  findings.insert(findings.end(), machine.begin(), machine.end());
+  for (const auto& more : {check_engine(), check_machine()})
+    findings.insert(findings.end(), more.begin(), more.end());
   fmt::print("{}", json ? doctor_json(findings) : doctor_text(findings));
   return any_failed(findings) ? kExitEnvironment : 0;
 }

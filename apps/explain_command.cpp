@@ -8,6 +8,7 @@
 
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/flight/explain.h"
+#include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
 
 #include "apps/command_line.h"
@@ -114,7 +115,12 @@ int explain_command(const Arguments& arguments) {
                                           : fmt::format("'{}' was not expected", line.program[1]));
   }
   const FlightDirectory found = read_flights(line.program.front());
-  const Explanation explanation = explain(found.flights);
+  Explanation explanation = explain(found.flights);
+  if (found.flights.empty()) {
+    explanation.sentence =
+        fmt::format("there is no readable record in {}: {}", line.program.front(),
+                    counted(found.problems.size(), "damaged or foreign file"));
+  }
   fmt::print("{}",
              line.has("--json") ? json_text(found, explanation) : plain_text(found, explanation));
   return found.flights.empty() ? kExitEnvironment : 0;

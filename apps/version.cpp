@@ -10,5 +10,6 @@ std::string version_text() {
 std::string version_number() { return PACELINE_VERSION; }
 
 bool built_with_libtorch() { return PACELINE_WITH_LIBTORCH != 0; }
+bool built_with_c10d_gloo() { return built_with_libtorch() && PACELINE_HAS_C10D_GLOO != 0; }
 
 }  // namespace paceline::apps

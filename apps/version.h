@@ -11,5 +11,7 @@ std::string version_text();
 std::string version_number();
 
 bool built_with_libtorch();
+// Backend c10d, for programs with tensors: the Gloo that LibTorch carries.
+bool built_with_c10d_gloo();
 
 }  // namespace paceline::apps

@@ -93,7 +93,7 @@ void HostContestant::start(Deadline deadline) {
     hosts_.leave();
     accept_ranks(deadline);
     const auto line = fmt::format("/proc/{}/fd/{}", getpid(), start_line_.get());
-    for (const auto& rank : ranks_) rank->send(bench::Setup{{}, false, line}, deadline);
+    for (const auto& rank : ranks_) rank->send(bench::Setup{{}, false, line, ""}, deadline);
     for (const auto& rank : ranks_) ready_ = rank->receive_ready(deadline);
   } catch (const Error& error) {
     hosts_.leave();

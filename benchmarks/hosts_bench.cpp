@@ -31,6 +31,7 @@
 #include "paceline/bench/size_list.h"
 #include "paceline/collectives/calibration.h"
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 
 #include "benchmarks/host_contestant.h"
 #include "benchmarks/spread.h"
@@ -208,8 +209,8 @@ void print_rows(const std::vector<std::unique_ptr<HostContestant>>& contestants,
                 const std::vector<Figures>& figures, std::size_t bytes, double bound_ms) {
   for (std::size_t i = 0; i < contestants.size(); ++i) {
     const auto& mine = figures[i].milliseconds;
-    fmt::print("| {} | {} | {} | {} | {} | {:.0f}% |\n", bench::format_size(bytes),
-               contestants[i]->title(), with_spread(mine), of_bound(bound_ms, bench::median(mine)),
+    fmt::print("| {} | {} | {} | {} | {} | {:.0f}% |\n", size_text(bytes), contestants[i]->title(),
+               with_spread(mine), of_bound(bound_ms, bench::median(mine)),
                with_spread(bench::ratios(mine, figures[0].milliseconds)),
                bench::median(figures[i].busy));
   }
@@ -218,9 +219,8 @@ void print_rows(const std::vector<std::unique_ptr<HostContestant>>& contestants,
 
 void print_prediction(const bench::Forecast& forecast, double bound_ms, double measured_ms) {
   const double predicted_ms = forecast.simulated->seconds * 1e3;
-  fmt::print("| {} | predicted ({}) | {:.2f} | {} | {:+.1f}% | |\n",
-             bench::format_size(forecast.bytes), name_of(forecast.candidate.algorithm),
-             predicted_ms, of_bound(bound_ms, predicted_ms),
+  fmt::print("| {} | predicted ({}) | {:.2f} | {} | {:+.1f}% | |\n", size_text(forecast.bytes),
+             name_of(forecast.candidate.algorithm), predicted_ms, of_bound(bound_ms, predicted_ms),
              (predicted_ms / measured_ms - 1) * 100);
 }
 
@@ -228,7 +228,7 @@ void print_beside(const bench::Forecast& forecast, const Figures& measured) {
   const double predicted_ms = forecast.simulated->seconds * 1e3;
   const double error = predicted_ms / bench::median(measured.milliseconds) - 1;
   fmt::print("| {} | {} | {} | {} | {:.2f} | {:+.1f}% | {:.0f}% |\n", name_of(forecast.op),
-             bench::format_size(forecast.bytes), name_of(forecast.candidate.algorithm),
+             size_text(forecast.bytes), name_of(forecast.candidate.algorithm),
              with_spread(measured.milliseconds), predicted_ms, error * 100,
              bench::median(measured.busy));
   std::fflush(stdout);
@@ -281,7 +281,7 @@ void run(const Options& options) {
         const double bound_ms =
             rate > 0 ? bound_bytes(op, options, bytes) * 8 / (rate * 1e9) * 1e3 : 0;
         if (bound_ms > 0) {
-          fmt::print("| {} | bound | {:.2f} | 1.000 | | |\n", bench::format_size(bytes), bound_ms);
+          fmt::print("| {} | bound | {:.2f} | 1.000 | | |\n", size_text(bytes), bound_ms);
         }
         print_rows(contestants, figures, bytes, bound_ms);
         print_prediction(forecast, bound_ms, bench::median(figures[0].milliseconds));

@@ -110,9 +110,10 @@ class Limit : public Contestant {
   std::string lacks(Op op, Dtype dtype, Placement placement) const override {
     const bool is_known = op == Op::kAllReduce || op == Op::kReduceScatter ||
                           op == Op::kAllGather || op == Op::kBroadcast || op == Op::kAllToAll;
-    const bool can = is_known && dtype == Dtype::kFloat32 && placement == usual_placement(op) &&
-                     world_size_ == 2;
-    return can ? "" : "is written for float32 between 2 ranks only, as bench measures by itself";
+    if (!is_known) return fmt::format("has no {}", paceline::name_of(op));
+    const bool can =
+        dtype == Dtype::kFloat32 && placement == usual_placement(op) && world_size_ == 2;
+    return can ? "" : "is for float32 and 2 ranks only, in the usual form";
   }
 
   // Both ranks ask in the same order, so a buffer has the same place in both parts.

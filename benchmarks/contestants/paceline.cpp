@@ -5,7 +5,11 @@
 #include "paceline/collectives/init.h"
 
 int main(int argc, char** argv) {
-  return paceline::bench::run_worker(argc, argv, [](const paceline::bench::WorkerPlace&) {
-    return std::make_unique<paceline::bench::OwnContestant>(paceline::init_process_group());
+  using namespace paceline;
+  return bench::run_worker(argc, argv, [](const bench::WorkerPlace& place) {
+    InitOptions options;
+    options.group.algorithm = algorithm_named(place.algorithm);
+    const std::string how = place.algorithm.empty() ? "" : ", algorithm " + place.algorithm;
+    return std::make_unique<bench::OwnContestant>(init_process_group(options), how);
   });
 }

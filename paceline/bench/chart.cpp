@@ -45,6 +45,10 @@ std::string marker(const ChartStyle& style, double x, double y) {
   const auto shape = [&](const std::string& points) {
     return fmt::format("<polygon points=\"{}\" fill=\"{}\"/>", points, style.color);
   };
+  const auto cross = [&](const std::string& path) {
+    return fmt::format("<path d=\"{}\" stroke=\"{}\" stroke-width=\"{}\" fill=\"none\"/>", path,
+                       style.color, style.width);
+  };
   switch (style.marker) {
     case 'o':
       return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"/>", x, y, r,
@@ -58,6 +62,12 @@ std::string marker(const ChartStyle& style, double x, double y) {
     case 'd':
       return shape(fmt::format("{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}", x,
                                y - 1.4 * r, x + 1.4 * r, y, x, y + 1.4 * r, x - 1.4 * r, y));
+    case '+':
+      return cross(fmt::format("M{:.1f} {:.1f}h{:.1f}M{:.1f} {:.1f}v{:.1f}", x - 1.5 * r, y, 3 * r,
+                               x, y - 1.5 * r, 3 * r));
+    case 'x':
+      return cross(fmt::format("M{0:.1f} {1:.1f}l{2:.1f} {2:.1f}M{0:.1f} {3:.1f}l{2:.1f} -{2:.1f}",
+                               x - r, y - r, 2 * r, y + r));
     default:
       return "";
   }

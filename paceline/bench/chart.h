@@ -19,7 +19,7 @@ struct ChartPoint {
 struct ChartStyle {
   std::string color;  // as CSS writes it
   std::string dash;   // "" for a solid line, else an SVG dash array
-  char marker = 'o';  // o circle, s square, t triangle, d diamond, - none
+  char marker = 'o';  // o circle, s square, t triangle, d diamond, + and x crosses
   double width = 2;
 };
 

@@ -8,6 +8,9 @@
 
 #include <fmt/format.h>
 
+#include "paceline/collectives/calibration.h"
+#include "paceline/core/counted.h"
+
 namespace paceline::bench {
 namespace {
 
@@ -91,10 +94,9 @@ Cluster parse_cluster(std::string_view text) {
 }
 
 std::string describe(const Cluster& cluster, const CostModel& costs) {
-  return fmt::format("{} host{} x {} rank{}, {:.4g} Gbit/s, {:.4g} µs; costs: {}", cluster.hosts,
-                     cluster.hosts == 1 ? "" : "s", cluster.ranks, cluster.ranks == 1 ? "" : "s",
-                     costs.network.bytes_per_s * kBitsPerByte / 1e9, costs.network.latency_s * 1e6,
-                     costs.origin);
+  return fmt::format("{} x {}, {:.4g} Gbit/s, {:.4g} µs; costs: {}", counted(cluster.hosts, "host"),
+                     counted(cluster.ranks, "rank"), costs.network.bytes_per_s * kBitsPerByte / 1e9,
+                     costs.network.latency_s * 1e6, provenance(costs));
 }
 
 }  // namespace paceline::bench

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "paceline/bench/simulated_call.h"
-#include "paceline/bench/size_list.h"
+#include "paceline/core/counted.h"
 #include "paceline/core/error.h"
 
 namespace paceline::bench {
@@ -12,25 +12,29 @@ namespace {
 
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
+// Of an algorithm that is only there for comparison: about a second.
+constexpr std::size_t kMostStepsBeside = 500'000;
+
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {
   const Candidate& candidate = forecast.candidate;
+  SimulatedCall call{forecast.op, forecast.dtype, count, candidate.algorithm, candidate.chunk};
+  if (!forecast.is_chosen) call.most_steps = kMostStepsBeside;
   try {
-    forecast.simulated = simulate_call(
-        {forecast.op, forecast.dtype, count, candidate.algorithm, candidate.chunk}, planner);
+    forecast.simulated = simulate_call(call, planner);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
-    forecast.refusal = error.what();
+    forecast.refusal = forecast.is_chosen
+                           ? error.what()
+                           : fmt::format(
+                                 "not simulated beside the chosen one: it takes long; "
+                                 "alone: --algorithm {}",
+                                 name_of(candidate.algorithm));
   }
 }
 
 std::string microseconds(double seconds) {
   const double us = seconds * 1e6;
   return fmt::format("{:.{}f}", us, us < 10 ? 2 : us < 1000 ? 1 : 0);
-}
-
-std::string bytes_text(std::uint64_t bytes) {
-  return bytes >= 1'000'000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)
-                            : fmt::format("{:.1f} KB", static_cast<double>(bytes) / 1e3);
 }
 
 // By which `predicted` differs from `measured`: "+12%".
@@ -63,7 +67,7 @@ std::vector<Forecast> forecast(const Planner& planner, Op op, Dtype dtype, std::
 std::string forecast_heading(const Forecast& first) {
   std::string text(paceline::name_of(first.op));
   if (first.op != Op::kBarrier) text += fmt::format(", {}", paceline::name_of(first.dtype));
-  text += fmt::format(", {} ranks\n\n", first.world_size);
+  text += fmt::format(", {}\n\n", counted(first.world_size, "rank"));
   text += fmt::format(kColumns, "size", "", "algorithm", "simulated µs", "planned µs", "algbw",
                       "busbw", "messages", "network");
   if (first.measured_s) {
@@ -81,12 +85,12 @@ std::string forecast_rows(const std::vector<Forecast>& forecasts) {
     const auto bandwidth = [&](double value) {
       return row.bytes == 0 ? std::string("-") : fmt::format("{:.3f}", value);
     };
-    text += fmt::format(kColumns, row.bytes == 0 ? "-" : format_size(row.bytes),
+    text += fmt::format(kColumns, row.bytes == 0 ? "-" : size_text(row.bytes),
                         row.is_chosen ? "*" : "", paceline::name_of(row.candidate.algorithm),
                         is_timed ? microseconds(seconds) : "-", microseconds(row.candidate.seconds),
                         bandwidth(algbw), bandwidth(algbw * bus_factor(row.op, row.world_size)),
                         is_timed ? fmt::to_string(row.simulated->num_messages) : "-",
-                        is_timed ? bytes_text(row.simulated->network_bytes) : "-");
+                        is_timed ? size_text(row.simulated->network_bytes) : "-");
     if (row.measured_s) {
       text += fmt::format(" {:>12} {:>10} {:>8}", microseconds(*row.measured_s),
                           is_timed ? error_text(seconds, *row.measured_s) : "-",

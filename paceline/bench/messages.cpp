@@ -57,13 +57,15 @@ void Conversation::send(const Setup& message, Deadline deadline) {
   const Json json{{"kind", "setup"},
                   {"cpus", message.cpus},
                   {"own_core", message.own_core},
-                  {"start_line", message.start_line}};
+                  {"start_line", message.start_line},
+                  {"algorithm", message.algorithm}};
   send_text(json.dump(), deadline);
 }
 
 Setup Conversation::receive_setup(Deadline deadline) {
   return read(receive_text(deadline), "setup", [](const Json& message) {
-    return Setup{message.at("cpus"), message.at("own_core"), message.at("start_line")};
+    return Setup{message.at("cpus"), message.at("own_core"), message.at("start_line"),
+                 message.at("algorithm")};
   });
 }
 

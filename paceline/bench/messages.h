@@ -30,6 +30,7 @@ struct Setup {
   std::vector<int> cpus;   // empty: not bound
   bool own_core = false;   // no other rank computes on them
   std::string start_line;  // path of its memory
+  std::string algorithm;   // of Paceline's messages; empty: the planner's choice
 };
 
 struct Ready {

@@ -52,6 +52,10 @@ Placement usual_placement(Op op) {
   return in_place ? Placement::kInPlace : Placement::kOutOfPlace;
 }
 
+Placement placement_for(Op op, std::optional<Placement> wanted) {
+  return wanted && has_form(op, *wanted) ? *wanted : usual_placement(op);
+}
+
 std::size_t count_for(Op op, Dtype dtype, int world_size, std::size_t bytes) {
   if (op == Op::kBarrier) return 0;
   const std::size_t unit = size_of(dtype) * blocks_of(op, world_size);

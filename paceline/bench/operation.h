@@ -34,6 +34,8 @@ std::optional<Dtype> dtype_named(std::string_view name);
 bool has_form(Op op, Placement placement);
 // In place where that exists and is usual.
 Placement usual_placement(Op op);
+// `wanted` where the operation has that form, else its usual one.
+Placement placement_for(Op op, std::optional<Placement> wanted);
 
 // Collective::count for buffers of `bytes`, rounded up to whole elements in every block. 0 for a
 // barrier.

@@ -21,7 +21,8 @@ std::shared_ptr<ProcessGroup> not_owned(ProcessGroup& group) {
 }  // namespace
 
 std::string OwnContestant::version() const {
-  return fmt::format("Paceline, {}", group_->transport());
+  if (group_->world_size() == 1) return "Paceline, a rank alone: it only copies";
+  return fmt::format("Paceline, {}{}", group_->transport(), how_);
 }
 
 std::string OwnContestant::lacks(Op op, Dtype dtype, Placement) const {

@@ -9,7 +9,9 @@ namespace paceline::bench {
 
 class OwnContestant : public Contestant {
  public:
-  explicit OwnContestant(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
+  // `how` stands behind the transport in version(): ", algorithm ring".
+  explicit OwnContestant(std::shared_ptr<ProcessGroup> group, std::string how = "")
+      : group_(std::move(group)), how_(std::move(how)) {}
 
   std::string version() const override;
   std::string lacks(Op op, Dtype dtype, Placement placement) const override;
@@ -19,6 +21,7 @@ class OwnContestant : public Contestant {
 
  private:
   std::shared_ptr<ProcessGroup> group_;
+  const std::string how_;
 };
 
 // The median over `calls` calls of the slowest rank's seconds, in place where that is usual, from

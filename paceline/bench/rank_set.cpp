@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/bench/own_variables.h"
 #include "paceline/bench/start_line.h"
 #include "paceline/core/check.h"
 #include "paceline/core/secret.h"
@@ -52,12 +53,14 @@ std::string path_of(const Fd& fd) { return fmt::format("/proc/{}/fd/{}", getpid(
 }  // namespace
 
 RankSet::RankSet(const CatalogEntry& entry, Located located, int num_ranks,
-                 const launch::Placement& plan, launch::Environment variables)
+                 const launch::Placement& plan, launch::Environment variables,
+                 std::string algorithm)
     : entry_(entry),
       located_(std::move(located)),
       num_ranks_(num_ranks),
       plan_(plan),
       variables_(std::move(variables)),
+      algorithm_(std::move(algorithm)),
       options_(options_for(num_ranks)),
       services_(options_),
       listener_(listen_private()),
@@ -100,6 +103,7 @@ void RankSet::start_launcher() {
 }
 
 void RankSet::start_process(launch::ProcessSpec spec) {
+  for (const std::string_view name : kRemovedVariables) spec.environment.erase(std::string(name));
   for (const auto& [name, value] : variables_) spec.environment[name] = value;
   spec.stdin_fd = null_.get();
   spec.stdout_fd = spec.stderr_fd = output_.get();
@@ -112,9 +116,9 @@ void RankSet::meet(Deadline deadline) {
     const bool bound = plan_.bound && entry_.bound;
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const auto& cpus = plan_.ranks[static_cast<std::size_t>(rank)].cpus;
-      ranks_[rank]->send(
-          {bound ? cpus : std::vector<int>(), bound && !plan_.oversubscribed, path_of(start_line_)},
-          deadline);
+      ranks_[rank]->send({bound ? cpus : std::vector<int>(), bound && !plan_.oversubscribed,
+                          path_of(start_line_), algorithm_},
+                         deadline);
     }
     answer_each(deadline, [&](int, Conversation& rank) { ready_ = rank.receive_ready(deadline); });
   } catch (const Error& error) {

@@ -34,7 +34,7 @@ class RankSet {
  public:
   // `variables` are set for the ranks in addition. Error(kSystem).
   RankSet(const CatalogEntry& entry, Located located, int num_ranks, const launch::Placement& plan,
-          launch::Environment variables);
+          launch::Environment variables, std::string algorithm = "");
   ~RankSet();
   RankSet(const RankSet&) = delete;
   RankSet& operator=(const RankSet&) = delete;
@@ -74,6 +74,7 @@ class RankSet {
   const int num_ranks_;
   const launch::Placement& plan_;
   const launch::Environment variables_;
+  const std::string algorithm_;
   launch::LaunchOptions options_;
   launch::JobServices services_;
   PrivateListener listener_;

@@ -60,7 +60,10 @@ struct Participant {
 };
 
 struct Report {
-  std::string date;  // UTC, ISO 8601
+  std::string date;       // UTC, ISO 8601
+  std::string command;    // as typed
+  std::string version;    // of Paceline
+  std::string variables;  // which ones of the environment held (own_variables.h)
   Machine machine;
   std::vector<Participant> participants;
   std::vector<std::string> missing;  // who could not take part, why, and how to get it

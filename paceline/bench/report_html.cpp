@@ -1,11 +1,12 @@
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "paceline/bench/chart.h"
 #include "paceline/bench/report.h"
-#include "paceline/bench/size_list.h"
+#include "paceline/core/counted.h"
 
 namespace paceline::bench {
 namespace {
@@ -34,7 +35,7 @@ ChartStyle style_of(const Row& row) {
   static const std::map<std::string, ChartStyle> kStyles = {
       {"gloo", {"#e69f00", "", 's', 2}},     {"openmpi", {"#d55e00", "", 't', 2}},
       {"mpich", {"#cc79a7", "", 'd', 2}},    {"oneccl", {"#009e73", "", 's', 2}},
-      {"limit", {"#000000", "7 4", '-', 2}}, {"memcpy", {"#888888", "2 4", '-', 2}},
+      {"limit", {"#000000", "7 4", '+', 2}}, {"memcpy", {"#888888", "2 4", 'x', 2}},
   };
   if (row.peer == "paceline") {
     if (row.memory == MemoryKind::kSymmetric) return {"#0072b2", "", 'o', 3};
@@ -52,7 +53,7 @@ std::string time_text(double microseconds) {
 
 std::string number_text(double value) { return fmt::format("{:g}", value); }
 
-std::string byte_text(double bytes) { return format_size(static_cast<std::size_t>(bytes)); }
+std::string byte_text(double bytes) { return size_text(static_cast<std::size_t>(bytes)); }
 
 // The rows of one operation, contestant by contestant.
 std::vector<ChartSeries> curves(const std::vector<Row>& rows, bool of_times) {
@@ -86,7 +87,8 @@ std::string charts(const std::vector<Row>& rows) {
 
 std::string table(const std::vector<Row>& rows) {
   std::string text =
-      "<table>\n<tr><th>size</th><th class=\"name\"></th><th>median µs</th><th>p95 µs</th>"
+      "<table>\n<tr><th>size</th><th class=\"name\"></th><th>median µs</th><th>p95 µs</th><th>p99 "
+      "µs</th>"
       "<th>algbw</th><th>busbw</th><th>time / paceline's [min, max]</th></tr>\n";
   std::size_t bytes = 0;
   bool first = true;
@@ -101,9 +103,10 @@ std::string table(const std::vector<Row>& rows) {
     }
     text += fmt::format(
         "<tr{}><td>{}</td><td class=\"name\">{}</td><td>{:.2f}</td><td>{:.2f}</td>"
-        "<td>{:.2f}</td><td>{:.2f}</td><td>{}</td></tr>\n",
-        starts ? " class=\"first\"" : "", starts && bytes > 0 ? format_size(bytes) : "",
-        escaped(row.label()), row.median_us(), row.p95_us(), row.algbw(), row.busbw(), ratio);
+        "<td>{:.2f}</td><td>{:.2f}</td><td>{:.2f}</td><td>{}</td></tr>\n",
+        starts ? " class=\"first\"" : "", starts && bytes > 0 ? size_text(bytes) : "",
+        escaped(row.label()), row.median_us(), row.p95_us(), row.p99_us(), row.algbw(), row.busbw(),
+        ratio);
   }
   return text + "</table>\n";
 }
@@ -111,9 +114,14 @@ std::string table(const std::vector<Row>& rows) {
 std::string facts(const Report& report) {
   const Machine& machine = report.machine;
   std::string text =
-      fmt::format("<p class=\"facts\">{}<br>{}, {} cores, {:.0f} GiB, {}</p>\n<p class=\"facts\">",
-                  escaped(report.date), escaped(machine.cpu), machine.cores, machine.memory_gib,
-                  escaped(machine.kernel));
+      fmt::format("<p class=\"facts\">{}<br>{}, {}, {:.0f} GiB, {}</p>\n<p class=\"facts\">",
+                  escaped(report.date), escaped(machine.cpu), counted(machine.cores, "core"),
+                  machine.memory_gib, escaped(machine.kernel));
+  for (const auto& [what, fact] :
+       {std::pair("command", report.command), std::pair("Paceline", report.version),
+        std::pair("environment", report.variables)}) {
+    if (!fact.empty()) text += fmt::format("{}: {}<br>", what, escaped(fact));
+  }
   for (const Participant& participant : report.participants) {
     text +=
         fmt::format("<b>{}</b>: {}<br>", escaped(participant.name), escaped(participant.version));
@@ -132,13 +140,13 @@ std::string section(const std::vector<Row>& rows) {
                              first.placement == Placement::kInPlace ? "in place" : "out of place",
                              first.fresh ? "freshly written" : "warm");
   }
-  return fmt::format("<h2>{}{}, {} ranks</h2>\n", paceline::name_of(first.op), conditions,
-                     first.ranks) +
+  return fmt::format("<h2>{}{}, {}</h2>\n", paceline::name_of(first.op), conditions,
+                     counted(first.ranks, "rank")) +
          charts(rows) +
          fmt::format(
-             "<p class=\"facts\">Medians of {} rounds in which all took turns; bars show "
+             "<p class=\"facts\">Medians of {} in which all took turns; bars show "
              "the fastest and the slowest round.</p>\n",
-             first.rounds.size()) +
+             counted(first.rounds.size(), "round")) +
          table(rows);
 }
 

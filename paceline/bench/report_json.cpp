@@ -45,6 +45,9 @@ Json json_of(const Machine& machine) {
 
 std::string to_json(const Report& report) {
   Json json{{"date", report.date},
+            {"command", report.command},
+            {"paceline_version", report.version},
+            {"variables", report.variables},
             {"machine", json_of(report.machine)},
             {"units", {{"time", "us"}, {"bandwidth", "1e9 bytes/s"}}},
             {"peers", Json::array()},

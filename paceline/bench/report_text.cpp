@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include "paceline/bench/report.h"
-#include "paceline/bench/size_list.h"
+#include "paceline/core/counted.h"
 
 namespace paceline::bench {
 namespace {
 
-constexpr const char* kColumns = "{:>8}  {:<20} {:>10} {:>10} {:>9} {:>9}  {}\n";
+constexpr const char* kColumns = "{:>8}  {:<20} {:>10} {:>10} {:>10} {:>9} {:>9}  {}\n";
 
 std::string ratio_text(const Row& row) {
   if (row.ratios.empty()) return "";
@@ -34,9 +34,9 @@ std::string table_heading(const Row& first) {
                         first.placement == Placement::kInPlace ? "in place" : "out of place",
                         first.fresh ? "freshly written" : "warm");
   }
-  text += fmt::format(", {} ranks, {} rounds{}\n\n", first.ranks, first.rounds.size(),
-                      first.checked ? ", checked" : "");
-  text += fmt::format(kColumns, "size", "", "median µs", "p95 µs", "algbw", "busbw",
+  text += fmt::format(", {}, {}{}\n\n", counted(first.ranks, "rank"),
+                      counted(first.rounds.size(), "round"), first.checked ? ", checked" : "");
+  text += fmt::format(kColumns, "size", "", "median µs", "p95 µs", "p99 µs", "algbw", "busbw",
                       "time / paceline's [min, max]");
   return text;
 }
@@ -44,11 +44,11 @@ std::string table_heading(const Row& first) {
 std::string table_rows(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
-    const std::string size = row.bytes == 0 ? "-" : format_size(row.bytes);
-    text += fmt::format(kColumns, &row == &rows.front() ? size : "", row.label(),
-                        time_text(row.median_us()), time_text(row.p95_us()),
-                        bandwidth_text(row, row.algbw()), bandwidth_text(row, row.busbw()),
-                        &row == &rows.front() ? "" : ratio_text(row));
+    const std::string size = row.bytes == 0 ? "-" : size_text(row.bytes);
+    text += fmt::format(
+        kColumns, &row == &rows.front() ? size : "", row.label(), time_text(row.median_us()),
+        time_text(row.p95_us()), time_text(row.p99_us()), bandwidth_text(row, row.algbw()),
+        bandwidth_text(row, row.busbw()), &row == &rows.front() ? "" : ratio_text(row));
   }
   return text;
 }

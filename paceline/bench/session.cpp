@@ -9,8 +9,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "paceline/bench/size_list.h"
+#include "paceline/bench/own_variables.h"
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 #include "paceline/core/topology.h"
 
 namespace paceline::bench {
@@ -27,6 +28,9 @@ constexpr int kMinCalls = 5;
 // a note; shorter waits tell nothing.
 constexpr double kRestless = 0.05;
 constexpr double kShortWait = 0.1;
+
+// Ends a measurement from inside.
+struct Interrupted {};
 
 launch::Placement plan_for(const SessionOptions& options) {
   const auto to = options.bind ? launch::BindTo::kCore : launch::BindTo::kNone;
@@ -74,9 +78,13 @@ struct Session::Entrant {
 Session::Session(SessionOptions options) : options_(std::move(options)), plan_(plan_for(options_)) {
   report_.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   report_.machine = this_machine();
+  report_.command = options_.command;
+  report_.version = options_.version;
+  report_.variables = describe(own_variables(launch::inherited_environment(), options_.variables));
+  report_.notes = options_.notes;
   if (plan_.oversubscribed) {
-    report_.notes.push_back(
-        fmt::format("{} ranks share {} cores", options_.num_ranks, report_.machine.cores));
+    report_.notes.push_back(fmt::format("{} share {}", counted(options_.num_ranks, "rank"),
+                                        counted(report_.machine.cores, "core")));
   }
   locate_and_start();
   meet_all();
@@ -98,8 +106,9 @@ void Session::locate_and_start() {
       report_.missing.push_back(located.missing);
       continue;
     }
-    sets_.push_back(
-        std::make_unique<RankSet>(*entry, located, options_.num_ranks, plan_, options_.variables));
+    sets_.push_back(std::make_unique<RankSet>(
+        *entry, located, options_.num_ranks, plan_, options_.variables,
+        options_.algorithm ? std::string(name_of(*options_.algorithm)) : ""));
   }
   for (const auto& set : sets_) set->start();
   for (const auto& set : sets_) set->open_store();
@@ -132,14 +141,29 @@ void Session::add_entrants() {
   }
 }
 
+std::vector<std::size_t> Session::sizes_for(Op op) const {
+  return op == Op::kBarrier ? std::vector<std::size_t>{0} : options_.sizes;
+}
+
 const Report& Session::run(const SessionEvents& events) {
-  for (const Op op : options_.ops) {
-    const auto sizes = op == Op::kBarrier ? std::vector<std::size_t>{0} : options_.sizes;
-    for (const std::size_t bytes : sizes) {
-      const auto rows = measure(op, bytes, events);
-      report_.rows.insert(report_.rows.end(), rows.begin(), rows.end());
-      if (events.on_rows) events.on_rows(rows);
+  std::size_t wanted = 0, done = 0;
+  for (const Op op : options_.ops) wanted += sizes_for(op).size();
+  try {
+    for (const Op op : options_.ops) {
+      for (const std::size_t bytes : sizes_for(op)) {
+        const auto rows = measure(op, bytes, events);
+        ++done;
+        report_.rows.insert(report_.rows.end(), rows.begin(), rows.end());
+        if (events.on_rows) events.on_rows(rows);
+      }
     }
+  } catch (const Interrupted&) {
+    report_.notes.push_back(
+        fmt::format("interrupted: {} of {} measured", done, counted(wanted, "point")));
+  } catch (const Error& error) {
+    report_.notes.push_back(
+        fmt::format("ended after {} of {} by: {}", done, counted(wanted, "point"), error.what()));
+    throw;
   }
   return report_;
 }
@@ -148,7 +172,7 @@ Turn Session::turn_for(Op op, std::size_t bytes) const {
   Turn turn;
   turn.op = op;
   turn.dtype = options_.dtype;
-  turn.placement = options_.placement.value_or(usual_placement(op));
+  turn.placement = placement_for(op, options_.placement);
   turn.count = count_for(op, options_.dtype, options_.num_ranks, bytes);
   turn.fresh = options_.fresh;
   turn.seconds = kSecondsPerTurn;
@@ -182,6 +206,7 @@ std::vector<Row> Session::measure(Op op, std::size_t bytes, const SessionEvents&
   for (int round = 0; round <= options_.rounds; ++round) {
     for (Entrant& entrant : entrants_) {
       if (!entrant.takes_part) continue;
+      if (events.is_interrupted && events.is_interrupted()) throw Interrupted();
       if (events.on_turn) events.on_turn(entrant.row.label(), op, entrant.row.bytes, round);
       turn.memory = entrant.memory;
       turn.check = entrant.row.checked;
@@ -226,7 +251,7 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
     entrant.takes_part = false;
     entrant.set = nullptr;
     report_.notes.push_back(fmt::format("{} is left out from {} of {} on: {}", title,
-                                        paceline::name_of(turn.op), format_size(entrant.row.bytes),
+                                        paceline::name_of(turn.op), size_text(entrant.row.bytes),
                                         error.what()));
   }
 }
@@ -248,7 +273,7 @@ void Session::note_once(const std::string& note) {
 std::size_t bytes_needed(const SessionOptions& options) {
   std::size_t most = 0;
   for (const Op op : options.ops) {
-    const bool in_place = options.placement.value_or(usual_placement(op)) == Placement::kInPlace;
+    const bool in_place = placement_for(op, options.placement) == Placement::kInPlace;
     most = std::max<std::size_t>(most, op == Op::kBarrier ? 0 : in_place ? 1 : 2);
   }
   const std::size_t largest = options.sizes.empty() ? 0 : options.sizes.back();

@@ -9,7 +9,7 @@
 // size warms up and is not counted.
 //
 // A contestant that fails is left out from then on, and the report says why; when it is Paceline
-// itself, the session ends with its Error.
+// itself, the session ends with its Error, and report() has what was measured before.
 
 #include <chrono>
 #include <functional>
@@ -21,6 +21,7 @@
 #include "paceline/bench/operation.h"
 #include "paceline/bench/rank_set.h"
 #include "paceline/bench/report.h"
+#include "paceline/collectives/algorithm.h"
 
 namespace paceline::bench {
 
@@ -29,7 +30,7 @@ struct SessionOptions {
   int num_ranks = 2;
   std::vector<std::size_t> sizes;
   Dtype dtype = Dtype::kFloat32;
-  std::optional<Placement> placement;  // the operation's usual one when not given
+  std::optional<Placement> placement;  // of operations that have it; their usual one otherwise
   std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // of Paceline; others use ordinary
   bool fresh = true;
   bool check = false;
@@ -38,6 +39,9 @@ struct SessionOptions {
   std::vector<std::string> peers;           // names of the catalog, beside paceline
   std::string programs = program_folder();  // where the contestants' programs are
   launch::Environment variables;            // for the ranks, in addition
+  std::optional<Algorithm> algorithm;       // of Paceline's messages, wherever it serves
+  std::vector<std::string> notes;           // for the report, from the beginning
+  std::string command, version;             // likewise: as typed, and Paceline's
   std::chrono::seconds turn_limit{120};
   bool bind = true;
 };
@@ -47,6 +51,8 @@ struct SessionEvents {
   std::function<void(const std::string& label, Op op, std::size_t bytes, int round)> on_turn;
   // When all rounds of an operation and size are done.
   std::function<void(const std::vector<Row>& rows)> on_rows;
+  // Asked before each turn: true ends the measurement there, and a note says so.
+  std::function<bool()> is_interrupted;
 };
 
 class Session {
@@ -71,6 +77,7 @@ class Session {
   void add_entrants();
   Turn turn_for(Op op, std::size_t bytes) const;
   Row row_for(const Entrant& entrant, const Turn& turn) const;
+  std::vector<std::size_t> sizes_for(Op op) const;
   std::vector<Row> measure(Op op, std::size_t bytes, const SessionEvents& events);
   void take_turn(Entrant& entrant, const Turn& turn, bool counts);
   std::vector<Row> finished_rows() const;

@@ -1,6 +1,8 @@
 #include "paceline/bench/simulated_call.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/error.h"
@@ -11,6 +13,8 @@ namespace {
 // Of a chain that is simulated for a longer one; by then its pace is steady.
 constexpr int kLeastLinks = 8;
 constexpr int kPartOfLinks = 64;
+// Of a host, so that a sixteenth of them still shows how they compete for its network.
+constexpr std::size_t kManyRanks = 128;
 
 SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
                                   const CostModel& costs) {
@@ -19,7 +23,8 @@ SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
   spec.hosts = &hosts;
   const SimulationOptions options{.element_bytes = size_of(call.dtype),
                                   .partial_bytes = partial_size_of(call.dtype),
-                                  .hosts_are_alike = is_alike_on_all_hosts(call.algorithm, spec)};
+                                  .hosts_are_alike = is_alike_on_all_hosts(call.algorithm, spec),
+                                  .most_steps = call.most_steps};
   const auto schedule_of = [&](int rank) {
     spec.rank = rank;
     return build(call.algorithm, spec);
@@ -74,6 +79,48 @@ SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planne
   return result;
 }
 
+bool grows_with_ranks(const SimulatedCall& call) {
+  switch (call.algorithm) {
+    case Algorithm::kOneShot:
+      return true;
+    case Algorithm::kDirect:
+      return call.op == Op::kAllReduce || call.op == Op::kReduceScatter ||
+             call.op == Op::kAllGather || call.op == Op::kAllToAll;
+    case Algorithm::kRing:
+      return true;
+    default:
+      return false;
+  }
+}
+
+SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner) {
+  const Hosts& hosts = planner.hosts();
+  const int num_hosts = static_cast<int>(hosts.size());
+  const int ranks = static_cast<int>(hosts.members.front().size());
+  const std::array fewer = {ranks / 4, ranks / 8, ranks / 16};  // what is too long is seen first
+  SimulationResult result;
+  double messages = 0, bytes = 0;
+  for (const int some : fewer) {
+    SimulatedCall part = call;
+    // A rank's chunk stays as large as it is, so that the parts differ in one thing.
+    if (call.op == Op::kAllReduce && call.algorithm != Algorithm::kOneShot) {
+      const auto world = static_cast<std::size_t>(hosts.world_size());
+      part.count = (call.count + world - 1) / world * static_cast<std::size_t>(num_hosts * some);
+    }
+    const auto one = simulate_at_once(part, Hosts::blocks(num_hosts, some), planner.costs());
+    double weight = 1;  // Lagrange's
+    for (const int other : fewer) {
+      if (other != some) weight *= static_cast<double>(ranks - other) / (some - other);
+    }
+    result.seconds += weight * one.seconds;
+    messages += weight * static_cast<double>(one.num_messages);
+    bytes += weight * static_cast<double>(one.network_bytes);
+  }
+  result.num_messages = static_cast<std::uint64_t>(std::llround(messages));
+  result.network_bytes = static_cast<std::uint64_t>(std::llround(bytes));
+  return result;
+}
+
 SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner) {
   const Hosts& hosts = planner.hosts();
   try {
@@ -86,6 +133,10 @@ SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner
     if (call.algorithm == Algorithm::kChain && hosts.are_equal_blocks() &&
         links_of(hosts) > 2 * kLeastLinks) {
       return simulate_chain_in_parts(call, planner);
+    }
+    if (grows_with_ranks(call) && hosts.are_equal_blocks() && hosts.size() > 1 &&
+        hosts.members.front().size() >= kManyRanks) {
+      return simulate_hosts_in_parts(call, planner);
     }
     throw;
   }

@@ -1,8 +1,8 @@
 #pragma once
 
 // One call by one algorithm in the simulator: at once where that is possible, otherwise in parts
-// that are. A direct reduce of thousands of ranks is so many messages, and a broadcast along a
-// chain of them so many chunks.
+// that are. A direct reduce of thousands of ranks is so many messages, a broadcast along a chain of
+// them so many chunks, and an all_to_all among many ranks of few hosts as many as their square.
 //
 // Thread safety: pure.
 
@@ -17,7 +17,8 @@ struct SimulatedCall {
   Dtype dtype = Dtype::kFloat32;
   std::size_t count = 0;  // as in Collective; root is rank 0
   Algorithm algorithm = Algorithm::kDirect;
-  std::size_t chunk = 0;  // elements, of the algorithms that cut
+  std::size_t chunk = 0;                // elements, of the algorithms that cut
+  std::size_t most_steps = kMostSteps;  // at once
 };
 
 // Error(kUnsupported) when it is too long to simulate in parts too.
@@ -30,5 +31,11 @@ SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Plann
 // tell what a long one takes, and how many messages, but for some greetings of each rank. Requires:
 // equal blocks of ranks (Hosts), more than 16 of them.
 SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planner& planner);
+// Everybody with everybody, on hosts of many ranks: time, messages and bytes grow as a quadratic
+// function of a host's ranks, which a sixteenth, an eighth and a quarter of them tell. Requires:
+// equal blocks of at least 128 ranks on several hosts, grows_with_ranks(call).
+SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner);
+// Every rank does as much with every other one, or with every one in a ring.
+bool grows_with_ranks(const SimulatedCall& call);
 
 }  // namespace paceline::bench

@@ -82,12 +82,4 @@ std::vector<std::size_t> parse_sizes(std::string_view text) {
   return {sizes.begin(), sizes.end()};
 }
 
-std::string format_size(std::size_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB"};
-  std::size_t unit = 0;
-  double value = static_cast<double>(bytes);
-  for (; value >= 1024 && unit < 3; ++unit) value /= 1024;
-  return fmt::format("{:.4g} {}", value, kUnits[unit]);
-}
-
 }  // namespace paceline::bench

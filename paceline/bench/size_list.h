@@ -22,7 +22,4 @@ class SizeError : public std::runtime_error {
 // Ascending, without duplicates, each from 1 to kLargestSize. Throws SizeError.
 std::vector<std::size_t> parse_sizes(std::string_view text);
 
-// "64 KB", "1.5 MB", "1000 B".
-std::string format_size(std::size_t bytes);
-
 }  // namespace paceline::bench

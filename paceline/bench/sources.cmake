@@ -8,6 +8,7 @@ set(SOURCES
   messages.cpp
   operation.cpp
   own_contestant.cpp
+  own_variables.cpp
   pattern.cpp
   private_socket.cpp
   rank_set.cpp

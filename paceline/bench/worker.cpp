@@ -82,7 +82,7 @@ class Worker {
 
  private:
   void serve(const Setup& setup, const Connect& connect) {
-    const auto contestant = connect({who_.rank, who_.world_size, setup.cpus});
+    const auto contestant = connect({who_.rank, who_.world_size, setup.cpus, setup.algorithm});
     StartLine start_line(setup.start_line, who_.rank, who_.world_size, setup.own_core);
     Measurement measurement(*contestant, start_line, who_.rank, who_.world_size);
     conversation_.send(Ready{contestant->version(), contestant->has_symmetric_memory(),

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "paceline/bench/contestant.h"
@@ -23,6 +24,7 @@ struct WorkerPlace {
   int rank = 0;
   int world_size = 1;
   std::vector<int> cpus;  // to which this process is bound; empty: not bound
+  std::string algorithm;  // that was asked for, of Paceline's messages; empty: none
 };
 
 // Brings the library up; called once this process is where it will stay. Errors are exceptions.

@@ -241,6 +241,12 @@ Calibration measure_costs(ProcessGroup& group, const CostModel& known) {
   return calibration;
 }
 
+std::string provenance(const CostModel& costs) {
+  if (costs.spread <= kSteadySpread) return costs.origin;
+  return fmt::format("{}, noisy (repetitions differed by up to {:.0f}%: measure again)",
+                     costs.origin, costs.spread * 100);
+}
+
 std::filesystem::path calibration_path() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);

@@ -50,6 +50,9 @@ Calibration agree_on_costs(std::span<const CostModel> repetitions);
 // what is kept is not either.
 std::string why_not_replace(const std::optional<CostModel>& kept, const Calibration& fresh);
 
+// Where costs come from, for people: their origin, and that they are noisy where they are.
+std::string provenance(const CostModel& costs);
+
 // $PACELINE_CALIBRATION, otherwise $XDG_CACHE_HOME or ~/.cache, then paceline/costs.json; empty
 // when there is no home, or the variable is "off".
 std::filesystem::path calibration_path();

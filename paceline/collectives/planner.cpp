@@ -5,8 +5,11 @@
 
 #include "paceline/collectives/algorithms/schedule_builder.h"
 #include "paceline/collectives/algorithms/subtrees.h"
+#include "paceline/collectives/calibration.h"
 #include "paceline/collectives/kernels/reduce.h"
+#include "paceline/collectives/plan_text.h"
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 
 namespace paceline {
 namespace {
@@ -285,27 +288,22 @@ Effort hierarchy(Op op, const Sizes& s) {
 }
 
 std::string text_of(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1e-3) return fmt::format("{:.1f} µs", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
   return fmt::format("{:.2f} s", seconds);
 }
 
-std::string bytes_text(double bytes) {
-  if (bytes < 1e4) return fmt::format("{:.0f} B", bytes);
-  if (bytes < 1e7) return fmt::format("{:.0f} KB", bytes / 1e3);
-  return fmt::format("{:.1f} MB", bytes / 1e6);
-}
-
 std::string text_of(const Effort& work) {
-  std::string text = fmt::format("{:.0f} latencies, {:.0f} messages", work.rounds, work.messages);
+  std::string text = fmt::format("{:.0f} latenc{}, {}", work.rounds, work.rounds == 1 ? "y" : "ies",
+                                 counted(std::llround(work.messages), "message"));
   const auto add = [&](double bytes, const char* what) {
-    if (bytes > 0) text += fmt::format(", {} {}", bytes_text(bytes), what);
+    if (bytes > 0) text += fmt::format(", {} {}", size_text(static_cast<std::size_t>(bytes)), what);
   };
   add(work.network_bytes, "through a host's network");
   add(work.socket_bytes, "through sockets");
   add(work.reduce_bytes, "read by reduces");
   add(work.copy_bytes, "copied");
-  if (work.meetings > 0) text += fmt::format(", {:.0f} meetings", work.meetings);
+  if (work.meetings > 0) text += ", " + counted(std::llround(work.meetings), "meeting");
   return text;
 }
 
@@ -419,10 +417,9 @@ std::vector<Candidate> Planner::candidates(const PlanRequest& request) const {
 
 std::string Planner::explain(const PlanRequest& request) const {
   const auto all = candidates(request);
-  const double bytes = static_cast<double>(request.count * size_of(request.dtype));
-  std::string text = fmt::format("{} of {} x {} ({}) among {} ranks on {} hosts, by {} costs:\n",
-                                 name_of(request.op), request.count, name_of(request.dtype),
-                                 bytes_text(bytes), world_, hosts_.size(), costs_.origin);
+  std::string text =
+      fmt::format("{} among {} on {}; costs: {}:\n", describe(request), counted(world_, "rank"),
+                  counted(hosts_.size(), "host"), provenance(costs_));
   for (const Candidate& candidate : all) {
     const bool is_chosen = &candidate == &all.front();
     text +=

@@ -8,6 +8,7 @@
 
 #include "paceline/collectives/simulator_state.h"
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 #include "paceline/transport/message.h"
 
 namespace paceline {
@@ -18,8 +19,6 @@ using simulation::Event;
 using simulation::kNever;
 using simulation::Message;
 using simulation::Rank;
-
-constexpr std::size_t kMostSteps = 8'000'000;
 
 class Simulation {
  public:
@@ -36,8 +35,11 @@ class Simulation {
 
   SimulationResult run(const std::function<Schedule(int)>& build) {
     require_few_steps(build);
+    std::size_t steps = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_[rank].schedule = build(static_cast<int>(rank));
+      steps += ranks_[rank].schedule.steps.size();
+      if (steps > options_.most_steps) refuse(steps * ranks_.size() / (rank + 1));
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) resume(0, static_cast<int>(rank));
     while (!events_.empty()) {
@@ -67,11 +69,15 @@ class Simulation {
   void require_few_steps(const std::function<Schedule(int)>& build) const {
     const int last = static_cast<int>(ranks_.size()) - 1;
     const std::size_t steps = std::min(build(0).steps.size(), build(last).steps.size());
-    if (steps * ranks_.size() <= kMostSteps) return;
+    if (steps * ranks_.size() > options_.most_steps) refuse(steps * ranks_.size());
+  }
+
+  [[noreturn]] void refuse(std::size_t steps) const {
     fail(ErrorCode::kUnsupported,
-         "simulating {} ranks: the algorithm takes about {} million steps, more than {} million; "
-         "choose another one or fewer ranks",
-         cluster_.hosts.world_size(), steps * ranks_.size() / 1'000'000, kMostSteps / 1'000'000);
+         "not simulated: {} take about {:.1f} million steps by this algorithm, and {:.1f} million "
+         "are the most; choose another one or fewer ranks",
+         counted(cluster_.hosts.world_size(), "rank"), static_cast<double>(steps) * 1e-6,
+         static_cast<double>(options_.most_steps) * 1e-6);
   }
 
   void resume(double time, int rank) {

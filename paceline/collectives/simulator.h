@@ -32,6 +32,9 @@ struct SimulatedCluster {
   CostModel costs;
 };
 
+// About ten seconds and a gigabyte of memory.
+inline constexpr std::size_t kMostSteps = 5'000'000;
+
 struct SimulationOptions {
   std::size_t element_bytes = 4;
   std::size_t partial_bytes = 4;
@@ -39,6 +42,8 @@ struct SimulationOptions {
   std::function<std::optional<std::size_t>(int rank)> input_in_output;
   // One host is simulated for all. Requires: equal blocks of ranks (Hosts), and no observer.
   bool hosts_are_alike = false;
+  // Of all simulated ranks together; more are refused.
+  std::size_t most_steps = kMostSteps;
   // A send lasts until it has been received: what schedules must survive. Otherwise the network
   // holds any number of bytes.
   bool is_unbuffered = false;
@@ -65,7 +70,7 @@ class SimulationObserver {
 };
 
 // Error(kInvalid) naming a rank and its step when the schedules never end or do not match;
-// kUnsupported when they are too long to simulate (more than about 8 million steps).
+// kUnsupported when they have more than most_steps.
 SimulationResult simulate(const SimulatedCluster& cluster,
                           const std::function<Schedule(int rank)>& build,
                           const SimulationOptions& options = {},

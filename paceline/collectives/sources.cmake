@@ -36,6 +36,7 @@ set(SOURCES
   init.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
+  plan_text.cpp
   planner.cpp
   process_group.cpp
   process_group_coalesced.cpp

@@ -1,5 +1,6 @@
 // `paceline bench` as people type it.
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -36,8 +37,11 @@ TEST(BenchCommandTest, measures_and_writes_its_files) {
              directory.file("c"), "--html", directory.file("h")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("all_reduce, float32, in place, freshly written, 2 ranks"));
-  EXPECT_THAT(outcome.out, HasSubstr("64 KB  paceline, symmetric"));
+  EXPECT_THAT(outcome.out, HasSubstr("64 KiB  paceline, symmetric"));
+  EXPECT_THAT(outcome.out, HasSubstr("p99 µs"));
   const auto json = nlohmann::json::parse(content(directory.file("j")));
+  EXPECT_THAT(json["command"], testing::StartsWith("paceline bench all_reduce --np 2 --sizes 4K,"));
+  EXPECT_THAT(json["paceline_version"], testing::StartsWith("paceline "));
   ASSERT_EQ(json["rows"].size(), 2u);
   for (const auto& row : json["rows"]) {
     EXPECT_EQ(row["peer"], "paceline");
@@ -105,7 +109,103 @@ TEST(BenchCommandTest, the_limit_comes_only_where_it_has_a_part) {
   const Outcome asked = bench({"all_reduce", "--np", "3", "--sizes", "4K", "--rounds", "1",
                                "--calls", "2", "--peer", "limit"});
   ASSERT_EQ(asked.exit_code, 0) << asked.err;
-  EXPECT_THAT(asked.err, HasSubstr("between 2 ranks only"));
+  EXPECT_THAT(asked.err, HasSubstr("limit: float32 and 2 ranks only"));
+  const Outcome among_all = bench({"all_reduce", "--np", "2", "--sizes", "4K", "--rounds", "1",
+                                   "--calls", "2", "--dtype", "bfloat16", "--peer", "all"});
+  ASSERT_EQ(among_all.exit_code, 0) << among_all.err;
+  EXPECT_THAT(among_all.err, HasSubstr("limit: float32 and 2 ranks only"));
+}
+
+TEST(BenchCommandTest, ranks_of_a_launcher_do_not_measure_each_for_itself) {
+  const Outcome outcome = run_paceline(
+      {"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench", "all_reduce", "--sizes", "4K"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("of 2 (paceline run), and bench starts ranks of its own"));
+  EXPECT_THAT(outcome.err, HasSubstr("paceline bench all_reduce --sizes 4K --np 2."));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("algbw")));
+  const Outcome mpi = run_paceline({"bench", "barrier", "--np", "2"},
+                                   {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
+  EXPECT_EQ(mpi.exit_code, 2);
+  EXPECT_THAT(mpi.err, HasSubstr("rank 1 of 2 (mpirun)"));
+  EXPECT_THAT(mpi.err, HasSubstr("type it without the launcher: paceline bench barrier --np 2."));
+  const Outcome alone = run_paceline({"bench", "barrier", "--np", "2", "--rounds", "1"},
+                                     {{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+}
+
+// What stands under Paceline's name is the engine, and what else holds is said.
+TEST(BenchCommandTest, variables_that_change_the_measurement_are_cleared_or_named) {
+  const FreshDirectory directory;
+  const Outcome outcome =
+      run_paceline({"bench", "all_reduce", "--np", "2", "--sizes", "4K", "--rounds", "1", "--calls",
+                    "2", "--json", directory.file("j")},
+                   {{"PACELINE_BACKEND", "gloo"},
+                    {"PACELINE_TIMELINE_DIR", directory.file("traces")},
+                    {"PACELINE_TRANSPORT", "tcp"},
+                    {"PACELINE_ENCRYPT", "1"}});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string line =
+      "with PACELINE_TRANSPORT=tcp, PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo, "
+      "PACELINE_TIMELINE_DIR=" +
+      directory.file("traces");
+  EXPECT_THAT(outcome.out, HasSubstr("environment: " + line));
+  EXPECT_THAT(outcome.out, HasSubstr("paceline: Paceline, tcp\n"));
+  const auto json = nlohmann::json::parse(content(directory.file("j")));
+  EXPECT_THAT(json["variables"], HasSubstr(line));
+  EXPECT_FALSE(std::filesystem::exists(directory.file("traces")));
+  // An option is stronger, and is no variable.
+  const Outcome shm =
+      run_paceline({"bench", "barrier", "--np", "2", "--rounds", "1", "--transport", "shm"},
+                   {{"PACELINE_TRANSPORT", "tcp"}});
+  EXPECT_THAT(shm.out, HasSubstr("paceline: Paceline, shm\n"));
+  EXPECT_THAT(shm.out, testing::Not(HasSubstr("environment:")));
+}
+
+TEST(BenchCommandTest, an_algorithm_is_measured_over_messages) {
+  const Outcome outcome =
+      bench({"all_reduce,all_to_all", "--np", "2", "--sizes", "4K", "--rounds", "1", "--calls", "2",
+             "--transport", "tcp", "--algorithm", "ring", "--check"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("Paceline, tcp, algorithm ring"));
+  EXPECT_THAT(outcome.err, HasSubstr("--algorithm ring does not serve all_to_all"));
+}
+
+TEST(BenchCommandTest, a_placement_holds_where_it_can) {
+  for (const char* placement : {"in", "out"}) {
+    const Outcome outcome = bench({"all", "--np", "2", "--sizes", "4K", "--rounds", "1", "--calls",
+                                   "2", "--placement", placement});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("all_reduce, float32, ") + placement));
+    EXPECT_THAT(outcome.out, HasSubstr("broadcast, float32, in place"));
+    EXPECT_THAT(outcome.out, HasSubstr("all_to_all, float32, out of place"));
+    EXPECT_THAT(outcome.err, HasSubstr(std::string("--placement ") + placement + ": "));
+  }
+}
+
+TEST(BenchCommandTest, one_rank_and_one_round_are_singular) {
+  const Outcome outcome =
+      bench({"all_reduce", "--np", "1", "--sizes", "4K", "--rounds", "1", "--calls", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr(", 1 rank, 1 round\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("a rank alone"));
+}
+
+// What was measured before is worth keeping.
+TEST(BenchCommandTest, what_was_measured_before_an_interruption_is_written) {
+  const FreshDirectory directory;
+  launch::PacelineProcess process(std::vector<std::string>{
+      "bench", "all_reduce", "--np", "2", "--sizes", "4K,1M", "--rounds", "1000", "--calls", "1",
+      "--json", directory.file("j"), "--csv", directory.file("c")});
+  process.wait_for_lines("   4 KiB", 1);
+  process.send(SIGINT);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("interrupted: 1 of 2 points measured"));
+  const auto json = nlohmann::json::parse(content(directory.file("j")));
+  ASSERT_EQ(json["rows"].size(), 1u);
+  EXPECT_EQ(json["rows"][0]["rounds"], 1000);
+  EXPECT_THAT(json["notes"].dump(), HasSubstr("interrupted"));
+  EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce"));
 }
 
 // A command beside which only Paceline's own program lies.
@@ -167,6 +267,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"all_reduce", "--peer", "mpi"}, "--peer: 'mpi' is not one of gloo, openmpi"},
         Refusal{{"all_reduce", "--peer", "paceline"}, "--peer: 'paceline' is not one of"},
         Refusal{{"all_reduce", "--transport", "rdma"}, "--transport: 'rdma' is not auto, shm"},
+        Refusal{{"all_reduce", "--transport", "ucx"}, "is for ranks of several hosts"},
+        Refusal{{"all_reduce", "--algorithm", "ring"}, "add --transport tcp"},
+        Refusal{{"all_reduce", "--transport", "tcp", "--algorithm", "hierarchy"},
+                "several hosts with several ranks"},
         Refusal{{"all_reduce", "--json", "/no/such/folder/f"}, "--json: '/no/such/folder/f': No"},
         Refusal{{"all_reduce", "--size", "4K"}, "did you mean --sizes?"},
         Refusal{{"all_reduce", "--json"}, "--json needs a value"}));

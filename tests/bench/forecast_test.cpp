@@ -1,5 +1,6 @@
 #include "paceline/bench/forecast.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -87,6 +88,46 @@ TEST(Forecast, of_a_chain_in_parts_is_close) {
                   1, 0.01);
     }
   }
+}
+
+TEST(Forecast, of_hosts_with_many_ranks_in_parts_is_close) {
+  const Planner planner = planner_for(4, 128);
+  for (const auto& [op, algorithm] :
+       std::vector<std::pair<Op, Algorithm>>{{Op::kAllToAll, Algorithm::kDirect},
+                                             {Op::kAllGather, Algorithm::kRing},
+                                             {Op::kReduceScatter, Algorithm::kDirect},
+                                             {Op::kAllReduce, Algorithm::kDirect}}) {
+    for (const std::size_t block : {std::size_t{512}, std::size_t{4} << 10}) {
+      const std::size_t count = op == Op::kAllReduce ? block * 512 : block;
+      const SimulatedCall call{op, Dtype::kFloat32, count, algorithm};
+      const auto whole = simulate_call(call, planner);
+      const auto parts = simulate_hosts_in_parts(call, planner);
+      const auto what =
+          fmt::format("{} by {} of {}", paceline::name_of(op), name_of(algorithm), count);
+      EXPECT_NEAR(parts.seconds / whole.seconds, 1, 0.1) << what;
+      EXPECT_NEAR(static_cast<double>(parts.num_messages) / static_cast<double>(whole.num_messages),
+                  1, 0.01)
+          << what;
+      EXPECT_NEAR(
+          static_cast<double>(parts.network_bytes) / static_cast<double>(whole.network_bytes), 1,
+          0.01)
+          << what;
+    }
+  }
+}
+
+TEST(Forecast, leaves_out_what_takes_long_beside_the_chosen_algorithm) {
+  const auto rows =
+      forecast(planner_for(4, 1000), Op::kAllReduce, Dtype::kFloat32, 1 << 20, Which::kAll);
+  ASSERT_GT(rows.size(), 1u);
+  EXPECT_TRUE(rows[0].simulated) << rows[0].refusal;
+  bool leaves_out = false;
+  for (const Forecast& row : rows) {
+    if (row.simulated) continue;
+    leaves_out = true;
+    EXPECT_THAT(row.refusal, testing::HasSubstr("alone: --algorithm "));
+  }
+  EXPECT_TRUE(leaves_out);
 }
 
 TEST(Forecast, says_why_it_was_not_simulated) {

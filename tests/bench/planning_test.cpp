@@ -151,7 +151,7 @@ TEST_F(BenchPlanningTest, works_under_a_launcher) {
       run_paceline({"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench", "all_reduce",
                     "--predict", "--transport", "tcp", "--sizes", "4K", "--calls", "3"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("2 ranks on 1 hosts, tcp"));
+  EXPECT_THAT(outcome.out, HasSubstr("2 ranks on 1 host, tcp"));
 }
 
 TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
@@ -167,11 +167,92 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=2", "--np", "2"}),
               HasSubstr("--np has no meaning with --simulate"));
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=x"}), HasSubstr("--simulate: hosts=x"));
-  EXPECT_THAT(refusal({"all_reduce", "--algorithm", "ring"}),
-              HasSubstr("--algorithm has no meaning with a measurement"));
+  EXPECT_THAT(refusal({"all_reduce", "--peer", "gloo", "--explain"}),
+              HasSubstr("--peer has no meaning with --explain"));
   EXPECT_THAT(refusal({"all_reduce", "--explain", "--algorithm", "best"}),
               HasSubstr("'best' is not one of direct, one_shot"));
   EXPECT_THAT(refusal({"--predict"}), HasSubstr("no operation given"));
+  EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=4", "--algorithm", "bruck"}),
+              HasSubstr("'bruck' does not serve all_reduce: direct, one_shot, doubling"));
+  EXPECT_THAT(refusal({"all_to_all", "--explain", "--algorithm", "ring"}),
+              HasSubstr("'ring' does not serve all_to_all: direct, bruck"));
+  EXPECT_THAT(refusal({"--simulate", "hosts=4,ranks=1", "--algorithm", "hierarchy"}),
+              HasSubstr("hierarchy is for several hosts with several ranks"));
+  EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=2"}),
+              HasSubstr("Measure it: paceline bench all_reduce --np 2; or add --transport tcp"));
+  EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=1"}), HasSubstr("one rank alone"));
+  EXPECT_THAT(refusal({"--simulate", "hosts=2", "--transport", "shm"}),
+              HasSubstr("what is simulated is messages"));
+}
+
+TEST_F(BenchPlanningTest, says_when_an_algorithm_or_transport_would_not_be_taken) {
+  const Outcome shm = bench({"all_reduce", "--explain", "--np", "2", "--algorithm", "ring"});
+  EXPECT_NE(shm.exit_code, 0);
+  EXPECT_THAT(shm.err, HasSubstr("add --transport tcp"));
+  const Outcome ucx = bench({"all_reduce", "--explain", "--np", "2", "--transport", "ucx"});
+  EXPECT_NE(ucx.exit_code, 0);
+  EXPECT_THAT(ucx.err, HasSubstr("ucx"));
+  const Outcome partly = bench(
+      {"all_reduce,all_to_all", "--simulate", "hosts=4", "--sizes", "4K", "--algorithm", "ring"});
+  EXPECT_EQ(partly.exit_code, 0) << partly.err;
+  EXPECT_THAT(partly.err, HasSubstr("--algorithm ring does not serve all_to_all"));
+}
+
+TEST_F(BenchPlanningTest, simulates_one_host_only_without_its_shared_memory) {
+  const Outcome outcome =
+      bench({"--simulate", "hosts=1,ranks=2", "--transport", "tcp", "--sizes", "1M"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("over tcp inside a host, too"));
+  const Outcome hosts =
+      bench({"--simulate", "hosts=4,ranks=2", "--transport", "tcp", "--explain", "--sizes", "1M"});
+  EXPECT_THAT(hosts.out, testing::Not(HasSubstr("hierarchy")));
+}
+
+TEST_F(BenchPlanningTest, simulates_hosts_of_a_thousand_ranks_in_parts) {
+  const Outcome outcome =
+      bench({"all_to_all", "--simulate", "hosts=4,ranks=1024", "--sizes", "1M"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("million")));
+}
+
+// With one rank a host there are no parts, and chunks are not equal.
+TEST_F(BenchPlanningTest, fails_when_the_chosen_algorithm_is_not_simulated) {
+  const Outcome outcome =
+      bench({"all_reduce", "--simulate", "hosts=3000", "--sizes", "1M", "--algorithm", "direct"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("million steps"));
+}
+
+TEST_F(BenchPlanningTest, is_said_once_under_a_launcher) {
+  const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench",
+                                        "--simulate", "hosts=2", "--sizes", "4K"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto first = outcome.out.find("2 hosts x 1 rank,");
+  ASSERT_NE(first, std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("2 hosts x 1 rank,", first + 1), std::string::npos);
+  const Outcome np = run_paceline({"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench",
+                                   "all_reduce", "--explain", "--np", "4"});
+  EXPECT_EQ(np.exit_code, 2);
+  EXPECT_THAT(np.err, HasSubstr("--np: '4': paceline run started 2 ranks; leave it out"));
+}
+
+TEST_F(BenchPlanningTest, tells_of_noisy_costs_wherever_they_are_used) {
+  CostModel noisy;
+  noisy.origin = "a busy box of 2026-01-02";
+  noisy.spread = 1.05;
+  save_calibration(noisy, costs_);
+  const char* const told = "a busy box of 2026-01-02, noisy (repetitions differed by up to 105%";
+  EXPECT_THAT(bench({"--simulate", "hosts=2", "--sizes", "4K"}).out, HasSubstr(told));
+  EXPECT_THAT(bench({"all_reduce", "--explain", "--np", "2", "--transport", "tcp"}).out,
+              HasSubstr(told));
+}
+
+// What --calibrate says where nothing was kept before depends on the machine.
+TEST_F(BenchPlanningTest, a_first_calibration_is_kept_and_called_noisy_where_it_is) {
+  const Outcome outcome = bench({"--calibrate", "--np", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const bool is_noisy = load_calibration(costs_)->spread > kSteadySpread;
+  EXPECT_EQ(outcome.out.find("noisy as they are: measure again") != std::string::npos, is_noisy);
 }
 
 }  // namespace

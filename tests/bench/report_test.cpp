@@ -97,6 +97,30 @@ TEST(ReportTest, the_page_is_complete_in_itself) {
     EXPECT_THAT(page, Not(HasSubstr(other)));
 }
 
+TEST(ReportTest, the_page_says_how_it_was_made) {
+  Report report = small_report();
+  report.command = "paceline bench all_reduce --sizes '<4K'";
+  report.version = "paceline 0.1";
+  report.variables = "with PACELINE_ENCRYPT=1";
+  const std::string page = to_html(report);
+  EXPECT_THAT(page, HasSubstr("command: paceline bench all_reduce --sizes '&lt;4K'"));
+  EXPECT_THAT(page, HasSubstr("Paceline: paceline 0.1"));
+  EXPECT_THAT(page, HasSubstr("environment: with PACELINE_ENCRYPT=1"));
+}
+
+// One size makes no line, so that every contestant needs a marker.
+TEST(ReportTest, every_contestant_is_seen_at_a_single_size) {
+  Report report = small_report();
+  for (const char* peer : {"gloo", "openmpi", "mpich", "oneccl", "limit", "memcpy"}) {
+    report.rows = {row_of(peer, 4096, {2})};
+    const std::string page = to_html(report);
+    const bool has_marker =
+        page.find("<polygon") != std::string::npos || page.find("<circle") != std::string::npos ||
+        page.find("<path") != std::string::npos || page.find("width=\"8\"") != std::string::npos;
+    EXPECT_TRUE(has_marker) << peer;
+  }
+}
+
 TEST(ReportTest, a_barrier_has_times_but_no_curves) {
   Report report = small_report();
   for (Row& row : report.rows) {

@@ -141,7 +141,7 @@ TEST_P(FaultySession, goes_on_without_the_peer) {
               ElementsAre("paceline, symmetric 4096", "gloo 4096", "paceline, symmetric 65536",
                           "paceline, symmetric 131072"));
   ASSERT_THAT(report.notes, SizeIs(1));
-  EXPECT_THAT(report.notes[0], HasSubstr("Gloo is left out from all_reduce of 64 KB on"));
+  EXPECT_THAT(report.notes[0], HasSubstr("Gloo is left out from all_reduce of 64 KiB on"));
   EXPECT_THAT(report.notes[0], HasSubstr(GetParam().told));
 }
 

@@ -52,13 +52,5 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"8:64:1", "'1' is not a factor from 2 to 1024"}, Wrong{"8:64:x", "'x' is not"},
         Wrong{"8:64:2K", "'2K' is not"}, Wrong{"8:64:2:2", "'8:64:2:2' is not a size or"}));
 
-TEST(SizeListTest, sizes_are_printed_short) {
-  EXPECT_EQ(format_size(8), "8 B");
-  EXPECT_EQ(format_size(1000), "1000 B");
-  EXPECT_EQ(format_size(64 << 10), "64 KB");
-  EXPECT_EQ(format_size(3 << 19), "1.5 MB");
-  EXPECT_EQ(format_size(std::size_t(1) << 30), "1 GB");
-}
-
 }  // namespace
 }  // namespace paceline::bench

@@ -1,8 +1,12 @@
 // `paceline doctor` through the real command.
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "paceline/collectives/calibration.h"
 
 #include "tests/launch/paceline_process.h"
 
@@ -13,10 +17,29 @@ using testing::HasSubstr;
 
 TEST(Doctor, says_what_is_there) {
   const Outcome outcome = run_paceline({"doctor"});
-  for (const char* name :
-       {"build", "LibTorch", "BLAS", "cpu", "cores", "memory", "/dev/shm", "memfd", "open files",
-        "huge pages", "loopback", "launcher", "backend paceline", "backend gloo", "backend mpi",
-        "backend oneccl", "backend nccl", "transport ucx"}) {
+  for (const char* name : {"build",
+                           "LibTorch",
+                           "BLAS",
+                           "cpu",
+                           "cores",
+                           "memory",
+                           "/dev/shm",
+                           "memfd",
+                           "open files",
+                           "huge pages",
+                           "loopback",
+                           "launcher",
+                           "backend paceline",
+                           "backend gloo",
+                           "backend mpi",
+                           "backend oneccl",
+                           "backend nccl",
+                           "transport ucx",
+                           "reduce kernel",
+                           "encryption",
+                           "calibration",
+                           "bench --peer",
+                           "MPICH"}) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_EQ(outcome.exit_code == 0, outcome.out.find("FAIL") == std::string::npos) << outcome.out;
@@ -44,6 +67,33 @@ TEST(Doctor, a_contradictory_environment_fails_with_advice) {
       EXPECT_NE(check["advice"], "");
     }
   }
+}
+
+TEST(Doctor, knows_a_calibration_its_age_and_its_noise) {
+  const FreshDirectory directory;
+  const std::string path = directory.file("costs.json");
+  const auto line_of = [&] {
+    const Outcome outcome = run_paceline({"doctor", "--json"}, {{"PACELINE_CALIBRATION", path}});
+    const auto report = nlohmann::json::parse(outcome.out);
+    for (const auto& check : report["checks"]) {
+      if (check["name"] == "calibration") return check;
+    }
+    return nlohmann::json();
+  };
+  EXPECT_THAT(line_of()["text"], HasSubstr("the planner goes by defaults"));
+  CostModel costs;
+  costs.origin = "box of 2026-01-02";
+  save_calibration(costs, path);
+  EXPECT_EQ(line_of()["verdict"], "OK");
+  EXPECT_THAT(line_of()["text"], HasSubstr("box of 2026-01-02 in " + path));
+  costs.spread = 1.05;
+  save_calibration(costs, path);
+  EXPECT_EQ(line_of()["verdict"], "WARN");
+  EXPECT_THAT(line_of()["text"], HasSubstr("noisy"));
+  EXPECT_EQ(line_of()["advice"], "paceline bench --calibrate");
+  std::ofstream(path) << "nonsense";
+  EXPECT_EQ(line_of()["verdict"], "WARN");
+  EXPECT_THAT(line_of()["text"], HasSubstr("cannot be read"));
 }
 
 TEST(Doctor, refuses_what_it_does_not_know) {

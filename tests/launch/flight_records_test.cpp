@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -112,6 +113,16 @@ TEST(FlightRecords, the_users_directory_is_used_and_an_empty_one_means_none) {
   EXPECT_TRUE(has_records(directory.path()));
   const Outcome without = run_paceline(job("dies"), {{"PACELINE_FLIGHT_DIR", ""}});
   EXPECT_THAT(without.err, Not(HasSubstr("flight records")));
+}
+
+TEST(Explain, says_that_no_record_can_be_read) {
+  const FreshDirectory directory;
+  std::ofstream(directory.file("rank-000.flight")) << "no record";
+  const Outcome outcome = run_paceline({"explain", directory.path()});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out, testing::StartsWith("there is no readable record in " +
+                                               directory.path() + ": 1 damaged or foreign file"));
+  EXPECT_THAT(outcome.out, HasSubstr("left out: "));
 }
 
 TEST(Explain, refuses_what_it_cannot_read_and_shows_its_usage) {

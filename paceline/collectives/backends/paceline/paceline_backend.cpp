@@ -14,7 +14,7 @@ namespace {
 
 // What the ranks tell each other when a group forms.
 struct Terms {
-  std::array<double, 9> costs{};
+  std::array<double, 10> costs{};
   std::array<char, 64> origin{};
   std::int16_t algorithm = -1;
   bool allows_any_order = false;
@@ -27,9 +27,16 @@ static_assert(std::is_trivially_copyable_v<Terms>);
 Terms terms_of(const EngineOptions& options) {
   const CostModel& costs = options.costs;
   Terms terms;
-  terms.costs = {costs.network.latency_s,  costs.network.message_s, costs.network.bytes_per_s,
-                 costs.sockets.latency_s,  costs.sockets.message_s, costs.sockets.bytes_per_s,
-                 costs.reduce_bytes_per_s, costs.copy_bytes_per_s,  costs.meet_s};
+  terms.costs = {costs.network.latency_s,
+                 costs.network.message_s,
+                 costs.network.bytes_per_s,
+                 costs.sockets.latency_s,
+                 costs.sockets.message_s,
+                 costs.sockets.bytes_per_s,
+                 costs.reduce_bytes_per_s,
+                 costs.copy_bytes_per_s,
+                 costs.meet_s,
+                 costs.spread};
   costs.origin.copy(terms.origin.data(), terms.origin.size() - 1);
   if (options.algorithm) terms.algorithm = static_cast<std::int16_t>(*options.algorithm);
   terms.allows_any_order = options.allows_any_order;
@@ -45,6 +52,7 @@ CostModel costs_of(const Terms& terms) {
   costs.reduce_bytes_per_s = number[6];
   costs.copy_bytes_per_s = number[7];
   costs.meet_s = number[8];
+  costs.spread = number[9];
   costs.origin = terms.origin.data();
   return costs;
 }

@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "paceline/collectives/plan_text.h"
+#include "paceline/core/counted.h"
+
 namespace paceline {
 namespace {
 
@@ -126,17 +129,16 @@ std::string SharedExecutor::explain(const PlanRequest& request) const {
   call.count = request.count;
   const bool is_tiny = fits_one_piece(call, most_tiny_);
   const std::string how =
-      is_tiny ? fmt::format("by way of the staging area, up to {} KB", most_tiny_ >> 10)
+      is_tiny ? fmt::format("by way of the staging area, up to {} KiB", most_tiny_ >> 10)
               : fmt::format(
                     "read and written in place when all buffers lie in symmetric memory, "
-                    "otherwise by way of a staging area of {} KB",
+                    "otherwise by way of a staging area of {} KiB",
                     GroupShare::kAreaBytes >> 10);
   const bool asks_plan = socket_plan_ && !is_tiny && !fits_one_piece(call, kSmallBytes);
   const char* name = request.op == Op::kAllReduce && bytes <= most_tiny_ ? "one_shot" : "direct";
   if (asks_plan && socket_plan_->chooses(request)) name = "by_socket";
-  return fmt::format("{} of {} x {} ({} B) among {} ranks in shared memory: {}; {}\n{}",
-                     name_of(request.op), request.count, name_of(request.dtype), bytes,
-                     mesh_.world_size(), name, how,
+  return fmt::format("{} among {} in shared memory: {}; {}\n{}", describe(request),
+                     counted(mesh_.world_size(), "rank"), name, how,
                      asks_plan ? socket_plan_->explain(request) : "");
 }
 

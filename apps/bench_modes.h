@@ -1,0 +1,27 @@
+#pragma once
+
+// What `paceline bench` is asked to do, and what does not go together with it: every option that
+// would be ignored is an error or a note, so that nobody believes it counted.
+
+#include <string>
+#include <vector>
+
+#include "paceline/rendezvous/launch_environment.h"
+
+#include "apps/bench_options.h"
+
+namespace paceline::apps {
+
+BenchMode mode_of(const BenchTexts& texts);
+
+// Each throws UsageError, which says what to type instead.
+
+void require_meaning(const BenchTexts& texts, BenchMode mode);
+// Ranks that a launcher started must not all start ranks of their own. `command` is what was typed.
+void require_place(const BenchTexts& texts, BenchMode mode, const LaunchEnvironment& who,
+                   const std::string& command);
+void require_transport(const BenchOptions& options);
+// Operations that the algorithm does not serve, beside one that it does, are added to `notes`.
+void require_algorithm(const BenchOptions& options, std::vector<std::string>& notes);
+
+}  // namespace paceline::apps

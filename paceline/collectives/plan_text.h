@@ -1,0 +1,14 @@
+#pragma once
+
+// A planned call in words.
+
+#include <string>
+
+#include "paceline/collectives/planner.h"
+
+namespace paceline {
+
+// "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB a block)".
+std::string describe(const PlanRequest& request);
+
+}  // namespace paceline
