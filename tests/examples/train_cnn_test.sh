@@ -39,7 +39,7 @@ done
 expect straight 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --metrics "$work/straight.jsonl"
 expect first_half 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --max-steps 13 \
   --checkpoint-dir "$work/run" --checkpoint-every 6
-expect second_half 0 'resumed at step 12' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/run" --resume \
+expect second_half 0 'resumed at step 13' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/run" --resume \
   --metrics "$work/resumed.jsonl"
 if [ "$(tail -n 2 "$work/straight.jsonl" | head -n 1)" != "$(tail -n 2 "$work/resumed.jsonl" | head -n 1)" ]; then
   echo "FAILED resume: the last epoch differs"
@@ -78,6 +78,7 @@ fi
 memory=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --memory-checkpoint-every 5 --checkpoint-dir)
 export PACELINE_MEMORY_CHECKPOINT=$work/state
 expect memory_first 0 'test accuracy' "${memory[@]}" "$work/memory" --max-steps 8
+rm -r "$work/memory"
 expect memory_resumed 0 'resumed at step 5, from memory' "${memory[@]}" "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
 expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}" "$work/launchers_memory"
