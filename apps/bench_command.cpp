@@ -67,7 +67,8 @@ struct BenchFormatter : CLI::Formatter {
     return "Usage: paceline bench OPERATION[,...] [options]\n"
            "       paceline bench --calibrate\n\n"
            "Operations: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
-           "gather, scatter,\n            barrier; or all\n";
+           "gather, scatter,\n            barrier, all_gather_v, reduce_scatter_v, all_to_all_v, "
+           "all_reduce_coalesced, send_recv;\n            or all\n";
   }
 };
 
@@ -139,7 +140,7 @@ void print_notes(std::span<const std::string> notes) {
 void measure(bench::Session& session) {
   bench::SessionEvents events;
   events.is_interrupted = [] { return signal_that_came != 0; };
-  std::optional<Op> shown;
+  std::optional<bench::Operation> shown;
   events.on_rows = [&](const std::vector<bench::Row>& rows) {
     if (rows.empty()) return;
     if (shown != rows.front().op) {

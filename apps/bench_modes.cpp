@@ -140,7 +140,7 @@ void require_transport(const BenchOptions& options) {
     throw UsageError(fmt::format(
         "--simulate: the ranks of one host share memory, and only messages are simulated. Measure "
         "it: paceline bench {} --np {}; or add --transport tcp for ranks that share none",
-        paceline::name_of(options.session.ops.front()), std::min(cluster.ranks, bench::kMaxRanks)));
+        name_of(options.session.ops.front()), std::min(cluster.ranks, bench::kMaxRanks)));
   }
 }
 
@@ -158,14 +158,14 @@ void require_algorithm(const BenchOptions& options, std::vector<std::string>& no
         "--simulate hosts=4,ranks=2, or ranks of several hosts with --predict");
   }
   std::vector<std::string_view> others;
-  for (const Op op : options.session.ops) {
-    if (!serves(algorithm, op)) others.push_back(paceline::name_of(op));
+  for (const bench::Operation op : options.session.ops) {
+    if (!serves(algorithm, op.op)) others.push_back(name_of(op));
   }
   if (others.empty()) return;
   if (others.size() == options.session.ops.size()) {
     throw UsageError(fmt::format("--algorithm: '{}' does not serve {}: {}", name_of(algorithm),
                                  fmt::join(others, ", "),
-                                 fmt::join(algorithms_for(options.session.ops.front()), ", ")));
+                                 fmt::join(algorithms_for(options.session.ops.front().op), ", ")));
   }
   notes.push_back(fmt::format("--algorithm {} does not serve {}: the planner chooses there",
                               name_of(algorithm), fmt::join(others, ", ")));

@@ -53,7 +53,7 @@ std::vector<std::string> items_of(const std::string& text) {
 
 std::vector<std::string> op_names() {
   std::vector<std::string> names;
-  for (const Op op : bench::measurable_ops()) names.emplace_back(name_of(op));
+  for (const bench::Operation op : bench::measurable_ops()) names.emplace_back(name_of(op));
   return names;
 }
 
@@ -62,12 +62,14 @@ void add_once(std::vector<T>& list, const T& value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
-std::vector<Op> ops_of(const std::vector<std::string>& texts) {
-  std::vector<Op> ops;
+// `all` is what "all" stands for.
+std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
+                                     const std::vector<bench::Operation>& all) {
+  std::vector<bench::Operation> ops;
   for (const std::string& text : texts) {
     for (const std::string& name : items_of(text)) {
       if (name == "all") {
-        for (const Op op : bench::measurable_ops()) add_once(ops, op);
+        for (const bench::Operation op : all) add_once(ops, op);
         continue;
       }
       const auto op = bench::op_named(name);
@@ -90,10 +92,20 @@ std::vector<Op> ops_of(const std::vector<std::string>& texts) {
 }
 
 // What is only thought about is all_reduce where nothing is said.
-std::vector<Op> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
+std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
   if (mode == BenchMode::kCalibrate) return {};
-  const bool thinks = mode == BenchMode::kSimulate || mode == BenchMode::kExplain;
-  return thinks && texts.empty() ? std::vector<Op>{Op::kAllReduce} : ops_of(texts);
+  if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());
+  std::vector<bench::Operation> plannable;
+  for (const bench::Operation op : bench::measurable_ops()) {
+    if (bench::is_plannable(op)) plannable.push_back(op);
+  }
+  if (texts.empty() && mode != BenchMode::kPredict) return {Op::kAllReduce};
+  const auto ops = ops_of(texts, plannable);
+  for (const bench::Operation op : ops) {
+    if (bench::is_plannable(op)) continue;
+    throw UsageError(fmt::format("operation: {} is measured only, not planned", name_of(op)));
+  }
+  return ops;
 }
 
 std::vector<std::size_t> sizes_of(const std::string& text) {
@@ -114,17 +126,18 @@ Dtype dtype_of_text(const std::string& text) {
 }
 
 // Where it can be; `notes` say where not. Nowhere is an error.
-std::optional<Placement> placement_of(const std::string& text, const std::vector<Op>& ops,
+std::optional<Placement> placement_of(const std::string& text,
+                                      const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
   if (text.empty()) return {};
   if (text != "in" && text != "out") refuse("--placement", text, "in or out");
   const Placement placement = text == "in" ? Placement::kInPlace : Placement::kOutOfPlace;
   std::vector<std::string_view> others;
   bool serves_any = false;
-  for (const Op op : ops) {
+  for (const bench::Operation op : ops) {
     if (op == Op::kBarrier) continue;
     serves_any |= bench::has_form(op, placement);
-    if (!bench::has_form(op, placement)) others.push_back(paceline::name_of(op));
+    if (!bench::has_form(op, placement)) others.push_back(name_of(op));
   }
   if (others.empty()) return placement;
   const std::string what =
@@ -155,9 +168,9 @@ constexpr const char* kLimitOfLimit =
 bool limit_applies(const bench::SessionOptions& session) {
   constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
                                   Op::kBroadcast, Op::kAllToAll};
-  const auto has_limit = [&](Op op) {
+  const auto has_limit = [&](bench::Operation op) {
     const auto usual = bench::usual_placement(op);
-    return std::find(kByHand.begin(), kByHand.end(), op) != kByHand.end() &&
+    return !op.is_coalesced && std::find(kByHand.begin(), kByHand.end(), op.op) != kByHand.end() &&
            bench::placement_for(op, session.placement) == usual;
   };
   return session.num_ranks == 2 && session.dtype == Dtype::kFloat32 &&

@@ -25,6 +25,13 @@ namespace {
 
 using bench::Forecast;
 
+// All that come here are plain collectives (is_plannable()).
+std::vector<Op> planned_ops(const BenchOptions& options) {
+  std::vector<Op> ops;
+  for (const bench::Operation operation : options.session.ops) ops.push_back(operation.op);
+  return ops;
+}
+
 // A barrier has no size.
 std::vector<std::size_t> sizes_for(const BenchOptions& options, Op op) {
   return op == Op::kBarrier ? std::vector<std::size_t>{0} : options.session.sizes;
@@ -141,7 +148,7 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
 
 void explain(const BenchOptions& options, ProcessGroup& group) {
   if (group.rank() != 0) return;
-  for (const Op op : options.session.ops) {
+  for (const Op op : planned_ops(options)) {
     for (const std::size_t bytes : sizes_for(options, op)) {
       const Dtype dtype = options.session.dtype;
       fmt::print("{}\n",
@@ -155,7 +162,7 @@ void explain(const BenchOptions& options, ProcessGroup& group) {
 bool tabulate(const BenchOptions& options, const Planner& planner, bool is_shown,
               const std::function<std::vector<Forecast>(Op op, std::size_t bytes)>& rows_for) {
   std::vector<Forecast> all;
-  for (const Op op : options.session.ops) {
+  for (const Op op : planned_ops(options)) {
     bool is_first = true;
     for (const std::size_t bytes : sizes_for(options, op)) {
       const auto rows = rows_for(op, bytes);

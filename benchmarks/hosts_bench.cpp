@@ -239,8 +239,9 @@ std::vector<Op> ops_of(const Options& options) {
   std::istringstream list(options.ops);
   for (std::string name; std::getline(list, name, ',');) {
     const auto op = bench::op_named(name);
-    check(op && *op != Op::kBarrier, "--ops: '{}' cannot be measured here", name);
-    ops.push_back(*op);
+    check(op && bench::is_plannable(*op) && *op != Op::kBarrier,
+          "--ops: '{}' cannot be measured here", name);
+    ops.push_back(op->op);
   }
   return ops;
 }

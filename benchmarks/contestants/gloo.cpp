@@ -4,8 +4,10 @@
 #include <chrono>
 
 #include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
+#include <gloo/alltoallv.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/config.h>
@@ -15,6 +17,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
 
 #include "paceline/bench/worker.h"
@@ -97,7 +100,9 @@ class Gloo : public Contestant {
   }
 
   std::string lacks(Op op, Dtype dtype, Placement) const override {
-    if (op == Op::kReduceScatter) return "has no reduce_scatter among the operations PyTorch calls";
+    if (op == Op::kReduceScatter || op == Op::kReduceScatterV) {
+      return fmt::format("has no {} among the operations PyTorch calls", paceline::name_of(op));
+    }
     if (!reduces(op) || (dtype != Dtype::kBfloat16 && dtype != Dtype::kBool)) return "";
     return fmt::format("has no sum of {}", paceline::name_of(dtype));
   }
@@ -150,6 +155,22 @@ class Gloo : public Contestant {
         options.setRoot(call.root);
         return gloo::scatter(options);
       }
+      case Op::kAllGatherV: {
+        auto options = options_for<gloo::AllgathervOptions>();
+        options.setInput(input, call.counts[static_cast<std::size_t>(rank_)]);
+        options.setOutput(output, std::vector<std::size_t>(call.counts.begin(), call.counts.end()));
+        return gloo::allgatherv(options);
+      }
+      case Op::kAllToAllV: {
+        auto options = options_for<gloo::AlltoallvOptions>();
+        const auto row = call.counts.first(static_cast<std::size_t>(world_size_));
+        const std::vector<std::int64_t> counts(row.begin(), row.end());
+        options.setInput(input, counts);
+        options.setOutput(output, counts);
+        return gloo::alltoallv(options);
+      }
+      case Op::kSend:
+        return send_to_next(input, output, count * sizeof(T));
       case Op::kAllToAll: {
         auto options = options_for<gloo::AlltoallOptions>();
         options.setInput(input, whole);
@@ -179,6 +200,16 @@ class Gloo : public Contestant {
     options.setReduceFunction(static_cast<SumFunction>(&gloo::sum<T>));
     options.setRoot(root);
     gloo::reduce(options);
+  }
+
+  void send_to_next(void* input, void* output, std::size_t bytes) {
+    const std::uint64_t slot = ++tag_;
+    const auto outgoing = context_->createUnboundBuffer(input, bytes);
+    const auto incoming = context_->createUnboundBuffer(output, bytes);
+    outgoing->send((rank_ + 1) % world_size_, slot);
+    incoming->recv((rank_ + world_size_ - 1) % world_size_, slot);
+    const bool is_done = outgoing->waitSend(kTimeout) && incoming->waitRecv(kTimeout);
+    check(is_done, "Gloo ended a message early");
   }
 
   template <class T>

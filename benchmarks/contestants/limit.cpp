@@ -110,7 +110,7 @@ class Limit : public Contestant {
   std::string lacks(Op op, Dtype dtype, Placement placement) const override {
     const bool is_known = op == Op::kAllReduce || op == Op::kReduceScatter ||
                           op == Op::kAllGather || op == Op::kBroadcast || op == Op::kAllToAll;
-    if (!is_known) return fmt::format("has no {}", paceline::name_of(op));
+    if (!is_known) return fmt::format("has no {}", name_of(Operation(op)));
     const bool can =
         dtype == Dtype::kFloat32 && placement == usual_placement(op) && world_size_ == 2;
     return can ? "" : "is for float32 and 2 ranks only, in the usual form";

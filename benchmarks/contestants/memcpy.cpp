@@ -19,12 +19,13 @@ class Memcpy : public Contestant {
     return op == Op::kBarrier ? "has nothing to copy in a barrier" : "";
   }
   bool gives_results() const override { return false; }
+  bool coalesces() const override { return true; }
 
   void run(const Collective& call) override {
-    const std::size_t whole = bytes_of(call.op, call.dtype, world_size_, call.count);
+    const std::size_t whole = bytes_of(call.op, call.dtype, world_size_, block_count(call));
     const bool gives = call.input != nullptr;
     const std::size_t elements =
-        gives ? input_count(call, rank_, world_size_) : output_count(call, rank_, world_size_);
+        gives ? elements_in(call, rank_, world_size_) : elements_out(call, rank_, world_size_);
     const std::size_t block = elements * size_of(call.dtype);
     const std::byte* const source = gives ? call.input : call.output;
     if (capacity_ < whole) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <vector>
 
 #include <mpi.h>
 
@@ -55,7 +56,11 @@ int count_of(std::size_t count) {
 
 class Mpi : public Contestant {
  public:
-  explicit Mpi(const WorkerPlace& place) : rank_(place.rank) {
+  explicit Mpi(const WorkerPlace& place)
+      : rank_(place.rank),
+        size_(place.world_size),
+        counts_(static_cast<std::size_t>(size_)),
+        starts_(counts_.size()) {
     require(MPI_Init(nullptr, nullptr), "MPI_Init");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     int rank = 0, size = 0;
@@ -84,9 +89,21 @@ class Mpi : public Contestant {
     return fmt::format("has no {}", paceline::name_of(dtype));
   }
 
-  void run(const Collective& call) override { require(start(call), "MPI"); }
+  void run(const Collective& call) override {
+    if (has_counts(call.op)) lay_out(count_of(block_count(call)));
+    require(start(call), "MPI");
+  }
 
  private:
+  // Equal counts, as MPI wants to have them; the same as long as the size is.
+  void lay_out(int count) {
+    if (counts_.front() == count) return;
+    for (std::size_t rank = 0; rank < counts_.size(); ++rank) {
+      counts_[rank] = count;
+      starts_[rank] = count_of(rank * static_cast<std::size_t>(count));
+    }
+  }
+
   int start(const Collective& call) const {
     const MPI_Datatype type = type_of(call.dtype);
     const MPI_Op sum = sum_of(call.dtype);
@@ -115,6 +132,17 @@ class Mpi : public Contestant {
         return MPI_Scatter(input, count, type, output, count, type, call.root, world);
       case Op::kReduceScatter:
         return MPI_Reduce_scatter_block(input, output, count, type, sum, world);
+      case Op::kSend:
+        return MPI_Sendrecv(input, count, type, (rank_ + 1) % size_, 0, output, count, type,
+                            (rank_ + size_ - 1) % size_, 0, world, MPI_STATUS_IGNORE);
+      case Op::kAllGatherV:
+        return MPI_Allgatherv(input, counts_[0], type, output, counts_.data(), starts_.data(), type,
+                              world);
+      case Op::kReduceScatterV:
+        return MPI_Reduce_scatter(input, output, counts_.data(), type, sum, world);
+      case Op::kAllToAllV:
+        return MPI_Alltoallv(input, counts_.data(), starts_.data(), type, output, counts_.data(),
+                             starts_.data(), type, world);
       case Op::kAllToAll:
         return MPI_Alltoall(input, count, type, output, count, type, world);
       default:
@@ -122,7 +150,8 @@ class Mpi : public Contestant {
     }
   }
 
-  const int rank_;
+  const int rank_, size_;
+  std::vector<int> counts_, starts_;  // by rank
 };
 
 }  // namespace

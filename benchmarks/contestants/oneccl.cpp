@@ -68,8 +68,8 @@ class OneCcl : public Contestant {
   }
 
   std::string lacks(Op op, Dtype dtype, Placement) const override {
-    if (op == Op::kGather || op == Op::kScatter)
-      return fmt::format("has no {}", paceline::name_of(op));
+    if (op == Op::kGather || op == Op::kScatter || op == Op::kReduceScatterV || op == Op::kSend)
+      return fmt::format("has no {} here", name_of(Operation(op)));
     if (reduces(op) && dtype == Dtype::kBool) return "has no sum of bool";
     return "";
   }
@@ -97,6 +97,12 @@ class OneCcl : public Contestant {
     return ccl::create_kvs(address);
   }
 
+  // Equal counts.
+  ccl::vector_class<std::size_t> counts_of(const Collective& call) const {
+    return ccl::vector_class<std::size_t>(static_cast<std::size_t>(communicator_->size()),
+                                          block_count(call));
+  }
+
   ccl::event start(const Collective& call) {
     const auto type = type_of(call.dtype);
     constexpr auto kSum = ccl::reduction::sum;
@@ -112,6 +118,12 @@ class OneCcl : public Contestant {
         return ccl::allgather(input, call.output, call.count, type, *communicator_);
       case Op::kReduceScatter:
         return ccl::reduce_scatter(input, call.output, call.count, type, kSum, *communicator_);
+      case Op::kAllGatherV:
+        return ccl::allgatherv(input, block_count(call), call.output, counts_of(call), type,
+                               *communicator_);
+      case Op::kAllToAllV:
+        return ccl::alltoallv(input, counts_of(call), call.output, counts_of(call), type,
+                              *communicator_);
       case Op::kAllToAll:
         return ccl::alltoall(input, call.output, call.count, type, *communicator_);
       default:

@@ -14,7 +14,7 @@ std::vector<CatalogEntry> make_catalog() {
   return {
       {"paceline", "Paceline", Starter::kPaceline, {}, "it is part of every build: build again"},
       {"memcpy", "memcpy", Starter::kPaceline, {}, "it is part of every build: build again"},
-      {"limit", "by hand", Starter::kPaceline, {}, "it is part of every build: build again"},
+      {"limit", "The limit", Starter::kPaceline, {}, "it is part of every build: build again"},
       {"gloo",
        "Gloo",
        Starter::kPaceline,

@@ -14,6 +14,8 @@ Memory ordinary_memory(std::size_t bytes) {
           std::shared_ptr<void>(data, [bytes](void* begin) { munmap(begin, bytes); })};
 }
 
+void Contestant::run_coalesced(const Collective& call, std::size_t) { run(call); }
+
 Memory Contestant::allocate(MemoryKind, std::size_t bytes) { return ordinary_memory(bytes); }
 
 }  // namespace paceline::bench

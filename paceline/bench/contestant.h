@@ -43,9 +43,13 @@ class Contestant {
   virtual bool has_symmetric_memory() const { return false; }
 
   // Blocks until this rank's part is done. `call` as for the engine's backends: in place where
-  // input == output, for all_gather where input is this rank's block of output. Sums only. Errors
-  // are exceptions.
+  // input == output, for all_gather where input is this rank's block of output. Sums only; unequal
+  // counts are equal. Of Op::kSend: `count` elements to the next rank, as many from the one before.
+  // Errors are exceptions.
   virtual void run(const Collective& call) = 0;
+  // One call for `parts` equal parts of call.output, in place.
+  virtual bool coalesces() const { return false; }
+  virtual void run_coalesced(const Collective& call, std::size_t parts);
 };
 
 }  // namespace paceline::bench

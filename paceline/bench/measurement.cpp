@@ -48,36 +48,55 @@ void Measurement::give_back_large_buffers() {
 // Every rank allocates the same, also where a root's buffer is not used.
 Collective Measurement::prepare(const Turn& turn) {
   Collective call;
-  call.op = turn.op;
+  const Op op = turn.op.op;
+  call.op = op;
   call.dtype = turn.dtype;
   call.count = turn.count;
+  if (has_counts(op)) {
+    const auto world = static_cast<std::size_t>(world_size_);
+    counts_.assign(op == Op::kAllToAllV ? world * world : world, turn.count);
+    call.counts = counts_;
+    call.count = turn.count * counts_.size();
+  }
   const std::size_t whole = bytes_of(turn.op, turn.dtype, world_size_, turn.count);
   const std::size_t block = turn.count * size_of(turn.dtype);
-  const bool gives_blocks =
-      turn.op == Op::kScatter || turn.op == Op::kReduceScatter || turn.op == Op::kAllToAll;
-  const bool gets_blocks =
-      turn.op == Op::kAllGather || turn.op == Op::kGather || turn.op == Op::kAllToAll;
+  const bool gives_blocks = op == Op::kScatter || op == Op::kReduceScatter ||
+                            op == Op::kReduceScatterV || op == Op::kAllToAll ||
+                            op == Op::kAllToAllV;
+  const bool gets_blocks = op == Op::kAllGather || op == Op::kAllGatherV || op == Op::kGather ||
+                           op == Op::kAllToAll || op == Op::kAllToAllV;
   const bool in_place = turn.placement == Placement::kInPlace;
   Buffers& buffers = buffers_[static_cast<std::size_t>(turn.memory)];
   std::byte* const output = require(buffers.output, turn.memory, gets_blocks ? whole : block);
   std::byte* input = output;
   if (!in_place) {
     input = require(buffers.input, turn.memory, gives_blocks ? whole : block);
-  } else if (turn.op == Op::kAllGather) {
+  } else if (op == Op::kAllGather) {
     input += static_cast<std::size_t>(rank_) * block;
   }
-  if (input_count(call, rank_, world_size_) > 0) call.input = input;
-  if (output_count(call, rank_, world_size_) > 0) call.output = output;
+  if (elements_in(call, rank_, world_size_) > 0) call.input = input;
+  if (elements_out(call, rank_, world_size_) > 0) call.output = output;
   return call;
+}
+
+std::string Measurement::lacks(const Turn& turn) const {
+  if (turn.op.is_coalesced && !contestant_.coalesces())
+    return fmt::format("has no {}", name_of(turn.op));
+  if (turn.op == Op::kSend && world_size_ == 1) return "has nobody to send to";
+  return contestant_.lacks(turn.op.op, turn.dtype, turn.placement);
+}
+
+void Measurement::carry_out(const Turn& turn, const Collective& call) {
+  turn.op.is_coalesced ? contestant_.run_coalesced(call, kCoalescedBuffers) : contestant_.run(call);
 }
 
 void Measurement::write(const Turn& turn, const Collective& call, const Pattern& pattern) {
   const std::size_t element = size_of(turn.dtype);
   if (call.input != nullptr) {
-    const std::size_t bytes = input_count(call, rank_, world_size_) * element;
+    const std::size_t bytes = elements_in(call, rank_, world_size_) * element;
     pattern.write({const_cast<std::byte*>(call.input), bytes}, rank_, num_calls_);
   } else if (call.output != nullptr && turn.placement == Placement::kInPlace) {
-    pattern.write({call.output, output_count(call, rank_, world_size_) * element}, rank_,
+    pattern.write({call.output, elements_out(call, rank_, world_size_) * element}, rank_,
                   num_calls_);
   }
 }
@@ -86,12 +105,12 @@ void Measurement::write(const Turn& turn, const Collective& call, const Pattern&
 std::string Measurement::checked_call(const Turn& turn, const Collective& call,
                                       const Pattern& pattern) {
   if (call.output != nullptr && turn.check) {
-    std::memset(call.output, kStale, output_count(call, rank_, world_size_) * size_of(call.dtype));
+    std::memset(call.output, kStale, elements_out(call, rank_, world_size_) * size_of(call.dtype));
   }
   ++num_calls_;
   write(turn, call, pattern);
   start_line_.line_up(Deadline::after(kLineUpLimit));
-  contestant_.run(call);
+  carry_out(turn, call);
   if (!turn.check) return "";
   const auto difference = pattern.compare(call, rank_, num_calls_);
   if (!difference) return "";
@@ -114,7 +133,7 @@ std::vector<double> Measurement::timed_calls(const Turn& turn, const Collective&
     }
     if (!start_line_.line_up_and_ask(wants_more, deadline)) break;
     const auto begin = Clock::now();
-    contestant_.run(call);
+    carry_out(turn, call);
     seconds.push_back(seconds_since(begin));
   }
   return seconds;
@@ -122,7 +141,7 @@ std::vector<double> Measurement::timed_calls(const Turn& turn, const Collective&
 
 TurnResult Measurement::run(const Turn& turn) {
   TurnResult result;
-  result.lacks = contestant_.lacks(turn.op, turn.dtype, turn.placement);
+  result.lacks = lacks(turn);
   if (!result.lacks.empty()) return result;
   const Pattern pattern(turn.dtype, world_size_);
   const Collective call = prepare(turn);

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "paceline/bench/contestant.h"
 #include "paceline/bench/messages.h"
@@ -41,6 +42,8 @@ class Measurement {
   Collective prepare(const Turn& turn);
   std::byte* require(Buffer& buffer, MemoryKind kind, std::size_t bytes);
   void give_back_large_buffers();
+  std::string lacks(const Turn& turn) const;
+  void carry_out(const Turn& turn, const Collective& call);
   void write(const Turn& turn, const Collective& call, const Pattern& pattern);
   std::string checked_call(const Turn& turn, const Collective& call, const Pattern& pattern);
   std::vector<double> timed_calls(const Turn& turn, const Collective& call, const Pattern& pattern);
@@ -48,8 +51,9 @@ class Measurement {
   Contestant& contestant_;
   StartLine& start_line_;
   const int rank_, world_size_;
-  std::array<Buffers, 2> buffers_;  // by MemoryKind
-  std::uint64_t num_calls_ = 0;     // the same on every rank
+  std::array<Buffers, 2> buffers_;   // by MemoryKind
+  std::vector<std::size_t> counts_;  // of the call under way
+  std::uint64_t num_calls_ = 0;      // the same on every rank
 };
 
 }  // namespace paceline::bench

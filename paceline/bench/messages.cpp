@@ -86,7 +86,8 @@ Ready Conversation::receive_ready(Deadline deadline) {
 
 void Conversation::send(const Turn& turn, Deadline deadline) {
   const Json json{{"kind", "turn"},
-                  {"op", static_cast<int>(turn.op)},
+                  {"op", static_cast<int>(turn.op.op)},
+                  {"coalesced", turn.op.is_coalesced},
                   {"dtype", static_cast<int>(turn.dtype)},
                   {"in_place", turn.placement == Placement::kInPlace},
                   {"symmetric", turn.memory == MemoryKind::kSymmetric},
@@ -102,7 +103,7 @@ void Conversation::send(const Turn& turn, Deadline deadline) {
 Turn Conversation::receive_turn(Deadline deadline) {
   return read(receive_text(deadline), "turn", [](const Json& message) {
     Turn turn;
-    turn.op = static_cast<Op>(message.at("op").get<int>());
+    turn.op = {static_cast<Op>(message.at("op").get<int>()), message.at("coalesced").get<bool>()};
     turn.dtype = static_cast<Dtype>(message.at("dtype").get<int>());
     turn.placement = message.at("in_place") ? Placement::kInPlace : Placement::kOutOfPlace;
     turn.memory = message.at("symmetric") ? MemoryKind::kSymmetric : MemoryKind::kOrdinary;

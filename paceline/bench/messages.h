@@ -40,11 +40,11 @@ struct Ready {
 };
 
 struct Turn {
-  Op op = Op::kBarrier;
+  Operation op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
   Placement placement = Placement::kInPlace;
   MemoryKind memory = MemoryKind::kOrdinary;
-  std::size_t count = 0;  // Collective::count
+  std::size_t count = 0;  // count_for()
   bool fresh = true;      // every rank writes its buffers before every call
   bool check = false;
   int min_calls = 1, max_calls = 1;

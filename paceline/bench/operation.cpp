@@ -5,13 +5,19 @@
 namespace paceline::bench {
 namespace {
 
-// Blocks of Collective::count elements in the largest buffer.
+// Blocks in the largest buffer.
 std::size_t blocks_of(Op op, int world_size) {
-  const bool whole = op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce;
+  const bool whole =
+      op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce || op == Op::kSend;
   return whole ? 1 : static_cast<std::size_t>(world_size);
 }
 
 }  // namespace
+
+std::string_view name_of(Operation operation) {
+  if (operation.is_coalesced) return "all_reduce_coalesced";
+  return operation.op == Op::kSend ? "send_recv" : paceline::name_of(operation.op);
+}
 
 std::string_view name_of(Placement placement) {
   return placement == Placement::kInPlace ? "in" : "out";
@@ -21,18 +27,33 @@ std::string_view name_of(MemoryKind memory) {
   return memory == MemoryKind::kSymmetric ? "symmetric" : "ordinary";
 }
 
-const std::vector<Op>& measurable_ops() {
-  static const std::vector<Op> kOps = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
-                                       Op::kBroadcast, Op::kReduce,        Op::kAllToAll,
-                                       Op::kGather,    Op::kScatter,       Op::kBarrier};
+const std::vector<Operation>& measurable_ops() {
+  static const std::vector<Operation> kOps = {Op::kAllReduce,
+                                              Op::kReduceScatter,
+                                              Op::kAllGather,
+                                              Op::kBroadcast,
+                                              Op::kReduce,
+                                              Op::kAllToAll,
+                                              Op::kGather,
+                                              Op::kScatter,
+                                              Op::kBarrier,
+                                              Op::kAllGatherV,
+                                              Op::kReduceScatterV,
+                                              Op::kAllToAllV,
+                                              {Op::kAllReduce, true},
+                                              Op::kSend};
   return kOps;
 }
 
-std::optional<Op> op_named(std::string_view name) {
-  for (const Op op : measurable_ops()) {
-    if (paceline::name_of(op) == name) return op;
+std::optional<Operation> op_named(std::string_view name) {
+  for (const Operation operation : measurable_ops()) {
+    if (name_of(operation) == name) return operation;
   }
   return {};
+}
+
+bool is_plannable(Operation operation) {
+  return !operation.is_coalesced && operation.op != Op::kSend && !has_counts(operation.op);
 }
 
 std::optional<Dtype> dtype_named(std::string_view name) {
@@ -42,38 +63,56 @@ std::optional<Dtype> dtype_named(std::string_view name) {
   return {};
 }
 
-bool has_form(Op op, Placement placement) {
-  if (op == Op::kAllReduce || op == Op::kAllGather) return true;
-  return placement == usual_placement(op);
+bool has_form(Operation operation, Placement placement) {
+  const Op op = operation.op;
+  if (!operation.is_coalesced && (op == Op::kAllReduce || op == Op::kAllGather)) return true;
+  return placement == usual_placement(operation);
 }
 
-Placement usual_placement(Op op) {
+Placement usual_placement(Operation operation) {
+  const Op op = operation.op;
   const bool in_place = op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce;
   return in_place ? Placement::kInPlace : Placement::kOutOfPlace;
 }
 
-Placement placement_for(Op op, std::optional<Placement> wanted) {
-  return wanted && has_form(op, *wanted) ? *wanted : usual_placement(op);
+Placement placement_for(Operation operation, std::optional<Placement> wanted) {
+  return wanted && has_form(operation, *wanted) ? *wanted : usual_placement(operation);
 }
 
-std::size_t count_for(Op op, Dtype dtype, int world_size, std::size_t bytes) {
-  if (op == Op::kBarrier) return 0;
-  const std::size_t unit = size_of(dtype) * blocks_of(op, world_size);
-  return std::max<std::size_t>(1, (bytes + unit - 1) / unit);
+std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes) {
+  if (operation.op == Op::kBarrier) return 0;
+  const std::size_t parts = operation.is_coalesced ? kCoalescedBuffers : 1;
+  const std::size_t unit = size_of(dtype) * blocks_of(operation.op, world_size) * parts;
+  return std::max<std::size_t>(1, (bytes + unit - 1) / unit) * parts;
 }
 
-std::size_t bytes_of(Op op, Dtype dtype, int world_size, std::size_t count) {
-  return count * size_of(dtype) * blocks_of(op, world_size);
+std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count) {
+  return count * size_of(dtype) * blocks_of(operation.op, world_size);
 }
 
-double bus_factor(Op op, int world_size) {
+std::size_t block_count(const Collective& call) {
+  return has_counts(call.op) ? call.counts.front() : call.count;
+}
+
+std::size_t elements_in(const Collective& call, int rank, int world_size) {
+  return call.op == Op::kSend ? call.count : input_count(call, rank, world_size);
+}
+
+std::size_t elements_out(const Collective& call, int rank, int world_size) {
+  return call.op == Op::kSend ? call.count : output_count(call, rank, world_size);
+}
+
+double bus_factor(Operation operation, int world_size) {
   const double n = world_size;
-  switch (op) {
+  switch (operation.op) {
     case Op::kAllReduce:
       return 2 * (n - 1) / n;
     case Op::kAllGather:
+    case Op::kAllGatherV:
     case Op::kReduceScatter:
+    case Op::kReduceScatterV:
     case Op::kAllToAll:
+    case Op::kAllToAllV:
     case Op::kGather:
     case Op::kScatter:
       return (n - 1) / n;

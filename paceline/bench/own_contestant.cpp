@@ -38,8 +38,11 @@ Memory OwnContestant::allocate(MemoryKind kind, std::size_t bytes) {
 
 void OwnContestant::run(const Collective& call) {
   const int rank = group_->rank(), size = group_->world_size();
-  const ConstBuffer input(call.input, input_count(call, rank, size), call.dtype);
-  const Buffer output(call.output, output_count(call, rank, size), call.dtype);
+  const ConstBuffer input(call.input, elements_in(call, rank, size), call.dtype);
+  const Buffer output(call.output, elements_out(call, rank, size), call.dtype);
+  // Of all_to_all_v: what this rank gives everybody, and, with equal counts, gets.
+  const auto counts =
+      call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
   switch (call.op) {
     case Op::kAllReduce:
       return group_->all_reduce(input, output, ReduceOp::kSum);
@@ -58,9 +61,28 @@ void OwnContestant::run(const Collective& call) {
       return group_->reduce_scatter(input, output);
     case Op::kAllToAll:
       return group_->all_to_all(input, output);
+    case Op::kAllGatherV:
+      return group_->all_gather_v(input, output, counts);
+    case Op::kReduceScatterV:
+      return group_->reduce_scatter_v(input, output, counts);
+    case Op::kAllToAllV:
+      return group_->all_to_all_v(input, counts, output, counts);
+    case Op::kSend: {
+      const WorkPtr sent = group_->send_async(input, (rank + 1) % size);
+      group_->recv(output, (rank + size - 1) % size);
+      return sent->wait();
+    }
     default:
       return group_->barrier();
   }
+}
+
+void OwnContestant::run_coalesced(const Collective& call, std::size_t parts) {
+  const std::size_t count = call.count / parts;
+  std::vector<Buffer> buffers;
+  for (std::size_t i = 0; i < parts; ++i)
+    buffers.emplace_back(call.output + i * count * size_of(call.dtype), count, call.dtype);
+  group_->all_reduce_coalesced(buffers);
 }
 
 double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, int calls) {

@@ -18,6 +18,8 @@ class OwnContestant : public Contestant {
   bool has_symmetric_memory() const override { return true; }
   Memory allocate(MemoryKind kind, std::size_t bytes) override;
   void run(const Collective& call) override;
+  bool coalesces() const override { return true; }
+  void run_coalesced(const Collective& call, std::size_t parts) override;
 
  private:
   std::shared_ptr<ProcessGroup> group_;

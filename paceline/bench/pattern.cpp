@@ -116,7 +116,7 @@ void Pattern::write(std::span<std::byte> buffer, int rank, std::uint64_t call) c
 
 std::vector<Pattern::Run> Pattern::expected(const Collective& collective, int rank,
                                             std::uint64_t call) const {
-  const std::size_t count = collective.count;
+  const std::size_t count = block_count(collective);
   const auto world = static_cast<std::size_t>(world_size_);
   const std::size_t phase = phase_of(call);
   const std::size_t own = phase + static_cast<std::size_t>(rank) * count;  // this rank's block
@@ -126,16 +126,20 @@ std::vector<Pattern::Run> Pattern::expected(const Collective& collective, int ra
     case Op::kReduce:
       return {{0, count, &of_sum_, phase}};
     case Op::kReduceScatter:
+    case Op::kReduceScatterV:
       return {{0, count, &of_sum_, own}};
     case Op::kBroadcast:
       return {{0, count, &of_rank_[root], phase}};
     case Op::kScatter:
       return {{0, count, &of_rank_[root], own}};
+    case Op::kSend:
+      return {{0, count, &of_rank_[(static_cast<std::size_t>(rank) + world - 1) % world], phase}};
     default:
       break;
   }
   std::vector<Run> runs;  // all_gather, gather, all_to_all: a block of every rank
-  const std::size_t start = collective.op == Op::kAllToAll ? own : phase;
+  const bool is_own = collective.op == Op::kAllToAll || collective.op == Op::kAllToAllV;
+  const std::size_t start = is_own ? own : phase;
   for (std::size_t r = 0; r < world && collective.op != Op::kBarrier; ++r)
     runs.push_back({r * count, count, &of_rank_[r], start});
   return runs;
@@ -143,7 +147,7 @@ std::vector<Pattern::Run> Pattern::expected(const Collective& collective, int ra
 
 std::optional<Pattern::Difference> Pattern::compare(const Collective& collective, int rank,
                                                     std::uint64_t call) const {
-  if (output_count(collective, rank, world_size_) == 0) return {};
+  if (elements_out(collective, rank, world_size_) == 0) return {};
   for (const Run& run : expected(collective, rank, call)) {
     std::size_t from = run.start % kPeriod;
     for (std::size_t done = 0; done < run.count; from = 0) {

@@ -44,6 +44,16 @@ std::string Row::label() const {
   return fmt::format("{}, {}", peer, name_of(memory));
 }
 
+std::string conditions(const Row& row) {
+  std::string text(name_of(row.op));
+  if (row.op == Op::kBarrier) return text;
+  if (has_counts(row.op.op)) text += ", equal counts";
+  if (row.op.is_coalesced) text += fmt::format(" of {} buffers", kCoalescedBuffers);
+  return text + fmt::format(", {}, {}, {}", paceline::name_of(row.dtype),
+                            row.placement == Placement::kInPlace ? "in place" : "out of place",
+                            row.fresh ? "freshly written" : "warm");
+}
+
 Machine this_machine() {
   struct sysinfo memory {};
   sysinfo(&memory);

@@ -21,7 +21,7 @@ struct Round {
 
 struct Row {
   std::string peer;  // "gloo"; catalog.h
-  Op op = Op::kAllReduce;
+  Operation op;
   Dtype dtype = Dtype::kFloat32;
   Placement placement = Placement::kInPlace;
   MemoryKind memory = MemoryKind::kOrdinary;
@@ -71,6 +71,8 @@ struct Report {
   std::vector<Row> rows;             // by operation, then size, then contestant
 };
 
+// "all_reduce, float32, in place, freshly written": what all rows of an operation have in common.
+std::string conditions(const Row& row);
 // "all_reduce, float32, 2 ranks, in place, freshly written, 5 rounds" and the names of the columns.
 std::string table_heading(const Row& first);
 // The rows of one operation and size, in the columns of the heading.

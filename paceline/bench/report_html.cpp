@@ -134,14 +134,7 @@ std::string facts(const Report& report) {
 
 std::string section(const std::vector<Row>& rows) {
   const Row& first = rows.front();
-  std::string conditions;
-  if (first.op != Op::kBarrier) {
-    conditions = fmt::format(", {}, {}, {}", paceline::name_of(first.dtype),
-                             first.placement == Placement::kInPlace ? "in place" : "out of place",
-                             first.fresh ? "freshly written" : "warm");
-  }
-  return fmt::format("<h2>{}{}, {}</h2>\n", paceline::name_of(first.op), conditions,
-                     counted(first.ranks, "rank")) +
+  return fmt::format("<h2>{}, {}</h2>\n", conditions(first), counted(first.ranks, "rank")) +
          charts(rows) +
          fmt::format(
              "<p class=\"facts\">Medians of {} in which all took turns; bars show "

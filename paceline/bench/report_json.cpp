@@ -10,7 +10,7 @@ using Json = nlohmann::ordered_json;
 Json json_of(const Row& row) {
   const Spread spread = row.spread();
   Json json{{"peer", row.peer},
-            {"operation", paceline::name_of(row.op)},
+            {"operation", name_of(row.op)},
             {"dtype", paceline::name_of(row.dtype)},
             {"placement", name_of(row.placement)},
             {"memory", name_of(row.memory)},

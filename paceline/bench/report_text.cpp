@@ -28,12 +28,7 @@ std::string bandwidth_text(const Row& row, double bandwidth) {
 }  // namespace
 
 std::string table_heading(const Row& first) {
-  std::string text = fmt::format("{}", paceline::name_of(first.op));
-  if (first.op != Op::kBarrier) {
-    text += fmt::format(", {}, {}, {}", paceline::name_of(first.dtype),
-                        first.placement == Placement::kInPlace ? "in place" : "out of place",
-                        first.fresh ? "freshly written" : "warm");
-  }
+  std::string text = conditions(first);
   text += fmt::format(", {}, {}{}\n\n", counted(first.ranks, "rank"),
                       counted(first.rounds.size(), "round"), first.checked ? ", checked" : "");
   text += fmt::format(kColumns, "size", "", "median µs", "p95 µs", "p99 µs", "algbw", "busbw",
@@ -62,7 +57,7 @@ std::string to_csv(const Report& report) {
     text += fmt::format(
         "{},{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},"
         "{:.3f},{:.4f},{:.4f},{}\n",
-        row.peer, paceline::name_of(row.op), paceline::name_of(row.dtype), name_of(row.placement),
+        row.peer, name_of(row.op), paceline::name_of(row.dtype), name_of(row.placement),
         name_of(row.memory), row.fresh ? "fresh" : "warm", row.checked ? "yes" : "no", row.ranks,
         row.bytes, spread.median, row.p95_us(), row.p99_us(), row.min_us(), row.max_us(),
         spread.min, spread.max, row.algbw(), row.busbw(), row.rounds.size());

@@ -141,15 +141,15 @@ void Session::add_entrants() {
   }
 }
 
-std::vector<std::size_t> Session::sizes_for(Op op) const {
+std::vector<std::size_t> Session::sizes_for(Operation op) const {
   return op == Op::kBarrier ? std::vector<std::size_t>{0} : options_.sizes;
 }
 
 const Report& Session::run(const SessionEvents& events) {
   std::size_t wanted = 0, done = 0;
-  for (const Op op : options_.ops) wanted += sizes_for(op).size();
+  for (const Operation op : options_.ops) wanted += sizes_for(op).size();
   try {
-    for (const Op op : options_.ops) {
+    for (const Operation op : options_.ops) {
       for (const std::size_t bytes : sizes_for(op)) {
         const auto rows = measure(op, bytes, events);
         ++done;
@@ -168,7 +168,7 @@ const Report& Session::run(const SessionEvents& events) {
   return report_;
 }
 
-Turn Session::turn_for(Op op, std::size_t bytes) const {
+Turn Session::turn_for(Operation op, std::size_t bytes) const {
   Turn turn;
   turn.op = op;
   turn.dtype = options_.dtype;
@@ -193,7 +193,7 @@ Row Session::row_for(const Entrant& entrant, const Turn& turn) const {
           .bytes = bytes_of(turn.op, turn.dtype, options_.num_ranks, turn.count)};
 }
 
-std::vector<Row> Session::measure(Op op, std::size_t bytes, const SessionEvents& events) {
+std::vector<Row> Session::measure(Operation op, std::size_t bytes, const SessionEvents& events) {
   Turn turn = turn_for(op, bytes);
   const RankSet* before = nullptr;
   for (Entrant& entrant : entrants_) {
@@ -240,7 +240,7 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
     }
     for (const TurnResult& result : results) {
       if (!result.difference.empty()) {
-        fail(ErrorCode::kCorrupt, "the result of {} of {} is wrong: {}", paceline::name_of(turn.op),
+        fail(ErrorCode::kCorrupt, "the result of {} of {} is wrong: {}", name_of(turn.op),
              paceline::name_of(turn.dtype), result.difference);
       }
     }
@@ -251,7 +251,7 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
     entrant.takes_part = false;
     entrant.set = nullptr;
     report_.notes.push_back(fmt::format("{} is left out from {} of {} on: {}", title,
-                                        paceline::name_of(turn.op), size_text(entrant.row.bytes),
+                                        name_of(turn.op), size_text(entrant.row.bytes),
                                         error.what()));
   }
 }
@@ -272,7 +272,7 @@ void Session::note_once(const std::string& note) {
 
 std::size_t bytes_needed(const SessionOptions& options) {
   std::size_t most = 0;
-  for (const Op op : options.ops) {
+  for (const Operation op : options.ops) {
     const bool in_place = placement_for(op, options.placement) == Placement::kInPlace;
     most = std::max<std::size_t>(most, op == Op::kBarrier ? 0 : in_place ? 1 : 2);
   }

@@ -26,7 +26,7 @@
 namespace paceline::bench {
 
 struct SessionOptions {
-  std::vector<Op> ops;
+  std::vector<Operation> ops;
   int num_ranks = 2;
   std::vector<std::size_t> sizes;
   Dtype dtype = Dtype::kFloat32;
@@ -48,7 +48,7 @@ struct SessionOptions {
 
 struct SessionEvents {
   // Before each turn; round 0 warms up.
-  std::function<void(const std::string& label, Op op, std::size_t bytes, int round)> on_turn;
+  std::function<void(const std::string& label, Operation op, std::size_t bytes, int round)> on_turn;
   // When all rounds of an operation and size are done.
   std::function<void(const std::vector<Row>& rows)> on_rows;
   // Asked before each turn: true ends the measurement there, and a note says so.
@@ -75,10 +75,10 @@ class Session {
   void locate_and_start();
   void meet_all();
   void add_entrants();
-  Turn turn_for(Op op, std::size_t bytes) const;
+  Turn turn_for(Operation op, std::size_t bytes) const;
   Row row_for(const Entrant& entrant, const Turn& turn) const;
-  std::vector<std::size_t> sizes_for(Op op) const;
-  std::vector<Row> measure(Op op, std::size_t bytes, const SessionEvents& events);
+  std::vector<std::size_t> sizes_for(Operation op) const;
+  std::vector<Row> measure(Operation op, std::size_t bytes, const SessionEvents& events);
   void take_turn(Entrant& entrant, const Turn& turn, bool counts);
   std::vector<Row> finished_rows() const;
   void note_restlessness(const RankSet& set);

@@ -208,6 +208,22 @@ TEST(BenchCommandTest, what_was_measured_before_an_interruption_is_written) {
   EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce"));
 }
 
+// With results that are checked, so that a peer's call is the operation that it is called.
+TEST(BenchCommandTest, peers_take_part_in_what_they_have) {
+  const Outcome outcome =
+      bench({"all_gather_v,reduce_scatter_v,all_to_all_v,all_reduce_coalesced,send_recv", "--np",
+             "2", "--sizes", "8,64K", "--check", "--rounds", "1", "--calls", "2", "--peer", "all"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("wrong")));
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("left out")));
+  EXPECT_THAT(outcome.out, HasSubstr("all_gather_v, equal counts, float32, out of place"));
+  EXPECT_THAT(outcome.out, HasSubstr("all_reduce_coalesced of 64 buffers, float32, in place"));
+  EXPECT_THAT(outcome.out, HasSubstr("send_recv, float32, out of place"));
+  if (outcome.out.find("openmpi: ") != std::string::npos) {
+    EXPECT_THAT(outcome.err, HasSubstr("Open MPI has no all_reduce_coalesced"));
+  }
+}
+
 // A command beside which only Paceline's own program lies.
 TEST(BenchCommandTest, a_missing_peer_is_named_with_its_package) {
   const FreshDirectory directory;

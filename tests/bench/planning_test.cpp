@@ -171,6 +171,7 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
               HasSubstr("--peer has no meaning with --explain"));
   EXPECT_THAT(refusal({"all_reduce", "--explain", "--algorithm", "best"}),
               HasSubstr("'best' is not one of direct, one_shot"));
+  EXPECT_THAT(refusal({"send_recv", "--simulate", "hosts=2"}), HasSubstr("is measured only"));
   EXPECT_THAT(refusal({"--predict"}), HasSubstr("no operation given"));
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=4", "--algorithm", "bruck"}),
               HasSubstr("'bruck' does not serve all_reduce: direct, one_shot, doubling"));

@@ -57,7 +57,7 @@ TEST_F(SessionTest, everybody_has_one_turn_a_round) {
   options_.sizes = {4096, 8192};
   std::vector<std::string> turns;
   SessionEvents events;
-  events.on_turn = [&](const std::string& label, Op, std::size_t bytes, int round) {
+  events.on_turn = [&](const std::string& label, Operation, std::size_t bytes, int round) {
     turns.push_back(fmt::format("{} {} {}", bytes, round, label));
   };
   run(events);
