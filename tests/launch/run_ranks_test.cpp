@@ -146,8 +146,8 @@ TEST(RunRanks, a_log_folder_that_cannot_be_made_costs_one_warning) {
                                         directory.file("file/logs"), "sh", "-c", "echo ran"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, "ran\n");
-  EXPECT_EQ(outcome.err.find("the job goes on"), outcome.err.rfind("the job goes on"));
-  EXPECT_THAT(outcome.err, HasSubstr("Not a directory; the job goes on"));
+  EXPECT_EQ(outcome.err.find("could not be made"), outcome.err.rfind("could not be made"));
+  EXPECT_THAT(outcome.err, HasSubstr("Not a directory; logs and records are in /"));
 }
 
 TEST(RunRanks, a_full_disk_under_the_logs_costs_one_warning) {
