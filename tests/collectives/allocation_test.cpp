@@ -23,14 +23,19 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+// Not inlined: GCC 12 would take one half of a pair for the other's mismatch.
+#define COUNTED [[gnu::noinline]]
+COUNTED void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
+COUNTED void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+COUNTED void operator delete(void* memory) noexcept { std::free(memory); }
+COUNTED void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+COUNTED void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+COUNTED void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+#undef COUNTED
 
 namespace paceline {
 namespace {
