@@ -63,5 +63,5 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(paceline/collectives/kernels/reduce_avx2.cpp
     PROPERTIES COMPILE_OPTIONS "${reduce_flags};-mavx2;-mf16c")
   set_source_files_properties(paceline/collectives/kernels/reduce_avx512.cpp
-    PROPERTIES COMPILE_OPTIONS "${reduce_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512;-Wno-maybe-uninitialized;-Wno-uninitialized")
+    PROPERTIES COMPILE_OPTIONS "${reduce_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-uninitialized>")
 endif()

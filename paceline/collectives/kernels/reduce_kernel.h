@@ -81,6 +81,13 @@ constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 template <class T>
 constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 
+// GCC need not look whether what a loop writes is what it reads later.
+#ifdef __clang__
+#define PACELINE_INDEPENDENT_ITERATIONS
+#else
+#define PACELINE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif
+
 // finish(Combine(a, b)) into each of `outs`, any of which may be `a` or `b`.
 template <class Combine, class A, class B, class Finish, class... Out>
 void combine(const A* a, const B* b, std::size_t length, Finish finish, Out*... outs) {
@@ -91,7 +98,7 @@ void combine(const A* a, const B* b, std::size_t length, Finish finish, Out*... 
       (store(result, outs + i), ...);
     }
   }
-#pragma GCC ivdep
+  PACELINE_INDEPENDENT_ITERATIONS
   for (; i < length; ++i) {
     const auto result = finish(Combine::apply(widen(a[i]), widen(b[i])));
     (narrow(result, outs[i]), ...);
@@ -105,7 +112,7 @@ void convert(const A* a, std::size_t length, Finish finish, Out* out) {
   if constexpr (kLanes > 1 && (kIsHalf<A> || kIsHalf<Out>)) {
     for (; i + kLanes <= length; i += kLanes) store(finish(load(a + i)), out + i);
   }
-#pragma GCC ivdep
+  PACELINE_INDEPENDENT_ITERATIONS
   for (; i < length; ++i) narrow(finish(widen(a[i])), out[i]);
 }
 
