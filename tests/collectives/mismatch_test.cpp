@@ -28,10 +28,6 @@ using testing::HasSubstr;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// The promise is one second; as in mismatches.cpp.
-constexpr auto kLimit = 10s;
-constexpr auto kNever = 30s;
-
 std::vector<float> floats(std::size_t count) { return std::vector<float>(count, 1.0f); }
 
 std::size_t world_of(const ProcessGroup& group) {

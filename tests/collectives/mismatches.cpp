@@ -13,13 +13,7 @@ namespace {
 
 using testing::AnyOf;
 using testing::HasSubstr;
-using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-// The promise is one second. Nothing waits for the deadline, which is far behind it, but before the
-// watchdog's: its error says who waits for whom.
-constexpr auto kLimit = 10s;
-constexpr auto kNever = 30s;
 
 using Call = const Caller&;
 

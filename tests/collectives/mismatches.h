@@ -4,6 +4,7 @@
 // rank at once, never a wrong sum, never a hang. Suites run them over transports, algorithms, hosts
 // and sockets.
 
+#include <chrono>
 #include <functional>
 #include <span>
 #include <string>
@@ -12,6 +13,11 @@
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
+
+// The promise is one second. Nothing waits for the deadline, which is far behind it, but before the
+// watchdog's: its error says who waits for whom.
+inline constexpr std::chrono::seconds kLimit{10};
+inline constexpr std::chrono::seconds kNever{30};
 
 // Makes one rank's calls. `least` is added to every count, for ways that only large calls take.
 struct Caller {
