@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <thread>
 
 #include <fmt/format.h>
 #include <poll.h>

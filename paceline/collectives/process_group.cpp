@@ -11,7 +11,6 @@
 #include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/backends/connect_backend.h"
 #include "paceline/core/check.h"
-#include "paceline/core/thread.h"
 
 namespace paceline {
 namespace {
@@ -53,22 +52,9 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       })) {}
 
 ProcessGroup::~ProcessGroup() {
-  bool pending = false;
-  {
-    const std::lock_guard lock(mutex_);
-    // What a device has may have been waited for; it is given its time.
-    const bool is_waited_for = current_ != nullptr && current_->is_queued();
-    pending = (busy_ && !is_waited_for) || !queue_.empty();
-  }
-  if (pending && owner_.is_this()) abort("the group was destroyed with operations under way");
-  if (thread_.joinable()) {
-    {
-      // Otherwise not heard by a thread that has looked for it and does not sleep yet.
-      const std::lock_guard lock(mutex_);
-      thread_.request_stop();
-    }
-    changed_.notify_all();
-    thread_.join();
+  // What a device has may have been waited for; it is given its time.
+  if (owner_.is_this() && order_.is_busy()) {
+    abort("the group was destroyed with operations under way");
   }
 }
 
@@ -311,66 +297,21 @@ WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options)
 }
 
 // In the calling thread when nothing else is under way; otherwise behind what is.
-void ProcessGroup::run_in_order(std::function<void(const WaitOptions&)> operation,
-                                const CallOptions& options) {
+void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
-  {
-    std::unique_lock lock(mutex_);
-    if (busy_ || !queue_.empty()) {
-      lock.unlock();
-      enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
-      return;
-    }
-    busy_ = true;
+  if (const CallOrder::Turn turn(order_); turn) {
+    operation({deadline_of(options), true});
+    return;
   }
-  struct Release {
-    ProcessGroup& group;
-    ~Release() {
-      const std::lock_guard lock(group.mutex_);
-      group.busy_ = false;
-      if (!group.queue_.empty()) group.changed_.notify_all();
-    }
-  } release{*this};
-  operation({deadline_of(options), true});
+  enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
 }
 
-WorkPtr ProcessGroup::enqueue(std::function<void(const WaitOptions&)> operation,
-                              std::string description, const CallOptions& options) {
+WorkPtr ProcessGroup::enqueue(Operation operation, std::string description,
+                              const CallOptions& options) {
   require_own_process("an asynchronous call");
   auto work = std::make_shared<Work>(std::move(description), options.order);
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(operation), deadline_of(options), work, options.keep_alive});
-    if (!thread_.joinable()) {
-      thread_ = start_thread("paceline-async", [this](std::stop_token stop) { progress(stop); });
-    }
-  }
-  changed_.notify_all();
+  order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
-}
-
-void ProcessGroup::progress(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return stop.stop_requested() || (!queue_.empty() && !busy_); });
-    if (queue_.empty()) return;  // asked to stop; what was queued has failed with the aborted group
-    auto next = std::make_optional(std::move(queue_.front()));
-    queue_.pop_front();
-    busy_ = true;
-    current_ = next->work;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      next->run({.deadline = next->deadline, .may_spin = false, .work = next->work.get()});
-    } catch (...) {
-      error = std::current_exception();
-    }
-    next.reset();  // what it kept alive is free before anybody hears that it is done
-    // At once: who has seen the work complete finds the group idle, and may destroy it.
-    lock.lock();
-    busy_ = false;
-    std::exchange(current_, nullptr)->complete(error);
-  }
 }
 
 // ---- messages

@@ -25,20 +25,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/buffer.h"
+#include "paceline/collectives/call_order.h"
 #include "paceline/collectives/flight/group_flight.h"
 #include "paceline/collectives/socket_plan.h"
 #include "paceline/core/owner_process.h"
@@ -267,14 +264,7 @@ class ProcessGroup {
   void abort(const std::string& reason);
 
  private:
-  struct Pending {
-    std::function<void(const WaitOptions&)> run;
-    Deadline deadline;
-    WorkPtr work;
-    std::shared_ptr<void> keep_alive;
-  };
-
-  using Operation = std::function<void(const WaitOptions&)>;
+  using Operation = CallOrder::Operation;
   struct Counted;    // a call with unequal counts
   struct Coalesced;  // a call on many buffers
 
@@ -308,10 +298,8 @@ class ProcessGroup {
                const std::function<void()>& then = {});
   void run(const Collective& call, const CallOptions& options);
   WorkPtr submit(const Collective& call, const CallOptions& options);
-  void run_in_order(std::function<void(const WaitOptions&)> operation, const CallOptions& options);
-  WorkPtr enqueue(std::function<void(const WaitOptions&)> operation, std::string description,
-                  const CallOptions& options);
-  void progress(const std::stop_token& stop);
+  void run_in_order(Operation operation, const CallOptions& options);
+  WorkPtr enqueue(Operation operation, std::string description, const CallOptions& options);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   Deadline deadline_of(const CallOptions& options) const;
   std::shared_ptr<ProcessGroup> form(const std::string& name, const std::vector<int>& ranks,
@@ -330,12 +318,7 @@ class ProcessGroup {
   std::uint32_t sequence_ = 0;        // of the last collective; touched by whoever runs operations
   std::vector<std::byte> flat_;       // of coalesced calls; likewise
 
-  std::mutex mutex_;  // guards everything below
-  std::condition_variable changed_;
-  std::deque<Pending> queue_;
-  bool busy_ = false;  // somebody runs an operation
-  WorkPtr current_;    // of the operation that the thread runs
-  std::jthread thread_;
+  CallOrder order_;  // the last member: its thread uses the others
 };
 
 // A reduction for host-side values that all ranks need, for example a sum of correct answers.

@@ -7,11 +7,11 @@ set(SOURCES
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
   algorithms/hierarchy_blocks.cpp
-  backend_list.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
   algorithms/subtrees.cpp
   algorithms/tree.cpp
+  backend_list.cpp
   backends/paceline/by_socket_executor.cpp
   backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp
@@ -26,6 +26,7 @@ set(SOURCES
   backends/paceline/symmetric_regions.cpp
   backends/paceline/zero_copy.cpp
   calibration.cpp
+  call_order.cpp
   clock_offset.cpp
   collective.cpp
   flight/explain.cpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>

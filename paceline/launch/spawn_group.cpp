@@ -1,5 +1,7 @@
+#include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "paceline/collectives/init.h"

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <system_error>
+#include <thread>
 
 #include <fcntl.h>
 #include <poll.h>

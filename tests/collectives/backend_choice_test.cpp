@@ -1,6 +1,8 @@
 // Choosing a backend by name: what is understood, what is refused, and what happens when the ranks
 // do not choose alike.
 
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -171,7 +171,7 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
   for (const bool destroys_the_group : {false, true}) {
     const auto results = run_process_ranks(2,
                                            [&](ProcessGroup& group) {
-                                             group.barrier();
+                                             group.barrier_async()->wait();  // has a thread now
                                              const pid_t child = ::fork();
                                              if (child == 0) {
                                                if (destroys_the_group) group.~ProcessGroup();

@@ -1,5 +1,7 @@
 #include "paceline/parallel/distributed_data_parallel.h"
 
+#include <mutex>
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
