@@ -34,6 +34,7 @@ struct PointToPointCall {
   std::size_t count = 0;
   std::byte* data = nullptr;  // not written by a send
   std::shared_ptr<void> keep_alive;
+  bool is_blocking = false;  // the caller waits for it at once
 };
 inline constexpr int kAnySource = -1;
 
@@ -56,7 +57,8 @@ class Backend {
   virtual void run(const Collective& call, const Fingerprint& fingerprint,
                    const WaitOptions& wait) = 0;
 
-  // May be called from any thread at any time.
+  // May be called from any thread at any time. A blocking call moves the message itself, and mostly
+  // has when it returns.
   virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 

@@ -293,7 +293,7 @@ class ProcessGroup {
   void require_supported(const Collective& call) const;
   PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
                                 const CallOptions& options) const;
-  WorkPtr post(Op op, const PointToPointCall& call, bool asynchronous, const CallOptions& options);
+  WorkPtr post(Op op, PointToPointCall call, bool asynchronous, const CallOptions& options);
   void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
                const std::function<void()>& then = {});
   void run(const Collective& call, const CallOptions& options);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLeastHugeBytes = 4 << 20;
 
 // Now rather than in the first collective. False, with errno set, when there is not enough memory.
-bool bring_all_pages(int fd, void* address, std::size_t bytes) {
+bool bring_pages(int fd, void* address, std::size_t bytes) {
   if (madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
   // Linux before 5.14: the file takes its pages without the mapping, and small ones.
@@ -31,7 +31,7 @@ std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
   if (bytes >= kLeastHugeBytes) madvise(address, bytes, MADV_HUGEPAGE);
   if (pages == Pages::kOnTouch) {
     madvise(address, bytes, MADV_DONTFORK);
-  } else if (!bring_all_pages(fd, address, bytes)) {
+  } else if (!bring_pages(fd, address, pages.bytes_of(bytes))) {
     const int error = errno;
     munmap(address, bytes);
     errno = error;

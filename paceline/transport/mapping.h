@@ -3,6 +3,7 @@
 // A mapped range of pages, unmapped when it goes out of scope.
 
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "paceline/core/fd.h"
@@ -13,7 +14,22 @@ namespace paceline {
 // they are touched, for large areas of which a part may be used. Of memory that ranks share,
 // kOwnPresent brings each rank's own block at once, for all of them, and lets a rank map the
 // others' as it touches them: for large blocks of which a rank may never see much.
-enum class Pages { kPresent, kOwnPresent, kOnTouch };
+class Pages {
+ public:
+  enum When { kPresent, kOwnPresent, kOnTouch };
+
+  // NOLINTNEXTLINE(google-explicit-constructor): mostly there is no more to say.
+  constexpr Pages(When when) : when_(when) {}
+  // That for so many bytes; those behind them come as they are touched.
+  constexpr Pages(When when, std::size_t bytes) : when_(when), bytes_(bytes) {}
+
+  constexpr bool operator==(When when) const { return when_ == when; }
+  constexpr std::size_t bytes_of(std::size_t all) const { return all < bytes_ ? all : bytes_; }
+
+ private:
+  When when_;
+  std::size_t bytes_ = std::numeric_limits<std::size_t>::max();
+};
 
 class Mapping {
  public:

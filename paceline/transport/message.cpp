@@ -5,11 +5,10 @@
 
 namespace paceline {
 
-ssize_t send_rest(Wire& wire, int peer, Channel channel, const MessageHeader& header,
-                  std::span<const std::byte> payload, std::size_t sent) {
+Unsent unsent(const MessageHeader& header, std::span<const std::byte> payload, std::size_t sent) {
   const auto head = std::as_bytes(std::span(&header, 1));
-  return wire.send(peer, channel, head.subspan(std::min(sent, head.size())),
-                   payload.subspan(sent > head.size() ? sent - head.size() : 0));
+  return {head.subspan(std::min(sent, head.size())),
+          payload.subspan(sent > head.size() ? sent - head.size() : 0)};
 }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }

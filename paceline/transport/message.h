@@ -28,10 +28,13 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 48);
 
-// Sends what is left of a message of which `sent` bytes are gone, header and payload in one call.
-// Returns what Wire::send() returns.
-ssize_t send_rest(Wire& wire, int peer, Channel channel, const MessageHeader& header,
-                  std::span<const std::byte> payload, std::size_t sent);
+// What is left of a message of which `sent` bytes are gone. Requires: header and payload outlive
+// it.
+struct Unsent {
+  std::span<const std::byte> head;
+  std::span<const std::byte> payload;
+};
+Unsent unsent(const MessageHeader& header, std::span<const std::byte> payload, std::size_t sent);
 // Whether an errno means that the channel can take or give nothing now.
 bool would_block(int error);
 

@@ -15,6 +15,7 @@ set(SOURCES
   memory_exchange.cpp
   mesh.cpp
   message.cpp
+  message_streams.cpp
   notice.cpp
   peer.cpp
   shm/memory.cpp

@@ -171,7 +171,11 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
   for (const bool destroys_the_group : {false, true}) {
     const auto results = run_process_ranks(2,
                                            [&](ProcessGroup& group) {
-                                             group.barrier_async()->wait();  // has a thread now
+                                             group.barrier_async()->wait();  // it has a thread now,
+                                             int got = 0;                    // and one for messages
+                                             const int other = 1 - group.rank();
+                                             auto late =
+                                                 group.recv_async(std::span(&got, 1), other);
                                              const pid_t child = ::fork();
                                              if (child == 0) {
                                                if (destroys_the_group) group.~ProcessGroup();
@@ -180,6 +184,8 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
                                              int status = 0;
                                              ::waitpid(child, &status, 0);
                                              EXPECT_TRUE(WIFEXITED(status)) << status;
+                                             group.send(std::span(&status, 1), other);
+                                             late->wait();
                                              int ones = 0;
                                              for (int i = 0; i < 100; ++i)
                                                ones += all_reduce_value(group, 1);

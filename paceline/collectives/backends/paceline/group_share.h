@@ -42,6 +42,10 @@ class GroupShare {
     barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
   }
 
+  // For the ranks' messages, where the blocks have room for MessageStreams.
+  const std::shared_ptr<SharedBlocks>& blocks() const { return blocks_; }
+  static constexpr std::size_t message_offset() { return kControlBytes + 2 * kAreaBytes; }
+
   // Returns the piece's turn.
   unsigned begin_piece() { return ++turn_; }
   // Of the piece begun last, or of one that began at `turn`: that one or the one before.
@@ -55,7 +59,7 @@ class GroupShare {
   static_assert(sizeof(ControlBlock) <= kControlBytes);
 
   Mesh& mesh_;
-  std::shared_ptr<SharedBlocks> blocks_;  // owners: only this
+  std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
   PhaseBarrier barrier_;
   std::vector<Announcement> announced_;
   unsigned turn_ = 0;

@@ -1,19 +1,14 @@
 #include "paceline/collectives/backends/paceline/host_share.h"
 
+#include "paceline/transport/message_streams.h"
 #include "paceline/transport/shared_memory.h"
 
 namespace paceline {
-namespace {
-
-constexpr std::size_t kControlBytes = 4096;
-static_assert(sizeof(ControlBlock) <= kControlBytes);
-
-}  // namespace
-
 HostShare::HostShare(Mesh& mesh, Deadline deadline)
     : mesh_(mesh),
-      blocks_(mesh.shared_memory()->allocate(kControlBytes + 2 * kAreaBytes, Pages::kOwnPresent,
-                                             deadline)),
+      blocks_(mesh.shared_memory()->allocate(
+          message_offset() + MessageStreams::bytes_for(mesh.neighbours().size()),
+          {Pages::kOwnPresent, message_offset()}, deadline)),
       barrier_(mesh, *blocks_) {}
 
 std::byte* HostShare::area(int rank) const {

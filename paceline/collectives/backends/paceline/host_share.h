@@ -22,6 +22,10 @@ class HostShare {
   // memory. Requires: mesh.shared_memory().
   HostShare(Mesh& mesh, Deadline deadline);
 
+  // For the messages of the host's ranks, where the blocks have room for MessageStreams.
+  const std::shared_ptr<SharedBlocks>& blocks() const { return blocks_; }
+  static constexpr std::size_t message_offset() { return kControlBytes + 2 * kAreaBytes; }
+
   void begin_piece() { ++turn_; }
   // Of the piece under way.
   std::byte* area(int rank) const;
@@ -32,8 +36,11 @@ class HostShare {
             const std::function<void()>& while_waiting);
 
  private:
+  static constexpr std::size_t kControlBytes = 4096;
+  static_assert(sizeof(ControlBlock) <= kControlBytes);
+
   Mesh& mesh_;
-  std::shared_ptr<SharedBlocks> blocks_;
+  std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
   PhaseBarrier barrier_;
   std::uint32_t announced_ = 0;  // sequence number
   unsigned turn_ = 0;

@@ -99,6 +99,7 @@ template <class Share>
 void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadline) {
   try {
     share.emplace(*mesh_, deadline);
+    point_to_point_.use(share->blocks(), Share::message_offset());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) {
       abort(error);

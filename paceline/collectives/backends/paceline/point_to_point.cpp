@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/futex.h"
 #include "paceline/core/log.h"
 #include "paceline/core/thread.h"
 #include "paceline/transport/advice.h"
@@ -17,6 +18,11 @@ constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
 constexpr std::chrono::milliseconds kPollSlice{10};
 // After so many rounds over the peers it looks at deadlines and lets send() and receive() in.
 constexpr int kPumpsPerTurn = 64;
+// Rounds that move nothing before a call sleeps.
+constexpr int kSpins = 1500;
+constexpr int kSpinsWhenSharingCores = 20;
+// Who calls asynchronously often waits for something next, and then moves the rest itself.
+constexpr std::chrono::microseconds kPatience{100};
 
 Fingerprint describe_call(const PointToPointCall& call) {
   Fingerprint fingerprint;
@@ -41,13 +47,25 @@ std::string label(const char* what, const PointToPointCall& call) {
 
 PointToPoint::PointToPoint(Mesh& mesh)
     : mesh_(mesh),
+      most_spins_(mesh.oversubscribed() ? kSpinsWhenSharingCores : kSpins),
+      streams_(mesh),
       sends_(static_cast<std::size_t>(mesh.world_size())),
       incoming_(sends_.size()),
       unexpected_(sends_.size()) {}
 
 PointToPoint::~PointToPoint() {
+  if (!owner_.is_this()) {
+    // A child of fork() has no thread to join, and what it waited on has it waiting for ever.
+    if (thread_.joinable()) thread_.detach();
+    [[maybe_unused]] const auto* const waited_on = left_.release();
+    return;
+  }
   if (thread_.joinable()) {
-    thread_.request_stop();
+    {
+      const std::lock_guard lock(mutex_);
+      thread_.request_stop();
+    }
+    left_->notify_all();
     wake();
     thread_.join();
   }
@@ -58,8 +76,6 @@ PointToPoint::~PointToPoint() {
                              mesh_.rank(), mesh_.name())));
 }
 
-void PointToPoint::wake() { mesh_.wire().wake(); }
-
 WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   auto work = std::make_shared<Work>(label("send", call));
   Outgoing message{call, {}, deadline, work};
@@ -67,17 +83,16 @@ WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   message.header.payload_bytes = bytes_of(call);
   const Fingerprint fingerprint = describe_call(call);
   std::memcpy(&message.header.fingerprint, &fingerprint, sizeof fingerprint);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
   sends_[static_cast<std::size_t>(call.peer)].push_back(std::move(message));
-  enqueue();
-  return work;
+  return move(lock, std::move(work), call.is_blocking);
 }
 
 WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   auto work = std::make_shared<Work>(label("recv", call));
   Posted posted{call, deadline, work};
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
   try {
     deliver_unexpected(posted);
@@ -86,41 +101,104 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
     fail_all(error);
     throw;
   }
-  if (!work->is_completed()) receives_.push_back(std::move(posted));
-  enqueue();
+  if (work->is_completed()) return work;
+  receives_.push_back(std::move(posted));
+  return move(lock, std::move(work), call.is_blocking);
+}
+
+WorkPtr PointToPoint::move(std::unique_lock<std::mutex>& lock, WorkPtr work, bool is_blocking) {
+  if (is_blocking) {
+    ++callers_;
+    move_until_done(lock, *work);
+    --callers_;
+  } else {
+    pump_all();
+    if (somebody_sleeps_) wake();  // to wait for this, too
+  }
+  if (is_left()) leave_to_thread();
   return work;
 }
 
-// Requires: mutex_ is held.
-void PointToPoint::enqueue() {
+// Returns early when another thread sleeps already: that one moves it then.
+void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work) {
+  int spins = 0;
+  for (;;) {
+    const bool has_moved = pump_all();
+    if (failure_ || work.is_completed()) return;
+    if (has_moved) spins = 0;
+    if (++spins < most_spins_ && !mesh_.failed()) {
+      lock.unlock();
+      spin_pause();
+      lock.lock();
+      continue;
+    }
+    if (somebody_sleeps_) {
+      wake();
+      return;
+    }
+    look_around();
+    if (!failure_) sleep(lock);
+  }
+}
+
+// Whether there is something to move that nobody moves or waits for.
+bool PointToPoint::is_left() const {
+  return callers_ == 0 && !somebody_sleeps_ && !failure_ && is_pending();
+}
+
+void PointToPoint::leave_to_thread() {
   if (!thread_.joinable()) {
     thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
   }
-  wake();
+  left_->notify_one();
 }
 
-void PointToPoint::run(std::stop_token stop) {
-  while (!stop.stop_requested()) {
-    {
-      const std::lock_guard lock(mutex_);
-      try {
-        bool moved = true;
-        for (int i = 0; i < kPumpsPerTurn && moved; ++i) moved = pump();
-        require_senders();
-        check_deadlines();
-        if (is_pending()) mesh_.throw_if_failed();
-      } catch (const Error& error) {
-        mesh_.abort(error);
-        fail_all(error);
-      } catch (const std::exception& error) {  // no memory for a message
-        const Error cause(ErrorCode::kSystem,
-                          fmt::format("rank {}: moving the messages of group {} failed: {}",
-                                      mesh_.rank(), mesh_.name(), error.what()));
-        mesh_.abort(cause);
-        fail_all(cause);
-      }
+void PointToPoint::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    left_->wait(lock, [&] { return stop.stop_requested() || is_left(); });
+    left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
+    if (stop.stop_requested()) return;
+    while (is_left() && !stop.stop_requested()) {
+      pump_all();
+      look_around();
+      if (is_left()) sleep(lock);
     }
-    wait_for_peers();
+  }
+}
+
+// Moves what can be moved now; whether anything was.
+bool PointToPoint::pump_all() {
+  bool has_moved = false;
+  guarded([&] {
+    for (int i = 0; i < kPumpsPerTurn && pump(); ++i) has_moved = true;
+  });
+  return has_moved;
+}
+
+// At what ends a wait without a message.
+void PointToPoint::look_around() {
+  guarded([&] {
+    require_senders();
+    check_deadlines();
+    if (is_pending()) mesh_.throw_if_failed();
+  });
+}
+
+// A failure is that of all messages under way, and of those to come.
+template <class Action>
+void PointToPoint::guarded(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    mesh_.abort(error);
+    fail_all(error);
+  } catch (const std::exception& error) {  // no memory for a message
+    const Error cause(ErrorCode::kSystem,
+                      fmt::format("rank {}: moving the messages of group {} failed: {}",
+                                  mesh_.rank(), mesh_.name(), error.what()));
+    mesh_.abort(cause);
+    fail_all(cause);
   }
 }
 
@@ -132,30 +210,26 @@ bool PointToPoint::is_pending() const {
   return pending;
 }
 
-void PointToPoint::wait_for_peers() {
+// Until something can be moved, at most for a slice. The others may move what they like meanwhile.
+void PointToPoint::sleep(std::unique_lock<std::mutex>& lock) {
   std::vector<Interest> interests;
-  bool pending = false;
-  {
-    const std::lock_guard lock(mutex_);
-    pending = is_pending();
-    for (int peer = 0; peer < mesh_.world_size() && !failure_; ++peer) {
-      if (peer == mesh_.rank()) continue;
-      const auto index = static_cast<std::size_t>(peer);
-      short events = 0;
-      if (!sends_[index].empty()) events |= POLLOUT;
-      const Incoming& incoming = incoming_[index];
-      const bool stalled = incoming.got == kHeaderBytes && !incoming.accepted;
-      if (!stalled && !incoming.ended) events |= POLLIN;
-      if (events != 0) interests.push_back({peer, Channel::kPointToPoint, events});
-    }
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    const auto index = static_cast<std::size_t>(peer);
+    short events = 0;
+    if (!sends_[index].empty()) events |= POLLOUT;
+    const Incoming& incoming = incoming_[index];
+    const bool stalled = incoming.got == kHeaderBytes && !incoming.accepted;
+    if (!stalled && !incoming.ended) events |= POLLIN;
+    if (events != 0) interests.push_back({peer, Channel::kPointToPoint, events});
   }
-  // With nothing under way a peer's end is nobody's business, and its channel would be ready for
-  // ever.
-  if (pending) {
-    mesh_.wire().wait_or_wake(interests, kPollSlice);
-  } else {
-    mesh_.wire().wait_or_wake({}, {});
-  }
+  if (!streams_.prepare_to_sleep(interests)) return;
+  somebody_sleeps_ = true;
+  lock.unlock();
+  streams_.sleep(interests, kPollSlice);
+  lock.lock();
+  somebody_sleeps_ = false;
+  streams_.awake(interests);
 }
 
 bool PointToPoint::pump() {
@@ -174,8 +248,9 @@ bool PointToPoint::pump_send(int peer) {
   if (queue.empty()) return false;
   Outgoing& message = queue.front();
   const std::size_t total = kHeaderBytes + bytes_of(message.call);
-  const ssize_t sent = send_rest(mesh_.wire(), peer, Channel::kPointToPoint, message.header,
-                                 {message.call.data, bytes_of(message.call)}, message.sent);
+  const Unsent rest =
+      unsent(message.header, {message.call.data, bytes_of(message.call)}, message.sent);
+  const ssize_t sent = streams_.send(peer, rest.head, rest.payload);
   if (sent < 0) {
     if (would_block(errno)) return false;
     mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}", label("send", message.call),
@@ -198,7 +273,7 @@ bool PointToPoint::pump_receive(int peer) {
   const std::size_t left = incoming.header.payload_bytes - done;
   if (left > 0) {
     std::byte* to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
-    const ssize_t got = mesh_.receive(peer, Channel::kPointToPoint, {to + done, left});
+    const ssize_t got = streams_.receive(peer, {to + done, left});
     if (got < 0 && would_block(errno)) return false;
     if (got <= 0) {
       mesh_.throw_lost(peer, "is gone in the middle of a message");
@@ -213,7 +288,7 @@ bool PointToPoint::pump_receive(int peer) {
 // waits for this peer.
 bool PointToPoint::read_header(int peer, Incoming& incoming) {
   const auto header = std::as_writable_bytes(std::span(&incoming.header, 1));
-  const ssize_t got = mesh_.receive(peer, Channel::kPointToPoint, header.subspan(incoming.got));
+  const ssize_t got = streams_.receive(peer, header.subspan(incoming.got));
   if (got < 0 && would_block(errno)) return false;
   if (got <= 0) {
     incoming.ended = true;
@@ -341,8 +416,8 @@ void PointToPoint::check_deadlines() {
 }
 
 // Its sender believes that it has arrived, so this is the last chance to say that it has not.
-void PointToPoint::warn_of_unreceived() const {
-  if (failure_ || mesh_.failed() || !owner_.is_this()) return;
+void PointToPoint::warn_of_unreceived() {
+  if (failure_ || mesh_.failed()) return;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
     const auto header = next_unreceived(peer);
@@ -357,15 +432,14 @@ void PointToPoint::warn_of_unreceived() const {
 }
 
 // Kept, half read, or still in the channel; the first of this peer.
-std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
+std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   if (!unexpected_[index].empty()) return unexpected_[index].front().header;
   const Incoming& incoming = incoming_[index];
   if (incoming.receive) return {};
   if (incoming.got >= kHeaderBytes) return incoming.header;
   MessageHeader header;
-  const ssize_t got = mesh_.wire().peek(peer, Channel::kPointToPoint,
-                                        std::as_writable_bytes(std::span(&header, 1)));
+  const ssize_t got = streams_.peek(peer, std::as_writable_bytes(std::span(&header, 1)));
   const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
                         header.magic == MessageHeader::kMagic;
   return is_whole ? std::optional(header) : std::nullopt;
@@ -373,7 +447,7 @@ std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) const {
 
 void PointToPoint::fail_all(const Error& error) {
   if (!failure_) failure_ = error;
-  if (is_pending()) mesh_.wire().cancel(Channel::kPointToPoint);
+  if (is_pending()) streams_.cancel();
   const auto cause = std::make_exception_ptr(error);
   for (auto& queue : sends_) {
     for (Outgoing& message : queue) message.work->complete(cause);

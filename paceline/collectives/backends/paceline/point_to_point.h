@@ -1,16 +1,20 @@
 #pragma once
 
-// send and recv. A message is matched by sender and tag, in the order of sending. One thread,
-// started by the first call, moves all of a group's messages over the point-to-point channels, so
-// that a send and a receive never wait for each other.
+// send and recv. A message is matched by sender and tag, in the order of sending. All of a group's
+// messages are moved together, so that a send and a receive never wait for each other: by the
+// thread of a blocking call while it waits, and by one of the group's, started when it is needed,
+// what is left of asynchronous ones. A small message to a rank of this host is there when the call
+// that sends it returns.
 //
 // A message that nobody asked for yet is kept, up to kMaxUnexpectedBytes per group; beyond that its
 // sender waits. One that nobody has asked for when the group ends in order is a warning.
 //
 // Thread safety: send() and receive() may be called from any thread.
 
+#include <condition_variable>
 #include <deque>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -20,6 +24,7 @@
 #include "paceline/core/owner_process.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/message.h"
+#include "paceline/transport/message_streams.h"
 
 namespace paceline {
 
@@ -29,13 +34,17 @@ class PointToPoint {
 
   // Requires: `mesh` outlives this object.
   explicit PointToPoint(Mesh& mesh);
+  // MessageStreams::use(); before the first message.
+  void use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset) {
+    streams_.use(std::move(blocks), offset);
+  }
   // Fails what is under way with Error(kAborted).
   ~PointToPoint();
 
   WorkPtr send(const PointToPointCall& call, Deadline deadline);
   WorkPtr receive(const PointToPointCall& call, Deadline deadline);
-  // Makes the thread look at the mesh's failure now.
-  void wake();
+  // Makes who sleeps look at the mesh's failure now.
+  void wake() { streams_.wake(); }
 
  private:
   struct Outgoing {
@@ -64,8 +73,17 @@ class PointToPoint {
     bool ended = false;                 // the peer sends nothing more
   };
 
-  void enqueue();
-  void run(std::stop_token stop);
+  // All but run() require that mutex_ is held; those with `lock`, by it.
+  WorkPtr move(std::unique_lock<std::mutex>& lock, WorkPtr work, bool is_blocking);
+  void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work);
+  bool is_left() const;
+  void leave_to_thread();
+  void run(const std::stop_token& stop);
+  bool pump_all();
+  void look_around();
+  void sleep(std::unique_lock<std::mutex>& lock);
+  template <class Action>
+  void guarded(Action&& action);
   bool pump();
   bool pump_send(int peer);
   bool pump_receive(int peer);
@@ -77,20 +95,25 @@ class PointToPoint {
   void require_senders() const;
   bool is_pending() const;
   void fail_all(const Error& error);
-  void warn_of_unreceived() const;
-  std::optional<MessageHeader> next_unreceived(int peer) const;
+  void warn_of_unreceived();
+  std::optional<MessageHeader> next_unreceived(int peer);
   void require_matching(int peer, const MessageHeader& header, const PointToPointCall& call) const;
-  void wait_for_peers();
 
   Mesh& mesh_;
   const OwnerProcess owner_;
+  const int most_spins_;
   std::mutex mutex_;  // guards everything below
+  MessageStreams streams_;
   std::vector<std::deque<Outgoing>> sends_;
   std::list<Posted> receives_;
   std::vector<Incoming> incoming_;
   std::vector<std::deque<Unexpected>> unexpected_;
   std::size_t unexpected_bytes_ = 0;
   std::optional<Error> failure_;
+  bool somebody_sleeps_ = false;  // and is woken by wake()
+  int callers_ = 0;               // of blocking calls, who move messages
+  // Something is left to the thread.
+  std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };
 

@@ -33,6 +33,9 @@ class SharedExecutor {
   SharedExecutor(const SharedExecutor&) = delete;
   SharedExecutor& operator=(const SharedExecutor&) = delete;
 
+  const std::shared_ptr<SharedBlocks>& blocks() const { return share_.blocks(); }
+  static constexpr std::size_t message_offset() { return GroupShare::message_offset(); }
+
   // From the next call on; the same on every rank. Call at most once.
   void use(SocketPlan plan);
 

@@ -1,0 +1,204 @@
+#include "paceline/transport/message_streams.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include <poll.h>
+
+#include "paceline/core/check.h"
+#include "paceline/transport/message.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
+constexpr std::size_t kLeastCapacity = 4 << 10;
+constexpr std::size_t kMostOfABlock = 4 << 20;  // unless there are very many ranks
+// After so many bytes the other end may go on with what is there.
+constexpr std::size_t kPieceBytes = 16 << 10;
+
+std::size_t capacity_for(std::size_t num_ranks) {
+  return std::clamp(std::bit_floor(kMostOfABlock / num_ranks), kLeastCapacity, kMostCapacity);
+}
+
+}  // namespace
+
+// `capacity_` bytes follow.
+struct MessageStreams::Ring {
+  // Of the end that writes.
+  alignas(128) std::atomic<std::uint64_t> written;
+  std::atomic<std::uint32_t> writer_sleeps;
+  // Of the end that reads.
+  alignas(128) std::atomic<std::uint64_t> taken;
+  std::atomic<std::uint32_t> reader_sleeps;
+
+  std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
+};
+
+MessageStreams::MessageStreams(Mesh& mesh)
+    : mesh_(mesh), lanes_(static_cast<std::size_t>(mesh.world_size())) {}
+
+std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
+  return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
+}
+
+void MessageStreams::use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset) {
+  blocks_ = std::move(blocks);
+  const auto& ranks = mesh_.neighbours();
+  capacity_ = capacity_for(ranks.size());
+  const auto ring = [&](int reader, std::size_t writer) {
+    std::byte* const place = blocks_->of(reader) + offset + writer * (sizeof(Ring) + capacity_);
+    return reinterpret_cast<Ring*>(place);
+  };
+  const auto self =
+      static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), mesh_.rank()) - ranks.begin());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == self) continue;
+    lane(ranks[i]).out = ring(ranks[i], self);
+    lane(ranks[i]).in = ring(mesh_.rank(), i);
+    lane(ranks[i]).room_until = capacity_;
+  }
+}
+
+// Looks at the peer's position only when what it was last is not enough.
+std::size_t MessageStreams::room(Lane& lane, std::size_t wanted) const {
+  if (lane.room_until - lane.written < wanted) {
+    lane.room_until = lane.out->taken.load(std::memory_order_acquire) + capacity_;
+  }
+  return lane.room_until - lane.written;
+}
+
+std::size_t MessageStreams::filled(int peer, Lane& lane, std::size_t wanted) const {
+  if (lane.filled_until - lane.taken < wanted) {
+    lane.filled_until = lane.in->written.load(std::memory_order_acquire);
+    if (lane.filled_until - lane.taken > capacity_) {
+      fail(ErrorCode::kCorrupt, "rank {}: the memory through which {} sends is not as it left it",
+           mesh_.rank(), mesh_.describe(peer));
+    }
+  }
+  return lane.filled_until - lane.taken;
+}
+
+ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
+                             std::span<const std::byte> rest) {
+  Lane& lane = this->lane(peer);
+  if (lane.out == nullptr) return mesh_.wire().send(peer, Channel::kPointToPoint, head, rest);
+  if (lane.is_closed) {
+    errno = EPIPE;
+    return -1;
+  }
+  const std::uint64_t begin = lane.written;
+  std::uint64_t shown = begin;
+  const auto show = [&] {
+    lane.out->written.store(shown = lane.written, std::memory_order_seq_cst);
+    if (lane.out->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+        lane.out->reader_sleeps.exchange(0) != 0) {
+      ring_bell(peer);
+    }
+  };
+  while (!head.empty() || !rest.empty()) {
+    auto& part = head.empty() ? rest : head;
+    const std::size_t at = lane.written & (capacity_ - 1);
+    const std::size_t wanted = std::min({part.size(), kPieceBytes, capacity_ - at});
+    const std::size_t count = std::min(room(lane, wanted), wanted);
+    if (count == 0) break;
+    std::memcpy(lane.out->data() + at, part.data(), count);
+    lane.written += count;
+    const bool is_rest = head.empty();
+    part = part.subspan(count);
+    if (is_rest) show();  // the head together with what follows it
+  }
+  if (shown != lane.written) show();
+  if (lane.written != begin) return static_cast<ssize_t>(lane.written - begin);
+  errno = EAGAIN;
+  return -1;
+}
+
+ssize_t MessageStreams::receive(int peer, std::span<std::byte> into) {
+  Lane& lane = this->lane(peer);
+  if (lane.in == nullptr) return mesh_.receive(peer, Channel::kPointToPoint, into);
+  const std::uint64_t begin = lane.taken;
+  while (!into.empty()) {
+    const std::size_t at = lane.taken & (capacity_ - 1);
+    const std::size_t wanted = std::min({into.size(), kPieceBytes, capacity_ - at});
+    const std::size_t count = std::min(filled(peer, lane, wanted), wanted);
+    if (count == 0) break;
+    std::memcpy(into.data(), lane.in->data() + at, count);
+    into = into.subspan(count);
+    lane.taken += count;
+    lane.in->taken.store(lane.taken, std::memory_order_seq_cst);
+    if (lane.in->writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+        lane.in->writer_sleeps.exchange(0) != 0) {
+      ring_bell(peer);
+    }
+  }
+  if (lane.taken != begin) return static_cast<ssize_t>(lane.taken - begin);
+  if (lane.is_closed) return 0;
+  errno = EAGAIN;
+  return -1;
+}
+
+ssize_t MessageStreams::peek(int peer, std::span<std::byte> into) {
+  Lane& lane = this->lane(peer);
+  if (lane.in == nullptr) return mesh_.wire().peek(peer, Channel::kPointToPoint, into);
+  const std::size_t count = std::min(filled(peer, lane, into.size()), into.size());
+  for (std::size_t i = 0; i < count; ++i)
+    into[i] = lane.in->data()[(lane.taken + i) & (capacity_ - 1)];
+  return static_cast<ssize_t>(count);
+}
+
+bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
+  bool is_ready = false;
+  for (Interest& interest : interests) {
+    Lane& lane = this->lane(interest.peer);
+    if (lane.out == nullptr) continue;
+    if ((interest.events & POLLIN) != 0) {
+      lane.in->reader_sleeps.store(1, std::memory_order_seq_cst);
+      is_ready |= lane.in->written.load(std::memory_order_seq_cst) != lane.taken;
+    }
+    if ((interest.events & POLLOUT) != 0) {
+      lane.out->writer_sleeps.store(1, std::memory_order_seq_cst);
+      is_ready |= lane.out->taken.load(std::memory_order_seq_cst) + capacity_ != lane.written;
+    }
+    is_ready |= lane.is_closed;
+    interest.events = POLLIN;  // the bell
+  }
+  if (is_ready) awake(interests);
+  return !is_ready;
+}
+
+void MessageStreams::sleep(std::span<Interest> interests,
+                           std::optional<std::chrono::milliseconds> limit) {
+  mesh_.wire().wait_or_wake(interests, limit);
+}
+
+void MessageStreams::awake(std::span<const Interest> interests) {
+  for (const Interest& interest : interests) {
+    Lane& lane = this->lane(interest.peer);
+    if (lane.out == nullptr) continue;
+    lane.in->reader_sleeps.store(0, std::memory_order_relaxed);
+    lane.out->writer_sleeps.store(0, std::memory_order_relaxed);
+    if (interest.is_ready) hear_bell(interest.peer, lane);
+  }
+}
+
+// A channel that takes no more has bells enough; one that has ended needs none.
+void MessageStreams::ring_bell(int peer) const {
+  const std::byte bell{};
+  mesh_.wire().send(peer, Channel::kPointToPoint, {&bell, 1}, {});
+}
+
+void MessageStreams::hear_bell(int peer, Lane& lane) const {
+  std::array<std::byte, 64> bells;
+  ssize_t count = 0;
+  do {
+    count = mesh_.wire().receive(peer, Channel::kPointToPoint, bells);
+  } while (count > 0);
+  lane.is_closed |= count == 0 || !would_block(errno);
+}
+
+}  // namespace paceline

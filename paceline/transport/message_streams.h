@@ -1,0 +1,81 @@
+#pragma once
+
+// The point-to-point channels of a rank: to the ranks of its host through rings in memory that both
+// ends map, without a system call; to the others, or without such memory, over the wire.
+//
+// Each rank's block of memory has a ring for every rank of the host, which that one writes and this
+// one reads. Whoever sleeps says so in the ring, and who then moves something there writes a byte
+// to the wire's channel, the *bell*. The end of that channel is the stream's, behind what is in the
+// ring.
+//
+// Memory ordering: a position and the other end's "I sleep" are both written and read with
+// sequential consistency, so that either the sleeper sees the new position or the mover sees it
+// sleep.
+//
+// Thread safety: none, but for wake() and sleep().
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "paceline/transport/mesh.h"
+#include "paceline/transport/shared_memory.h"
+
+namespace paceline {
+
+class MessageStreams {
+ public:
+  // Requires: `mesh` outlives this object.
+  explicit MessageStreams(Mesh& mesh);
+
+  // What a host of so many ranks takes of each block; pages may come as they are touched.
+  static std::size_t bytes_for(std::size_t num_ranks);
+  // From now on the ranks of this host through `blocks`, from `offset` on (a multiple of 128).
+  // Requires: zeroed there; nothing was sent; all ranks of the host do the same.
+  void use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset);
+
+  // As Wire has them.
+  ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
+  // Error(kCorrupt) for bytes that `peer` did not send so.
+  ssize_t receive(int peer, std::span<std::byte> into);
+  ssize_t peek(int peer, std::span<std::byte> into);
+
+  // To sleep until something of `interests` (of the point-to-point channel) is ready: true when it
+  // may be worth it, and sleep() has to follow, and then awake().
+  bool prepare_to_sleep(std::span<Interest> interests);
+  // As Wire::wait_or_wake().
+  void sleep(std::span<Interest> interests, std::optional<std::chrono::milliseconds> limit);
+  void awake(std::span<const Interest> interests);
+  void wake() { mesh_.wire().wake(); }
+  void cancel() { mesh_.wire().cancel(Channel::kPointToPoint); }
+
+ private:
+  struct Ring;
+  // To and from one peer. Positions count the bytes of all time.
+  struct Lane {
+    Ring* out = nullptr;  // null: over the wire
+    Ring* in = nullptr;
+    std::uint64_t written = 0;  // by this rank
+    std::uint64_t room_until = 0;
+    std::uint64_t taken = 0;  // by this rank
+    std::uint64_t filled_until = 0;
+    bool is_closed = false;  // the peer has ended
+  };
+
+  Lane& lane(int peer) { return lanes_[static_cast<std::size_t>(peer)]; }
+  std::size_t room(Lane& lane, std::size_t wanted) const;
+  std::size_t filled(int peer, Lane& lane, std::size_t wanted) const;
+  void ring_bell(int peer) const;
+  void hear_bell(int peer, Lane& lane) const;
+
+  Mesh& mesh_;
+  std::shared_ptr<SharedBlocks> blocks_;  // owners: the executor that allocated them, and this
+  std::size_t capacity_ = 0;              // of a ring
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace paceline
