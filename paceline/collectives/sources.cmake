@@ -29,9 +29,15 @@ set(SOURCES
   clock_offset.cpp
   collective.cpp
   flight/explain.cpp
+  flight/explanation.cpp
   flight/group_flight.cpp
+  flight/idle_verdicts.cpp
   flight/positions.cpp
+  flight/rank_line.cpp
+  flight/stand.cpp
+  flight/stand_verdicts.cpp
   flight/straggler.cpp
+  flight/whereabouts.cpp
   flight/words.cpp
   init.cpp
   kernels/reduce.cpp
