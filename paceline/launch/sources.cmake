@@ -36,6 +36,7 @@ set(SOURCES
   hosts_agent_start.cpp
   hosts_entry.cpp
   job_flights.cpp
+  job_membership.cpp
   job_memory.cpp
   job_services.cpp
   job_socket.cpp
@@ -51,7 +52,10 @@ set(SOURCES
   machine_text.cpp
   memory_binding.cpp
   memory_counters.cpp
+  node_end.cpp
   old_log_folders.cpp
+  orphans.cpp
+  output_warnings.cpp
   placement.cpp
   placement_warnings.cpp
   process.cpp
