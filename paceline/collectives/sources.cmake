@@ -45,8 +45,10 @@ set(SOURCES
   plan_text.cpp
   planner.cpp
   process_group.cpp
+  process_group_children.cpp
   process_group_coalesced.cpp
   process_group_counts.cpp
+  process_group_messages.cpp
   schedule.cpp
   simulator.cpp
   socket_plan.cpp
