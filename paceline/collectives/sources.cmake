@@ -28,6 +28,7 @@ set(SOURCES
   calibration.cpp
   clock_offset.cpp
   collective.cpp
+  effort.cpp
   flight/explain.cpp
   flight/explanation.cpp
   flight/group_flight.cpp
@@ -60,7 +61,7 @@ set(SOURCES
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})
 
 # All ranks must come to the same numbers, whatever their processors can fuse.
-set_source_files_properties(paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(paceline/collectives/effort.cpp paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add. GCC 12 warns of the
 # undefined vectors that its own intrinsics for AVX-512 pass on as operands without a use.
