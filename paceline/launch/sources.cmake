@@ -8,10 +8,10 @@ set(SOURCES
   console.cpp
   consoles.cpp
   coordinator.cpp
+  coordinator_admission.cpp
   coordinator_host.cpp
   coordinator_link.cpp
   coordinator_search.cpp
-  coordinator_spares.cpp
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
