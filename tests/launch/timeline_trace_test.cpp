@@ -142,7 +142,7 @@ TEST(RunTimeline, a_job_that_fails_leaves_it_too) {
   EXPECT_EQ(outcome.exit_code, 137);
   int broadcasts = 0;
   for (const json& span : strict_spans(output)) broadcasts += span["name"] == "broadcast" ? 1 : 0;
-  EXPECT_GE(broadcasts, 2);
+  EXPECT_GE(broadcasts, 1);  // the others may have been ended before they noted that theirs is done
 }
 
 TEST(RunTimeline, a_program_without_groups_and_a_place_that_is_not_there_are_said) {
