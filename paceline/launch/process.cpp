@@ -41,6 +41,13 @@ void restore_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+// SIGTERM is none of these: a job must be possible to end.
+bool stays_ignored(int signal) {
+  if (signal != SIGHUP && signal != SIGINT && signal != SIGQUIT) return false;
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void bind_to(const std::vector<int>& cpus) {
   if (cpus.empty()) return;
   const int limit = cpus.back() + 1;
@@ -104,7 +111,9 @@ const std::vector<int>& handled_signals() {
 void block_handled_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : handled_signals()) sigaddset(&set, signal);
+  for (const int signal : handled_signals()) {
+    if (!stays_ignored(signal)) sigaddset(&set, signal);
+  }
   sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 

@@ -54,8 +54,11 @@ Fd make_signal_fd() {
   for (const int signal : handled_signals()) {
     if (signal != SIGCHLD) sigaddset(&set, signal);
   }
-  sigaddset(&set, SIGCONT);  // only to look at the terminal again after "fg"
-  sigprocmask(SIG_BLOCK, &set, nullptr);
+  sigset_t resumed;  // only to look at the terminal again after "fg"
+  sigemptyset(&resumed);
+  sigaddset(&resumed, SIGCONT);
+  sigprocmask(SIG_BLOCK, &resumed, nullptr);
+  sigaddset(&set, SIGCONT);
   Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) throw system_error("signalfd()");
   return fd;
