@@ -48,7 +48,7 @@ class Agent {
         consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
         logs_(plan.options.log_dir, owner_of_logs(plan.options)),
         flights_(inherited_environment(), logs_.usable_path()),
-        timeline_(plan.options.timeline, logs_.usable_path()),
+        timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
         watch_(
             loop_, plan, {logs_.usable_path(), flights_.directory()},
             {[this](const std::string& text) { consoles_.say(text); },
@@ -114,7 +114,7 @@ class Agent {
   LogDirectory logs_;
   JobFlights flights_;
   const JobMemory memory_;
-  const JobTimeline timeline_;
+  JobTimeline timeline_;
   JobWatch watch_;
   RankSeeds seeds_;
   LauncherChannel launcher_;  // of --hosts

@@ -68,7 +68,7 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
                                         plan.placement, addresses);
   context_.flights.add_variables(spec.environment);
   context_.memory.add_variables(spec.environment);
-  context_.timeline.add_variables(spec.environment);
+  context_.timeline.add_variables(spec.environment, rank, place_.generation);
   context_.watch.add_variables(spec.environment);
   if (plan.placement.bound) {
     spec.cpus = plan.placement.ranks[local_rank].cpus;

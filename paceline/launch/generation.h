@@ -47,7 +47,7 @@ struct GenerationContext {
   LogDirectory& logs;
   JobFlights& flights;
   const JobMemory& memory;
-  const JobTimeline& timeline;
+  JobTimeline& timeline;
   JobWatch& watch;
   RankSeeds& seeds;
 };
