@@ -340,7 +340,8 @@ void Agent::on_control() {
     abandoned_ = true;
     return;
   }
-  if (signal == SIGUSR1 || signal == SIGUSR2) {
+  if (signal == SIGTSTP || signal == SIGCONT) watch_.rest(signal == SIGTSTP);
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     if (generation_) generation_->send(signal);
   } else {
     on_signal(signal);

@@ -41,13 +41,6 @@ void restore_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// SIGTERM is none of these: a job must be possible to end.
-bool stays_ignored(int signal) {
-  if (signal != SIGHUP && signal != SIGINT && signal != SIGQUIT) return false;
-  struct sigaction action {};
-  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
 void bind_to(const std::vector<int>& cpus) {
   if (cpus.empty()) return;
   const int limit = cpus.back() + 1;
@@ -106,6 +99,14 @@ const std::vector<int>& handled_signals() {
   static const std::vector<int> kSignals = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                             SIGUSR1, SIGUSR2, SIGCHLD};
   return kSignals;
+}
+
+// Not SIGTERM: a job must be possible to end.
+bool stays_ignored(int signal) {
+  const bool of_terminal =
+      signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP;
+  struct sigaction action {};
+  return of_terminal && sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 void block_handled_signals() {

@@ -41,6 +41,7 @@ Process start_process(const ProcessSpec& spec);
 // the launcher with nohup, or in the background of a script, wants it to go on.
 const std::vector<int>& handled_signals();
 void block_handled_signals();
+bool stays_ignored(int signal);
 
 // pidfd_open(2). Error(kSystem).
 Fd open_pidfd(pid_t pid);
