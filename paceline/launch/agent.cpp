@@ -284,7 +284,7 @@ void Agent::on_failure() {
 void Agent::on_generation_over() {
   settled_ = true;
   tally_.ended(seconds(), flights_.steps(generation_->ranks()));
-  if (generation_->culprit()) consoles_.say(followers_summary(generation_->followers()));
+  consoles_.say(generation_->closing_words());
   if (ending() || membership_.coordinator() == nullptr) return;
   if (generation_->culprit() || told_to_stop_) {
     // Once: the next generation may rely on the offer already when an order to stop comes late.

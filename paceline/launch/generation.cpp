@@ -120,6 +120,7 @@ void Generation::on_watch() {
 void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
+  if (!culprit_ && !stopping_) leftovers_.look_at_group(rank.rank(), rank.process().pid);
   const RankEnd end = rank.collect();
   if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) look_for_deaths();
   context_.watch.rank_ended(end.rank);
@@ -242,7 +243,10 @@ bool Generation::owns(pid_t pid) const {
 // What left the ranks' process groups goes too, and with it the last holders of the pipes. Not over
 // while a console still has to take something.
 void Generation::close_outputs() {
-  if (!descendants_until_) descendants_until_ = Deadline::after(kEndOfDescendants);
+  if (!descendants_until_) {
+    if (!culprit_ && !stopping_) leftovers_.look_for_strays(context_.seeds.pids());
+    descendants_until_ = Deadline::after(kEndOfDescendants);
+  }
   // In slices: other nodes wait for signs of life.
   const bool all_ended = end_all_descendants(Deadline::after(kSlice), context_.seeds.pids());
   if (!all_ended && !descendants_until_->expired()) return;
@@ -289,6 +293,10 @@ void Generation::report(RankProcess& culprit) {
   context_.watch.explain(*culprit.end(), context);
   context_.consoles.say_culprit(failure_report(*culprit.end(), context), *culprit.end(),
                                 place_.generation);
+}
+
+std::string Generation::closing_words() const {
+  return culprit_ ? followers_summary(followers_) : leftovers_.text();
 }
 
 std::chrono::duration<double> Generation::age() const {

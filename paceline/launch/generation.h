@@ -31,6 +31,7 @@
 #include "paceline/launch/job_timeline.h"
 #include "paceline/launch/job_watch.h"
 #include "paceline/launch/launch_plan.h"
+#include "paceline/launch/leftovers.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/rank_process.h"
@@ -96,6 +97,8 @@ class Generation {
   bool stopped_as_agreed() const;
   // Those that ended badly after that.
   const std::vector<RankEnd>& followers() const { return followers_; }
+  // What is to be said of the ranks beside the culprit once all is over, in lines; may be empty.
+  std::string closing_words() const;
   std::chrono::duration<double> age() const;
   // Why a rank's log is incomplete; empty when all are whole.
   std::string log_problem() const;
@@ -134,6 +137,7 @@ class Generation {
   std::vector<int> finished_;          // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;  // the culprit, while its stack is being read
   std::vector<RankEnd> followers_;
+  Leftovers leftovers_;
   std::set<int> struck_;
 };
 
