@@ -6,11 +6,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/wait.h>
 
 #include "paceline/core/host.h"
+#include "paceline/core/socket.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/dying_process.h"
+#include "paceline/launch/failure_order.h"
 #include "paceline/launch/worker_environment.h"
 
 namespace paceline::launch {
@@ -23,6 +26,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
 constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
+// For what stands around a program to end after it, as a script does.
+constexpr std::chrono::nanoseconds kWrapper = 500ms;
 constexpr int kShownLines = 20;
 
 }  // namespace
@@ -122,11 +127,14 @@ void Generation::on_end(std::size_t index) {
   context_.loop.forget(rank.process().pidfd.get());
   if (!culprit_ && !stopping_) leftovers_.look_at_group(rank.rank(), rank.process().pid);
   const RankEnd end = rank.collect();
-  if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) look_for_deaths();
+  drain(rank.output());
+  if (end.failed() && (end.signal == 0 || end.signal == SIGABRT)) {
+    look_for_deaths();
+    wait_for_the_one_before(rank);
+  }
   context_.watch.rank_ended(end.rank);
   ends_.push_back(end);
   --num_running_;
-  drain(rank.output());
   if (end.stopped_as_agreed()) ++num_stopped_;
   if (!end.failed() || end.stopped_as_agreed()) {
     if (!end.failed() && !culprit_) finished_.push_back(end.rank);
@@ -149,6 +157,22 @@ void Generation::look_for_deaths() {
     if (!ranks_[i]->running()) continue;
     if (died_of_signal(ranks_[i]->process(), Deadline::after(kDeath))) return on_end(i);
   }
+}
+
+// Other nodes wait as long to be told of the failure, but only of one that another rank of this
+// node is said to have caused.
+void Generation::wait_for_the_one_before(const RankProcess& rank) {
+  if (culprit_ || stopping_) return;
+  const auto gone = rank_called_gone_by(rank);
+  for (std::size_t i = 0; gone && i < ranks_.size(); ++i) {
+    if (ranks_[i]->rank() != *gone || !ranks_[i]->running()) continue;
+    if (wait_ready(ranks_[i]->process().pidfd.get(), POLLIN, Deadline::after(kWrapper))) on_end(i);
+  }
+}
+
+std::optional<int> Generation::rank_called_gone_by(const RankProcess& rank) const {
+  const auto gone = rank_called_gone(rank.output().last_lines(kShownLines));
+  return gone ? gone : rank_called_gone(context_.flights.failure_of(rank.rank()));
 }
 
 bool Generation::stopped_as_agreed() const {

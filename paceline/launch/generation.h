@@ -112,6 +112,8 @@ class Generation {
   void watch_first_rank();
   void on_watch();
   void on_end(std::size_t index);
+  void wait_for_the_one_before(const RankProcess& rank);
+  std::optional<int> rank_called_gone_by(const RankProcess& rank) const;
   void read(std::size_t index, int stream);
   void drain(RankOutput& output);
   void close_outputs();
