@@ -141,7 +141,9 @@ void Generation::on_end(std::size_t index) {
     return;
   }
   if (culprit_ || stopping_) {
-    followers_.push_back(end);
+    const bool fellow = culprit_ && may_be_fellow(*culprit_, end) && !rank_called_gone_by(rank) &&
+                        !was_struck(rank.rank());
+    (fellow ? fellows_ : followers_).push_back(end);
     return;
   }
   culprit_ = end;
@@ -320,7 +322,8 @@ void Generation::report(RankProcess& culprit) {
 }
 
 std::string Generation::closing_words() const {
-  return culprit_ ? followers_summary(followers_) : leftovers_.text();
+  if (!culprit_) return leftovers_.text();
+  return fellows_summary(fellows_) + followers_summary(followers_);
 }
 
 std::chrono::duration<double> Generation::age() const {

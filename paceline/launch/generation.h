@@ -95,7 +95,7 @@ class Generation {
   const std::optional<RankEnd>& culprit() const { return culprit_; }
   // Ranks ended with kStoppedAsAgreed and none failed; after stop(), all of them.
   bool stopped_as_agreed() const;
-  // Those that ended badly after that.
+  // Those that ended badly because of that.
   const std::vector<RankEnd>& followers() const { return followers_; }
   // What is to be said of the ranks beside the culprit once all is over, in lines; may be empty.
   std::string closing_words() const;
@@ -136,9 +136,9 @@ class Generation {
   std::optional<Deadline> descendants_until_;  // once all ranks have ended
   std::vector<RankEnd> ends_;
   std::optional<RankEnd> culprit_;
-  std::vector<int> finished_;          // ended with exit code 0 before the culprit
-  RankProcess* unreported_ = nullptr;  // the culprit, while its stack is being read
-  std::vector<RankEnd> followers_;
+  std::vector<int> finished_;                 // ended with exit code 0 before the culprit
+  RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
+  std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
   Leftovers leftovers_;
   std::set<int> struck_;
 };
