@@ -252,6 +252,9 @@ std::vector<Coordinator::Agent> Coordinator::seats() const {
 void Coordinator::start() {
   phase_ = Phase::kRunning;
   pause_until_.reset();
+  if (!note_.empty() && generation_ == settings_.first_generation) {
+    note_ += fmt::format("; going on with {}", nodes(num_members()));
+  }
   const std::vector<Agent> order = seats();
   const Offer& offer = members_.at(order.front()).joining.offer;
   StartOrder start{.store = offer.store, .master = offer.master, .note = std::exchange(note_, "")};
