@@ -124,6 +124,16 @@ TEST(RunCauses, a_failed_assertion_is_shown_with_its_text) {
   EXPECT_THAT(first_frame(outcome.err), HasSubstr("check_loss")) << outcome.err;
 }
 
+#ifndef __SANITIZE_ADDRESS__
+TEST(RunCauses, damaged_memory_is_told_from_an_exception) {
+  const Outcome outcome = run_paceline(crash("frees"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 134);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("cause: damaged memory, as the C library found: free(): double free"));
+  EXPECT_THAT(outcome.err, HasSubstr("free_batch"));
+}
+#endif
+
 TEST(RunCauses, a_programs_own_handler_is_left_alone) {
   const Outcome outcome = run_paceline(crash("handled"), kNoSanitizer);
   EXPECT_EQ(outcome.exit_code, 9);
