@@ -12,6 +12,7 @@
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_cause.h"
 #include "paceline/launch/generation.h"
 #include "paceline/launch/job_membership.h"
 #include "paceline/launch/job_watch.h"
@@ -278,7 +279,8 @@ void Agent::on_failure() {
                                  .signal = culprit.signal,
                                  .cause = own_cause_,
                                  .at = clock_reading(culprit.at),
-                                 .on_purpose = generation_->was_struck(culprit.rank)});
+                                 .on_purpose = generation_->was_struck(culprit.rank),
+                                 .reason = short_reason(generation_->cause())});
 }
 
 void Agent::on_generation_over() {

@@ -68,7 +68,8 @@ void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
             describe(end),
             end.status(),
             {failure.signal, failure.at, failure.clock_error},
-            failure.on_purpose},
+            failure.on_purpose,
+            failure.reason},
            now);
 }
 
@@ -194,7 +195,8 @@ void Coordinator::settle(Moment now) {
     gather(now, fmt::format("{}; going on with {}", reason.cause, counted(num_members(), "node")));
     return start_if_possible(now);
   }
-  const auto decision = policy_.after({reason.kind, progressed, lived_, reason.on_purpose}, now);
+  const auto decision =
+      policy_.after({reason.kind, progressed, lived_, reason.on_purpose, reason.why}, now);
   if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
   gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
                           settings_.restarts.max_restarts, reason.cause));

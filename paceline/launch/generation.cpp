@@ -317,6 +317,7 @@ void Generation::report(RankProcess& culprit) {
   if (logs.problem().empty()) context.log_path = logs.path_of(culprit.rank());
   context.finished = finished_;
   context_.watch.explain(*culprit.end(), context);
+  cause_ = context.cause;
   context_.consoles.say_culprit(failure_report(*culprit.end(), context), *culprit.end(),
                                 place_.generation);
 }

@@ -93,6 +93,8 @@ class Generation {
   bool over() const { return over_; }
   // Whoever failed before stop() was called.
   const std::optional<RankEnd>& culprit() const { return culprit_; }
+  // Why it ended, where that is known, and once it is.
+  const std::string& cause() const { return cause_; }
   // Ranks ended with kStoppedAsAgreed and none failed; after stop(), all of them.
   bool stopped_as_agreed() const;
   // Those that ended badly because of that.
@@ -136,6 +138,7 @@ class Generation {
   std::optional<Deadline> descendants_until_;  // once all ranks have ended
   std::vector<RankEnd> ends_;
   std::optional<RankEnd> culprit_;
+  std::string cause_;
   std::vector<int> finished_;                 // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
   std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
