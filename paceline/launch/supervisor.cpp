@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <thread>
 
@@ -167,6 +168,10 @@ void let_go_of_input() {
   } catch (const Error& error) {
     std::fprintf(stderr, "paceline run: %s\n", error.what());
     status = error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
+    end_all_descendants(Deadline::after(5s));
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "paceline run: %s\n", error.what());
+    status = kExitEnvironment;
     end_all_descendants(Deadline::after(5s));
   } catch (const std::system_error& error) {  // of a std::jthread
     std::fprintf(stderr,
