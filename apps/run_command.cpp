@@ -23,6 +23,7 @@
 #include "apps/usage_error.h"
 #include "apps/variables_check.h"
 #include "apps/version.h"
+#include "apps/working_directory.h"
 
 namespace paceline::apps {
 namespace {
@@ -114,6 +115,7 @@ int Run::run(const Arguments& arguments) {
     fmt::print("{}", app_.help());
     return 0;
   }
+  require_working_directory();
   if (!part_) {
     for (const std::string& warning : variables_without_effect(app_))
       say("paceline: warning: " + warning);

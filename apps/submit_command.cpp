@@ -22,6 +22,7 @@
 #include "apps/run_options.h"
 #include "apps/submit_script.h"
 #include "apps/usage_error.h"
+#include "apps/working_directory.h"
 
 namespace paceline::apps {
 namespace {
@@ -121,6 +122,7 @@ SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const 
 }
 
 SlurmRequest check_slurm(const SubmitTexts& texts, const CommandLine& line) {
+  require_working_directory();
   return {.time = texts.time,
           .partition = texts.partition,
           .account = texts.account,

@@ -12,6 +12,7 @@
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/event_loop.h"
+#include "paceline/launch/failure_cause.h"
 #include "paceline/launch/generation.h"
 #include "paceline/launch/job_membership.h"
 #include "paceline/launch/job_watch.h"
@@ -48,7 +49,7 @@ class Agent {
         consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
         logs_(plan.options.log_dir, owner_of_logs(plan.options)),
         flights_(inherited_environment(), logs_.usable_path()),
-        timeline_(plan.options.timeline, logs_.usable_path()),
+        timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
         watch_(
             loop_, plan, {logs_.usable_path(), flights_.directory()},
             {[this](const std::string& text) { consoles_.say(text); },
@@ -114,7 +115,7 @@ class Agent {
   LogDirectory logs_;
   JobFlights flights_;
   const JobMemory memory_;
-  const JobTimeline timeline_;
+  JobTimeline timeline_;
   JobWatch watch_;
   RankSeeds seeds_;
   LauncherChannel launcher_;  // of --hosts
@@ -278,13 +279,14 @@ void Agent::on_failure() {
                                  .signal = culprit.signal,
                                  .cause = own_cause_,
                                  .at = clock_reading(culprit.at),
-                                 .on_purpose = generation_->was_struck(culprit.rank)});
+                                 .on_purpose = generation_->was_struck(culprit.rank),
+                                 .reason = short_reason(generation_->cause())});
 }
 
 void Agent::on_generation_over() {
   settled_ = true;
   tally_.ended(seconds(), flights_.steps(generation_->ranks()));
-  if (generation_->culprit()) consoles_.say(followers_summary(generation_->followers()));
+  consoles_.say(generation_->closing_words());
   if (ending() || membership_.coordinator() == nullptr) return;
   if (generation_->culprit() || told_to_stop_) {
     // Once: the next generation may rely on the offer already when an order to stop comes late.
@@ -340,7 +342,8 @@ void Agent::on_control() {
     abandoned_ = true;
     return;
   }
-  if (signal == SIGUSR1 || signal == SIGUSR2) {
+  if (signal == SIGTSTP || signal == SIGCONT) watch_.rest(signal == SIGTSTP);
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     if (generation_) generation_->send(signal);
   } else {
     on_signal(signal);

@@ -76,7 +76,8 @@ Json to_json(const RankFailure& failure) {
                {"exit_code", failure.exit_code},
                {"signal", failure.signal},
                {"cause", failure.cause},
-               {"on_purpose", failure.on_purpose}};
+               {"on_purpose", failure.on_purpose},
+               {"reason", failure.reason}};
   if (failure.at) json["at_ns"] = failure.at->count();
   return json;
 }
@@ -88,6 +89,7 @@ RankFailure failure_of(const Json& json) {
                       .signal = json.at("signal"),
                       .cause = json.at("cause")};
   failure.on_purpose = json.at("on_purpose").get<bool>();
+  failure.reason = json.at("reason").get<std::string>();
   if (json.contains("at_ns")) {
     failure.at = std::chrono::nanoseconds(json.at("at_ns").get<std::int64_t>());
   }

@@ -50,6 +50,7 @@ struct RankFailure {
   std::optional<std::chrono::nanoseconds> at;
   std::chrono::nanoseconds clock_error{};  // not sent
   bool on_purpose = false;                 // by --chaos
+  std::string reason;                      // "out of memory"; empty: nothing that short is known
   bool operator==(const RankFailure&) const = default;
 };
 

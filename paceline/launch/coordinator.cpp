@@ -68,7 +68,8 @@ void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
             describe(end),
             end.status(),
             {failure.signal, failure.at, failure.clock_error},
-            failure.on_purpose},
+            failure.on_purpose,
+            failure.reason},
            now);
 }
 
@@ -194,7 +195,8 @@ void Coordinator::settle(Moment now) {
     gather(now, fmt::format("{}; going on with {}", reason.cause, counted(num_members(), "node")));
     return start_if_possible(now);
   }
-  const auto decision = policy_.after({reason.kind, progressed, lived_, reason.on_purpose}, now);
+  const auto decision =
+      policy_.after({reason.kind, progressed, lived_, reason.on_purpose, reason.why}, now);
   if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
   gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
                           settings_.restarts.max_restarts, reason.cause));
@@ -252,6 +254,9 @@ std::vector<Coordinator::Agent> Coordinator::seats() const {
 void Coordinator::start() {
   phase_ = Phase::kRunning;
   pause_until_.reset();
+  if (!note_.empty() && generation_ == settings_.first_generation) {
+    note_ += fmt::format("; going on with {}", nodes(num_members()));
+  }
   const std::vector<Agent> order = seats();
   const Offer& offer = members_.at(order.front()).joining.offer;
   StartOrder start{.store = offer.store, .master = offer.master, .note = std::exchange(note_, "")};

@@ -106,6 +106,7 @@ class Coordinator {
     int exit_code = 0;
     FailureMark mark{};       // of a rank's failure
     bool on_purpose = false;  // likewise
+    std::string why{};        // likewise, where it is known: "out of memory"
   };
 
   void join(Agent from, const Joining& joining, Moment now);

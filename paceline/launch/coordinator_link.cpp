@@ -1,5 +1,7 @@
 #include "paceline/launch/coordinator_link.h"
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "paceline/core/error.h"
@@ -34,7 +36,10 @@ void CoordinatorLink::guard(Action action) {
       loop_.change(link_->fd(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
     }
   } catch (const Error& error) {
-    lost_ = fmt::format("the job's coordinator at {}: {}", to_string(endpoint_), error.what());
+    const std::string where = to_string(endpoint_) + ": ";
+    const std::string_view what = error.what();
+    lost_ = fmt::format("the job's coordinator at {}{}", where,
+                        what.starts_with(where) ? what.substr(where.size()) : what);
     loop_.forget(link_->fd());
   }
 }

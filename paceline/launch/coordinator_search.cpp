@@ -197,7 +197,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
   CoordinatorSettings mine = settings();
   mine.expected_nodes = last_->place.num_nodes - 1;
   mine.first_generation = last_->place.generation + 1;
-  mine.first_note = lost_because_;
+  mine.first_note = "lost " + lost_because_;
   current_ = stand_in_;
   return std::make_unique<CoordinatorHost>(loop_, mine, std::move(stand_in_listener_), *secret_,
                                            options_.meeting.keep_alive);

@@ -138,6 +138,28 @@ std::string cause_by_assertion(std::string_view line) {
   return text ? fmt::format("a failed assertion: {}", *text) : "";
 }
 
+// What the C library says before it ends a program whose memory it finds damaged.
+std::string cause_by_c_library(std::string_view line) {
+  constexpr std::string_view kWords[] = {"double free or corruption",
+                                         "free(): ",
+                                         "malloc(): ",
+                                         "realloc(): ",
+                                         "munmap_chunk(): ",
+                                         "malloc_consolidate(): ",
+                                         "corrupted size vs. prev_size",
+                                         "corrupted double-linked list",
+                                         "*** stack smashing detected ***",
+                                         "*** buffer overflow detected ***"};
+  const bool says = std::any_of(std::begin(kWords), std::end(kWords),
+                                [line](std::string_view words) { return line.starts_with(words); });
+  if (!says) return "";
+  return fmt::format(
+      "damaged memory, as the C library found: {}; something was freed twice, used after it was "
+      "freed or written beyond its end, perhaps long before: -fsanitize=address or valgrind shows "
+      "where",
+      line);
+}
+
 // The newest line that explains the end.
 std::string cause_by_lines(const EndEvidence& evidence) {
   const auto lines = lines_of(evidence.last_lines);
@@ -145,6 +167,7 @@ std::string cause_by_lines(const EndEvidence& evidence) {
     std::string cause = cause_by_loader(lines[at]);
     if (cause.empty()) cause = cause_by_exception(lines, at);
     if (cause.empty() && evidence.end.signal == SIGABRT) cause = cause_by_assertion(lines[at]);
+    if (cause.empty() && evidence.end.signal == SIGABRT) cause = cause_by_c_library(lines[at]);
     if (!cause.empty()) return cause;
   }
   return "";
@@ -156,6 +179,11 @@ std::optional<FileSystemRoom> room_of(const char* path) {
   struct statvfs room {};
   if (statvfs(path, &room) != 0) return {};
   return FileSystemRoom{room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize};
+}
+
+std::string short_reason(const std::string& cause) {
+  constexpr std::string_view kOutOfMemory = "out of memory";
+  return cause.starts_with(kOutOfMemory) ? std::string(kOutOfMemory) : "";
 }
 
 std::string cause_of(const EndEvidence& evidence) {

@@ -31,4 +31,7 @@ struct EndEvidence {
 // A sentence without an end; empty when nothing is known for certain.
 std::string cause_of(const EndEvidence& evidence);
 
+// "out of memory" for a cause that is that; otherwise empty.
+std::string short_reason(const std::string& cause);
+
 }  // namespace paceline::launch

@@ -1,5 +1,6 @@
 #include "paceline/launch/failure_order.h"
 
+#include <charconv>
 #include <csignal>
 
 namespace paceline::launch {
@@ -23,6 +24,16 @@ bool failed_before(const FailureMark& later, const FailureMark& earlier) {
   }
   if (!alike) return was_killed(later);
   return timed && *later.at < *earlier.at;
+}
+
+std::optional<int> rank_called_gone(std::string_view words) {
+  constexpr std::string_view kAdvice = "; see the log of rank ";  // of transport/mesh.cpp
+  const auto at = words.rfind(kAdvice);
+  if (at == std::string_view::npos) return {};
+  const char* begin = words.data() + at + kAdvice.size();
+  int rank = -1;
+  const auto [end, error] = std::from_chars(begin, words.data() + words.size(), rank);
+  return error == std::errc() ? std::optional(rank) : std::nullopt;
 }
 
 }  // namespace paceline::launch

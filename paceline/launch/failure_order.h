@@ -1,6 +1,10 @@
 #pragma once
 
-// Which of two ranks on different hosts failed first. Within a host the order of deaths is known;
+// Which of two ranks failed first. Some say it themselves: that they failed because another rank
+// was gone. Where that one failed as well, it was first, whoever's end was seen before: a program
+// behind a wrapper that passes its exit code on ends later than it died.
+//
+// Otherwise, on different hosts: within a host the order of deaths is known;
 // between hosts there are the moments at which the agents saw them, on clocks that were compared
 // (clock_comparison.h) and are apart by a known error at most. Pure.
 //
@@ -12,6 +16,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string_view>
 
 namespace paceline::launch {
 
@@ -23,5 +28,9 @@ struct FailureMark {
 
 // Whether `later`, whose report came second, failed before `earlier`.
 bool failed_before(const FailureMark& later, const FailureMark& earlier);
+
+// The rank whose loss made another one fail, by what that one wrote last or recorded of its
+// failure, in the words of the engine's errors; nothing when they say so of none.
+std::optional<int> rank_called_gone(std::string_view words);
 
 }  // namespace paceline::launch

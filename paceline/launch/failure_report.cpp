@@ -89,11 +89,15 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
   return text;
 }
 
-std::string followers_summary(const std::vector<RankEnd>& followers) {
-  if (followers.empty()) return "";
+namespace {
+
+constexpr std::chrono::seconds kMoments{1};
+
+std::string summary(const std::vector<RankEnd>& ends, const char* relation) {
+  if (ends.empty()) return "";
   std::vector<int> ranks;
   std::map<std::string, std::vector<int>> by_end;
-  for (const RankEnd& end : followers) {
+  for (const RankEnd& end : ends) {
     ranks.push_back(end.rank);
     by_end[describe(end)].push_back(end.rank);
   }
@@ -102,8 +106,23 @@ std::string followers_summary(const std::vector<RankEnd>& followers) {
     if (!details.empty()) details += "; ";
     details += by_end.size() == 1 ? how : fmt::format("{}: {}", format_ranks(who), how);
   }
-  return fmt::format("paceline: rank{} {} ended because of it ({})\n", ranks.size() == 1 ? "" : "s",
-                     format_ranks(ranks), details);
+  return fmt::format("paceline: rank{} {} {} ({})\n", ranks.size() == 1 ? "" : "s",
+                     format_ranks(ranks), relation, details);
+}
+
+}  // namespace
+
+std::string followers_summary(const std::vector<RankEnd>& followers) {
+  return summary(followers, "ended because of it");
+}
+
+std::string fellows_summary(const std::vector<RankEnd>& fellows) {
+  return summary(fellows, "ended, too");
+}
+
+bool may_be_fellow(const RankEnd& first, const RankEnd& later) {
+  return later.exit_code == first.exit_code && later.signal == first.signal &&
+         later.signal != SIGTERM && later.signal != SIGKILL && later.at - first.at < kMoments;
 }
 
 std::string format_ranks(const std::vector<int>& unsorted) {

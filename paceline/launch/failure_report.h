@@ -54,6 +54,12 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
 
 // "paceline: ranks 1, 3 ended because of it (exit code 1)\n"; empty when there are none.
 std::string followers_summary(const std::vector<RankEnd>& followers);
+// "paceline: rank 1 ended, too (exit code 127)\n": of ranks that may have failed by themselves.
+std::string fellows_summary(const std::vector<RankEnd>& fellows);
+
+// It ended as the first one did, within moments, and not by a signal with which a launcher ends
+// ranks: so it may have had the same reason, and need not have followed from the first.
+bool may_be_fellow(const RankEnd& first, const RankEnd& later);
 
 // "0-3, 7"
 std::string format_ranks(const std::vector<int>& ranks);

@@ -6,11 +6,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/wait.h>
 
 #include "paceline/core/host.h"
+#include "paceline/core/socket.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/dying_process.h"
+#include "paceline/launch/failure_order.h"
 #include "paceline/launch/worker_environment.h"
 
 namespace paceline::launch {
@@ -23,6 +26,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
 constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
+// For what stands around a program to end after it, as a script does.
+constexpr std::chrono::nanoseconds kWrapper = 500ms;
 constexpr int kShownLines = 20;
 
 }  // namespace
@@ -68,7 +73,7 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
                                         plan.placement, addresses);
   context_.flights.add_variables(spec.environment);
   context_.memory.add_variables(spec.environment);
-  context_.timeline.add_variables(spec.environment);
+  context_.timeline.add_variables(spec.environment, rank, place_.generation);
   context_.watch.add_variables(spec.environment);
   if (plan.placement.bound) {
     spec.cpus = plan.placement.ranks[local_rank].cpus;
@@ -120,19 +125,25 @@ void Generation::on_watch() {
 void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
+  if (!culprit_ && !stopping_) leftovers_.look_at_group(rank.rank(), rank.process().pid);
   const RankEnd end = rank.collect();
-  if (end.failed() && end.signal == 0 && !culprit_ && !stopping_) look_for_deaths();
+  drain(rank.output());
+  if (end.failed() && (end.signal == 0 || end.signal == SIGABRT)) {
+    look_for_deaths();
+    wait_for_the_one_before(rank);
+  }
   context_.watch.rank_ended(end.rank);
   ends_.push_back(end);
   --num_running_;
-  drain(rank.output());
   if (end.stopped_as_agreed()) ++num_stopped_;
   if (!end.failed() || end.stopped_as_agreed()) {
     if (!end.failed() && !culprit_) finished_.push_back(end.rank);
     return;
   }
   if (culprit_ || stopping_) {
-    followers_.push_back(end);
+    const bool fellow = culprit_ && may_be_fellow(*culprit_, end) && !rank_called_gone_by(rank) &&
+                        !was_struck(rank.rank());
+    (fellow ? fellows_ : followers_).push_back(end);
     return;
   }
   culprit_ = end;
@@ -148,6 +159,22 @@ void Generation::look_for_deaths() {
     if (!ranks_[i]->running()) continue;
     if (died_of_signal(ranks_[i]->process(), Deadline::after(kDeath))) return on_end(i);
   }
+}
+
+// Other nodes wait as long to be told of the failure, but only of one that another rank of this
+// node is said to have caused.
+void Generation::wait_for_the_one_before(const RankProcess& rank) {
+  if (culprit_ || stopping_) return;
+  const auto gone = rank_called_gone_by(rank);
+  for (std::size_t i = 0; gone && i < ranks_.size(); ++i) {
+    if (ranks_[i]->rank() != *gone || !ranks_[i]->running()) continue;
+    if (wait_ready(ranks_[i]->process().pidfd.get(), POLLIN, Deadline::after(kWrapper))) on_end(i);
+  }
+}
+
+std::optional<int> Generation::rank_called_gone_by(const RankProcess& rank) const {
+  const auto gone = rank_called_gone(rank.output().last_lines(kShownLines));
+  return gone ? gone : rank_called_gone(context_.flights.failure_of(rank.rank()));
 }
 
 bool Generation::stopped_as_agreed() const {
@@ -242,7 +269,10 @@ bool Generation::owns(pid_t pid) const {
 // What left the ranks' process groups goes too, and with it the last holders of the pipes. Not over
 // while a console still has to take something.
 void Generation::close_outputs() {
-  if (!descendants_until_) descendants_until_ = Deadline::after(kEndOfDescendants);
+  if (!descendants_until_) {
+    if (!culprit_ && !stopping_) leftovers_.look_for_strays(context_.seeds.pids());
+    descendants_until_ = Deadline::after(kEndOfDescendants);
+  }
   // In slices: other nodes wait for signs of life.
   const bool all_ended = end_all_descendants(Deadline::after(kSlice), context_.seeds.pids());
   if (!all_ended && !descendants_until_->expired()) return;
@@ -287,8 +317,14 @@ void Generation::report(RankProcess& culprit) {
   if (logs.problem().empty()) context.log_path = logs.path_of(culprit.rank());
   context.finished = finished_;
   context_.watch.explain(*culprit.end(), context);
+  cause_ = context.cause;
   context_.consoles.say_culprit(failure_report(*culprit.end(), context), *culprit.end(),
                                 place_.generation);
+}
+
+std::string Generation::closing_words() const {
+  if (!culprit_) return leftovers_.text();
+  return fellows_summary(fellows_) + followers_summary(followers_);
 }
 
 std::chrono::duration<double> Generation::age() const {

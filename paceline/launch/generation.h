@@ -31,6 +31,7 @@
 #include "paceline/launch/job_timeline.h"
 #include "paceline/launch/job_watch.h"
 #include "paceline/launch/launch_plan.h"
+#include "paceline/launch/leftovers.h"
 #include "paceline/launch/log_directory.h"
 #include "paceline/launch/node_place.h"
 #include "paceline/launch/rank_process.h"
@@ -47,7 +48,7 @@ struct GenerationContext {
   LogDirectory& logs;
   JobFlights& flights;
   const JobMemory& memory;
-  const JobTimeline& timeline;
+  JobTimeline& timeline;
   JobWatch& watch;
   RankSeeds& seeds;
 };
@@ -92,10 +93,14 @@ class Generation {
   bool over() const { return over_; }
   // Whoever failed before stop() was called.
   const std::optional<RankEnd>& culprit() const { return culprit_; }
+  // Why it ended, where that is known, and once it is.
+  const std::string& cause() const { return cause_; }
   // Ranks ended with kStoppedAsAgreed and none failed; after stop(), all of them.
   bool stopped_as_agreed() const;
-  // Those that ended badly after that.
+  // Those that ended badly because of that.
   const std::vector<RankEnd>& followers() const { return followers_; }
+  // What is to be said of the ranks beside the culprit once all is over, in lines; may be empty.
+  std::string closing_words() const;
   std::chrono::duration<double> age() const;
   // Why a rank's log is incomplete; empty when all are whole.
   std::string log_problem() const;
@@ -109,6 +114,8 @@ class Generation {
   void watch_first_rank();
   void on_watch();
   void on_end(std::size_t index);
+  void wait_for_the_one_before(const RankProcess& rank);
+  std::optional<int> rank_called_gone_by(const RankProcess& rank) const;
   void read(std::size_t index, int stream);
   void drain(RankOutput& output);
   void close_outputs();
@@ -131,9 +138,11 @@ class Generation {
   std::optional<Deadline> descendants_until_;  // once all ranks have ended
   std::vector<RankEnd> ends_;
   std::optional<RankEnd> culprit_;
-  std::vector<int> finished_;          // ended with exit code 0 before the culprit
-  RankProcess* unreported_ = nullptr;  // the culprit, while its stack is being read
-  std::vector<RankEnd> followers_;
+  std::string cause_;
+  std::vector<int> finished_;                 // ended with exit code 0 before the culprit
+  RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
+  std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
+  Leftovers leftovers_;
   std::set<int> struck_;
 };
 

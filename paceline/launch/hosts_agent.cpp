@@ -104,7 +104,7 @@ void HostsAgent::on_control() {
     abandoned_ = true;
     return;
   }
-  if (signal == SIGUSR1 || signal == SIGUSR2) {
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     const std::string payload(1, static_cast<char>(signal));
     for (const HostState& host : hosts_) {
       if (host.running) host.link->send(FrameKind::kSignal, payload);

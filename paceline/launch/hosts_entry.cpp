@@ -20,7 +20,9 @@ void HostsEntry::answer(const JobRequest& request) const {
   if (what == "stop") {
     send_answer(request, "stopping\n");
     // It passes the signal on to this process; once it has died, its number may be anybody's.
-    if (getppid() == supervisor_) kill(supervisor_, SIGTERM);
+    if (getppid() != supervisor_) return;
+    kill(supervisor_, SIGTERM);
+    kill(supervisor_, SIGCONT);  // it may have been stopped
   }
 }
 

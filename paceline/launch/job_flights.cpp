@@ -100,6 +100,18 @@ std::optional<StepReading> JobFlights::steps(const std::vector<int>& ranks) cons
   return most;
 }
 
+std::string JobFlights::failure_of(int rank) const {
+  if (directory_.empty()) return "";
+  try {
+    for (const Flight& flight : read_flights(directory_).flights) {
+      if (flight.rank == rank) return flight.failure;
+    }
+  } catch (const Error&) {
+    // A program that makes no group leaves no records.
+  }
+  return "";
+}
+
 void JobFlights::remove(const std::vector<int>& ranks) const {
   if (directory_.empty()) return;
   for (const int rank : ranks) {

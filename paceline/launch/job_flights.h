@@ -35,6 +35,8 @@ class JobFlights {
   std::string sentence(bool waited_long) const;
   // The same as the launcher's last words, with where the records are.
   std::string text(bool waited_long) const;
+  // What made this rank fail, as it recorded it; "" when it did not.
+  std::string failure_of(int rank) const;
   // Removes the records of these ranks.
   void remove(const std::vector<int>& ranks) const;
   // Training steps since the records were last removed, of the rank that made most; nothing when

@@ -5,15 +5,25 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/socket.h"
+#include "paceline/rendezvous/job_secret.h"
 
 namespace paceline::launch {
 namespace {
 
 constexpr std::chrono::seconds kAnswer{1};
 
+// The user's file, which ranks can read as well, or else a new one. What an outer job handed to
+// this process is not this job's.
+Secret choose_secret() {
+  const auto of_file = find_job_secret([](const std::string& name) {
+    return name == "PACELINE_SECRET_FD" ? std::nullopt : process_environment()(name);
+  });
+  return of_file ? *of_file : Secret::generate();
+}
+
 }  // namespace
 
-JobServices::JobServices(const LaunchOptions& options) : secret_(Secret::generate()) {
+JobServices::JobServices(const LaunchOptions& options) : secret_(choose_secret()) {
   if (options.part && options.several_nodes()) {
     secret_ = Secret::from_text(options.part->secret);
     claim_part(options);

@@ -1,5 +1,7 @@
 #include "paceline/launch/job_timeline.h"
 
+#include <filesystem>
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,18 +11,29 @@
 
 namespace paceline::launch {
 
-JobTimeline::JobTimeline(std::string output, std::string directory)
-    : output_(std::move(output)), directory_(std::move(directory)) {}
+JobTimeline::JobTimeline(std::string output, std::string directory, bool shared)
+    : output_(std::move(output)), directory_(std::move(directory)), shared_(shared) {}
 
-void JobTimeline::add_variables(Environment& environment) const {
-  if (!output_.empty() && !directory_.empty()) environment["PACELINE_TIMELINE_DIR"] = directory_;
+void JobTimeline::add_variables(Environment& environment, int rank, int generation) {
+  if (output_.empty() || directory_.empty()) return;
+  environment["PACELINE_TIMELINE_DIR"] = directory_;
+  own_names_.insert(timeline_file_name(rank, generation));
+}
+
+std::vector<std::string> JobTimeline::own_files() const {
+  std::vector<std::string> paths = timelines_in(directory_);
+  if (!shared_) return paths;
+  std::erase_if(paths, [this](const std::string& path) {
+    return !own_names_.contains(std::filesystem::path(path).filename());
+  });
+  return paths;
 }
 
 std::string JobTimeline::finish() const {
   if (output_.empty()) return "";
   if (directory_.empty()) return "paceline: no timeline: there is no folder to record it in\n";
   try {
-    const auto paths = timelines_in(directory_);
+    const auto paths = own_files();
     if (paths.empty()) {
       return "paceline: no timeline: no rank recorded anything (does the program make a group?)\n";
     }
@@ -42,7 +55,7 @@ std::string JobTimeline::hand_over(const std::function<void(const std::string&)>
   if (directory_.empty()) return "paceline: no timeline: there is no folder to record it in\n";
   std::string text;
   try {
-    for (const std::string& path : timelines_in(directory_)) {
+    for (const std::string& path : own_files()) {
       try {
         send(pack_timeline(path));
       } catch (const Error& error) {

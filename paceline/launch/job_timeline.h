@@ -4,7 +4,9 @@
 // of it at the end of the job, however that came.
 
 #include <functional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "paceline/launch/worker_environment.h"
 
@@ -13,11 +15,11 @@ namespace paceline::launch {
 class JobTimeline {
  public:
   // `output`: the trace; empty: none is wanted. `directory`: for the ranks' files; empty: there is
-  // none, which is said at the end.
-  JobTimeline(std::string output, std::string directory);
+  // none, which is said at the end. `shared`: other hosts' ranks may record there, too.
+  JobTimeline(std::string output, std::string directory, bool shared);
 
-  // What tells a rank where to record.
-  void add_variables(Environment& environment) const;
+  // What tells this rank of this generation where to record.
+  void add_variables(Environment& environment, int rank, int generation);
   // Writes the trace and removes the ranks' files; a line for the user, or "".
   std::string finish() const;
   // Of a job whose trace is made on another host: gives each of the ranks' files to `send`, packed,
@@ -25,8 +27,12 @@ class JobTimeline {
   std::string hand_over(const std::function<void(const std::string&)>& send) const;
 
  private:
+  std::vector<std::string> own_files() const;
+
   const std::string output_;
   const std::string directory_;
+  const bool shared_;
+  std::set<std::string> own_names_;
 };
 
 }  // namespace paceline::launch

@@ -88,10 +88,20 @@ void JobWatch::begin_generation(const NodePlace& place) {
   ended_because_.clear();
   ended_elsewhere_ = Deadline::after(0ns);
   hang_survey_.reset();
-  // What an older generation left, and the time between the two, mean nothing for this one.
+  watch_anew();
+}
+
+// What an older generation left, and the time between the two, mean nothing for the next one; nor
+// does the time in which the ranks were stopped.
+void JobWatch::watch_anew() {
   const LaunchOptions& options = plan_.options;
   if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights, actions_.meeting);
   if (straggler_timer_) make_straggler_watch();
+}
+
+void JobWatch::rest(bool at_rest) {
+  at_rest_ = at_rest;
+  if (!at_rest) watch_anew();
 }
 
 void JobWatch::make_straggler_watch() {
@@ -150,7 +160,9 @@ void JobWatch::answer(JobRequest request) {
   if (what == "stop") {
     send_answer(request, "stopping\n");
     // It passes the signal on to this process; once it has died, its number may be anybody's.
-    if (getppid() == supervisor_) kill(supervisor_, SIGTERM);
+    if (getppid() != supervisor_) return;
+    kill(supervisor_, SIGTERM);
+    kill(supervisor_, SIGCONT);  // it may have been stopped
   }
 }
 

@@ -65,6 +65,8 @@ class JobWatch {
   void show(const HangOrder& hang);
   // One of this node's ranks keeps the others waiting.
   void show(const StragglerOrder& straggler);
+  // The user has stopped the ranks, or let them go on: until then nothing is said of them.
+  void rest(bool at_rest);
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
@@ -98,6 +100,7 @@ class JobWatch {
   std::string description() const;
   void look_for_hang();
   void make_straggler_watch();
+  void watch_anew();
   void look_for_straggler();
   void report_shares();
   void report_whereabouts(int round) const;
@@ -125,6 +128,7 @@ class JobWatch {
   std::map<int, pid_t> ranks_;  // those that run
   std::map<int, Crash> crashes_;
   std::map<int, std::string> ended_because_;  // ranks that were ended on purpose
+  bool at_rest_ = false;
   Deadline ended_elsewhere_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;

@@ -26,7 +26,7 @@ bool take(const Fd& timer) {
 }  // namespace
 
 void JobWatch::look_for_hang() {
-  if (!take(hang_timer_) || ranks_.empty()) return;
+  if (!take(hang_timer_) || ranks_.empty() || at_rest_) return;
   const bool stands_still = hang_watch_->look(ranks_);
   if (const auto seconds = hang_watch_->take_recovery()) {
     actions_.say(fmt::format("paceline: the job goes on, after {:.1f} s\n", *seconds));
@@ -87,7 +87,7 @@ void JobWatch::show(const HangOrder& hang) {
 }
 
 void JobWatch::look_for_straggler() {
-  if (!take(straggler_timer_) || ranks_.empty()) return;
+  if (!take(straggler_timer_) || ranks_.empty() || at_rest_) return;
   if (straggler_report_) return report_shares();
   const auto said = straggler_watch_->look(ranks_);
   if (said) actions_.say(fmt::format("paceline: {}\n", *said));

@@ -101,10 +101,20 @@ const std::vector<int>& handled_signals() {
   return kSignals;
 }
 
+// Not SIGTERM: a job must be possible to end.
+bool stays_ignored(int signal) {
+  const bool of_terminal =
+      signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP;
+  struct sigaction action {};
+  return of_terminal && sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void block_handled_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : handled_signals()) sigaddset(&set, signal);
+  for (const int signal : handled_signals()) {
+    if (!stays_ignored(signal)) sigaddset(&set, signal);
+  }
   sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 

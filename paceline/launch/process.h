@@ -36,9 +36,12 @@ struct Process {
 // process writes the reason to its stderr and exits with 126 or 127.
 Process start_process(const ProcessSpec& spec);
 
-// The signals the launcher handles itself; blocked in it, and unblocked again in every rank.
+// The signals the launcher handles itself; blocked in it, and unblocked again in every rank. Of
+// those that come from a terminal, one that was ignored at the start stays ignored: whoever started
+// the launcher with nohup, or in the background of a script, wants it to go on.
 const std::vector<int>& handled_signals();
 void block_handled_signals();
+bool stays_ignored(int signal);
 
 // pidfd_open(2). Error(kSystem).
 Fd open_pidfd(pid_t pid);

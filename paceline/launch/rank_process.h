@@ -22,6 +22,7 @@ class RankProcess {
   int rank() const { return rank_; }
   const Process& process() const { return process_; }
   RankOutput& output() { return *output_; }
+  const RankOutput& output() const { return *output_; }
   bool running() const { return !end_; }
   const std::optional<RankEnd>& end() const { return end_; }
 

@@ -245,6 +245,7 @@ void RemoteEnd::start(RemoteJob job) {
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(128 + SIGKILL);
+    setpgid(0, 0);  // with a parent beside it, the kernel lets its launcher stop for SIGTSTP
     be_part(job, std::move(ends));
   }
   silence_at_ = Deadline::after(kSilenceLimit);

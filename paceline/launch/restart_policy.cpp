@@ -27,10 +27,11 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
   }
   if (limits_.max_restarts == 0) return {};
   if (!end.on_purpose && num_alike_ >= kCrashLoop) {
-    return {.reason =
-                fmt::format("crash loop: the ranks ended with {}, {} times in a row before any "
-                            "progress; restarting does not help",
-                            end.cause, num_alike_)};
+    return {.reason = fmt::format(
+                "crash loop: the ranks {}{}{}, {} times in a row before any progress; "
+                "restarting does not help",
+                end.cause.starts_with("killed") ? "were " : "ended with ", end.cause,
+                end.reason.empty() ? "" : fmt::format(" ({})", end.reason), num_alike_)};
   }
   const bool forget = limits_.window != 0ns;
   while (forget && !restarts_.empty() && now - restarts_.front() >= limits_.window) {

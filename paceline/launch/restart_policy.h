@@ -33,6 +33,7 @@ struct GenerationEnd {
   bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
   std::chrono::nanoseconds lived{};
   bool on_purpose = false;  // by --chaos: it says nothing of the program
+  std::string reason;       // of the cause, where it is known: "out of memory"
 };
 
 struct RestartDecision {

@@ -45,6 +45,7 @@ set(SOURCES
   job_watch_standstill.cpp
   kernel_log.cpp
   launcher_channel.cpp
+  leftovers.cpp
   line_formatter.cpp
   log_directory.cpp
   machine_map.cpp

@@ -16,8 +16,14 @@ constexpr std::size_t kChunk = 4096;
 int StdinRelay::poll_fd() const {
   if (!to_rank_) return -1;
   if (!pending_.empty()) return to_rank_.get();
-  return tcgetpgrp(terminal_) == getpgrp() ? terminal_ : -1;
+  return in_foreground() ? terminal_ : -1;
 }
+
+bool StdinRelay::waits_for_foreground() const {
+  return to_rank_ && pending_.empty() && !in_foreground();
+}
+
+bool StdinRelay::in_foreground() const { return tcgetpgrp(terminal_) == getpgrp(); }
 
 short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLOUT; }
 

@@ -2,7 +2,8 @@
 
 // Passes what is typed on a terminal on to rank 0. A rank is not in the terminal's foreground
 // process group and would be stopped if it read there itself. While this process is in the
-// background the terminal is left alone.
+// background the terminal is left alone; nothing tells a running job that it came to the foreground
+// again, so that has to be looked for.
 
 #include <string>
 
@@ -18,10 +19,14 @@ class StdinRelay {
   // What to poll now: the descriptor and its events, or -1.
   int poll_fd() const;
   short poll_events() const;
+  // It would read, but for this process being in the background: poll_fd() is to be asked again
+  // soon.
+  bool waits_for_foreground() const;
   // Call when poll_fd() is ready.
   void pass_on();
 
  private:
+  bool in_foreground() const;
   void close() { to_rank_.reset(); }
 
   int terminal_;

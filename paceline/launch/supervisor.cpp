@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <thread>
 
@@ -27,6 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kInterruptsBeforeForce = 3;
+constexpr int kForegroundPause = 250;  // ms
 
 struct BarePipe {
   Fd read_end, write_end;
@@ -48,14 +50,25 @@ void open_missing_standard_streams() {
   }
 }
 
+sigset_t only(int signal) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  return set;
+}
+
 Fd make_signal_fd() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : handled_signals()) {
     if (signal != SIGCHLD) sigaddset(&set, signal);
   }
-  sigaddset(&set, SIGCONT);  // only to look at the terminal again after "fg"
-  sigprocmask(SIG_BLOCK, &set, nullptr);
+  // The agent is in no foreground: these are the supervisor's alone.
+  if (!stays_ignored(SIGTSTP)) {
+    const sigset_t stop = only(SIGTSTP);
+    sigprocmask(SIG_BLOCK, &stop, nullptr);
+    sigaddset(&set, SIGTSTP);
+  }
   Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) throw system_error("signalfd()");
   return fd;
@@ -74,6 +87,8 @@ class Supervisor {
 
  private:
   void pass_signals_on();
+  void pass_on(unsigned char signal);
+  void suspend();
   int finish();
 
   pid_t agent_;
@@ -88,7 +103,8 @@ int Supervisor::wait() {
     std::array<pollfd, 3> entries{pollfd{pidfd_.get(), POLLIN, 0},
                                   pollfd{signals_.get(), POLLIN, 0},
                                   pollfd{relay_.poll_fd(), relay_.poll_events(), 0}};
-    if (poll(entries.data(), entries.size(), -1) < 0) continue;
+    const int pause = relay_.waits_for_foreground() ? kForegroundPause : -1;
+    if (poll(entries.data(), entries.size(), pause) < 0) continue;
     if (entries[1].revents != 0) pass_signals_on();
     if (entries[2].revents != 0) relay_.pass_on();
     if (entries[0].revents != 0) return finish();
@@ -99,10 +115,30 @@ void Supervisor::pass_signals_on() {
   signalfd_siginfo info;
   while (read(signals_.get(), &info, sizeof info) == sizeof info) {
     const auto signal = static_cast<unsigned char>(info.ssi_signo);
-    if (signal == SIGCONT) continue;
+    if (signal == SIGTSTP) {
+      suspend();
+      continue;
+    }
     if (signal == SIGINT && ++interrupts_ >= kInterruptsBeforeForce) kill(agent_, SIGKILL);
-    if (write(control_.get(), &signal, 1) < 0) return;  // the agent is ending
+    pass_on(signal);
   }
+}
+
+// Once the agent is ending it acts on none.
+void Supervisor::pass_on(unsigned char signal) {
+  while (write(control_.get(), &signal, 1) < 0 && errno == EINTR) {
+  }
+}
+
+// Where nobody could continue this process the kernel does not stop it, and the ranks go on at
+// once.
+void Supervisor::suspend() {
+  const sigset_t stop = only(SIGTSTP);
+  pass_on(SIGTSTP);
+  raise(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stops here
+  sigprocmask(SIG_BLOCK, &stop, nullptr);
+  pass_on(SIGCONT);
 }
 
 int Supervisor::finish() {
@@ -132,6 +168,10 @@ void let_go_of_input() {
   } catch (const Error& error) {
     std::fprintf(stderr, "paceline run: %s\n", error.what());
     status = error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
+    end_all_descendants(Deadline::after(5s));
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "paceline run: %s\n", error.what());
+    status = kExitEnvironment;
     end_all_descendants(Deadline::after(5s));
   } catch (const std::system_error& error) {  // of a std::jthread
     std::fprintf(stderr,

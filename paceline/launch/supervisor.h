@@ -12,7 +12,8 @@
 // supervisor's child, and it ends it. No lists of pids are kept.
 //
 // The agent is in a process group of its own, so a Ctrl-C reaches the supervisor alone and is
-// passed on exactly once.
+// passed on exactly once. So does a Ctrl-Z: the agent stops the ranks and itself goes on, for
+// whoever asks about the job, then the supervisor stops; what continues it continues the ranks.
 
 #include <functional>
 
@@ -22,7 +23,8 @@ namespace paceline::launch {
 
 // The agent's end.
 struct AgentChannel {
-  Fd control;   // one byte per signal to act on; its end means that the supervisor is gone
+  Fd control;   // one byte per signal to act on (SIGTSTP, SIGCONT: for the ranks); its end means
+                // that the supervisor is gone
   Fd stdin_fd;  // what rank 0 reads
 };
 

@@ -61,7 +61,7 @@ std::string TimelineCollection::finish(const std::vector<Host>& hosts) {
   }
   put_on_one_clock(hosts);
   problems_ += missing_hosts(hosts);
-  return std::exchange(problems_, "") + JobTimeline(output_, folder_).finish();
+  return std::exchange(problems_, "") + JobTimeline(output_, folder_, false).finish();
 }
 
 void TimelineCollection::put_on_one_clock(const std::vector<Host>& hosts) {

@@ -27,7 +27,17 @@ Secret read_secret(int fd, const std::string& source) {
   return secret;
 }
 
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
 Secret read_descriptor(int fd) {
+  check(
+      is_open(fd),
+      "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
+      "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, "
+      "or "
+      "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
+      "PACELINE_SECRET_FILE, which the ranks read then",
+      fd);
   Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags >= 0) ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
@@ -49,8 +59,10 @@ Secret read_private_file(const std::string& path) {
 }  // namespace
 
 std::optional<Secret> find_job_secret(const GetVariable& variable) {
-  if (const auto fd = read_number(variable, "PACELINE_SECRET_FD")) return read_descriptor(*fd);
-  if (const auto path = variable("PACELINE_SECRET_FILE")) return read_private_file(*path);
+  const auto fd = read_number(variable, "PACELINE_SECRET_FD");
+  const auto path = variable("PACELINE_SECRET_FILE");
+  if (fd && (is_open(*fd) || !path)) return read_descriptor(*fd);
+  if (path) return read_private_file(*path);
   return std::nullopt;
 }
 

@@ -11,9 +11,9 @@
 
 namespace paceline {
 
-// From PACELINE_SECRET_FD (an inherited memory file; it is not passed on to programs started
-// later), else PACELINE_SECRET_FILE (0600 or 0400, owned by this user), else nothing.
-// Error(kInvalid) names the variable and what is wrong with it.
+// From PACELINE_SECRET_FD (an inherited memory file, unless a wrapper has closed it; it is not
+// passed on to programs started later), else PACELINE_SECRET_FILE (0600 or 0400, owned by this
+// user), else nothing. Error(kInvalid) names the variable and what is wrong with it.
 std::optional<Secret> find_job_secret(const GetVariable& variable);
 
 }  // namespace paceline

@@ -136,6 +136,10 @@ void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
   if (!stream) throw system_error(fmt::format("writing the timeline {}", path));
 }
 
+std::string timeline_file_name(int rank, int generation) {
+  return fmt::format("rank-{:03}-{:03}.timeline", rank, generation);
+}
+
 std::vector<std::string> timelines_in(const std::string& directory) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -6,6 +6,7 @@
 //   overflow   calls itself without end
 //   throws     an exception that nobody catches
 //   asserts    a failed assertion
+//   frees      memory twice
 //   illegal    an instruction that no processor has
 //   zero       an integer division by zero
 //   handled    has its own handler for SIGSEGV, which exits with 9
@@ -57,6 +58,8 @@ volatile int zero = 0;
 
 [[gnu::noinline]] void check_loss(int value) { assert(value < 0 && "the loss is finite"); }
 
+[[gnu::noinline]] void free_batch(void* batch) { std::free(batch); }
+
 void take_memory() {
   std::vector<char*> blocks;
   constexpr std::size_t kBlock = 4 << 20;
@@ -77,6 +80,10 @@ void take_memory() {
 }
 
 void end(const std::string& how) {
+  if (how == "frees") {
+    void* volatile batch = std::malloc(100);
+    for (int i = 0; i < 2; ++i) free_batch(batch);
+  }
   if (how == "null") train_step(1);
   if (how == "thread") std::thread([] { train_step(1); }).join();
   if (how == "overflow") call_without_end(0);

@@ -60,6 +60,13 @@ TEST(FailureCause, a_killed_child_counts_as_well) {
   EXPECT_THAT(cause_of(evidence), HasSubstr("out of memory"));
 }
 
+TEST(FailureCause, a_lack_of_memory_has_a_short_name) {
+  EndEvidence evidence = killed();
+  EXPECT_EQ(short_reason(cause_of(evidence)), "");
+  evidence.after.cgroup_kills = 4;
+  EXPECT_EQ(short_reason(cause_of(evidence)), "out of memory");
+}
+
 std::string cause_of_lines(int exit_code, int signal, const std::string& lines) {
   EndEvidence evidence;
   evidence.end = {.exit_code = exit_code, .signal = signal};
@@ -96,6 +103,14 @@ TEST(FailureCause, last_lines_tell_of_the_loader_exceptions_and_assertions) {
                            "Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n"
                            "    g()\nValueError: no data\n"),
             "an uncaught Python exception: ValueError: no data");
+  for (const std::string line :
+       {"free(): double free detected in tcache 2", "double free or corruption (!prev)",
+        "*** stack smashing detected ***: terminated", "malloc(): corrupted top size",
+        "corrupted size vs. prev_size"}) {
+    EXPECT_THAT(cause_of_lines(0, SIGABRT, "  | epoch 1\n  | " + line + "\n"),
+                HasSubstr("damaged memory, as the C library found: " + line + ";"));
+    EXPECT_EQ(cause_of_lines(1, 0, line), "");
+  }
   EXPECT_EQ(cause_of_lines(1, 0, "loss: nan\n"), "");
   EXPECT_EQ(cause_of_lines(1, 0, ""), "");
 }

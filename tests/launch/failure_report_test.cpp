@@ -48,6 +48,19 @@ TEST(FailureReport, followers_take_one_line) {
       "paceline: ranks 0, 1, 4 ended because of it (1, 4: exit code 1; 0: killed by SIGTERM)\n");
 }
 
+TEST(FailureReport, a_rank_that_ended_alike_at_the_same_time_may_have_had_its_own_reason) {
+  using namespace std::chrono_literals;
+  const std::chrono::steady_clock::time_point start;
+  const RankEnd first{.exit_code = 127, .at = start}, soon{.exit_code = 127, .at = start + 10ms};
+  EXPECT_TRUE(may_be_fellow(first, soon));
+  EXPECT_FALSE(may_be_fellow(first, {.exit_code = 127, .at = start + 2s}));
+  EXPECT_FALSE(may_be_fellow(first, {.exit_code = 1, .at = start}));
+  EXPECT_FALSE(may_be_fellow({.signal = SIGKILL, .at = start}, {.signal = SIGKILL, .at = start}));
+  EXPECT_EQ(fellows_summary({{.rank = 1, .exit_code = 127}}),
+            "paceline: rank 1 ended, too (exit code 127)\n");
+  EXPECT_EQ(fellows_summary({}), "");
+}
+
 TEST(FailureReport, ranks_are_listed_as_ranges) {
   EXPECT_EQ(format_ranks({7, 3, 1, 0, 2}), "0-3, 7");
   EXPECT_EQ(format_ranks({1, 0}), "0, 1");

@@ -85,7 +85,7 @@ class GenerationTest : public testing::Test {
   LogDirectory logs_{directory_.path(), "job"};
   JobFlights flights_{{{"PACELINE_FLIGHT_DIR", ""}}, ""};
   const JobMemory memory_;
-  const JobTimeline timeline_{"", ""};
+  JobTimeline timeline_{"", "", false};
   JobWatch watch_{loop_, plan_, {}, {}};
   RankSeeds seeds_{"/bin/sleep", false, {}};
 };

@@ -49,6 +49,16 @@ TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop
               HasSubstr("crash loop: the ranks ended with exit code 1, 3 times in a row"));
 }
 
+TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
+  RestartPolicy policy({.max_restarts = 100});
+  const GenerationEnd killed{
+      .cause = "killed by SIGKILL", .lived = 10ms, .reason = "out of memory"};
+  policy.after(killed, kBegin);
+  policy.after(killed, kBegin);
+  EXPECT_THAT(policy.after(killed, kBegin).reason,
+              HasSubstr("crash loop: the ranks were killed by SIGKILL (out of memory), 3 times"));
+}
+
 TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
   RestartPolicy policy({.max_restarts = 100});
   const GenerationEnd one{"one", false, 10ms}, other{"other", false, 10ms};

@@ -91,6 +91,23 @@ TEST(RunCauses, who_is_still_dying_comes_before_who_has_noticed_and_exited) {
   EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (exit code 5)"));
 }
 
+// Both ranks stand behind a wrapper that passes the exit code on, that of the killed one slowly.
+constexpr const char* kWrapped = R"py(
+import os, subprocess, sys, time
+code = subprocess.run(sys.argv[1:], close_fds=False).returncode
+time.sleep(0.1 if code == -9 else 0)
+sys.exit(code & 255)
+)py";
+
+TEST(RunCauses, a_rank_that_was_killed_behind_a_wrapper_comes_before_who_noticed) {
+  const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", "/usr/bin/python3", "-c",
+                                        kWrapped, RECORDED_PROGRAM, "dies"},
+                                       kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 247) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: exit code 247"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it"));
+}
+
 TEST(RunCauses, an_uncaught_exception_is_shown_with_its_text_and_where_it_was_thrown) {
   const Outcome outcome = run_paceline(crash("throws"), kNoSanitizer);
   EXPECT_EQ(outcome.exit_code, 134);
@@ -106,6 +123,16 @@ TEST(RunCauses, a_failed_assertion_is_shown_with_its_text) {
   EXPECT_THAT(outcome.err, HasSubstr("cause: a failed assertion: value < 0"));
   EXPECT_THAT(first_frame(outcome.err), HasSubstr("check_loss")) << outcome.err;
 }
+
+#ifndef __SANITIZE_ADDRESS__
+TEST(RunCauses, damaged_memory_is_told_from_an_exception) {
+  const Outcome outcome = run_paceline(crash("frees"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 134);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("cause: damaged memory, as the C library found: free(): double free"));
+  EXPECT_THAT(outcome.err, HasSubstr("free_batch"));
+}
+#endif
 
 TEST(RunCauses, a_programs_own_handler_is_left_alone) {
   const Outcome outcome = run_paceline(crash("handled"), kNoSanitizer);

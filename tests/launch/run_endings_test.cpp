@@ -102,6 +102,44 @@ TEST(RunEndings, what_a_rank_leaves_running_is_ended) {
   EXPECT_TRUE(all_gone(pidfds, 0ms));
 }
 
+TEST(RunEndings, a_rank_that_failed_by_itself_is_not_said_to_have_followed) {
+  const FreshDirectory directory;
+  const Outcome alike =
+      run_paceline(ranks("2", "trap '' TERM; " + all_ready(directory) + "exit 127"));
+  EXPECT_EQ(alike.exit_code, 127);
+  EXPECT_THAT(alike.err, HasSubstr(" ended, too (exit code 127)"));
+  EXPECT_THAT(alike.err, Not(HasSubstr("because of it")));
+  const FreshDirectory other;
+  const std::string words =
+      "rank $RANK: rank $((1-RANK)) (box) of group world is gone: its process "
+      "ended without leaving the group; see the log of rank $((1-RANK))";
+  const Outcome named =
+      run_paceline(ranks("2", "trap '' TERM; " + all_ready(other) +
+                                  "[ $RANK = 1 ] && exit 4; echo \"" + words + "\" >&2; exit 4"));
+  EXPECT_THAT(named.err, HasSubstr("rank 1 failed first"));
+  EXPECT_THAT(named.err, HasSubstr("rank 0 ended because of it (exit code 4)"));
+}
+
+TEST(RunEndings, a_program_that_went_to_the_background_is_said_to_have_been_ended) {
+  const Outcome outcome =
+      run_paceline(ranks("2", "[ $RANK = 0 ] || { sleep 1000 & sleep 1001 & }; exit 0"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("rank 1 ended with exit code 0 and left 2 processes running (the first: sleep), "
+                "which were ended"));
+  const Outcome strays = run_paceline(ranks("2", "[ $RANK = 0 ] || exec setsid --fork sleep 1000"));
+  EXPECT_THAT(strays.err, HasSubstr("rank 1 ended with exit code 0 and left 1 process running "
+                                    "(sleep), which was ended"));
+  EXPECT_THAT(strays.err, Not(HasSubstr("rank 0")));
+}
+
+TEST(RunEndings, helpers_that_end_with_their_rank_are_no_matter) {
+  const Outcome outcome = run_paceline(ranks("2", "sleep 0.03 & exit 0"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+}
+
 TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     PacelineProcess paceline(

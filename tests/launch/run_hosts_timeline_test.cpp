@@ -91,6 +91,19 @@ TEST_F(RunHostsTimeline, the_spans_of_all_hosts_are_in_one_file_here) {
   EXPECT_GT(clock_error(), 0);
 }
 
+// Both hosts' ranks record before the first agent collects.
+TEST_F(RunHostsTimeline, hosts_that_share_the_log_folder_take_their_own_ranks_files) {
+  const std::string logs = hosts->directory().file("shared");
+  const Outcome outcome = run({"--log-dir", logs}, {RECORDED_PROGRAM, "works"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, Not(HasSubstr("left out")));
+  std::map<int, int> num_broadcasts;
+  for (const json& span : strict_spans(output)) {
+    if (span["name"] == "broadcast") ++num_broadcasts[span["pid"].get<int>()];
+  }
+  EXPECT_EQ(num_broadcasts, (std::map<int, int>{{0, 1}, {1, 1}}));
+}
+
 TEST_F(RunHostsTimeline, a_host_whose_clock_is_an_hour_ahead_is_on_the_same_clock) {
   const std::string ahead = "unshare --time --monotonic 3600 --fork --kill-child ";
   if (std::system((ahead + "true 2>/dev/null").c_str()) != 0) {

@@ -17,6 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
+using testing::Not;
 
 using RunNodes = JobNodes;
 
@@ -205,6 +206,23 @@ TEST_F(RunNodes, another_agent_takes_over_when_the_coordinators_is_killed) {
   EXPECT_EQ(b.exit_code, 0) << b.err;
   EXPECT_EQ(c.exit_code, 0) << c.err;
   EXPECT_THAT(b.err, HasSubstr("lost the job's coordinator"));
+}
+
+TEST_F(RunNodes, whoever_goes_on_without_the_node_that_led_says_so) {
+  const std::string done = directory_.file("done");
+  const auto first = start_first("1:2", until(done));
+  const auto second = start("1:2", until(done));
+  second->wait_for_lines("[1] ", 1);
+  first->send(SIGTERM);
+  first->wait();
+  EXPECT_THAT(second->wait_for_lines("[0] ", 1).front(), HasSubstr("/1/"));
+  std::ofstream{done};
+  const Outcome outcome = second->wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string address = fmt::format("127.0.0.1:{}", port_.port);
+  EXPECT_THAT(outcome.err, HasSubstr("lost the job's coordinator at " + address));
+  EXPECT_THAT(outcome.err, Not(HasSubstr(address + ": " + address)));
+  EXPECT_THAT(outcome.err, HasSubstr("; going on with 1 node\n"));
 }
 
 TEST_F(RunNodes, a_signal_to_one_node_that_all_ranks_heed_as_agreed_gives_85_everywhere) {

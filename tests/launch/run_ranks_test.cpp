@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "paceline/core/socket.h"
 #include "paceline/launch/reserved_port.h"
@@ -226,6 +227,28 @@ TEST(RunRanks, a_taken_port_is_an_error_that_says_how_to_find_its_holder) {
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, HasSubstr("--master-port " + port));
   EXPECT_THAT(outcome.err, HasSubstr("ss -ltnp"));
+}
+
+// Python's subprocess closes what it does not know.
+TEST(RunRanks, a_wrapper_that_closes_descriptors_is_told_what_to_do) {
+  const std::vector<std::string> job = {
+      "run",
+      "--nproc-per-node",
+      "2",
+      "/usr/bin/python3",
+      "-c",
+      "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)",
+      RECORDED_PROGRAM,
+      "ends"};
+  const Outcome closed = run_paceline(job);
+  EXPECT_NE(closed.exit_code, 0);
+  EXPECT_THAT(closed.err, HasSubstr("closed it, as Python's subprocess does"));
+  const FreshDirectory directory;
+  const std::string secret = directory.file("secret");
+  std::ofstream(secret) << "0123456789abcdef0123456789abcdef\n";
+  ASSERT_EQ(chmod(secret.c_str(), 0600), 0);
+  const Outcome by_file = run_paceline(job, {{"PACELINE_SECRET_FILE", secret}});
+  EXPECT_EQ(by_file.exit_code, 0) << by_file.err;
 }
 
 }  // namespace

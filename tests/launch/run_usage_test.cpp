@@ -367,5 +367,16 @@ TEST(RunUsage, a_dry_run_names_every_variable_that_a_rank_gets) {
   }
 }
 
+TEST(RunUsage, a_working_directory_that_was_removed_is_said) {
+  PacelineProcess paceline({"-c",
+                            "mkdir \"$TMPDIR/gone\" && cd \"$TMPDIR/gone\" && rmdir \"$PWD\" && "
+                            "exec " PACELINE_COMMAND " run true"},
+                           {}, "/bin/sh");
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("paceline run: the working directory"));
+  EXPECT_THAT(outcome.err, HasSubstr("gone cannot be used: No such file or directory"));
+}
+
 }  // namespace
 }  // namespace paceline::launch

@@ -29,12 +29,23 @@ TEST(JobSecret, comes_from_an_inherited_descriptor_any_number_of_times) {
 }
 
 TEST(JobSecret, a_descriptor_that_is_not_there_is_named) {
-  expect_error(ErrorCode::kInvalid, {"PACELINE_SECRET_FD=1000000"}, [] {
-    find_job_secret(variables_of({{"PACELINE_SECRET_FD", "1000000"}}));
-  });
+  expect_error(ErrorCode::kInvalid,
+               {"PACELINE_SECRET_FD=1000000 is closed", "close_fds=False", "PACELINE_SECRET_FILE"},
+               [] {
+                 find_job_secret(variables_of({{"PACELINE_SECRET_FD", "1000000"}}));
+               });
   expect_error(ErrorCode::kInvalid, {"PACELINE_SECRET_FD='x'"}, [] {
     find_job_secret(variables_of({{"PACELINE_SECRET_FD", "x"}}));
   });
+}
+
+TEST(JobSecret, a_file_stands_in_for_a_descriptor_that_a_wrapper_closed) {
+  const FreshDirectory directory;
+  const auto path = directory.file("secret");
+  std::ofstream(path) << Secret::generate().to_hex() << "\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_TRUE(find_job_secret(
+      variables_of({{"PACELINE_SECRET_FD", "1000000"}, {"PACELINE_SECRET_FILE", path}})));
 }
 
 TEST(JobSecret, a_file_must_be_private_and_long_enough) {
