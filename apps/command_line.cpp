@@ -159,6 +159,7 @@ CommandLine split_around_word(const CLI::App& app, const std::vector<std::string
 }
 
 bool take_options(CLI::App& app, const CommandLine& line) {
+  if (line.has("--help")) return false;
   for (const CLI::Option* option : app.get_options()) check_flag_variable(*option);
   std::vector<std::string> options = line.options;
   for (const CommandLine::Default& one : line.defaults) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -118,7 +117,8 @@ class Config {
 
   void add_output() {
     if (texts_.config.empty()) {
-      add("--config", std::filesystem::exists(kUsualFlagFile) ? kUsualFlagFile : "none");
+      const std::string usual = usual_flag_file();
+      add("--config", usual.empty() ? "none" : usual);
     }
     add("--log-dir", options_.log_dir.empty() ? "temporary" : options_.log_dir);
     add("--tee", texts_.tee.empty() ? "rank 0" : texts_.tee);
