@@ -89,6 +89,7 @@ TEST_F(FlagFileOfRun, counts_less_than_variables_and_the_command_line) {
   EXPECT_EQ(run(text, {"--nproc-per-node", "1"}, {{"PET_NPROC_PER_NODE", "2"}}).out, "1\n");
   EXPECT_EQ(run("[run]\nnproc-per-node = 2\nall-ranks = true\n").out.size(), 2 * 6U);
   EXPECT_EQ(run("[run]\nnproc-per-node = 2\nall-ranks = false\n").out, "2\n");
+  EXPECT_EQ(run("[run]\nnproc-per-node = 2\nall-ranks = true\n", {"--all-ranks=false"}).out, "2\n");
   EXPECT_EQ(run("[submit]\nnnodes = 4\n").out, "1\n");
 }
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -153,8 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--logs-specs", "x"}, "--logs-specs is an option of torchrun"},
         Refusal{{"--redirects", "4"}, "--redirects: '4' is not 0, 1 (stdout), 2 (stderr), 3"},
         Refusal{{"-r", "1:3"}, "--redirects: '1' is not a whole number from 0 to 0"},
-        Refusal{{"--standalone", "--standalone"}, "--standalone is given twice"},
-        Refusal{{"--standalone=1"}, "--standalone takes no value"}));
+        Refusal{{"--standalone=maybe"}, "--standalone: 'maybe' is not 1, true, yes, on, 0"},
+        Refusal{{"--standalone="}, "--standalone: '' is not 1, true"}));
 
 TEST(RunUsage, a_hostfile_with_a_command_or_an_option_in_place_of_a_name_runs_nothing) {
   const FreshDirectory directory;
@@ -189,6 +190,23 @@ TEST(RunUsage, what_torchrun_has_and_nothing_needs_is_accepted) {
     const Outcome outcome = run_paceline(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << options[0] << ": " << outcome.err;
     EXPECT_EQ(outcome.out, "here\n") << options[0];
+  }
+}
+
+TEST(RunUsage, of_options_given_twice_the_last_one_counts) {
+  const Outcome value = run_paceline({"run", "--nproc-per-node", "x", "--tee=0", "--nproc_per_node",
+                                      "1", "-t", "3", "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(value.exit_code, 0) << value.err;
+  EXPECT_EQ(value.out, "[0] 1\n");
+  for (const auto& [last, shown] :
+       std::map<std::string, std::string>{{"--all-ranks=false", "2\n"},
+                                          {"--all-ranks", "[0] 2\n[1] 2\n"},
+                                          {"--all-ranks=True", "[0] 2\n[1] 2\n"}}) {
+    const Outcome flag = run_paceline({"run", "--nproc-per-node=2", "--all-ranks", last, "sh", "-c",
+                                       "[ $RANK = 0 ] || sleep 0.3; echo $WORLD_SIZE"},
+                                      {{"PET_ALL_RANKS", "1"}});
+    EXPECT_EQ(flag.exit_code, 0) << flag.err;
+    EXPECT_EQ(flag.out, shown) << last;
   }
 }
 
