@@ -114,8 +114,9 @@ int Run::run(const Arguments& arguments) {
     return 0;
   }
   if (!part_) {
-    for (const std::string& warning : variables_without_effect(app_))
-      say("paceline: warning: " + warning);
+    for (const auto& warnings : {variables_without_effect(app_), unknown_own_variables()}) {
+      for (const std::string& warning : warnings) say("paceline: warning: " + warning);
+    }
   }
   const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
   if (!part_ && !hosts) refuse_options_of_hosts(line_);
