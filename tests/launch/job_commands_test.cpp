@@ -126,6 +126,13 @@ TEST(JobCommands, logs_shows_the_last_lines_and_follows_until_the_end) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
 }
 
+TEST(JobCommands, logs_ends_when_its_reader_has_left_though_nothing_is_written) {
+  Job job("reader-test");
+  PacelineProcess piped({"-c", PACELINE_COMMAND " logs -f reader-test | head -n 1"}, {}, "/bin/sh");
+  EXPECT_EQ(piped.wait().out, "[0] ready\n");
+  EXPECT_EQ(run_paceline({"stop", "reader-test"}).exit_code, 0);
+}
+
 TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
   PacelineProcess paceline(
       {"run", "--nproc-per-node", "2", "--rdzv-id", "top-test", RECORDED_PROGRAM, "counts"});
