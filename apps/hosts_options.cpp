@@ -279,31 +279,4 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
   return plan;
 }
 
-std::string hosts_preview(const HostsPlan& plan) {
-  const auto& ranks = plan.parts.front().job.ranks_per_host;
-  int total = 0;
-  for (const int count : ranks) total += count;
-  std::string text = fmt::format("{} hosts, world size {}\n", plan.parts.size(), total);
-  for (const auto& [name, value] : plan.parts.front().job.environment) {
-    text += fmt::format("  {}={}\n", name, launch::shell_quoted(value));
-  }
-  int rank = 0;
-  for (std::size_t host = 0; host < plan.parts.size(); ++host) {
-    const HostsPlan::Part& part = plan.parts[host];
-    text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
-    text += fmt::format("  cd {}\n  paceline run {}\n", launch::shell_quoted(part.job.directory),
-                        command_text(part.job.arguments));
-    for (int local = 0; local < ranks[host]; ++local, ++rank) {
-      text += fmt::format(
-          "  rank {}: RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={}\n",
-          rank, rank, total, local, ranks[host], host);
-    }
-    text += fmt::format(
-        "  cores and threads: by what the host has; on it, paceline run --nproc-per-node {} "
-        "--dry-run shows them\n",
-        ranks[host]);
-  }
-  return text;
-}
-
 }  // namespace paceline::apps

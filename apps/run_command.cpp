@@ -157,7 +157,10 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
     first.placement = launch::plan_placement(topology_, placement_request(first.options));
     fmt::print("{}", config_text(app_, first, texts_, line_, &hosts));
   }
-  if (texts_.dry_run) fmt::print("{}", hosts_preview(plan));
+  if (texts_.dry_run) {
+    first.options.master_addr = meeting_address(hosts, texts_);
+    fmt::print("{}", hosts_preview(plan, first.options));
+  }
   if (texts_.dry_run || texts_.print_config) return 0;
   return launch::run_supervised([&](launch::AgentChannel channel) {
     return launch::HostsAgent(plan, std::move(channel)).run();

@@ -372,7 +372,11 @@ std::set<std::string> variables_in(const std::string& text) {
 TEST(RunUsage, a_dry_run_names_every_variable_that_a_rank_gets) {
   const FreshDirectory directory;
   const std::vector<std::vector<std::string>> all = {
-      {}, {"--max-restarts", "1"}, {"--timeline", directory.file("trace.json")}};
+      {},
+      {"--max-restarts", "1"},
+      {"--timeline", directory.file("trace.json")},
+      {"--hosts", "localhost:1"},
+      {"--hosts", "localhost:1", "--max-restarts", "1", "--threads-per-rank", "1"}};
   for (std::vector<std::string> options : all) {
     options.insert(options.begin(), "run");
     options.push_back("env");
