@@ -30,6 +30,7 @@ constexpr std::array<std::string_view, 9> kTorchrunOnly = {"--run-path",
 std::vector<std::string> known_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
   }
@@ -45,7 +46,12 @@ std::vector<std::string> known_names(const CLI::App& app) {
     throw UsageError(
         fmt::format("{} is an option of torchrun that this version does not have", name));
   }
-  const std::string meant = nearest(name, known_names(app));
+  const std::string ranks = "--nproc-per-node";
+  const bool is_mpiruns = name == "-n" && app.get_option_no_throw(ranks) != nullptr;
+  // A letter is near to every other.
+  const std::string meant = is_mpiruns               ? ranks
+                            : name.starts_with("--") ? nearest(name, known_names(app))
+                                                     : "";
   throw UsageError(meant.empty() ? fmt::format("unknown option {}", name)
                                  : fmt::format("unknown option {}; did you mean {}?", name, meant));
 }

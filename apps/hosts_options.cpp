@@ -87,6 +87,21 @@ void refuse_with_hosts(const std::string& flag, const std::string& value, const 
   throw UsageError(fmt::format("{} does not go with --hosts: {}", source_of(flag, line), why));
 }
 
+// MAX, or N, is the number of hosts.
+void check_nodes(const RunTexts& texts, const CommandLine& line, std::size_t num_hosts) {
+  if (texts.nnodes.empty()) return;
+  const auto number = [&](const std::string& text) {
+    return check_integer(line, "--nnodes", text, 1, launch::kMaxHosts);
+  };
+  const std::string source = source_of("--nnodes", line);
+  const long max = number(most_nodes(texts.nnodes));
+  const long min = number(texts.nnodes.substr(0, texts.nnodes.find(':')));
+  if (min > max) throw UsageError(fmt::format("{}: '{}': MIN is above MAX", source, texts.nnodes));
+  if (max == static_cast<long>(num_hosts)) return;
+  throw UsageError(fmt::format("{}: {}, but there are {} host{}", source, texts.nnodes, num_hosts,
+                               num_hosts == 1 ? "" : "s"));
+}
+
 // Slots say what a host has room for; --nproc-per-node may ask for less.
 void fill_slots(std::vector<Host>& hosts, const RunTexts& texts, const CommandLine& line) {
   const std::string& text = texts.nproc_per_node;
@@ -189,12 +204,7 @@ std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const Comma
   auto hosts = texts.hosts.empty()
                    ? launch::read_hostfile(texts.hostfile)
                    : launch::parse_host_list(texts.hosts, source_of("--hosts", line));
-  const std::string most = most_nodes(texts.nnodes);
-  if (!most.empty() && check_integer(line, "--nnodes", most, 1, launch::kMaxHosts) !=
-                           static_cast<long>(hosts.size())) {
-    throw UsageError(fmt::format("{}: {}, but there are {} hosts", source_of("--nnodes", line),
-                                 texts.nnodes, hosts.size()));
-  }
+  check_nodes(texts, line, hosts.size());
   fill_slots(hosts, texts, line);
   return hosts;
 }
