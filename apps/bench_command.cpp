@@ -76,25 +76,20 @@ struct BenchFormatter : CLI::Formatter {
 BenchTexts parse(const Arguments& arguments, CLI::App& app) {
   BenchTexts texts;
   declare_bench_options(app, texts);
-  std::vector<std::string> options, rest = arguments;
+  CommandLine all;
+  std::vector<std::string> rest = arguments;
   while (!rest.empty()) {
     if (!rest.front().starts_with("-")) {
       texts.ops.push_back(rest.front());
       rest.erase(rest.begin());
       continue;
     }
-    CommandLine line = split_command_line(app, rest);
-    for (const std::string& option : line.options) {
-      const std::string name = option.substr(0, option.find('='));
-      if (CommandLine{options, {}}.has(name)) {
-        throw UsageError(fmt::format("{} is given twice", name));
-      }
-      options.push_back(option);
-    }
+    const CommandLine line = split_command_line(app, rest);
+    for (const std::string& option : line.options) all.add(option);
     rest = line.program;
   }
   try {
-    app.parse(std::vector<std::string>(options.rbegin(), options.rend()));
+    app.parse(std::vector<std::string>(all.options.rbegin(), all.options.rend()));
   } catch (const CLI::CallForHelp&) {
     texts.help = true;
   } catch (const CLI::ParseError& error) {

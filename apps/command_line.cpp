@@ -30,6 +30,7 @@ constexpr std::array<std::string_view, 9> kTorchrunOnly = {"--run-path",
 std::vector<std::string> known_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
   }
@@ -45,7 +46,12 @@ std::vector<std::string> known_names(const CLI::App& app) {
     throw UsageError(
         fmt::format("{} is an option of torchrun that this version does not have", name));
   }
-  const std::string meant = nearest(name, known_names(app));
+  const std::string ranks = "--nproc-per-node";
+  const bool is_mpiruns = name == "-n" && app.get_option_no_throw(ranks) != nullptr;
+  // A letter is near to every other.
+  const std::string meant = is_mpiruns               ? ranks
+                            : name.starts_with("--") ? nearest(name, known_names(app))
+                                                     : "";
   throw UsageError(meant.empty() ? fmt::format("unknown option {}", name)
                                  : fmt::format("unknown option {}; did you mean {}?", name, meant));
 }
@@ -79,27 +85,41 @@ bool variable_is_set(const CLI::Option& option) {
   return value != nullptr && *value != '\0';
 }
 
+// Whether the value of a flag, `source`'s, means on.
+bool flag_value(const std::string& source, std::string value) {
+  static constexpr std::array<std::string_view, 4> kOn = {"1", "true", "yes", "on"};
+  static constexpr std::array<std::string_view, 4> kOff = {"0", "false", "no", "off"};
+  std::transform(value.begin(), value.end(), value.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (std::find(kOn.begin(), kOn.end(), value) != kOn.end()) return true;
+  if (std::find(kOff.begin(), kOff.end(), value) != kOff.end()) return false;
+  throw UsageError(fmt::format("{}: '{}' is not 1, true, yes, on, 0, false, no or off", source,
+                               launch::neutralise(value)));
+}
+
 // CLI11 would say what it cannot convert, and not of which variable.
 void check_flag_variable(const CLI::Option& option) {
   if (option.get_items_expected_max() > 0 || !variable_is_set(option)) return;
-  static constexpr std::array<std::string_view, 8> kValues = {"1", "true",  "yes", "on",
-                                                              "0", "false", "no",  "off"};
-  std::string value = std::getenv(option.get_envname().c_str());
-  std::transform(value.begin(), value.end(), value.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (std::find(kValues.begin(), kValues.end(), value) != kValues.end()) return;
-  throw UsageError(fmt::format("{}: '{}' is not 1, true, yes, on, 0, false, no or off",
-                               option.get_envname(), launch::neutralise(value)));
+  flag_value(option.get_envname(), std::getenv(option.get_envname().c_str()));
 }
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
+bool names(const std::string& option, const std::string& name) {
+  return option == name || option.starts_with(name + "=");
+}
+
 }  // namespace
 
 bool CommandLine::has(const std::string& name) const {
-  return std::any_of(options.begin(), options.end(), [&](const std::string& option) {
-    return option == name || option.starts_with(name + "=");
-  });
+  return std::any_of(options.begin(), options.end(),
+                     [&](const std::string& option) { return names(option, name); });
+}
+
+void CommandLine::add(const std::string& option) {
+  const std::string name = option.substr(0, option.find('='));
+  std::erase_if(options, [&](const std::string& other) { return names(other, name); });
+  options.push_back(option);
 }
 
 std::string origin_of(const CLI::Option& option, const CommandLine& line) {
@@ -126,10 +146,10 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
     if (option == nullptr) refuse_unknown(app, typed.name);
     const std::string name =
         option->get_lnames().empty() ? typed.name : "--" + option->get_lnames()[0];
-    if (line.has(name)) throw UsageError(fmt::format("{} is given twice", typed.name));
     if (!takes_value(*option)) {
-      if (typed.has_value) throw UsageError(fmt::format("{} takes no value", typed.name));
-      line.options.push_back(name);
+      const bool on = !typed.has_value || flag_value(typed.name, typed.value);
+      if (name == "--help" && !on) continue;
+      line.add(on ? name : name + "=false");
       continue;
     }
     if (!typed.has_value) {
@@ -138,7 +158,7 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
       typed.value = *argument;
     }
     if (typed.value.empty()) throw UsageError(fmt::format("{}: the value '' is empty", typed.name));
-    line.options.push_back(name + "=" + typed.value);
+    line.add(name + "=" + typed.value);
   }
   line.program.assign(argument, arguments.end());
   return line;
@@ -148,17 +168,14 @@ CommandLine split_around_word(const CLI::App& app, const std::vector<std::string
   CommandLine line = split_command_line(app, arguments);
   if (line.program.empty()) return line;
   CommandLine rest = split_command_line(app, {line.program.begin() + 1, line.program.end()});
-  for (std::string& option : rest.options) {
-    const std::string name = option.substr(0, option.find('='));
-    if (line.has(name)) throw UsageError(fmt::format("{} is given twice", name));
-    line.options.push_back(std::move(option));
-  }
+  for (const std::string& option : rest.options) line.add(option);
   line.program.resize(1);
   line.program.insert(line.program.end(), rest.program.begin(), rest.program.end());
   return line;
 }
 
 bool take_options(CLI::App& app, const CommandLine& line) {
+  if (line.has("--help")) return false;
   for (const CLI::Option* option : app.get_options()) check_flag_variable(*option);
   std::vector<std::string> options = line.options;
   for (const CommandLine::Default& one : line.defaults) {

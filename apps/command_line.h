@@ -13,7 +13,7 @@
 namespace paceline::apps {
 
 struct CommandLine {
-  std::vector<std::string> options;  // "--name=value" or "--flag", with dashes
+  std::vector<std::string> options;  // "--name=value", "--flag" or "--flag=false", with dashes
   std::vector<std::string> program;  // the program and its arguments, untouched
 
   // What counts when neither the command line nor a variable says anything.
@@ -25,6 +25,9 @@ struct CommandLine {
   };
   std::vector<Default> defaults;
 
+  // In place of an earlier one of the same name: of an option that is given twice the last one
+  // counts, as with torchrun, so that scripts can put their defaults in front.
+  void add(const std::string& option);
   // True when the option was typed, so that its value did not come from the environment.
   bool has(const std::string& name) const;
 };

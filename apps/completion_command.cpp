@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "paceline/core/error.h"
 #include "paceline/launch/shell_words.h"
@@ -50,6 +51,13 @@ constexpr std::array<OptionValues, 13> kValues = {{
     {"--rdzv-conf",
      "join_timeout= last_call_timeout= keep_alive_interval= keep_alive_max_attempt= is_host="},
 }};
+
+// Their first word is a job of the user's that runs.
+constexpr std::array<std::string_view, 4> kOfJobs = {"top", "logs", "stop", "stacks"};
+
+bool is_of_jobs(const std::string& command) {
+  return std::find(kOfJobs.begin(), kOfJobs.end(), command) != kOfJobs.end();
+}
 
 std::string_view values_of(const std::string& option) {
   const auto* const found = std::find_if(kValues.begin(), kValues.end(),
@@ -136,7 +144,7 @@ std::string names_of(const CommandHelp& command, bool only_with_value) {
 std::string bash_script(const std::vector<CommandHelp>& commands) {
   std::string names, options, values;
   for (const auto& [option, words] : kValues) {
-    values += fmt::format("    {}) words='{}' ;;\n", option, words);
+    values += fmt::format("    {}) word='{}' ;;\n", option, words);
   }
   for (const CommandHelp& command : commands) {
     names += (names.empty() ? "" : " ") + command.name;
@@ -144,55 +152,74 @@ std::string bash_script(const std::vector<CommandHelp>& commands) {
                            names_of(command, false), names_of(command, true));
   }
   return fmt::format(
-      R"(# bash completion of paceline; put it into ~/.local/share/bash-completion/completions/paceline
+      R"bash(# bash completion of paceline; put it into ~/.local/share/bash-completion/completions/paceline
 _paceline() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} words= options= values= word i first=2 option=
+  local line=$COMP_LINE current=${{COMP_WORDS[COMP_CWORD]}} option= options= values= job= i n=-1
+  local words=() word= first=2
   COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then
+  # Bash takes ":" and "=" for words of their own; what stands together in the line is one.
+  for ((i = 0; i <= COMP_CWORD; ++i)); do
+    word=${{COMP_WORDS[i]}}
+    [[ $i -gt 0 && $line != [[:space:]]* ]] || words[++n]=
+    words[n]+=$word
+    line=${{line#"${{line%%[![:space:]]*}}"}}
+    line=${{line#"$word"}}
+  done
+  [[ $current == [:=]* ]] && current=
+  if [ "$n" -eq 1 ]; then
     COMPREPLY=($(compgen -W '{0} --help --version' -- "$current"))
     return
   fi
-  case ${{COMP_WORDS[1]}} in
+  case ${{words[1]}} in
 {1}  esac
-  case ${{COMP_WORDS[1]}} in
-    submit) words='slurm kubernetes' first=3 ;;
-    completion) words='bash zsh fish' first=3 ;;
+  word=
+  case ${{words[1]}} in
+    submit) word='slurm kubernetes' first=3 ;;
+    completion) word='bash zsh fish' first=3 ;;
   esac
-  if [ "$COMP_CWORD" -lt "$first" ]; then
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [ "$n" -lt "$first" ]; then
+    COMPREPLY=($(compgen -W "$word" -- "$current"))
     return
   fi
   # Behind the program everything is the program's; files are the best guess.
-  for ((i = first; i < COMP_CWORD; ++i)); do
-    word=${{COMP_WORDS[i]}}
-    case $word in
-      =) ;;
+  for ((i = first; i < n; ++i)); do
+    option=${{words[i]//_/-}}
+    case ${{words[i]}} in
       --) compopt -o default; return ;;
-      -*) case $values in *" $word "*) [ $((i + 1)) -lt "$COMP_CWORD" ] && ((++i)) ;; esac ;;
-      *) [ "${{COMP_WORDS[i - 1]}}" = = ] || {{ compopt -o default; return; }} ;;
+      --*=*) ;;
+      -*) case $values in *" $option "*) [ $((i + 1)) -lt "$n" ] && ((++i)) ;; esac ;;
+      *) case ${{words[1]}} in
+        {3}) job=${{words[i]}} ;;
+        *) compopt -o default; return ;;
+      esac ;;
     esac
   done
-  # The value of an option, behind a blank or "=", which bash takes for a word.
-  option=${{COMP_WORDS[COMP_CWORD - 1]}}
-  if [ "$current" = = ]; then
-    current=
-  elif [ "$option" = = ]; then
-    option=${{COMP_WORDS[COMP_CWORD - 2]}}
-  fi
-  words=
+  # The value of an option, behind a blank or "=".
+  option=${{words[n - 1]}}
+  [[ ${{words[n]}} == --*=* ]] && option=${{words[n]%%=*}}
+  option=${{option//_/-}}
+  word=
   case $option in
 {2}  esac
-  if [[ -n $words ]]; then
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [[ -n $word ]]; then
+    COMPREPLY=($(compgen -W "$word" -- "$current"))
+    return
   elif [[ $current == -* ]]; then
-    COMPREPLY=($(compgen -W "$options" -- "$current"))
-  else
-    compopt -o default
+    COMPREPLY=($(compgen -W "$options" -- "${{current//_/-}}"))
+    return
   fi
+  compopt -o default
+  case ${{words[1]}} in
+    {3}) [[ -n $job || $values == *" $option "* ]] && return ;;
+    *) return ;;
+  esac
+  while IFS= read -r word; do
+    [[ $word == "$current"* ]] && COMPREPLY+=("$(printf %q "$word")")
+  done < <("${{words[0]}}" ps --ids 2>/dev/null)
 }}
 complete -F _paceline paceline
-)",
-      names, options, values);
+)bash",
+      names, options, values, fmt::join(kOfJobs, "|"));
 }
 
 // What zsh and fish show beside an option: single-quoted, without what they would read in it.
@@ -218,7 +245,9 @@ std::string zsh_script(const std::vector<CommandHelp>& commands) {
       cases +=
           fmt::format("      '{}[{}]{}' \\\n", option.name, plain(option.text), zsh_value(option));
     }
-    cases += "      '*::program:_normal' ;;\n";
+    cases += is_of_jobs(command.name)
+                 ? "      ':job:{compadd -- ${(f)\"$(paceline ps --ids 2>/dev/null)\"}}' ;;\n"
+                 : "      '*::program:_normal' ;;\n";
   }
   return fmt::format(R"(#compdef paceline
 # zsh completion of paceline; put it as _paceline into a folder of $fpath
@@ -284,6 +313,10 @@ std::string fish_script(const std::vector<CommandHelp>& commands) {
     const std::string condition =
         fmt::format("__paceline_options_of {} {}", command.name, names_of(command, true));
     for (const OptionHelp& option : command.options) text += fish_option(option, condition);
+    if (is_of_jobs(command.name)) {
+      text += fmt::format("complete -c paceline -n '{}' -f -a '(paceline ps --ids 2>/dev/null)'\n",
+                          condition);
+    }
   }
   for (const auto& [command, words] :
        {std::pair("submit", "slurm kubernetes"), std::pair("completion", "bash zsh fish")}) {

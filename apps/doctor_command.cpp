@@ -22,11 +22,10 @@ int doctor_command(const Arguments& arguments) {
   if (!line.program.empty()) {
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
   }
-  if (line.has("--help")) {
+  if (!take_options(app, line)) {
     fmt::print("{}", app.help());
     return 0;
   }
-  json = line.has("--json");
   std::vector<Finding> findings = check_build();
   for (const auto& more : {check_engine(), check_machine()})
     findings.insert(findings.end(), more.begin(), more.end());

@@ -97,7 +97,7 @@ int explain_command(const Arguments& arguments) {
       "paceline explain");
   bool json = false;
   std::string directory;
-  app.add_option("DIR", directory, "The directory with the records")->required();
+  app.add_option("DIR", directory, "The directory with the records");
   app.add_flag("--json", json, "One JSON object with every record");
   app.footer(
       "\nWhile a job runs it says where the ranks are now. Files of several machines can be copied "
@@ -107,7 +107,7 @@ int explain_command(const Arguments& arguments) {
   std::stable_partition(options_first.begin(), options_first.end(),
                         [](const std::string& argument) { return argument.starts_with("-"); });
   const CommandLine line = split_command_line(app, options_first);
-  if (line.has("--help")) {
+  if (!take_options(app, line)) {
     fmt::print("{}", app.help());
     return 0;
   }
@@ -122,8 +122,7 @@ int explain_command(const Arguments& arguments) {
         fmt::format("there is no readable record in {}: {}", line.program.front(),
                     counted(found.problems.size(), "damaged or foreign file"));
   }
-  fmt::print("{}",
-             line.has("--json") ? json_text(found, explanation) : plain_text(found, explanation));
+  fmt::print("{}", json ? json_text(found, explanation) : plain_text(found, explanation));
   return found.flights.empty() ? kExitEnvironment : 0;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include "paceline/core/fd.h"
 #include "paceline/launch/line_formatter.h"
 
+#include "apps/message.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 
@@ -24,6 +26,7 @@ namespace paceline::apps {
 namespace {
 
 constexpr std::size_t kMaxFile = 1 << 20;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
   throw UsageError(fmt::format("{}: {}", where, launch::neutralise(what)));
@@ -118,29 +121,52 @@ std::string read_file(int fd, const std::string& path) {
   return text;
 }
 
-void require_own(int fd, const std::string& path) {
+struct stat status_of(int fd) {
   struct stat status {};
   fstat(fd, &status);
-  const bool own = status.st_uid == geteuid() || status.st_uid == 0;
-  if (own && (status.st_mode & S_IWOTH) == 0) return;
-  refuse(path, "it belongs to somebody else or everybody may write it; it is not read");
+  return status;
 }
 
-// Of the command line, else the usual one where it exists, else "".
-std::string chosen_path(const CommandLine& line) {
+constexpr const char* kForeign = "it belongs to somebody else or everybody may write it";
+
+// It can name programs to start.
+bool is_foreign(int fd) {
+  const struct stat status = status_of(fd);
+  const bool own = status.st_uid == geteuid() || status.st_uid == 0;
+  return !own || (status.st_mode & S_IWOTH) != 0;
+}
+
+// Of the command line or the variable; "" where neither names one.
+std::string named_path(const CommandLine& line) {
   for (const std::string& option : line.options) {
     if (option.starts_with("--config=")) return option.substr(std::strlen("--config="));
   }
   const char* variable = std::getenv("PET_CONFIG");
-  if (variable != nullptr && *variable != '\0') return variable;
-  return access(kUsualFlagFile, F_OK) == 0 ? kUsualFlagFile : "";
+  return variable != nullptr ? variable : "";
+}
+
+struct Opened {
+  Fd file;               // none: nothing is to be read
+  std::string obstacle;  // why, where that is not the user's wish
+};
+
+// A device such as /dev/null is the wish for no file.
+Opened open_flag_file(const std::string& path) {
+  Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {Fd(), std::strerror(errno)};
+  if (S_ISCHR(status_of(file.get()).st_mode)) return {};
+  if (is_foreign(file.get())) return {Fd(), kForeign};
+  return {std::move(file), ""};
 }
 
 void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::string& where,
                  CommandLine& line) {
   const std::string name = "--" + entry.key;
   const CLI::Option* option = app.get_option_no_throw(name);
-  if (option == nullptr || name == "--help" || name == "--config") {
+  if (name == "--help" || name == "--config") {
+    refuse(where, fmt::format("{} is for the command line alone", entry.key));
+  }
+  if (option == nullptr) {
     std::vector<std::string> known;
     for (const CLI::Option* one : app.get_options()) {
       for (const std::string& long_name : one->get_lnames()) known.push_back(long_name);
@@ -163,7 +189,9 @@ void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::str
 
 std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::string& path) {
   std::vector<FlagFileEntry> entries;
-  std::istringstream lines(text);
+  // Some editors begin a file with a byte order mark.
+  std::istringstream lines(
+      text.substr(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0));
   std::string command;
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -180,12 +208,18 @@ std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::s
   return entries;
 }
 
+std::string usual_flag_file() { return open_flag_file(kUsualFlagFile).file ? kUsualFlagFile : ""; }
+
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line) {
-  const std::string path = chosen_path(line);
-  if (path.empty()) return;
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) refuse(path, std::strerror(errno));
-  require_own(file.get(), path);
+  if (line.has("--help")) return;
+  const std::string named = named_path(line);
+  const std::string path = named.empty() ? kUsualFlagFile : named;
+  const auto [file, obstacle] = open_flag_file(path);
+  if (!obstacle.empty() && !named.empty()) refuse(path, obstacle);
+  if (!obstacle.empty() && access(kUsualFlagFile, F_OK) == 0) {
+    say(fmt::format("paceline: warning: {} is not read: {}", path, obstacle));
+  }
+  if (!file) return;
   for (const FlagFileEntry& entry : parse_flag_file(read_file(file.get(), path), path)) {
     if (entry.command != command) continue;
     add_default(app, entry, fmt::format("{}, line {}", path, entry.line), line);

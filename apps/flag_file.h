@@ -33,8 +33,12 @@ struct FlagFileEntry {
 // The lines of such a file. UsageError: "PATH, line 3: ...". Pure.
 std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::string& path);
 
-// Adds the defaults of `command` that --config or paceline.toml gives to `line`. Throws UsageError;
-// also for a file that somebody else could have written, as it can name programs to start.
+// kUsualFlagFile where it is there and would be read, else "".
+std::string usual_flag_file();
+
+// Adds the defaults of `command` that --config or paceline.toml gives to `line`; none for --help.
+// A file that somebody else could have written is not read, as it can name programs to start: of
+// paceline.toml that is said, of a file that was named it is an error. Throws UsageError.
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line);
 
 }  // namespace paceline::apps

@@ -87,6 +87,21 @@ void refuse_with_hosts(const std::string& flag, const std::string& value, const 
   throw UsageError(fmt::format("{} does not go with --hosts: {}", source_of(flag, line), why));
 }
 
+// MAX, or N, is the number of hosts.
+void check_nodes(const RunTexts& texts, const CommandLine& line, std::size_t num_hosts) {
+  if (texts.nnodes.empty()) return;
+  const auto number = [&](const std::string& text) {
+    return check_integer(line, "--nnodes", text, 1, launch::kMaxHosts);
+  };
+  const std::string source = source_of("--nnodes", line);
+  const long max = number(most_nodes(texts.nnodes));
+  const long min = number(texts.nnodes.substr(0, texts.nnodes.find(':')));
+  if (min > max) throw UsageError(fmt::format("{}: '{}': MIN is above MAX", source, texts.nnodes));
+  if (max == static_cast<long>(num_hosts)) return;
+  throw UsageError(fmt::format("{}: {}, but there are {} host{}", source, texts.nnodes, num_hosts,
+                               num_hosts == 1 ? "" : "s"));
+}
+
 // Slots say what a host has room for; --nproc-per-node may ask for less.
 void fill_slots(std::vector<Host>& hosts, const RunTexts& texts, const CommandLine& line) {
   const std::string& text = texts.nproc_per_node;
@@ -189,12 +204,7 @@ std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const Comma
   auto hosts = texts.hosts.empty()
                    ? launch::read_hostfile(texts.hostfile)
                    : launch::parse_host_list(texts.hosts, source_of("--hosts", line));
-  const std::string most = most_nodes(texts.nnodes);
-  if (!most.empty() && check_integer(line, "--nnodes", most, 1, launch::kMaxHosts) !=
-                           static_cast<long>(hosts.size())) {
-    throw UsageError(fmt::format("{}: {}, but there are {} hosts", source_of("--nnodes", line),
-                                 texts.nnodes, hosts.size()));
-  }
+  check_nodes(texts, line, hosts.size());
   fill_slots(hosts, texts, line);
   return hosts;
 }
@@ -277,33 +287,6 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
     plan.parts.push_back({route_to(hosts[i], texts, line), std::move(part)});
   }
   return plan;
-}
-
-std::string hosts_preview(const HostsPlan& plan) {
-  const auto& ranks = plan.parts.front().job.ranks_per_host;
-  int total = 0;
-  for (const int count : ranks) total += count;
-  std::string text = fmt::format("{} hosts, world size {}\n", plan.parts.size(), total);
-  for (const auto& [name, value] : plan.parts.front().job.environment) {
-    text += fmt::format("  {}={}\n", name, launch::shell_quoted(value));
-  }
-  int rank = 0;
-  for (std::size_t host = 0; host < plan.parts.size(); ++host) {
-    const HostsPlan::Part& part = plan.parts[host];
-    text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
-    text += fmt::format("  cd {}\n  paceline run {}\n", launch::shell_quoted(part.job.directory),
-                        command_text(part.job.arguments));
-    for (int local = 0; local < ranks[host]; ++local, ++rank) {
-      text += fmt::format(
-          "  rank {}: RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={}\n",
-          rank, rank, total, local, ranks[host], host);
-    }
-    text += fmt::format(
-        "  cores and threads: by what the host has; on it, paceline run --nproc-per-node {} "
-        "--dry-run shows them\n",
-        ranks[host]);
-  }
-  return text;
 }
 
 }  // namespace paceline::apps

@@ -46,7 +46,4 @@ std::string meeting_address(const std::vector<launch::Host>& hosts, const RunTex
 // The program that runs now.
 std::string own_program();
 
-// What would be started where, for --dry-run. The secret is not in it.
-std::string hosts_preview(const launch::HostsPlan& plan);
-
 }  // namespace paceline::apps

@@ -149,12 +149,12 @@ int logs_command(const Arguments& arguments) {
   const Fd launcher = launch::open_pidfd(found.entries().front().supervisor);
   std::vector<LogTail> logs = open_logs(found, rank);
   for (LogTail& log : logs) log.begin_at_last(count);
+  pollfd ends[] = {{launcher.get(), POLLIN, 0}, {STDOUT_FILENO, 0, 0}};
   for (bool over = false; !over;) {
-    pollfd end{launcher.get(), POLLIN, 0};
-    over = !follow || (poll(&end, 1, 0) > 0 && end.revents != 0);
+    over = !follow || (poll(ends, 1, 0) > 0 && ends[0].revents != 0);
     for (LogTail& log : logs) log.print_new();
-    if (std::fflush(stdout) != 0) break;  // nobody reads any more
-    if (!over) poll(&end, 1, kLookEveryMs);
+    if (std::fflush(stdout) != 0) break;
+    if (!over && poll(ends, 2, kLookEveryMs) > 0 && ends[1].revents != 0) return 0;  // no reader
   }
   for (LogTail& log : logs) log.finish();
   return 0;

@@ -36,7 +36,7 @@ void check_nodes(const Checker& checker, const RunTexts& texts, LaunchOptions& o
         colon == std::string::npos ? options.min_nodes : number(text.substr(colon + 1));
   }
   if (options.min_nodes > options.num_nodes) {
-    checker.refuse("--nnodes", text, "MIN:MAX with MIN not above MAX");
+    throw UsageError(fmt::format("{}: '{}': MIN is above MAX", checker.source("--nnodes"), text));
   }
   if (!texts.node_rank.empty()) {
     options.node_rank =
@@ -165,8 +165,9 @@ void check_chaos(const Checker& checker, const RunTexts& texts, LaunchOptions& o
   for (const launch::Fault& fault : options.chaos) {
     // How many ranks other nodes have is not known here; the closing table tells (rehearsal.h).
     if (options.several_nodes() || !fault.rank || *fault.rank < options.num_local_ranks) continue;
-    throw UsageError(fmt::format("{}: rank {} of {} ranks (from 0 on)", checker.source("--chaos"),
-                                 *fault.rank, options.num_local_ranks));
+    throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",
+                                 checker.source("--chaos"), *fault.rank,
+                                 options.num_local_ranks - 1));
   }
   options.chaos_seed = static_cast<std::uint64_t>(
       checker.integer_or("--chaos-seed", texts.chaos_seed, 0, 0, std::numeric_limits<long>::max()));

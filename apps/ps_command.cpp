@@ -62,8 +62,9 @@ int ps_command(const Arguments& arguments) {
   CLI::App app(
       "Lists your jobs on this machine: those that paceline run started and that still run.",
       "paceline ps");
-  bool json = false;
+  bool json = false, ids = false;
   app.add_flag("--json", json, "One JSON list, with every rank's process and cpus");
+  app.add_flag("--ids", ids, "Their ids alone, a line each");
   app.footer(
       "\nJobs in other network namespaces (most containers) are not seen.\n\n"
       "Examples:\n  paceline ps\n  paceline ps --json | jq '.[].job'");
@@ -76,6 +77,10 @@ int ps_command(const Arguments& arguments) {
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
   }
   const auto jobs = list_jobs();
+  if (ids) {
+    for (const Job& job : group_jobs(jobs)) fmt::print("{}\n", job.id());
+    return 0;
+  }
   fmt::print("{}", json ? json_of(jobs) : table_of(jobs));
   return 0;
 }

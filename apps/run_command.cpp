@@ -1,5 +1,4 @@
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "paceline/launch/placement_warnings.h"
 #include "paceline/launch/program.h"
 #include "paceline/launch/supervisor.h"
+#include "paceline/launch/timeline_trace.h"
 #include "paceline/launch/worker_environment.h"
 
 #include "apps/allocation.h"
@@ -69,12 +69,11 @@ void report(const launch::LaunchPlan& plan, const Topology& topology) {
 }
 
 // A long run must not end with the news that its timeline has no place.
-void require_folder_of(const std::string& timeline, const CommandLine& line) {
+void require_place_of(const std::string& timeline, const CommandLine& line) {
   if (timeline.empty()) return;
-  const auto folder = std::filesystem::absolute(timeline).parent_path();
-  if (std::filesystem::is_directory(folder)) return;
-  throw UsageError(fmt::format("{}: {}: there is no folder {}", source_of("--timeline", line),
-                               timeline, folder.string()));
+  const std::string obstacle = launch::obstacle_to_trace(timeline);
+  if (obstacle.empty()) return;
+  throw UsageError(fmt::format("{}: {}: {}", source_of("--timeline", line), timeline, obstacle));
 }
 
 struct RunFormatter : CLI::Formatter {
@@ -117,8 +116,9 @@ int Run::run(const Arguments& arguments) {
   }
   require_working_directory();
   if (!part_) {
-    for (const std::string& warning : variables_without_effect(app_))
-      say("paceline: warning: " + warning);
+    for (const auto& warnings : {variables_without_effect(app_), unknown_own_variables()}) {
+      for (const std::string& warning : warnings) say("paceline: warning: " + warning);
+    }
   }
   const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
   if (!part_ && !hosts) refuse_options_of_hosts(line_);
@@ -128,7 +128,7 @@ int Run::run(const Arguments& arguments) {
 int Run::run_here() {
   launch::LaunchPlan plan;
   plan.options = check_run_options(texts_, line_, topology_);
-  if (!part_) require_folder_of(plan.options.timeline, line_);
+  if (!part_) require_place_of(plan.options.timeline, line_);
   plan.options.part = part_;
   if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
     plan.options.meeting.endpoint = *part_->meeting;
@@ -153,13 +153,16 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   first.options = check_run_options(texts_on_host(texts_, hosts, 0), line_, topology_);
   if (texts_.rdzv_id.empty()) first.options.run_id = id_for_hosts();
   first.program_path = first.options.command.front();  // every host looks for it itself
-  require_folder_of(first.options.timeline, line_);
+  require_place_of(first.options.timeline, line_);
   const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
   if (texts_.print_config) {
     first.placement = launch::plan_placement(topology_, placement_request(first.options));
     fmt::print("{}", config_text(app_, first, texts_, line_, &hosts));
   }
-  if (texts_.dry_run) fmt::print("{}", hosts_preview(plan));
+  if (texts_.dry_run) {
+    first.options.master_addr = meeting_address(hosts, texts_);
+    fmt::print("{}", hosts_preview(plan, first.options));
+  }
   if (texts_.dry_run || texts_.print_config) return 0;
   return launch::run_supervised([&](launch::AgentChannel channel) {
     return launch::HostsAgent(plan, std::move(channel)).run();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -118,7 +117,8 @@ class Config {
 
   void add_output() {
     if (texts_.config.empty()) {
-      add("--config", std::filesystem::exists(kUsualFlagFile) ? kUsualFlagFile : "none");
+      const std::string usual = usual_flag_file();
+      add("--config", usual.empty() ? "none" : usual);
     }
     add("--log-dir", options_.log_dir.empty() ? "temporary" : options_.log_dir);
     add("--tee", texts_.tee.empty() ? "rank 0" : texts_.tee);
@@ -171,7 +171,36 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
   }
   if (!options.timeline.empty()) names.push_back("PACELINE_TIMELINE_DIR");
   if (options.goes_on() && options.fork_server) names.push_back(kForkServerVariable);
+  if (options.agents_meet()) names.emplace_back("MASTER_ADDR");  // of the one that leads
   return names;
+}
+
+constexpr const char* kByTheHost = "(by the host's cores)";
+
+// Lines of the variables that a rank gets beside `inherited`. `placement`: nothing where another
+// host decides it.
+std::string variables_text(const LaunchOptions& options, const launch::Environment& inherited,
+                           int local_rank, const launch::Placement* placement,
+                           const std::string& indent) {
+  launch::Placement unknown;
+  unknown.ranks.resize(static_cast<std::size_t>(options.num_local_ranks));
+  for (launch::RankPlacement& rank : unknown.ranks) {
+    rank.num_threads = options.threads_per_rank.value_or(1);
+  }
+  const launch::JobAddresses known{.store = "", .master_addr = options.master_addr};
+  auto worker = launch::worker_environment(inherited, options, options.place(), local_rank,
+                                           placement != nullptr ? *placement : unknown, known);
+  for (const std::string& name : known_at_start(options, inherited)) worker[name] = kAtStart;
+  if (placement == nullptr && !options.threads_per_rank && !launch::inherited_threads(inherited)) {
+    worker["OMP_NUM_THREADS"] = kByTheHost;
+    if (!inherited.contains("OPENBLAS_NUM_THREADS")) worker["OPENBLAS_NUM_THREADS"] = kByTheHost;
+  }
+  std::string text;
+  for (const auto& [name, value] : launch::added_variables(worker, inherited)) {
+    const bool is_known = value != kAtStart && value != kByTheHost;
+    text += fmt::format("{}{}={}\n", indent, name, is_known ? launch::shell_quoted(value) : value);
+  }
+  return text;
 }
 
 }  // namespace
@@ -194,20 +223,42 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
     text += fmt::format("because: {}\n", reason);
   }
   const auto inherited = launch::inherited_environment();
-  const std::vector<std::string> at_start = known_at_start(options, inherited);
-  const launch::JobAddresses known{.store = "", .master_addr = options.master_addr};
   for (int i = 0; i < options.num_local_ranks; ++i) {
     text += launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
                                        plan.placement.bound) +
             "\n";
-    auto worker =
-        launch::worker_environment(inherited, options, options.place(), i, plan.placement, known);
-    for (const std::string& name : at_start) worker[name] = kAtStart;
-    for (const auto& [name, value] : launch::added_variables(worker, inherited)) {
-      text +=
-          fmt::format("  {}={}\n", name, value == kAtStart ? value : launch::shell_quoted(value));
-    }
+    text += variables_text(options, inherited, i, &plan.placement, "  ");
     text += fmt::format("  {}\n", command_text(options.command));
+  }
+  return text;
+}
+
+std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& options) {
+  const auto& ranks = plan.parts.front().job.ranks_per_host;
+  std::string text = fmt::format("{} host{}, world size {}\n", plan.parts.size(),
+                                 plan.parts.size() == 1 ? "" : "s", plan.job.world_size);
+  const launch::Environment& sent = plan.parts.front().job.environment;
+  for (const auto& [name, value] : sent) {
+    text += fmt::format("  {}={}\n", name, launch::shell_quoted(value));
+  }
+  for (std::size_t host = 0; host < plan.parts.size(); ++host) {
+    const launch::HostsPlan::Part& part = plan.parts[host];
+    text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
+    text += fmt::format("  cd {}\n  paceline run {}\n", launch::shell_quoted(part.job.directory),
+                        command_text(part.job.arguments));
+    LaunchOptions there = options;
+    there.node_rank = static_cast<int>(host);
+    there.num_local_ranks = ranks[host];
+    there.terminal = false;
+    there.part = launch::HostPart{.ranks_per_host = ranks, .goes_on = plan.goes_on};
+    for (int local = 0; local < ranks[host]; ++local) {
+      text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
+      text += variables_text(there, sent, local, nullptr, "    ");
+      text += fmt::format("    {}\n", command_text(options.command));
+    }
+    text += fmt::format(
+        "  cores and threads: on the host, paceline run --nproc-per-node {} --dry-run shows them\n",
+        ranks[host]);
   }
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "paceline/launch/agent.h"
 #include "paceline/launch/host_list.h"
+#include "paceline/launch/hosts_plan.h"
 
 #include "apps/run_options.h"
 
@@ -17,6 +18,10 @@ std::string command_text(const std::vector<std::string>& command);
 
 // Every process with its cores, its memory, the variables it gets and its command.
 std::string dry_run_text(const launch::LaunchPlan& plan);
+
+// The same for a job on several hosts, with what each is told. `options` are those of the first;
+// what only a host decides is said to be. The secret is not in it.
+std::string hosts_preview(const launch::HostsPlan& plan, const launch::LaunchOptions& options);
 
 // Every option: value in effect, and the flag, the variable, the file or the default it comes from.
 // `hosts`: where the job runs, if it is not started on this machine alone or by hand on each.

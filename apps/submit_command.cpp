@@ -1,5 +1,6 @@
 // `paceline submit slurm|kubernetes`: one job from the flags of `paceline run`, for a scheduler.
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -41,6 +42,11 @@ constexpr std::array<std::string_view, 13> kNotHere = {
     "--start-timeout", "--standalone", "--node-rank",    "--master-addr", "--report-bindings",
     "--print-config",  "--rdzv-id",    "--rdzv-endpoint"};
 
+constexpr const char* kNoKill =
+    ". A job that goes on without a node that fails needs an allocation that SLURM leaves "
+    "standing: "
+    "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
+
 struct SubmitTexts {
   RunTexts run;
   std::string job_name, mem, time, partition, account, qos, constraint, reservation, array, output;
@@ -48,16 +54,30 @@ struct SubmitTexts {
   bool no_requeue = false;
 };
 
+// Known, so that it can be refused with the reason.
+void hide(CLI::App& app, const std::string& name) { app.get_option(name)->group("")->envname(""); }
+
+void refuse_hidden(const CLI::App& app, const CommandLine& line) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = "--" + option->get_lnames().front();
+    const bool in_file = std::any_of(line.defaults.begin(), line.defaults.end(),
+                                     [&](const auto& one) { return one.name == name; });
+    if (!option->get_group().empty() || (!line.has(name) && !in_file)) continue;
+    throw UsageError(fmt::format(
+        "{} is for paceline run: a submitted job gets its nodes from the scheduler, --nnodes says "
+        "how many",
+        source_of(name, line)));
+  }
+}
+
 void declare_submit_options(CLI::App& app, SubmitTexts& texts, bool kubernetes) {
   declare_run_options(app, texts.run);
-  for (const std::string_view name : kNotHere) {
-    app.remove_option(app.get_option(std::string(name)));
-  }
+  for (const std::string_view name : kNotHere) hide(app, std::string(name));
   app.get_option("--nnodes")->type_name("N")->description("Machines of the job");
   if (kubernetes) {
     app.get_option("--remote-paceline")->description("Where paceline is in the image [in PATH]");
   } else {
-    app.remove_option(app.get_option("--master-port"));
+    hide(app, "--master-port");
   }
   const auto value = [&](const char* name, std::string& target, const char* type,
                          const char* text) {
@@ -95,17 +115,15 @@ int count_or(const CommandLine& line, const std::string& flag, const std::string
   return text.empty() ? fallback : static_cast<int>(check_integer(line, flag, text, min, max));
 }
 
-SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const CommandLine& line) {
+SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const CommandLine& line,
+                           bool kubernetes) {
   SubmitRequest request;
   const RunTexts& run = texts.run;
   if (!texts.job_name.empty()) request.job_name = texts.job_name;
   if (run.nnodes.find(':') != std::string::npos) {
-    throw UsageError(fmt::format(
-        "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N. A job that goes on "
-        "without a node that fails needs an allocation that SLURM leaves standing: sbatch or "
-        "salloc "
-        "--no-kill -N MAX, and in it paceline run --nnodes MIN:MAX",
-        source_of("--nnodes", line), run.nnodes));
+    throw UsageError(
+        fmt::format("{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N{}",
+                    source_of("--nnodes", line), run.nnodes, kubernetes ? "" : kNoKill));
   }
   request.num_nodes = count_or(line, "--nnodes", run.nnodes, 1, 1, launch::kMaxHosts);
   request.ranks_per_node =
@@ -116,7 +134,8 @@ SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const 
   request.run_options = passed_on(app);
   request.command = line.program;
   if (request.command.empty()) {
-    throw UsageError("no program given: paceline submit slurm [options] PROGRAM [arguments]");
+    throw UsageError(
+        fmt::format("no program given: {} [options] PROGRAM [arguments]", app.get_name()));
   }
   return request;
 }
@@ -177,7 +196,8 @@ int submit(const std::string& where, const Arguments& arguments) {
     fmt::print("{}", app.help());
     return 0;
   }
-  SubmitRequest request = check_common(app, texts, line);
+  refuse_hidden(app, line);
+  SubmitRequest request = check_common(app, texts, line, kubernetes);
   if (request.paceline.empty()) request.paceline = kubernetes ? "paceline" : own_program();
   if (!kubernetes) {
     const std::string script = slurm_script(request, check_slurm(texts, line));

@@ -24,9 +24,10 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 std::string nearest(const std::string& typed, const std::vector<std::string>& known) {
   std::string best;
-  int smallest = static_cast<int>(typed.size()) / 3 + 2;
+  const auto length = static_cast<int>(typed.size());
+  int smallest = std::min(length / 3 + 1, length / 2) + 1;
   for (const std::string& word : known) {
-    const bool beginning = typed.size() >= 4 && word.starts_with(typed);
+    const bool beginning = length >= 3 && word.starts_with(typed);
     const int distance = beginning ? 1 : edit_distance(typed, word);
     if (distance < smallest) {
       smallest = distance;

@@ -1,9 +1,12 @@
 // paceline top: a job's ranks as a table that is drawn again and again; once where the output is no
-// terminal.
+// terminal. On a terminal it keeps to the window.
 
-#include <cmath>
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <ctime>
+#include <iterator>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -18,7 +21,7 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/rank_meter.h"
-#include "apps/usage_error.h"
+#include "apps/screen.h"
 
 namespace paceline::apps {
 namespace {
@@ -27,28 +30,40 @@ using namespace std::chrono_literals;
 
 constexpr auto kLongestAnswer = 5s;
 constexpr double kShortestInterval = 0.1, kLongestInterval = 3600;
-constexpr const char* kClear = "\x1b[H\x1b[J";
 
 std::string or_dash(const std::optional<double>& value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : "-";
 }
 
-std::string table_of(const JobEntry& job, const std::vector<RankFigures>& ranks) {
-  std::string text = fmt::format(
-      "{}  {}  {} rank{}, runs for {}\n\n", job.id, short_command(job, 48), job.world_size,
-      job.world_size == 1 ? "" : "s", age_text(std::time(nullptr) - job.started));
-  text += fmt::format("{:>5} {:>8} {:<8} {:>5} {:>9} {:>9} {:>10} {:>7} {:>5}  {}\n", "RANK", "PID",
-                      "STATE", "CPU", "MEMORY", "STEP", "SAMPLES/S", "OPS/S", "WAIT", "WHERE");
+constexpr std::size_t kHeader = 3;  // lines in front of the ranks
+
+std::vector<std::string> table_of(const JobEntry& job, const std::vector<RankFigures>& ranks) {
+  std::vector<std::string> lines = {
+      fmt::format("{}  {}  {} rank{}, runs for {}", job.id, short_command(job, 48), job.world_size,
+                  job.world_size == 1 ? "" : "s", age_text(std::time(nullptr) - job.started)),
+      "",
+      fmt::format("{:>5} {:>8} {:<8} {:>5} {:>9} {:>9} {:>10} {:>7} {:>5}  {}", "RANK", "PID",
+                  "STATE", "CPU", "MEMORY", "STEP", "SAMPLES/S", "OPS/S", "WAIT", "WHERE")};
   for (const RankFigures& rank : ranks) {
-    text += fmt::format(
-        "{:>5} {:>8} {:<8} {:>5.2f} {:>9} {:>9} {:>10} {:>7} {:>5}  {}{}\n", rank.rank, rank.pid,
+    lines.push_back(fmt::format(
+        "{:>5} {:>8} {:<8} {:>5.2f} {:>9} {:>9} {:>10} {:>7} {:>5}  {}{}", rank.rank, rank.pid,
         rank.state, rank.cpus, launch::bytes_text(rank.memory_bytes),
         rank.step ? fmt::to_string(*rank.step) : "-", or_dash(rank.samples_per_second, "{:.1f}"),
         or_dash(rank.operations_per_second, "{:.1f}"),
         rank.waiting_share ? fmt::format("{:.0f}%", 100 * *rank.waiting_share) : "-", rank.where,
-        rank.straggler ? "  <- the others wait for it" : "");
+        rank.straggler ? "  <- the others wait for it" : ""));
   }
-  return text;
+  return lines;
+}
+
+// As many of them as fit; the last one counts the ranks that do not.
+std::vector<std::string> fitting(std::vector<std::string> lines, int rows) {
+  const std::size_t room = rows > 0 ? std::max<std::size_t>(kHeader + 1, rows) : lines.size();
+  if (lines.size() <= room) return lines;
+  const std::size_t left_out = lines.size() - (room - 1);
+  lines.resize(room - 1);
+  lines.push_back(fmt::format("and {} more ranks", left_out));
+  return lines;
 }
 
 template <class T>
@@ -79,6 +94,9 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks) 
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+// What ends the wait for the next look.
+enum class Wake { kLook, kResize, kEnd };
+
 // The ranks change when the job restarts.
 std::optional<JobEntry> described_again(const JobEntry& job) {
   try {
@@ -89,22 +107,94 @@ std::optional<JobEntry> described_again(const JobEntry& job) {
   }
 }
 
+class Top {
+ public:
+  struct Options {
+    double interval = 1;
+    bool json = false, once = false;
+  };
+
+  Top(JobEntry job, const Options& options)
+      : job_(std::move(job)), options_(options), launcher_(launch::open_pidfd(job_.supervisor)) {
+    if (!options.json && !options.once && Screen::is_possible()) screen_.emplace();
+    meter_.look(job_);
+  }
+
+  // The exit code.
+  int run() {
+    const bool one = options_.once || (!options_.json && !screen_);
+    auto next = next_look();
+    for (Wake wake; (wake = wait_until(next)) != Wake::kEnd;) {
+      if (wake == Wake::kResize) {
+        screen_->draw(fitting(table_, screen_->size().rows));
+      } else {
+        const auto found = described_again(job_);
+        if (!found) break;
+        job_ = *found;
+        show(meter_.look(job_));
+        next = next_look();
+      }
+      if (std::fflush(stdout) != 0 || one) break;
+    }
+    return signal_ == 0 ? 0 : 128 + signal_;
+  }
+
+ private:
+  Deadline next_look() const {
+    return Deadline::after(std::chrono::round<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(options_.interval)));
+  }
+
+  Wake wait_until(const Deadline& next) {
+    pollfd fds[] = {{launcher_.get(), POLLIN, 0},
+                    {STDOUT_FILENO, 0, 0},  // until its reader leaves
+                    {screen_ ? screen_->keys() : -1, POLLIN, 0},
+                    {screen_ ? screen_->signals() : -1, POLLIN, 0}};
+    while (true) {
+      const int ready = poll(fds, std::size(fds), next.poll_timeout_ms());
+      if (ready == 0 && next.expired()) return Wake::kLook;
+      if (ready <= 0) continue;
+      if (fds[0].revents != 0 || fds[1].revents != 0) return Wake::kEnd;
+      if (fds[2].revents != 0 && screen_->read_quit()) return Wake::kEnd;
+      if (fds[3].revents == 0) continue;
+      const int signal = screen_->read_signal();
+      if (signal == SIGWINCH) return Wake::kResize;
+      signal_ = signal;
+      return Wake::kEnd;
+    }
+  }
+
+  void show(const std::vector<RankFigures>& ranks) {
+    if (options_.json) return fmt::print("{}", json_of(job_, ranks));
+    table_ = table_of(job_, ranks);
+    if (screen_) return screen_->draw(fitting(table_, screen_->size().rows));
+    for (const std::string& line : table_) fmt::print("{}\n", line);
+  }
+
+  JobEntry job_;
+  const Options options_;
+  const Fd launcher_;
+  RankMeter meter_;
+  std::optional<Screen> screen_;
+  std::vector<std::string> table_;
+  int signal_ = 0;  // that ended it
+};
+
 }  // namespace
 
 int top_command(const Arguments& arguments) {
   CLI::App app(
-      "Shows the ranks of a job again and again until it ends or Ctrl-C: busy cpus, memory, steps "
+      "Shows a job's ranks again and again until it ends, Ctrl-C or q: busy cpus, memory, steps "
       "and samples per second (of programs that count them), operations per second, the share of "
       "time spent waiting for others. Without JOB: the only job that runs.",
       "paceline top");
   std::string job;
-  double interval = 1;
-  bool json = false, once = false;
+  Top::Options options;
   app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
-  app.add_option("--interval", interval, "Seconds between two looks [1]")
+  app.add_option("--interval", options.interval, "Seconds between two looks [1]")
       ->check(CLI::Range(kShortestInterval, kLongestInterval));
-  app.add_flag("--once", once, "One table [when the output is no terminal]");
-  app.add_flag("--json", json, "One JSON object for each look, on a line of its own");
+  app.add_flag("--once", options.once, "One table [when the output is no terminal, or a dumb one]");
+  app.add_flag("--json", options.json, "One JSON object for each look, on a line of its own");
   app.footer(
       "\nExamples:\n  paceline top\n  paceline top --once\n  paceline top --json | jq "
       ".ranks[0].cpus");
@@ -113,23 +203,7 @@ int top_command(const Arguments& arguments) {
     fmt::print("{}", app.help());
     return 0;
   }
-  const bool drawn = !json && !once && isatty(STDOUT_FILENO) == 1;
-  const bool one = once || (!json && !drawn);
-  std::optional<JobEntry> found = find_agent(line.program);
-  const Fd launcher = launch::open_pidfd(found->supervisor);
-  RankMeter meter;
-  meter.look(*found);
-  while (found) {
-    pollfd end{launcher.get(), POLLIN, 0};
-    if (poll(&end, 1, static_cast<int>(std::lround(interval * 1000))) != 0) break;
-    found = described_again(*found);
-    if (!found) break;
-    const auto ranks = meter.look(*found);
-    const std::string text = json ? json_of(*found, ranks) : table_of(*found, ranks);
-    fmt::print("{}{}", drawn ? kClear : "", text);
-    if (std::fflush(stdout) != 0 || one) break;
-  }
-  return 0;
+  return Top(find_agent(line.program), options).run();
 }
 
 }  // namespace paceline::apps

@@ -49,7 +49,8 @@ int topo_command(const Arguments& arguments) {
   RunTexts ranks;
   TopoTexts texts;
   declare_rank_options(app, ranks);
-  app.add_option("--svg", texts.svg, "Draw into this file as well")->type_name("FILE");
+  app.add_option("--svg", texts.svg, "Draw into this file as well; -: instead, on stdout")
+      ->type_name("FILE");
   app.add_option("--machine", texts.machine,
                  "Another machine: a file of lstopo (.xml), or a description in hwloc's words")
       ->type_name("FILE|TEXT");
@@ -68,6 +69,10 @@ int topo_command(const Arguments& arguments) {
     placement = launch::plan_placement(topology, check_rank_options(ranks, line, topology));
   }
   const launch::Placement* shown = placement ? &*placement : nullptr;
+  if (texts.svg == "-") {
+    fmt::print("{}", launch::draw_machine_svg(topology, shown));
+    return 0;
+  }
   fmt::print("{}", launch::draw_machine_text(topology, shown));
   if (!texts.svg.empty()) write_file(texts.svg, launch::draw_machine_svg(topology, shown));
   return 0;

@@ -213,15 +213,24 @@ class TrialRun {
     }
   }
 
-  // The first line in which the launcher says what failed.
+  // Of the launcher's report (failure_report.h) the cause and the program's last line; its first
+  // line where the program wrote nothing, or none of it ran.
   std::string last_words() const {
+    constexpr std::string_view kCause = "  cause: ", kOwn = "  | ";
     std::ifstream file(output_file());
-    std::string last;
+    std::string said, cause, own, last;
     for (std::string line; std::getline(file, line);) {
-      if (line.starts_with("paceline") && line.find("warning:") == std::string::npos) return line;
+      if (said.empty() && line.starts_with("paceline") &&
+          line.find("warning:") == std::string::npos) {
+        said = line;
+      }
+      if (!said.empty() && line.starts_with(kCause)) cause = line.substr(kCause.size());
+      if (!said.empty() && line.starts_with(kOwn) && line != kOwn) own = line.substr(kOwn.size());
       if (!line.empty()) last = line;
     }
-    return last;
+    if (!cause.empty() && !own.empty()) return own + " (" + cause + ")";
+    if (!cause.empty() || !own.empty()) return cause + own;
+    return said.empty() ? last : said;
   }
 
   // In the launcher's report of a failure (failure_cause.h).

@@ -14,6 +14,9 @@
 namespace paceline::apps {
 namespace {
 
+constexpr const char* kPrefix = "PET_";
+constexpr const char* kOwnPrefix = "PACELINE_";
+
 // torchrun's, of any version, that nothing here heeds.
 constexpr std::array<std::string_view, 9> kTorchruns = {"PET_MODULE",
                                                         "PET_RUN_PATH",
@@ -36,7 +39,45 @@ const std::vector<std::string>& known_elsewhere() {
   return kNames;
 }
 
+// "; did you mean PET_TEE?", or "" when none of `known` is near. Names are compared without the
+// `prefix` that all of them have.
+std::string suggestion(const std::string& name, const std::string& prefix,
+                       const std::vector<std::string>& known) {
+  std::vector<std::string> rests;
+  for (const std::string& one : known) rests.push_back(one.substr(prefix.size()));
+  const std::string meant = nearest(name.substr(prefix.size()), rests);
+  return meant.empty() ? "" : fmt::format("; did you mean {}{}?", prefix, meant);
+}
+
 }  // namespace
+
+const std::vector<std::string>& own_variables() {
+  static const std::vector<std::string> kNames = {
+      "PACELINE_BACKEND",           "PACELINE_BY_SOCKET",
+      "PACELINE_CALIBRATION",       "PACELINE_CRASH_REPORT",
+      "PACELINE_ENCRYPT",           "PACELINE_FLIGHT_DIR",
+      "PACELINE_FLIGHT_KEEP",       "PACELINE_FORK_SERVER",
+      "PACELINE_JOB_SOCKET",        "PACELINE_LOG_LEVEL",
+      "PACELINE_SECRET_FD",         "PACELINE_SECRET_FILE",
+      "PACELINE_MEMORY_CHECKPOINT", "PACELINE_STEP_LOG",
+      "PACELINE_SOCKET_IFNAME",     "PACELINE_STORE",
+      "PACELINE_STORE_PORT",        "PACELINE_TCP_STREAMS",
+      "PACELINE_TERMINAL",          "PACELINE_TIMELINE_DIR",
+      "PACELINE_TIMEOUT",           "PACELINE_TRANSPORT"};
+  return kNames;
+}
+
+std::vector<std::string> unknown_own_variables() {
+  const std::vector<std::string>& known = own_variables();
+  std::vector<std::string> sentences;
+  for (const auto& [name, value] : launch::inherited_environment()) {
+    if (!name.starts_with(kOwnPrefix)) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    sentences.push_back(fmt::format("no variable {} is known{}", launch::neutralise(name),
+                                    suggestion(name, kOwnPrefix, known)));
+  }
+  return sentences;
+}
 
 std::vector<std::string> variables_without_effect(const CLI::App& app) {
   std::vector<std::string> known = known_elsewhere();
@@ -45,17 +86,15 @@ std::vector<std::string> variables_without_effect(const CLI::App& app) {
   }
   std::vector<std::string> sentences;
   for (const auto& [name, value] : launch::inherited_environment()) {
-    if (!name.starts_with("PET_") || value.empty()) continue;
+    if (!name.starts_with(kPrefix) || value.empty()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     if (std::find(kTorchruns.begin(), kTorchruns.end(), name) != kTorchruns.end()) {
       sentences.push_back(
           fmt::format("the variable {} is torchrun's and has no effect here", name));
       continue;
     }
-    const std::string meant = nearest(name, known);
     sentences.push_back(fmt::format("the variable {} is no option of paceline or torchrun{}",
-                                    launch::neutralise(name),
-                                    meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+                                    launch::neutralise(name), suggestion(name, kPrefix, known)));
   }
   return sentences;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "paceline/collectives/flight/explain.h"
+#include "paceline/launch/shell_words.h"
 
 namespace paceline::launch {
 namespace {
@@ -87,7 +88,7 @@ std::string JobFlights::text(bool waited_long) const {
   const std::string reason = sentence(waited_long);
   if (reason.empty()) return "";
   return fmt::format("paceline: {}\n  flight records: {} (paceline explain {})\n", reason,
-                     directory_, directory_);
+                     directory_, shell_quoted(directory_));
 }
 
 std::optional<StepReading> JobFlights::steps(const std::vector<int>& ranks) const {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/launch/shell_words.h"
 #include "paceline/launch/timeline_trace.h"
 #include "paceline/telemetry/timeline_file.h"
 
@@ -46,7 +47,9 @@ std::string JobTimeline::finish() const {
     return text + fmt::format("paceline: timeline: {} ({}); open it in https://ui.perfetto.dev\n",
                               output_, describe(summary));
   } catch (const Error& error) {
-    return fmt::format("paceline: no timeline: {}\n", error.what());
+    return fmt::format(
+        "paceline: no timeline: {}; what the ranks recorded is in {}: paceline timeline -o {} {}\n",
+        error.what(), directory_, shell_quoted(output_), shell_quoted(directory_));
   }
 }
 

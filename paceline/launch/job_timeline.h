@@ -20,7 +20,8 @@ class JobTimeline {
 
   // What tells this rank of this generation where to record.
   void add_variables(Environment& environment, int rank, int generation);
-  // Writes the trace and removes the ranks' files; a line for the user, or "".
+  // Writes the trace and removes the ranks' files, which stay when that fails; a line for the user,
+  // or "".
   std::string finish() const;
   // Of a job whose trace is made on another host: gives each of the ranks' files to `send`, packed,
   // and removes them; what the user should know of those that could not be, or "".

@@ -10,6 +10,7 @@
 #include "paceline/launch/flight_digest.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/job_watch.h"
+#include "paceline/launch/shell_words.h"
 
 namespace paceline::launch {
 namespace {
@@ -121,7 +122,7 @@ void JobWatch::tell(const HangOrder& hang) {
 std::string JobWatch::advice() const {
   const LaunchOptions& options = plan_.options;
   const std::string job = options.run_id_is_shared() ? fmt::to_string(supervisor_) : options.run_id;
-  return fmt::format("paceline stacks {}{} shows every thread", job,
+  return fmt::format("paceline stacks {}{} shows every thread", shell_quoted(job),
                      options.several_nodes() ? " on host " + host_name() : "");
 }
 

@@ -37,6 +37,8 @@ std::string threads_text(int count) {
   return fmt::format("{} thread{}", count, count == 1 ? "" : "s");
 }
 
+std::string ranks_text(int count) { return fmt::format("{} rank{}", count, count == 1 ? "" : "s"); }
+
 int total_threads(const Placement& placement) {
   int total = 0;
   for (const RankPlacement& rank : placement.ranks) total += rank.num_threads;
@@ -87,8 +89,8 @@ class Judge {
     const int threads = total_threads(facts_.placement);
     const auto& quota = facts_.topology.quota;
     if (quota && threads > quota->cpus) {
-      add({fmt::format("{} ranks x {} want more than the {:.3g} cpus of time that {} grants{}",
-                       num_ranks_, threads_text(threads_), quota->cpus, quota->source,
+      add({fmt::format("{} x {} want more than the {:.3g} cpus of time that {} grants{}",
+                       ranks_text(num_ranks_), threads_text(threads_), quota->cpus, quota->source,
                        whose_choice()),
            fmt::format("they run {} of the time at most, and a cgroup stops all of them at once "
                        "until its next period",
@@ -96,8 +98,8 @@ class Judge {
            thread_cure() + ", or raise the limit"});
     } else if (facts_.placement.oversubscribed) {
       const int cpus = facts_.topology.num_cpus();
-      add({fmt::format("{} ranks x {} on {} cpu{}{}", num_ranks_, threads_text(threads_), cpus,
-                       cpus == 1 ? "" : "s", whose_choice()),
+      add({fmt::format("{} x {} on {} cpu{}{}", ranks_text(num_ranks_), threads_text(threads_),
+                       cpus, cpus == 1 ? "" : "s", whose_choice()),
            fmt::format("each runs {} of the time, and those that wait for each other lose more "
                        "(OMP_WAIT_POLICY=PASSIVE keeps them from spinning)",
                        percent(static_cast<double>(cpus) / threads)),

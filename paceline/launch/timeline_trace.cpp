@@ -1,16 +1,21 @@
 #include "paceline/launch/timeline_trace.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
 #include <set>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "paceline/collectives/collective.h"
 #include "paceline/core/check.h"
+#include "paceline/core/fd.h"
 #include "paceline/telemetry/phase_times.h"
 #include "paceline/telemetry/timeline_file.h"
 
@@ -19,11 +24,13 @@ namespace {
 
 constexpr std::size_t kMostSpans = 2'000'000;
 
-// Under another name until it is whole.
+// Its name until it is whole.
+std::string part_of(const std::string& path) { return path + ".part"; }
+
 class NewFile {
  public:
   explicit NewFile(const std::string& path)
-      : path_(path), part_(path + ".part"), file_(std::fopen(part_.c_str(), "we")) {
+      : path_(path), part_(part_of(path)), file_(std::fopen(part_.c_str(), "we")) {
     if (!file_) throw system_error("opening the trace " + part_);
   }
   ~NewFile() {
@@ -51,7 +58,7 @@ class NewFile {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -92,7 +99,8 @@ std::string arguments_of(const TimelineSpan& span) {
   if (span.kind != SpanKind::kOperation) return fmt::format("{{\"step\":{}}}", span.value);
   std::string text = fmt::format("{{\"elements\":{}", span.value);
   if (span.dtype <= static_cast<std::uint8_t>(Dtype::kBool)) {
-    text += fmt::format(",\"type\":{}", quoted(paceline::name_of(static_cast<Dtype>(span.dtype))));
+    text +=
+        fmt::format(",\"type\":{}", in_quotes(paceline::name_of(static_cast<Dtype>(span.dtype))));
   }
   if (span.sequence != 0) text += fmt::format(",\"sequence\":{}", span.sequence);
   if (is_message(span.what)) text += fmt::format(",\"peer\":{}", span.peer);
@@ -148,7 +156,7 @@ class Tracks {
           fmt::format(",\n{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}",
                       what, timeline_.rank, track, value));
     };
-    event("thread_name", "\"name\":" + quoted(name));
+    event("thread_name", "\"name\":" + in_quotes(name));
     event("thread_sort_index", fmt::format("\"sort_index\":{}", place_of(span)));
   }
 
@@ -175,7 +183,7 @@ void write_rank(NewFile& out, const RankTimeline& timeline, std::int64_t origin,
     const int track = tracks.track_of(span);
     out.write(fmt::format(
         ",\n{{\"ph\":\"X\",\"name\":{},\"ts\":{},\"dur\":{},\"pid\":{},\"tid\":{},\"args\":{}}}",
-        quoted(name_of(span)), microseconds(span.begin - origin),
+        in_quotes(name_of(span)), microseconds(span.begin - origin),
         microseconds(span.end - span.begin), timeline.rank, track, arguments_of(span)));
   }
   const std::size_t written = spans.size() - first;
@@ -187,7 +195,7 @@ void write_rank(NewFile& out, const RankTimeline& timeline, std::int64_t origin,
 void write_ranks_name(NewFile& out, const RankTimeline& timeline, bool& is_first) {
   const std::string name = fmt::format("rank {} ({})", timeline.rank, timeline.host);
   for (const auto& [what, value] :
-       {std::pair("process_name", "\"name\":" + quoted(name)),
+       {std::pair("process_name", "\"name\":" + in_quotes(name)),
         std::pair("process_sort_index", fmt::format("\"sort_index\":{}", timeline.rank))}) {
     out.write(fmt::format("{}\n{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"args\":{{{}}}}}",
                           is_first ? "" : ",", what, timeline.rank, value));
@@ -196,6 +204,20 @@ void write_ranks_name(NewFile& out, const RankTimeline& timeline, bool& is_first
 }
 
 }  // namespace
+
+std::string obstacle_to_trace(const std::string& output) {
+  const auto folder = std::filesystem::absolute(output).parent_path();
+  if (!std::filesystem::is_directory(folder)) return "there is no folder " + folder.string();
+  if (std::filesystem::is_directory(output)) return "it is a folder";
+  const std::string part = part_of(output);
+  Fd file(open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (file) {
+    unlink(part.c_str());
+    return "";
+  }
+  if (errno == EEXIST) file.reset(open(part.c_str(), O_WRONLY | O_CLOEXEC));
+  return file ? "" : fmt::format("{}: {}", part, std::strerror(errno));
+}
 
 TraceSummary write_trace(const std::vector<std::string>& paths, const std::string& output) {
   TraceSummary summary;

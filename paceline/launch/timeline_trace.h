@@ -28,6 +28,9 @@ struct TraceSummary {
 // used, Error(kSystem) when the file cannot be written; the old one stays then.
 TraceSummary write_trace(const std::vector<std::string>& paths, const std::string& output);
 
+// Why write_trace() could not write there, or "". Leaves nothing behind.
+std::string obstacle_to_trace(const std::string& output);
+
 // "12,345 spans of 2 ranks"; a rank that was started again is one.
 std::string describe(const TraceSummary& summary);
 

@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Doctor, says_what_is_there) {
-  const Outcome outcome = run_paceline({"doctor"});
+  const Outcome outcome = run_paceline({"doctor", "--json", "--json=false"});
   for (const char* name : {"build",
                            "LibTorch",
                            "BLAS",

@@ -89,6 +89,7 @@ TEST_F(FlagFileOfRun, counts_less_than_variables_and_the_command_line) {
   EXPECT_EQ(run(text, {"--nproc-per-node", "1"}, {{"PET_NPROC_PER_NODE", "2"}}).out, "1\n");
   EXPECT_EQ(run("[run]\nnproc-per-node = 2\nall-ranks = true\n").out.size(), 2 * 6U);
   EXPECT_EQ(run("[run]\nnproc-per-node = 2\nall-ranks = false\n").out, "2\n");
+  EXPECT_EQ(run("[run]\nnproc-per-node = 2\nall-ranks = true\n", {"--all-ranks=false"}).out, "2\n");
   EXPECT_EQ(run("[submit]\nnnodes = 4\n").out, "1\n");
 }
 
@@ -109,6 +110,56 @@ TEST_F(FlagFileOfRun, is_found_in_the_working_directory) {
   EXPECT_EQ(outcome.out, "2\n") << outcome.err;
 }
 
+// As a command in a folder where somebody else may write.
+class FlagFileOfAnother : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    path_ = directory_.write("paceline.toml", "[run]\nnproc-per-node = 3\n");
+    if (GetParam() == std::string("written by all")) {
+      ASSERT_EQ(chmod(path_.c_str(), 0666), 0);
+    } else if (chown(path_.c_str(), 65534, 65534) != 0) {
+      GTEST_SKIP() << "giving a file away needs root";
+    }
+    before_ = std::filesystem::current_path();
+    std::filesystem::current_path(directory_.path());
+  }
+  void TearDown() override {
+    if (!before_.empty()) std::filesystem::current_path(before_);
+  }
+
+  FreshDirectory directory_;
+  std::string path_;
+  std::filesystem::path before_;
+};
+
+TEST_P(FlagFileOfAnother, is_said_and_not_read) {
+  const Outcome outcome = run_paceline({"run", "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, "1\n");
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: warning: paceline.toml is not read: it belongs"));
+  EXPECT_THAT(run_paceline({"run", "--print-config", "true"}).out,
+              testing::ContainsRegex("--config +none"));
+  EXPECT_EQ(run_paceline({"run", "--help"}).err, "");
+  const Outcome named = run_paceline({"run", "--config", path_, "true"});
+  EXPECT_EQ(named.exit_code, 2);
+  EXPECT_THAT(named.err, HasSubstr("it belongs to somebody else or everybody may write it"));
+  const Outcome none = run_paceline({"run", "--config", "/dev/null", "true"});
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_EQ(none.err, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, FlagFileOfAnother, testing::Values("given away", "written by all"));
+
+TEST_F(FlagFileOfRun, does_not_stand_before_the_help) {
+  const Outcome outcome = run("[run]\nno-such-option = 1\n", {"--help"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("--nproc-per-node"));
+}
+
+TEST_F(FlagFileOfRun, may_begin_with_a_byte_order_mark) {
+  EXPECT_EQ(run("\xef\xbb\xbf[run]\nnproc-per-node = 2\n").out, "2\n");
+}
+
 TEST_F(FlagFileOfRun, errors_name_the_line_and_what_was_meant) {
   const auto refused = [&](const std::string& text) {
     const Outcome outcome = run(text);
@@ -124,6 +175,7 @@ TEST_F(FlagFileOfRun, errors_name_the_line_and_what_was_meant) {
   EXPECT_THAT(refused("[run]\nall-ranks = 'yes'\n"), HasSubstr("all-ranks is true or false"));
   EXPECT_THAT(refused("[run]\nnnodes = true\n"), HasSubstr("nnodes takes a value"));
   EXPECT_THAT(refused("[run]\nnnodes = 1\nnnodes = 1\n"), HasSubstr("nnodes is given twice"));
+  EXPECT_THAT(refused("[run]\nconfig = 'x'\n"), HasSubstr("config is for the command line alone"));
   const Outcome missing = run_paceline({"run", "--config", "/nowhere/x.toml", "true"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("/nowhere/x.toml: No such file"));

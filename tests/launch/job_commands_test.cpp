@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstddef>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -19,11 +20,13 @@
 #include "paceline/telemetry/step_gauge.h"
 
 #include "tests/launch/paceline_process.h"
+#include "tests/launch/terminal_process.h"
 
 namespace paceline::launch {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -126,6 +129,16 @@ TEST(JobCommands, logs_shows_the_last_lines_and_follows_until_the_end) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
 }
 
+TEST(JobCommands, logs_and_top_end_when_their_reader_has_left_though_nothing_is_written) {
+  Job job("reader-test");
+  PacelineProcess piped({"-c", PACELINE_COMMAND " logs -f reader-test | head -n 1"}, {}, "/bin/sh");
+  EXPECT_EQ(piped.wait().out, "[0] ready\n");
+  PacelineProcess table(
+      {"-c", PACELINE_COMMAND " top --json reader-test --interval 0.1 | head -n 1"}, {}, "/bin/sh");
+  EXPECT_EQ(table.wait().exit_code, 0);
+  EXPECT_EQ(run_paceline({"stop", "reader-test"}).exit_code, 0);
+}
+
 TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
   PacelineProcess paceline(
       {"run", "--nproc-per-node", "2", "--rdzv-id", "top-test", RECORDED_PROGRAM, "counts"});
@@ -151,6 +164,42 @@ TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
   const std::string temporary = paceline.temporary();
   EXPECT_EQ(run_paceline({"stop", "top-test"}).exit_code, 0);
   paceline.wait();
+}
+
+// The lines that stand on the screen at the end of `shown`.
+std::vector<std::string> lines_on_screen(const std::string& shown) {
+  std::istringstream stream(shown.substr(shown.rfind("\x1b[J") + 3));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line.substr(0, line.find('\r')));
+  }
+  return lines;
+}
+
+TEST(JobCommands, top_keeps_to_the_window_and_ends_with_q) {
+  PacelineProcess job({"run", "--nproc-per-node", "4", "--rdzv-id", "window-test-é", "sh", "-c",
+                       "echo ready; exec sleep 60"});
+  job.wait_for_lines("ready", 1);
+  TerminalProcess top({PACELINE_COMMAND, "top", "window-test", "--interval", "0.1"}, {5, 16},
+                      {{"TERM", "xterm"}});
+  const std::string clear = "\x1b[H\x1b[J";
+  top.wait_for(clear);
+  auto lines = lines_on_screen("\x1b[J" + top.wait_for("\x1b[H"));
+  ASSERT_EQ(lines.size(), 5u) << top.shown();
+  EXPECT_EQ(lines[0], "window-test-é  s");
+  EXPECT_EQ(lines[2], " RANK      PID S");
+  EXPECT_EQ(lines[3].size(), 16u);
+  EXPECT_THAT(lines[4], StartsWith("and 3 more ranks"));
+  top.resize({24, 80});
+  top.wait_for("\n    3 ");
+  top.type("xq");
+  EXPECT_EQ(top.wait(), 0);
+  TerminalProcess dumb({PACELINE_COMMAND, "top", "window-test", "--interval", "0.1"}, {24, 80},
+                       {{"TERM", "dumb"}});
+  EXPECT_EQ(dumb.wait(), 0);
+  EXPECT_THAT(dumb.shown(), AllOf(HasSubstr("SAMPLES/S"), Not(HasSubstr("\x1b"))));
+  EXPECT_EQ(run_paceline({"stop", "window-test"}).exit_code, 0);
+  job.wait();
 }
 
 TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {

@@ -49,6 +49,11 @@ TEST(PlacementWarnings, more_threads_than_cpus_are_said_with_their_share_of_time
                                 HasSubstr("50% of the time"), HasSubstr("fewer ranks"))));
 }
 
+TEST(PlacementWarnings, one_rank_is_no_ranks) {
+  EXPECT_THAT((Job{.num_ranks = 1, .threads_option = 5}).warnings(),
+              ElementsAre(HasSubstr("1 rank x 5 threads on 4 cpus")));
+}
+
 TEST(PlacementWarnings, a_quota_below_the_threads_is_said_with_who_grants_it) {
   Job job{.num_ranks = 2};
   job.topology.quota = CpuQuota{1.5, "the cgroup"};

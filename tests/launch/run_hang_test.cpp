@@ -27,7 +27,7 @@ std::vector<std::string> hanging(std::vector<std::string> options,
 }
 
 TEST(RunHang, is_said_with_who_is_where_and_nothing_is_ended) {
-  PacelineProcess paceline(hanging({"--hang-timeout", "0.5"}));
+  PacelineProcess paceline(hanging({"--hang-timeout", "0.5", "--rdzv-id", "hang B/é"}));
   paceline.wait_for_lines("waiting", 1);
   std::this_thread::sleep_for(4s);
   paceline.send(SIGTERM);
@@ -38,7 +38,7 @@ TEST(RunHang, is_said_with_who_is_where_and_nothing_is_ended) {
   EXPECT_THAT(outcome.err, HasSubstr("rank 1, thread recorded_progra:\n"));
   EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));   // rank 1
   EXPECT_THAT(outcome.err, HasSubstr("all_reduce"));  // the others
-  EXPECT_THAT(outcome.err, HasSubstr("nothing is ended"));
+  EXPECT_THAT(outcome.err, HasSubstr("nothing is ended; paceline stacks 'hang B/é' shows every"));
   EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
 }
 

@@ -149,6 +149,14 @@ TEST(Topo, draws_another_machine_with_ranks_into_a_file) {
   EXPECT_THAT(svg.str(), AllOf(HasSubstr("<svg "), HasSubstr(">rank 5: "), HasSubstr("</svg>")));
 }
 
+TEST(Topo, draws_on_stdout_alone_where_that_is_asked_for) {
+  const Outcome outcome = run_paceline({"topo", "--machine", "core:2 pu:1", "--svg", "-"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.substr(0, 5), "<svg ");
+  EXPECT_TRUE(outcome.out.ends_with("</svg>\n"));
+  EXPECT_FALSE(std::filesystem::exists("-"));
+}
+
 struct Refusal {
   std::vector<std::string> options;
   std::string message;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -58,8 +59,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "--rdzv-id: 'a\\x1b[31mb\\x0ac' is not a name without control characters"},
         Refusal{{"--rdzv-id", "a\tb"}, "--rdzv-id: 'a\\x09b' is not"},
         Refusal{{"--nnodes", "0"}, "--nnodes: '0'"},
-        Refusal{{"--nnodes", "2:1"}, "--nnodes: '2:1'"},
-        Refusal{{"--nnodes", "1:"}, "--nnodes: '1:'"},
+        Refusal{{"--nnodes", "2:1"}, "--nnodes: '2:1': MIN is above MAX"},
+        Refusal{{"--hosts", "a,b", "--nnodes", "2:1"}, "--nnodes: '2:1': MIN is above MAX"},
+        Refusal{{"-n", "2"}, "unknown option -n; did you mean --nproc-per-node?"},
+        Refusal{{"-np", "2"}, "unknown option -n; did you mean --nproc-per-node?"},
+        Refusal{{"-q"}, "unknown option -q\n"}, Refusal{{"--nnodes", "1:"}, "--nnodes: '1:'"},
         Refusal{{"--nnodes", "a:b"}, "--nnodes: 'a:b'"},
         Refusal{{"--node-rank", "7"}, "--node-rank: '7' is not a whole number from 0 to 0"},
         Refusal{{"--nnodes", "2", "--node-rank", "2"}, "--node-rank: '2'"},
@@ -144,7 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--threads-per-rank", "5000"}, "--threads-per-rank: '5000'"},
         Refusal{{"--straggler-after", "x"}, "--straggler-after: 'x'"},
         Refusal{{"--chaos-seed", "-1"}, "--chaos-seed: '-1' is not a whole number from 0"},
-        Refusal{{"--chaos", "kill:rank=2@1s", "--nproc-per-node", "2"}, "--chaos: rank 2 of 2"},
+        Refusal{{"--chaos", "kill:rank=2@1s", "--nproc-per-node", "2"},
+                "--chaos: there is no rank 2: the last one is 1"},
         Refusal{{"--chaos", "kill:every=0s"}, "'0' is no number of seconds from 0.001"},
         Refusal{{"--timeline", "/nowhere/x"}, "--timeline: /nowhere/x: there is no folder"},
         Refusal{{"--config", "/nowhere/x"}, "/nowhere/x: No such file"},
@@ -153,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--logs-specs", "x"}, "--logs-specs is an option of torchrun"},
         Refusal{{"--redirects", "4"}, "--redirects: '4' is not 0, 1 (stdout), 2 (stderr), 3"},
         Refusal{{"-r", "1:3"}, "--redirects: '1' is not a whole number from 0 to 0"},
-        Refusal{{"--standalone", "--standalone"}, "--standalone is given twice"},
-        Refusal{{"--standalone=1"}, "--standalone takes no value"}));
+        Refusal{{"--standalone=maybe"}, "--standalone: 'maybe' is not 1, true, yes, on, 0"},
+        Refusal{{"--standalone="}, "--standalone: '' is not 1, true"}));
 
 TEST(RunUsage, a_hostfile_with_a_command_or_an_option_in_place_of_a_name_runs_nothing) {
   const FreshDirectory directory;
@@ -189,6 +194,23 @@ TEST(RunUsage, what_torchrun_has_and_nothing_needs_is_accepted) {
     const Outcome outcome = run_paceline(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << options[0] << ": " << outcome.err;
     EXPECT_EQ(outcome.out, "here\n") << options[0];
+  }
+}
+
+TEST(RunUsage, of_options_given_twice_the_last_one_counts) {
+  const Outcome value = run_paceline({"run", "--nproc-per-node", "x", "--tee=0", "--nproc_per_node",
+                                      "1", "-t", "3", "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(value.exit_code, 0) << value.err;
+  EXPECT_EQ(value.out, "[0] 1\n");
+  for (const auto& [last, shown] :
+       std::map<std::string, std::string>{{"--all-ranks=false", "2\n"},
+                                          {"--all-ranks", "[0] 2\n[1] 2\n"},
+                                          {"--all-ranks=True", "[0] 2\n[1] 2\n"}}) {
+    const Outcome flag = run_paceline({"run", "--nproc-per-node=2", "--all-ranks", last, "sh", "-c",
+                                       "[ $RANK = 0 ] || sleep 0.3; echo $WORLD_SIZE"},
+                                      {{"PET_ALL_RANKS", "1"}});
+    EXPECT_EQ(flag.exit_code, 0) << flag.err;
+    EXPECT_EQ(flag.out, shown) << last;
   }
 }
 
@@ -354,7 +376,11 @@ std::set<std::string> variables_in(const std::string& text) {
 TEST(RunUsage, a_dry_run_names_every_variable_that_a_rank_gets) {
   const FreshDirectory directory;
   const std::vector<std::vector<std::string>> all = {
-      {}, {"--max-restarts", "1"}, {"--timeline", directory.file("trace.json")}};
+      {},
+      {"--max-restarts", "1"},
+      {"--timeline", directory.file("trace.json")},
+      {"--hosts", "localhost:1"},
+      {"--hosts", "localhost:1", "--max-restarts", "1", "--threads-per-rank", "1"}};
   for (std::vector<std::string> options : all) {
     options.insert(options.begin(), "run");
     options.push_back("env");

@@ -14,6 +14,7 @@
 namespace paceline::launch {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -139,7 +140,8 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   EXPECT_THAT(refused({"--time", "4h;"}), HasSubstr("--time: "));
   EXPECT_THAT(refused({"--nnodes", "0"}), HasSubstr("--nnodes: '0'"));
   EXPECT_THAT(refused({"--nnodes", "1:2"}),
-              HasSubstr("--nnodes: '1:2': a scheduler gives a job a fixed number of nodes"));
+              AllOf(HasSubstr("--nnodes: '1:2': a scheduler gives a job a fixed number of nodes"),
+                    HasSubstr("salloc --no-kill")));
   for (const char* time : {"foo", "4h", "1:2:3:4", "1-", "-1", "12:345", "1-2-3", "1:", "60x"}) {
     EXPECT_THAT(refused({"--time", time}), HasSubstr("is no time limit of SLURM")) << time;
   }
@@ -155,7 +157,9 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
     EXPECT_THAT(refused(options), HasSubstr("is before its start")) << options.at(1);
   }
   EXPECT_THAT(refused({"--signal-before", "x"}), HasSubstr("--signal-before: 'x'"));
-  EXPECT_THAT(refused({"--hosts", "a"}), HasSubstr("unknown option --hosts"));
+  EXPECT_THAT(refused({"--hosts", "a"}),
+              HasSubstr("--hosts is for paceline run: a submitted job gets its nodes"));
+  EXPECT_THAT(refused({"--host", "a"}), Not(HasSubstr("--hosts")));
   EXPECT_THAT(refused({"--image", "x"}), HasSubstr("unknown option --image"));
   EXPECT_THAT(run_paceline({"submit", "slurm", "--dry-run"}).err, HasSubstr("no program given"));
   EXPECT_THAT(run_paceline({"submit", "pbs"}).err, HasSubstr("say to whom"));
@@ -237,6 +241,8 @@ TEST_F(SubmitKubernetes, refuses_what_a_cluster_would_refuse) {
     return outcome.err;
   };
   EXPECT_THAT(refused({}), HasSubstr("--image: "));
+  EXPECT_THAT(refused({"--image", "x", "--nnodes", "1:2"}),
+              AllOf(HasSubstr("--nnodes N"), Not(HasSubstr("salloc"))));
   EXPECT_THAT(refused({"--image", "x", "--job-name", "My_Job"}), HasSubstr("--job-name: 'My_Job'"));
   EXPECT_THAT(refused({"--image", "x", "--job-name", "1job"}), HasSubstr("begin with a letter"));
   EXPECT_THAT(refused({"--image", "x", "--mem", "lots"}), HasSubstr("--mem: 'lots'"));

@@ -17,6 +17,8 @@ TEST(Suggestion, only_a_near_word_is_suggested) {
   EXPECT_EQ(nearest("--nproc", known), "--nproc-per-node");
   EXPECT_EQ(nearest("--node-rnak", known), "--node-rank");
   EXPECT_EQ(nearest("--colour", known), "");
+  EXPECT_EQ(nearest("FOO", {"QOS"}), "");
+  EXPECT_EQ(nearest("LOG", {"STORE", "LOG_LEVEL"}), "LOG_LEVEL");
 }
 
 }  // namespace

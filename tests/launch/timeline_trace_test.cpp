@@ -145,14 +145,48 @@ TEST(RunTimeline, a_job_that_fails_leaves_it_too) {
   EXPECT_GE(broadcasts, 1);  // the others may have been ended before they noted that theirs is done
 }
 
-TEST(RunTimeline, a_program_without_groups_and_a_place_that_is_not_there_are_said) {
+TEST(RunTimeline, a_program_without_groups_is_said) {
   const FreshDirectory directory;
   const Outcome nothing = run_paceline({"run", "--timeline", directory.file("trace.json"), "true"});
   EXPECT_EQ(nothing.exit_code, 0);
   EXPECT_THAT(nothing.err, HasSubstr("no rank recorded anything"));
-  const Outcome nowhere = run_paceline(job("/proc/trace.json", "ends"));
-  EXPECT_EQ(nowhere.exit_code, 0);
-  EXPECT_THAT(nowhere.err, HasSubstr("no timeline: opening the trace /proc/trace.json"));
+}
+
+TEST(RunTimeline, a_place_that_cannot_be_written_is_refused_before_the_start) {
+  const FreshDirectory directory;
+  const std::string started = directory.file("started");
+  std::filesystem::create_directory(directory.file("trace.json"));
+  for (const auto& [place, why] : std::map<std::string, std::string>{
+           {"/proc/trace.json", "--timeline: /proc/trace.json: /proc/trace.json.part: No such"},
+           {directory.file("trace.json"), "trace.json: it is a folder"},
+           {directory.file("none/trace.json"), "there is no folder " + directory.file("none")}}) {
+    const Outcome outcome = run_paceline({"run", "--timeline", place, "touch", started});
+    EXPECT_EQ(outcome.exit_code, 2) << place;
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+  }
+  EXPECT_FALSE(std::filesystem::exists(started));
+  EXPECT_FALSE(std::filesystem::exists(directory.file("trace.json.part")));
+}
+
+TEST(RunTimeline, what_was_recorded_stays_when_the_trace_cannot_be_written_in_the_end) {
+  const FreshDirectory directory;
+  const std::string output = directory.file("gone/trace.json");
+  std::filesystem::create_directory(directory.file("gone"));
+  PacelineProcess paceline(
+      {"run", "--nproc-per-node", "3", "--timeline", output, "sh", "-c",
+       "rm -rf " + directory.file("gone") + "; exec " RECORDED_PROGRAM " ends"});
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("no timeline: opening the trace " + output + ".part"));
+  const std::string advice = "what the ranks recorded is in ";
+  const auto at = outcome.err.find(advice);
+  ASSERT_NE(at, std::string::npos) << outcome.err;
+  const std::string folder =
+      outcome.err.substr(at + advice.size(), outcome.err.find(':', at) - at - advice.size());
+  EXPECT_THAT(outcome.err, HasSubstr(folder + ": paceline timeline -o " + output + " " + folder));
+  const std::string again = directory.file("trace.json");
+  EXPECT_EQ(run_paceline({"timeline", "-o", again, folder}).exit_code, 0);
+  EXPECT_EQ(strict_spans(again).size(), 6u);
 }
 
 TEST(TimelineCommand, makes_the_trace_of_a_directory) {
