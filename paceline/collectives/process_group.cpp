@@ -11,6 +11,7 @@
 #include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/backends/connect_backend.h"
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 
 namespace paceline {
 namespace {
@@ -53,9 +54,23 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
 
 ProcessGroup::~ProcessGroup() {
   // What a device has may have been waited for; it is given its time.
-  if (owner_.is_this() && order_.is_busy()) {
-    abort("the group was destroyed with operations under way");
-  }
+  if (!owner_.is_this() || !order_.is_busy()) return;
+  if (!backend_->failed()) warn_of_what_is_under_way();
+  abort("the group was destroyed with operations under way");
+}
+
+// Nobody may hear of the error that it ends with.
+void ProcessGroup::warn_of_what_is_under_way() const {
+  constexpr std::size_t kMostNames = 4;
+  auto names = order_.names_under_way();
+  const std::size_t count = names.size();
+  if (count == 0) return;
+  names.resize(std::min(count, kMostNames));
+  log::warning(fmt::format(
+      "rank {}: group {} is destroyed with {} operation{} under way: {}{}; what they would have "
+      "done is lost: wait() for each before the group goes",
+      rank_, name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
+      count > names.size() ? ", ..." : ""));
 }
 
 bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {

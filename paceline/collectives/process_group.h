@@ -270,6 +270,8 @@ class ProcessGroup {
 
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
+  void warn_of_what_is_under_way() const;
+  void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
   Operation counted(Op op, ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
                     ReduceOp reduce_op);

@@ -414,6 +414,7 @@ TEST(Ending, a_group_whose_work_is_complete_may_be_destroyed_at_once) {
 // The group's thread ends the second call while the group asks it to end.
 TEST(Ending, a_group_with_a_call_nobody_waited_for_may_be_destroyed_at_any_moment) {
   std::vector<float> first(10), second(10);
+  testing::internal::CaptureStderr();  // each is a warning
   for (int i = 0; i < 2000; ++i) {
     harness::run_ranks_ok(1, [&](ProcessGroup& group) {
       const auto work = group.all_reduce_async(std::span(first));
@@ -421,6 +422,40 @@ TEST(Ending, a_group_with_a_call_nobody_waited_for_may_be_destroyed_at_any_momen
       work->wait();
     });
   }
+  testing::internal::GetCapturedStderr();
+}
+
+TEST(Ending, with_calls_under_way_names_them_in_one_warning_of_the_rank) {
+  std::vector<float> data(10);
+  testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 1) {
+      EXPECT_THROW(group.recv(std::span<float>(), 0), Error);  // stays until the other has left
+      return;
+    }
+    group.all_reduce_async(std::span(data));
+    group.broadcast_async(std::span(data), 0);
+  });
+  const auto text = testing::internal::GetCapturedStderr();
+  const std::string warning =
+      "rank 0: group world is destroyed with 2 operations under way: all_reduce in group world, "
+      "broadcast in group world; what they would have done is lost";
+  EXPECT_THAT(text, HasSubstr(warning));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
+TEST(Ending, after_a_failure_is_no_warning) {
+  std::vector<float> data(10);
+  testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 0) {
+      for (int i = 0; i < 100; ++i) group.all_reduce_async(std::span(data));
+    }
+    group.abort("the test says so");
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(Arguments, are_checked_before_anything_is_sent) {

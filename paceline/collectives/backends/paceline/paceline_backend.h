@@ -42,6 +42,7 @@ class PacelineBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
   bool is_symmetric(ConstBuffer buffer) const override;
   void abort(const Error& cause) override;
+  bool failed() const override { return mesh_->failed(); }
 
   // For libraries that carry out this group's collectives: who is there, and who has died.
   Mesh& mesh() const { return *mesh_; }
