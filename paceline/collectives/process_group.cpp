@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <set>
 #include <utility>
 
@@ -183,6 +184,7 @@ Collective ProcessGroup::make(Op op, ConstBuffer input, Buffer output, std::size
 void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
                                       Buffer output) const {
   const auto op = name_of(call.op);
+  require_addressable(op, call.dtype, call.count, world_size());
   check(!has_root(call.op) || (call.root >= 0 && call.root < world_size()),
         "rank {}: {}: root {} is not a rank of group {}, which has {} ranks", rank_, op, call.root,
         name_, world_size());
@@ -203,6 +205,20 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
         "rank {}: {}: a buffer is null", rank_, op);
   require_supported(call);
   if (needed_in > 0 && needed_out > 0) require_apart_or_in_place(call, input, output);
+}
+
+// Of `count` elements `blocks` times, so that no product or sum of a call's counts overflows.
+void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
+                                       int blocks) const {
+  std::size_t bytes = 0;
+  const bool overflows =
+      __builtin_mul_overflow(count, size_of(dtype) * static_cast<std::size_t>(blocks), &bytes);
+  if (!overflows && bytes <= static_cast<std::size_t>(PTRDIFF_MAX)) [[likely]]
+    return;
+  fail(ErrorCode::kInvalid,
+       "rank {}: {} of {} x {} in group {} of {}: that is more than memory can hold", rank_, what,
+       name_of(dtype), count == SIZE_MAX ? "2^64 and more" : std::to_string(count), name_,
+       world_size());
 }
 
 // Peers read an input while this rank writes its output.
@@ -263,7 +279,8 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
     } catch (const Error& error) {
       const bool is_of_another =
           error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted;
-      if (!is_of_another) throw;  // it names the operation
+      const bool is_of_system = error.code() == ErrorCode::kSystem && call.op != Op::kAllocate;
+      if (!is_of_another && !is_of_system) throw;  // it names the operation
       throw Error(error.code(), fmt::format("{}; this rank was in {} of group {}", error.what(),
                                             fingerprint.describe(), name_));
     }
@@ -337,6 +354,7 @@ PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer
   check((peer >= 0 && peer < world_size() && peer != rank_) || peer == kAnySource,
         "rank {}: {}: peer {} is not another rank of group {}, which has {} ranks", rank_, what,
         peer, name_, world_size());
+  require_addressable(what, buffer.dtype, buffer.count, 1);
   check(buffer.data != nullptr || buffer.count == 0, "rank {}: {}: the buffer is null", rank_,
         what);
   if (buffer.device != Device::kCpu) {

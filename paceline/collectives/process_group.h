@@ -12,6 +12,8 @@
 // (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
 // later call throws its cause; make a new one.
 //
+// Buffers whose bytes, or whose elements of all ranks, no address space has are kInvalid.
+//
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
 // Asynchronous operations run in order on one thread of the group. In a group of one everything is
 // a copy.

@@ -3,6 +3,7 @@
 // operation, and copied back.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "paceline/collectives/process_group.h"
@@ -94,7 +95,8 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
     for (std::size_t block = 0; block < held->outputs.size(); ++block) {
       held->outputs[block].push_back({output.data + block * bytes, bytes});
     }
-    held->total += count;
+    if (__builtin_add_overflow(held->total, count, &held->total)) held->total = SIZE_MAX;
+    require_addressable(name, output.dtype, held->total, world_size());
     held->call = one;
     counts.push_back(count);
   }

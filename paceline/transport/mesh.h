@@ -51,8 +51,12 @@ class Mesh {
   Wire& wire() const { return *wire_; }
   // How many TCP connections carry the data of two ranks that have no better way: the group's.
   int tcp_streams() const { return peer(rank_).tcp_streams; }
-  // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so.
+  // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so, and what
+  // throw_if_own() throws.
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
+  // Error(kSystem) when `error`, an errno, says that this rank's call was at fault, such as memory
+  // that is not there: then `peer` is not lost.
+  void throw_if_own(int error, int peer, const char* what) const;
 
   // The ranks of this host, this one among them, ascending.
   const std::vector<int>& neighbours() const { return neighbours_; }
