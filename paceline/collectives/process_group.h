@@ -283,6 +283,8 @@ class ProcessGroup {
                                            const WaitOptions& wait);
   Operation coalesced(Op op, std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
                       int root, ReduceOp reduce_op);
+  void require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
+                     std::span<const Buffer> outputs) const;
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(const char* what) const;
   void require_member(std::string_view what) const;
