@@ -47,7 +47,7 @@ std::string Mesh::describe(int rank) const {
 
 void Mesh::set_failure(Error failure) {
   failure_ = std::move(failure);
-  has_failed_.store(true, std::memory_order_relaxed);
+  has_failed_->store(true, std::memory_order_relaxed);
 }
 
 void Mesh::fail_and_tell(Error cause) {

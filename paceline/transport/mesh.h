@@ -81,7 +81,9 @@ class Mesh {
   // Records `cause` as this group's failure and tells all peers. The first cause stays.
   void abort(const Error& cause);
   // Costs one load: whether throw_if_failed() would throw without looking at the channels.
-  bool failed() const { return has_failed_.load(std::memory_order_relaxed); }
+  bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
+  // What failed() reads; it outlives the mesh.
+  std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
   // "rank 2 (host box, pid …)" for messages.
   std::string describe(int rank) const;
 
@@ -106,7 +108,7 @@ class Mesh {
   const OwnerProcess owner_;
   std::unique_ptr<SharedMemory> shared_memory_;
 
-  std::atomic<bool> has_failed_{false};
+  const std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::mutex mutex_;  // guards what is below, and reads of the control channels
   std::optional<Error> failure_;
   std::vector<int> left_;  // peers that said goodbye

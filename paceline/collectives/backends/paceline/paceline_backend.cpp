@@ -198,7 +198,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
       const auto shared = shared_->allocate(bytes, pages, deadline);
       for (int rank = 0; rank < mesh_->world_size(); ++rank)
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
-      return {std::move(blocks), mesh_->rank(), bytes, shared, is_live_};
+      return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
       // Of a lack of memory every rank has heard, and the group goes on.
       if (error.code() != ErrorCode::kSystem) abort(error);
@@ -207,7 +207,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
   }
   auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
   blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
-  return {std::move(blocks), mesh_->rank(), bytes, mapping, is_live_};
+  return {std::move(blocks), mesh_->rank(), bytes, mapping, mesh_->failure_flag()};
 }
 
 // Over sockets no memory is copied before it is sent.
@@ -232,7 +232,6 @@ void PacelineBackend::rethrow_aborting() {
 }
 
 void PacelineBackend::abort(const Error& cause) {
-  *is_live_ = false;
   mesh_->abort(cause);
   point_to_point_.wake();
 }

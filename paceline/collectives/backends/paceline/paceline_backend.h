@@ -61,8 +61,6 @@ class PacelineBackend : public Backend {
   [[noreturn]] void rethrow_aborting();
 
   const std::unique_ptr<Mesh> mesh_;
-  // Owners: this and every SymmetricBuffer.
-  const std::shared_ptr<std::atomic<bool>> is_live_ = std::make_shared<std::atomic<bool>>(true);
   Planner planner_;
   std::optional<SharedExecutor> shared_;  // when all ranks are on one host
   std::optional<HostShare> host_share_;   // when only some are
