@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/backends/paceline/message_executor.h"
@@ -55,12 +56,17 @@ class PacelineBackend : public Backend {
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
   int own_socket(const EngineOptions& options) const;
+  // An all_gather of what the engine needs to know; nobody else's call has its sequence number, 0.
+  void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
+  void require_room(std::size_t bytes, Deadline deadline);
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);
   [[noreturn]] void rethrow_aborting();
 
   const std::unique_ptr<Mesh> mesh_;
+  const std::uint32_t generation_;
+  const std::uint64_t group_;
   Planner planner_;
   std::optional<SharedExecutor> shared_;  // when all ranks are on one host
   std::optional<HostShare> host_share_;   // when only some are
