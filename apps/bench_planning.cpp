@@ -15,6 +15,7 @@
 #include "paceline/collectives/init.h"
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
+#include "paceline/core/log.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/launch_environment.h"
 
@@ -37,7 +38,14 @@ std::vector<std::size_t> sizes_for(const BenchOptions& options, Op op) {
   return op == Op::kBarrier ? std::vector<std::size_t>{0} : options.session.sizes;
 }
 
-CostModel known_costs() { return load_calibration(calibration_path()).value_or(CostModel()); }
+CostModel known_costs() {
+  try {
+    return load_calibration(calibration_path()).value_or(CostModel());
+  } catch (const Error& error) {
+    log::warning(std::string(error.what()) + "; going by the defaults");
+    return {};
+  }
+}
 
 bool shares_memory(const ProcessGroup& group) {
   return group.transport() == "shm+tcp" || group.transport() == "shm+ucx";

@@ -71,6 +71,8 @@ class Backend {
   // Local, from any thread: fails what is under way here and tells the other ranks why. The first
   // cause stays.
   virtual void abort(const Error& cause) = 0;
+  // Whether the group is known here to have failed.
+  virtual bool failed() const = 0;
 };
 
 }  // namespace paceline

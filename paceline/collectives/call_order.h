@@ -4,6 +4,10 @@
 // way runs in the calling thread and takes no lock; every other one waits for its turn in a queue,
 // from which a thread of the group's takes them. That thread begins with the first that waits.
 //
+// What a call keeps alive may own the order itself, so that its end comes on that thread: then
+// there is nothing to wait for, what is left fails, and the thread goes without touching the order
+// again.
+//
 // Thread safety: every method may be called from any thread.
 
 #include <atomic>
@@ -11,6 +15,8 @@
 #include <functional>
 #include <memory>
 #include <stop_token>
+#include <string>
+#include <vector>
 
 #include "paceline/collectives/backend.h"
 #include "paceline/core/owner_process.h"
@@ -46,14 +52,17 @@ class CallOrder {
   };
 
   CallOrder();
-  // Ends once everything that was added has completed. In a child of fork(), which has no thread to
-  // wait for, at once.
+  // Ends once everything that was added has completed. At once in a child of fork(), which has no
+  // thread to wait for; also on the thread that works it off: what is left ends with
+  // Error(kAborted) and is not run.
   ~CallOrder();
   CallOrder(const CallOrder&) = delete;
   CallOrder& operator=(const CallOrder&) = delete;
 
   // Whether anything is under way, but for one operation that a device has been given all of.
   bool is_busy() const;
+  // What that is, of the calls that were added, in order.
+  std::vector<std::string> names_under_way() const;
   void add(Call call);
 
  private:
@@ -66,15 +75,16 @@ class CallOrder {
     if (under_way_.fetch_sub(1, std::memory_order_release) > 1) wake();
   }
   void wake() noexcept;
-  void work_off(const std::stop_token& stop);
 
   struct Queue;
+  void work_off(Queue& queue, const std::stop_token& stop);
+  void drop_what_is_left();
 
   // Calls that run or wait. Whoever takes it from 0 to 1 has the turn without a lock; calls that
   // wait are counted under the queue's, so there one more than it has means that somebody runs.
   std::atomic<std::size_t> under_way_ = 0;
   const OwnerProcess owner_;
-  std::unique_ptr<Queue> queue_;
+  const std::shared_ptr<Queue> queue_;  // owners: this and the thread
 };
 
 }  // namespace paceline

@@ -1,6 +1,7 @@
 #include "paceline/collectives/process_group.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/backends/connect_backend.h"
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 
 namespace paceline {
 namespace {
@@ -51,9 +53,23 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
 
 ProcessGroup::~ProcessGroup() {
   // What a device has may have been waited for; it is given its time.
-  if (owner_.is_this() && order_.is_busy()) {
-    abort("the group was destroyed with operations under way");
-  }
+  if (!owner_.is_this() || !order_.is_busy()) return;
+  if (!backend_->failed()) warn_of_what_is_under_way();
+  abort("the group was destroyed with operations under way");
+}
+
+// Nobody may hear of the error that it ends with.
+void ProcessGroup::warn_of_what_is_under_way() const {
+  constexpr std::size_t kMostNames = 4;
+  auto names = order_.names_under_way();
+  const std::size_t count = names.size();
+  if (count == 0) return;
+  names.resize(std::min(count, kMostNames));
+  log::warning(fmt::format(
+      "rank {}: group {} is destroyed with {} operation{} under way: {}{}; what they would have "
+      "done is lost: wait() for each before the group goes",
+      rank_, name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
+      count > names.size() ? ", ..." : ""));
 }
 
 bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
@@ -166,6 +182,7 @@ Collective ProcessGroup::make(Op op, ConstBuffer input, Buffer output, std::size
 void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
                                       Buffer output) const {
   const auto op = name_of(call.op);
+  require_addressable(op, call.dtype, call.count, world_size());
   check(!has_root(call.op) || (call.root >= 0 && call.root < world_size()),
         "rank {}: {}: root {} is not a rank of group {}, which has {} ranks", rank_, op, call.root,
         name_, world_size());
@@ -186,6 +203,20 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
         "rank {}: {}: a buffer is null", rank_, op);
   require_supported(call);
   if (needed_in > 0 && needed_out > 0) require_apart_or_in_place(call, input, output);
+}
+
+// Of `count` elements `blocks` times, so that no product or sum of a call's counts overflows.
+void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
+                                       int blocks) const {
+  std::size_t bytes = 0;
+  const bool overflows =
+      __builtin_mul_overflow(count, size_of(dtype) * static_cast<std::size_t>(blocks), &bytes);
+  if (!overflows && bytes <= static_cast<std::size_t>(PTRDIFF_MAX)) [[likely]]
+    return;
+  fail(ErrorCode::kInvalid,
+       "rank {}: {} of {} x {} in group {} of {}: that is more than memory can hold", rank_, what,
+       name_of(dtype), count == SIZE_MAX ? "2^64 and more" : std::to_string(count), name_,
+       world_size());
 }
 
 // Peers read an input while this rank writes its output.
@@ -247,7 +278,8 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
     } catch (const Error& error) {
       const bool is_of_another =
           error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted;
-      if (!is_of_another) throw;  // it names the operation
+      const bool is_of_system = error.code() == ErrorCode::kSystem && call.op != Op::kAllocate;
+      if (!is_of_another && !is_of_system) throw;  // it names the operation
       throw Error(error.code(), fmt::format("{}; this rank was in {} of group {}", error.what(),
                                             fingerprint.describe(), name_));
     }

@@ -12,6 +12,8 @@
 // (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
 // later call throws its cause; make a new one.
 //
+// Buffers whose bytes, or whose elements of all ranks, no address space has are kInvalid.
+//
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
 // Asynchronous operations run in order on one thread of the group. In a group of one everything is
 // a copy.
@@ -270,6 +272,8 @@ class ProcessGroup {
 
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
+  void warn_of_what_is_under_way() const;
+  void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
   Operation counted(Op op, ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
                     ReduceOp reduce_op);
@@ -279,6 +283,8 @@ class ProcessGroup {
                                            const WaitOptions& wait);
   Operation coalesced(Op op, std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
                       int root, ReduceOp reduce_op);
+  void require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
+                     std::span<const Buffer> outputs) const;
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(const char* what) const;
   void require_member(std::string_view what) const;

@@ -3,6 +3,7 @@
 // operation, and copied back.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "paceline/collectives/process_group.h"
@@ -94,15 +95,45 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
     for (std::size_t block = 0; block < held->outputs.size(); ++block) {
       held->outputs[block].push_back({output.data + block * bytes, bytes});
     }
-    held->total += count;
+    if (__builtin_add_overflow(held->total, count, &held->total)) held->total = SIZE_MAX;
+    require_addressable(name, output.dtype, held->total, world_size());
     held->call = one;
     counts.push_back(count);
   }
+  require_apart(name, inputs, outputs);
   held->call.op = op;
   held->call.root = root;
   held->call.reduce_op = reduce_op;
   held->call.layout = layout_of(counts);
   return [this, held](const WaitOptions& wait) { run_coalesced(*held, wait); };
+}
+
+// A window is written before the next is read. One's own input and output have been compared.
+void ProcessGroup::require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
+                                 std::span<const Buffer> outputs) const {
+  std::vector<std::size_t> order;  // of the outputs, by address
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].bytes() > 0) order.push_back(i);
+  }
+  const auto end_of = [&](std::size_t i) { return outputs[i].data + outputs[i].bytes(); };
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return outputs[a].data < outputs[b].data; });
+  const auto refuse = [&](const char* kind, std::size_t one, std::size_t other) {
+    fail(ErrorCode::kInvalid, "rank {}: {} on {} buffers: {} {} and output {} overlap", rank_, what,
+         outputs.size(), kind, one, other);
+  };
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (outputs[order[i]].data < end_of(order[i - 1])) refuse("output", order[i], order[i - 1]);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].bytes() == 0) continue;
+    auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t output) {
+      return end_of(output) <= inputs[i].data;
+    });
+    for (; at != order.end() && outputs[*at].data < inputs[i].data + inputs[i].bytes(); ++at) {
+      if (*at != i) refuse("input", i, *at);
+    }
+  }
 }
 
 void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& wait) {

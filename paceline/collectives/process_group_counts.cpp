@@ -1,12 +1,25 @@
 // The group's operations with a count for each rank.
 
 #include <algorithm>
-#include <numeric>
+#include <cstdint>
 
 #include "paceline/collectives/process_group.h"
 #include "paceline/core/check.h"
 
 namespace paceline {
+
+namespace {
+
+// SIZE_MAX for a sum that is larger; no call may have that many elements.
+std::size_t sum(std::span<const std::size_t> counts) {
+  std::size_t total = 0;
+  for (const std::size_t count : counts) {
+    if (__builtin_add_overflow(total, count, &total)) return SIZE_MAX;
+  }
+  return total;
+}
+
+}  // namespace
 
 // Holds the counts of a call that may be carried out later.
 struct ProcessGroup::Counted {
@@ -29,7 +42,7 @@ ProcessGroup::Operation ProcessGroup::counted(Op op, ConstBuffer input, Buffer o
   call.dtype = output.dtype;
   call.device = op == Op::kReduceScatterV ? input.device : output.device;
   call.counts = held->counts;
-  call.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  call.count = sum(counts);
   call.layout = layout_of(counts);
   require_collective(call, input, output);
   call.input = input_count(call, rank_, world_size()) > 0 ? input.data : nullptr;
@@ -100,7 +113,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
   call.dtype = output.dtype;
   call.device = output.device;
   call.counts = mine;
-  call.count = std::accumulate(mine.begin(), mine.end(), std::size_t{0});
+  call.count = sum(mine);
   require_collective(call, input, output);
   call.counts = {};
   call.input = input.data;
@@ -127,7 +140,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
       }
     }
     call.counts = counts;
-    call.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    call.count = sum(counts);
     call.layout = layout_of(counts);
     execute(call, {}, wait);
   };

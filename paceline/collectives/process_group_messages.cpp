@@ -11,6 +11,7 @@ PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer
   check((peer >= 0 && peer < world_size() && peer != rank_) || peer == kAnySource,
         "rank {}: {}: peer {} is not another rank of group {}, which has {} ranks", rank_, what,
         peer, name_, world_size());
+  require_addressable(what, buffer.dtype, buffer.count, 1);
   check(buffer.data != nullptr || buffer.count == 0, "rank {}: {}: the buffer is null", rank_,
         what);
   if (buffer.device != Device::kCpu) {

@@ -18,14 +18,14 @@ class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
   // The blocks of all ranks as this process, `rank`, sees them (of()); `owner` keeps them alive.
-  // `is_live` becomes false when the group fails.
+  // `has_failed` becomes true when the group fails.
   SymmetricBuffer(std::vector<std::byte*> blocks, int rank, std::size_t bytes,
-                  std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> is_live)
+                  std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> has_failed)
       : blocks_(std::move(blocks)),
         data_(of(rank)),
         bytes_(bytes),
         owner_(std::move(owner)),
-        is_live_(std::move(is_live)) {}
+        has_failed_(std::move(has_failed)) {}
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
@@ -38,16 +38,16 @@ class SymmetricBuffer {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
   }
   const std::shared_ptr<void>& owner() const { return owner_; }
-  // False once an operation of the group has failed: a rank that is late may still write results of
-  // that operation, so that the memory is good for nothing else. Any thread.
-  bool is_live() const { return is_live_ != nullptr && *is_live_; }
+  // False once the group has failed, in whatever it did: a rank that is late may still write
+  // results of an operation, so that the memory is good for nothing else. Any thread.
+  bool is_live() const { return has_failed_ != nullptr && !*has_failed_; }
 
  private:
   std::vector<std::byte*> blocks_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   std::shared_ptr<void> owner_;
-  std::shared_ptr<const std::atomic<bool>> is_live_;
+  std::shared_ptr<const std::atomic<bool>> has_failed_;
 };
 
 }  // namespace paceline

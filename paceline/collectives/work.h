@@ -37,6 +37,7 @@ class Work {
   // As wait(), but Error(kTimeout) after `timeout`; the operation goes on.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const;
+  const std::string& description() const { return description_; }
   // The rank that a completed receive took its message from; -1 otherwise.
   int source_rank() const;
 

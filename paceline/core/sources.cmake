@@ -9,6 +9,7 @@ set(SOURCES
   handshake.cpp
   host.cpp
   log.cpp
+  memory_room.cpp
   network_interface.cpp
   owner_process.cpp
   record_clock.cpp

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/memory_room.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -30,34 +32,10 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-struct Hierarchy {
-  std::string mount, path;  // path begins with a slash
-  const char* limit_file;
-};
-
-// Where this process's memory is counted; nothing when no cgroup does it.
-std::optional<Hierarchy> memory_hierarchy(const std::string& cgroups,
-                                          const std::string& membership) {
-  std::optional<Hierarchy> unified;
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    // hierarchy:controllers:path; the unified hierarchy has no controllers.
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const std::string path = line.substr(second + 1);
-    if (controllers.find(",memory,") != std::string::npos) {
-      return Hierarchy{cgroups + "/memory", path, "memory.limit_in_bytes"};
-    }
-    if (controllers == ",,") unified = Hierarchy{cgroups, path, "memory.max"};
-  }
-  return unified;
-}
-
-void look_for_limit(const Hierarchy& hierarchy, MemoryCounters& counters) {
+void look_for_limit(const MemoryCgroup& hierarchy, MemoryCounters& counters) {
+  const char* const limit_file = hierarchy.is_unified ? "memory.max" : "memory.limit_in_bytes";
   const auto look_at = [&](std::string_view path) {
-    const std::string file = fmt::format("{}{}/{}", hierarchy.mount, path, hierarchy.limit_file);
+    const std::string file = fmt::format("{}{}/{}", hierarchy.mount, path, limit_file);
     const auto limit = number_in(file);
     if (!limit || *limit >= kNoLimit || (counters.limit && *limit >= *counters.limit)) return;
     counters.limit = limit;
@@ -78,7 +56,7 @@ MemoryCounters read_memory_counters(const std::string& cgroups, const std::strin
   counters.machine_bytes = number_of(proc + "/meminfo", "MemTotal:").value_or(0) * 1024;
   std::stringstream membership;
   membership << std::ifstream(proc + "/self/cgroup").rdbuf();
-  const auto hierarchy = memory_hierarchy(cgroups, membership.str());
+  const auto hierarchy = memory_cgroup(cgroups, membership.str());
   if (!hierarchy) return counters;
   const std::string folder = hierarchy->mount + (hierarchy->path == "/" ? "" : hierarchy->path);
   counters.cgroup_kills = number_of(folder + "/memory.events", "oom_kill");

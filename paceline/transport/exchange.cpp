@@ -163,6 +163,7 @@ bool Exchange::pump_stream(int peer, Lane& lane, std::size_t number) {
                                          message->payload.subspan(run.offset, run.count));
   if (sent < 0) {
     if (would_block(errno)) return false;
+    mesh_.throw_if_own(errno, peer, "sending to");
     mesh_.throw_lost(peer, broken_by(errno));
   }
   stream.sent += static_cast<std::size_t>(sent);

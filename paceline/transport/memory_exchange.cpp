@@ -91,6 +91,7 @@ bool receive_offer(Mesh& mesh, int peer, Offer& offer, Fd& fd) {
                                   : mesh.receive(peer, Channel::kData,
                                                  std::as_writable_bytes(std::span(&offer, 1)));
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got < 0) mesh.throw_if_own(errno, peer, "receiving from");
   if (got <= 0) mesh.throw_lost(peer, "is gone: it closed the connection");
   if (got != static_cast<ssize_t>(sizeof offer) || offer.magic != Offer::kMagic) {
     fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no offer of shared memory",

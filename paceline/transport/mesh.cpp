@@ -47,7 +47,7 @@ std::string Mesh::describe(int rank) const {
 
 void Mesh::set_failure(Error failure) {
   failure_ = std::move(failure);
-  has_failed_.store(true, std::memory_order_relaxed);
+  has_failed_->store(true, std::memory_order_relaxed);
 }
 
 void Mesh::fail_and_tell(Error cause) {
@@ -85,7 +85,26 @@ ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) cons
          "rank {}: what came from {} is not what it sent: it was changed on its way", rank_,
          describe(peer));
   }
+  if (got < 0) throw_if_own(errno, peer, "receiving from");
   return got;
+}
+
+void Mesh::throw_if_own(int error, int peer, const char* what) const {
+  switch (error) {
+    case EFAULT:
+    case EINVAL:
+    case EBADF:
+    case ENOTSOCK:
+    case EOPNOTSUPP:
+    case EMSGSIZE:
+    case ENOMEM:
+    case ENOBUFS:
+      throw system_error(fmt::format("rank {}: {} {}{}", rank_, what, describe(peer),
+                                     error == EFAULT ? " with a buffer that is not mapped" : ""),
+                         error);
+    default:
+      return;
+  }
 }
 
 // A notice fits into any channel's buffer; if the peer is gone there is nobody to tell.

@@ -51,8 +51,12 @@ class Mesh {
   Wire& wire() const { return *wire_; }
   // How many TCP connections carry the data of two ranks that have no better way: the group's.
   int tcp_streams() const { return peer(rank_).tcp_streams; }
-  // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so.
+  // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so, and what
+  // throw_if_own() throws.
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
+  // Error(kSystem) when `error`, an errno, says that this rank's call was at fault, such as memory
+  // that is not there: then `peer` is not lost.
+  void throw_if_own(int error, int peer, const char* what) const;
 
   // The ranks of this host, this one among them, ascending.
   const std::vector<int>& neighbours() const { return neighbours_; }
@@ -77,7 +81,9 @@ class Mesh {
   // Records `cause` as this group's failure and tells all peers. The first cause stays.
   void abort(const Error& cause);
   // Costs one load: whether throw_if_failed() would throw without looking at the channels.
-  bool failed() const { return has_failed_.load(std::memory_order_relaxed); }
+  bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
+  // What failed() reads; it outlives the mesh.
+  std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
   // "rank 2 (host box, pid …)" for messages.
   std::string describe(int rank) const;
 
@@ -102,7 +108,7 @@ class Mesh {
   const OwnerProcess owner_;
   std::unique_ptr<SharedMemory> shared_memory_;
 
-  std::atomic<bool> has_failed_{false};
+  const std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::mutex mutex_;  // guards what is below, and reads of the control channels
   std::optional<Error> failure_;
   std::vector<int> left_;  // peers that said goodbye

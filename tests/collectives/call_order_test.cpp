@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/harness/expect_error.h"
+
 namespace paceline {
 namespace {
 
@@ -95,6 +97,24 @@ TEST(CallOrderTest, its_end_waits_for_everything_that_was_added) {
     for (int i = 0; i < 50; ++i) add(order, [&] { ++ran; });
   }
   EXPECT_EQ(ran, 50);
+}
+
+TEST(CallOrderTest, the_last_owner_may_be_what_a_call_kept_alive) {
+  auto order = std::make_shared<CallOrder>();
+  const std::weak_ptr<CallOrder> seen = order;
+  std::promise<void> gate;
+  bool ran = false;
+  const auto owning = add(
+      *order, [&] { gate.get_future().wait(); }, order);
+  const auto left = add(*order, [&] { ran = true; });
+  EXPECT_EQ(order->names_under_way(), std::vector<std::string>(2, "an operation"));
+  order.reset();
+  EXPECT_FALSE(seen.expired());
+  gate.set_value();
+  owning->wait();
+  EXPECT_TRUE(seen.expired());
+  expect_error(ErrorCode::kAborted, {"destroyed before"}, [&] { left->wait(); });
+  EXPECT_FALSE(ran);
 }
 
 }  // namespace

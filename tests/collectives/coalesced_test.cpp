@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/collectives/transport_setting.h"
+#include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -240,6 +241,39 @@ TEST(CoalescedArguments, are_checked_before_anything_is_sent) {
     EXPECT_THROW(group.broadcast_coalesced(outputs, 2), Error);
     EXPECT_THROW(group.all_reduce_coalesced(outputs, ReduceOp::kBitAnd), Error);
     group.barrier();
+  });
+}
+
+TEST(CoalescedArguments, that_overlap_are_refused_but_for_a_ranks_own_block) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    std::vector<float> data(16, 1), apart(4, 1);
+    const auto part = [&](std::size_t first, std::size_t count) {
+      return Buffer(std::span(data).subspan(first, count));
+    };
+    const auto refused = [&](const char* words, const auto& call) {
+      expect_error(ErrorCode::kInvalid, {words, "overlap"}, call);
+    };
+    refused("all_reduce on 3 buffers: output 0 and output 2", [&] {
+      group.all_reduce_coalesced(std::vector{part(4, 4), part(0, 2), part(2, 3)});
+    });
+    refused("output 1 and output 0", [&] {
+      group.broadcast_coalesced(std::vector{part(0, 16), part(15, 1)}, 0);
+    });
+    const std::vector<ConstBuffer> inputs = {std::span(apart), std::span(apart)};
+    refused("all_gather on 2 buffers: output 1 and output 0", [&] {
+      group.all_gather_coalesced(inputs, std::vector{part(0, 8), part(7, 8)});
+    });
+    const std::vector<ConstBuffer> of_another = {std::span(apart), part(0, 2)};
+    refused("all_gather on 2 buffers: input 1 and output 0", [&] {
+      group.all_gather_coalesced(of_another, std::vector{part(0, 8), part(8, 4)});
+    });
+    // Inputs may be the same, neighbours touch, an empty one lies anywhere.
+    group.all_gather_coalesced(inputs, std::vector{part(0, 8), part(8, 8)});
+    group.all_reduce_coalesced(std::vector{part(4, 4), part(5, 0), part(0, 4), part(8, 8)});
+    EXPECT_EQ(data, std::vector<float>(16, 2));
+    const auto own = static_cast<std::size_t>(group.rank()) * 4;
+    group.all_gather_coalesced(std::vector<ConstBuffer>{part(own, 4), part(8 + own / 2, 2)},
+                               std::vector{part(0, 8), part(8, 4)});
   });
 }
 

@@ -9,11 +9,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "paceline/collectives/backends/paceline/paceline_backend.h"
 #include "paceline/store/memory_store.h"
 
 #include "tests/collectives/mismatches.h"
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fetch_from.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/watchdog.h"
@@ -23,6 +25,7 @@ namespace {
 
 using harness::run_ranks;
 using harness::run_ranks_ok;
+using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
@@ -414,6 +417,7 @@ TEST(Ending, a_group_whose_work_is_complete_may_be_destroyed_at_once) {
 // The group's thread ends the second call while the group asks it to end.
 TEST(Ending, a_group_with_a_call_nobody_waited_for_may_be_destroyed_at_any_moment) {
   std::vector<float> first(10), second(10);
+  testing::internal::CaptureStderr();  // each is a warning
   for (int i = 0; i < 2000; ++i) {
     harness::run_ranks_ok(1, [&](ProcessGroup& group) {
       const auto work = group.all_reduce_async(std::span(first));
@@ -421,6 +425,40 @@ TEST(Ending, a_group_with_a_call_nobody_waited_for_may_be_destroyed_at_any_momen
       work->wait();
     });
   }
+  testing::internal::GetCapturedStderr();
+}
+
+TEST(Ending, with_calls_under_way_names_them_in_one_warning_of_the_rank) {
+  std::vector<float> data(10);
+  testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 1) {
+      EXPECT_THROW(group.recv(std::span<float>(), 0), Error);  // stays until the other has left
+      return;
+    }
+    group.all_reduce_async(std::span(data));
+    group.broadcast_async(std::span(data), 0);
+  });
+  const auto text = testing::internal::GetCapturedStderr();
+  const std::string warning =
+      "rank 0: group world is destroyed with 2 operations under way: all_reduce in group world, "
+      "broadcast in group world; what they would have done is lost";
+  EXPECT_THAT(text, HasSubstr(warning));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
+TEST(Ending, after_a_failure_is_no_warning) {
+  std::vector<float> data(10);
+  testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 0) {
+      for (int i = 0; i < 100; ++i) group.all_reduce_async(std::span(data));
+    }
+    group.abort("the test says so");
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(Arguments, are_checked_before_anything_is_sent) {
@@ -448,6 +486,67 @@ TEST(Arguments, are_checked_before_anything_is_sent) {
     group.all_reduce(view);  // the group is as good as before
     EXPECT_EQ(data[0], 2.0f);
   });
+}
+
+// Nothing of it exists, and a sum or a product of its counts would begin again at 0.
+TEST(Arguments, beyond_any_memory_are_refused_on_every_rank) {
+  constexpr std::size_t kWraps = (std::size_t{1} << 62) + 1;  // its float32 have 4 bytes mod 2^64
+  constexpr std::size_t kHalf = std::size_t{1} << 63;
+  for (const auto transport : {TransportKind::kLoopback, TransportKind::kTcp}) {
+    harness::run_ranks_ok(
+        2,
+        [&](ProcessGroup& group) {
+          std::vector<float> data(4);
+          const auto refused = [&](const char* name, const auto& call) {
+            expect_error(ErrorCode::kInvalid, {name, "more than memory can hold"}, call);
+          };
+          const Buffer wraps(data.data(), kWraps, Dtype::kFloat32);
+          const Buffer half(data.data(), kHalf, Dtype::kUint8);
+          const Buffer none(data.data(), 0, Dtype::kUint8);
+          const std::vector<std::size_t> halves = {kHalf, kHalf};
+          const int other = 1 - group.rank();
+          refused("all_reduce of float32 x 4611686018427387905", [&] { group.all_reduce(wraps); });
+          refused("broadcast", [&] { group.broadcast(wraps, 0); });
+          refused("all_gather", [&] { group.all_gather(half, none); });
+          refused("reduce_scatter", [&] { group.reduce_scatter(none, half); });
+          refused("all_gather_v of uint8 x 2^64 and more",
+                  [&] { group.all_gather_v(half, none, halves); });
+          refused("reduce_scatter_v", [&] { group.reduce_scatter_v(none, half, halves); });
+          refused("all_to_all_v", [&] { group.all_to_all_v(none, halves, none, halves); });
+          refused("send", [&] { group.send(wraps, other); });
+          refused("recv", [&] { group.recv(wraps, other); });
+          refused("all_reduce", [&] {
+            const std::vector<Buffer> list(2, Buffer(data.data(), kHalf / 4, Dtype::kUint8));
+            group.all_reduce_coalesced(list);
+          });
+          group.barrier();
+        },
+        {.transport = transport});
+  }
+}
+
+// What the kernel says of this rank's memory says nothing of the peer.
+TEST(Arguments, that_are_not_mapped_are_an_error_of_this_rank_over_sockets) {
+  void* const hole = mmap(nullptr, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(hole, MAP_FAILED);
+  const auto results = run_ranks(2,
+                                 [&](ProcessGroup& group) {
+                                   std::vector<float> data(1 << 18);
+                                   if (group.rank() == 0) {
+                                     group.broadcast(Buffer(hole, data.size(), Dtype::kFloat32), 0);
+                                   } else {
+                                     group.broadcast(std::span(data), 0);
+                                     group.barrier();
+                                   }
+                                 },
+                                 {.transport = TransportKind::kTcp});
+  munmap(hole, 1 << 20);
+  ASSERT_TRUE(results[0].error && results[1].error);
+  EXPECT_EQ(results[0].error->code(), ErrorCode::kSystem);
+  EXPECT_THAT(results[0].error->what(),
+              AllOf(HasSubstr("rank 0: sending to rank 1"), HasSubstr("not mapped"),
+                    HasSubstr("this rank was in broadcast #1")));
+  EXPECT_EQ(results[1].error->code(), ErrorCode::kAborted);
 }
 
 }  // namespace

@@ -116,6 +116,23 @@ TEST(SymmetricArena, memory_of_a_failed_group_is_not_used_again) {
   });
 }
 
+// Only rank 0 calls the engine that fails; the other's message of it is all that rank 1 sees.
+TEST(SymmetricArena, memory_of_a_group_that_failed_elsewhere_is_not_used_again) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    SymmetricArena arena(group, kMega);
+    const auto buffer = group.allocate_symmetric(4096);
+    EXPECT_TRUE(buffer.is_live());
+    group.barrier();
+    if (group.rank() == 0) {
+      group.abort("the test says so");
+    } else {
+      EXPECT_THROW(group.recv(std::span<float>(), 0), Error);
+    }
+    EXPECT_FALSE(buffer.is_live());
+    EXPECT_EQ(arena.allocate(1), nullptr);
+  });
+}
+
 TEST(SymmetricArena, ordinary_memory_is_not_symmetric) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     std::vector<float> ordinary(1000);

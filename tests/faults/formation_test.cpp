@@ -261,6 +261,29 @@ TEST_P(FormationTest, work_that_nobody_waits_for_is_done_all_the_same) {
   for (const auto& sum : sums) EXPECT_EQ(*sum, std::vector<float>(5000, 81));
 }
 
+// A trainer that holds its group: the group ends on its own thread, in order.
+TEST_P(FormationTest, what_an_operation_keeps_alive_may_be_the_last_owner_of_the_group) {
+  struct Trainer {
+    std::shared_ptr<ProcessGroup> group;
+    std::vector<float> data;
+  };
+  harness::run_ranks_ok(2,
+                        [](ProcessGroup& world) {
+                          auto trainer = std::make_shared<Trainer>();
+                          trainer->group = world.new_group({0, 1});
+                          trainer->data.assign(100'000, 1);
+                          const std::weak_ptr<Trainer> seen = trainer;
+                          const auto work = trainer->group->all_reduce_async(
+                              std::span(trainer->data), ReduceOp::kSum,
+                              {.timeout = {}, .keep_alive = trainer});
+                          trainer.reset();
+                          work->wait();
+                          EXPECT_TRUE(seen.expired());
+                          world.barrier();
+                        },
+                        {.transport = GetParam()});
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, FormationTest,
                          testing::ValuesIn(harness::and_ucx({TransportKind::kShm,
                                                              TransportKind::kTcp})),

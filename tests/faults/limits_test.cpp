@@ -10,6 +10,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "paceline/core/memory_room.h"
+
+#include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 
 namespace paceline {
@@ -122,6 +125,27 @@ TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
   expect_all_report(results, "2tcp");
 }
 #endif
+
+// The kernel would give pages until it ends a process. Each rank's part fits; that of two does not.
+TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every_rank) {
+  const auto room = memory_room();
+  ASSERT_TRUE(room);
+  for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
+    const auto results = run_process_ranks(
+        2,
+        [&](ProcessGroup& group) {
+          for (const std::size_t bytes : {room->bytes / 4 * 3, std::size_t{1} << 50}) {
+            expect_error(ErrorCode::kSystem, {std::to_string(bytes) + " bytes", "left"},
+                         [&] { group.allocate_symmetric(bytes); });
+          }
+          const auto fits = group.allocate_symmetric(64 << 20);  // asks, too
+          group.all_reduce(fits.as<float>().first(1000));
+          return std::string(testing::Test::HasFailure() ? "failed" : "refused");
+        },
+        {.transport = transport});
+    expect_all_report(results, "refused");
+  }
+}
 
 TEST(Limits, sixty_four_descriptors_are_enough_for_four_ranks) {
   for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {

@@ -39,6 +39,7 @@ class LibraryBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
   bool is_symmetric(ConstBuffer buffer) const override;
   void abort(const Error& cause) override;
+  bool failed() const override { return engine_->failed(); }
 
  private:
   Library* library_of(Device device) const {

@@ -1,12 +1,15 @@
 #include "paceline/collectives/backends/paceline/paceline_backend.h"
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
 #include <type_traits>
 
 #include "paceline/core/check.h"
 #include "paceline/core/cpu_socket.h"
 #include "paceline/core/log.h"
+#include "paceline/core/memory_room.h"
 #include "paceline/transport/mapping.h"
 
 namespace paceline {
@@ -82,6 +85,8 @@ void PacelineBackend::guarded(Operation&& operation) {
 PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options,
                                  Deadline deadline)
     : mesh_(std::move(mesh)),
+      generation_(options.generation),
+      group_(options.group),
       planner_(hosts_of(*mesh_), options.costs, {options.allows_any_order, options.algorithm}),
       messages_(*mesh_),
       point_to_point_(*mesh_) {
@@ -118,17 +123,7 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   mine.shares_memory = mesh_->neighbours().size() == 1 || host_share_.has_value();
   mine.socket = own_socket(options);
   std::vector<Terms> all(static_cast<std::size_t>(mesh_->world_size()));
-  Collective call;
-  call.op = Op::kAllGather;
-  call.count = sizeof mine;
-  call.input = reinterpret_cast<const std::byte*>(&mine);
-  call.output = reinterpret_cast<std::byte*>(all.data());
-  const auto fingerprint = make_fingerprint(call, 0, options.generation, options.group);
-  if (shared_) {
-    shared_->run(call, fingerprint, {deadline, true});
-  } else {
-    messages_.run(call, fingerprint, {deadline, true});
-  }
+  tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), deadline);
   bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
   check(mine.algorithm == all[0].algorithm && mine.allows_any_order == all[0].allows_any_order &&
@@ -146,6 +141,57 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   planner_ = Planner(planner_.hosts(), costs_of(all[0]),
                      {options.allows_any_order, options.algorithm, all_share});
   messages_.use(planner_, all_share && host_share_ ? &*host_share_ : nullptr);
+}
+
+void PacelineBackend::tell_all(std::span<const std::byte> mine, std::span<std::byte> all,
+                               Deadline deadline) {
+  Collective call;
+  call.op = Op::kAllGather;
+  call.count = mine.size();
+  call.input = mine.data();
+  call.output = all.data();
+  const auto fingerprint = make_fingerprint(call, 0, generation_, group_);
+  if (shared_) {
+    shared_->run(call, fingerprint, {deadline, true});
+  } else {
+    messages_.run(call, fingerprint, {deadline, true});
+  }
+}
+
+// Before the first page is taken: the kernel does not refuse pages that a machine or a cgroup has
+// not, it ends a process. All ranks have looked before any of them goes on.
+void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
+  struct Seen {
+    std::uint64_t needed = 0;
+    std::uint64_t room = 0;
+    std::array<char, 240> source{};
+  };
+  static_assert(std::is_trivially_copyable_v<Seen>);
+  Seen mine;
+  const auto room = memory_room();
+  mine.room = room ? room->bytes : UINT64_MAX;
+  if (room) room->source.copy(mine.source.data(), mine.source.size() - 1);
+  if (__builtin_mul_overflow(bytes, mesh_->neighbours().size(), &mine.needed)) {
+    mine.needed = UINT64_MAX;
+    mine.room = std::min(mine.room, UINT64_MAX - 1);
+  }
+  std::vector<Seen> all(static_cast<std::size_t>(mesh_->world_size()), mine);
+  if (all.size() > 1) {
+    guarded([&] {
+      tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
+               deadline);
+    });
+  }
+  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
+    Seen& theirs = all[static_cast<std::size_t>(rank)];
+    theirs.source.back() = '\0';
+    if (theirs.needed <= theirs.room) continue;
+    fail(ErrorCode::kSystem,
+         "rank {}: allocate_symmetric: {} bytes for each rank are {} on the host of {}, and {} are "
+         "left {}; allocate less, or start fewer ranks there",
+         mesh_->rank(), bytes, theirs.needed, mesh_->describe(rank), theirs.room,
+         theirs.source.data());
+  }
 }
 
 // Fewer ranks are never several on each of several sockets, and need not look.
@@ -193,13 +239,15 @@ WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline
 
 SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
                                                     Deadline deadline) {
+  constexpr std::size_t kLeastToAsk = 64 << 20;  // asking costs the time of a small all_gather
   std::vector<std::byte*> blocks(static_cast<std::size_t>(mesh_->world_size()));
+  if (bytes >= kLeastToAsk && pages != Pages::kOnTouch) require_room(bytes, deadline);
   if (shared_) {
     try {
       const auto shared = shared_->allocate(bytes, pages, deadline);
       for (int rank = 0; rank < mesh_->world_size(); ++rank)
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
-      return {std::move(blocks), mesh_->rank(), bytes, shared, is_live_};
+      return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
       // Of a lack of memory every rank has heard, and the group goes on.
       if (error.code() != ErrorCode::kSystem) abort(error);
@@ -208,7 +256,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
   }
   auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
   blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
-  return {std::move(blocks), mesh_->rank(), bytes, mapping, is_live_};
+  return {std::move(blocks), mesh_->rank(), bytes, mapping, mesh_->failure_flag()};
 }
 
 // Over sockets no memory is copied before it is sent.
@@ -233,7 +281,6 @@ void PacelineBackend::rethrow_aborting() {
 }
 
 void PacelineBackend::abort(const Error& cause) {
-  *is_live_ = false;
   mesh_->abort(cause);
   point_to_point_.wake();
 }

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/backends/paceline/message_executor.h"
@@ -42,6 +43,7 @@ class PacelineBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
   bool is_symmetric(ConstBuffer buffer) const override;
   void abort(const Error& cause) override;
+  bool failed() const override { return mesh_->failed(); }
 
   // For libraries that carry out this group's collectives: who is there, and who has died.
   Mesh& mesh() const { return *mesh_; }
@@ -54,14 +56,17 @@ class PacelineBackend : public Backend {
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
   int own_socket(const EngineOptions& options) const;
+  // An all_gather of what the engine needs to know; nobody else's call has its sequence number, 0.
+  void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
+  void require_room(std::size_t bytes, Deadline deadline);
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);
   [[noreturn]] void rethrow_aborting();
 
   const std::unique_ptr<Mesh> mesh_;
-  // Owners: this and every SymmetricBuffer.
-  const std::shared_ptr<std::atomic<bool>> is_live_ = std::make_shared<std::atomic<bool>>(true);
+  const std::uint32_t generation_;
+  const std::uint64_t group_;
   Planner planner_;
   std::optional<SharedExecutor> shared_;  // when all ranks are on one host
   std::optional<HostShare> host_share_;   // when only some are
