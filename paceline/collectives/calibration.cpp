@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -10,12 +11,16 @@
 #include <functional>
 #include <vector>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/collectives/process_group.h"
 #include "paceline/collectives/text.h"
 #include "paceline/core/check.h"
+#include "paceline/core/fd.h"
 #include "paceline/core/host.h"
 
 namespace paceline {
@@ -152,6 +157,24 @@ std::string to_text(const CostModel& costs) {
   return json.dump(2) + "\n";
 }
 
+// Nothing where there is none. Error for whatever is no regular file of a plausible size: a name
+// may lead to a pipe, which waits for ever, or to a device that never ends.
+std::optional<std::string> read_small_file(const std::filesystem::path& path) {
+  constexpr off_t kMostBytes = 1 << 20;
+  const Fd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file && (errno == ENOENT || errno == ENOTDIR)) return {};
+  struct stat status {};
+  if (!file || fstat(file.get(), &status) != 0) throw system_error("opening it");
+  check(S_ISREG(status.st_mode), "it is no regular file");
+  check(status.st_size <= kMostBytes, "it has {} bytes, and a calibration at most {}",
+        status.st_size, kMostBytes);
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t got = pread(file.get(), text.data(), text.size(), 0);
+  if (got < 0) throw system_error("reading it");
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
 CostModel from_text(const std::string& text) {
   const Json json = Json::parse(text);
   check(json.at("format") == "paceline costs" && json.at("version") == 1,
@@ -279,11 +302,9 @@ void save_calibration(const CostModel& costs, const std::filesystem::path& path)
 
 std::optional<CostModel> load_calibration(const std::filesystem::path& path) {
   if (path.empty()) return {};
-  std::ifstream file(path);
-  if (!file) return {};
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   try {
-    return from_text(text);
+    const auto text = read_small_file(path);
+    return text ? std::optional(from_text(*text)) : std::nullopt;
   } catch (const std::exception& error) {
     fail(ErrorCode::kCorrupt, "the calibration {} cannot be read: {}; measure again or remove it",
          path.string(), error.what());

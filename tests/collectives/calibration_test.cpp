@@ -5,7 +5,9 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -45,6 +47,27 @@ TEST(Calibration, refuses_what_it_did_not_write) {
       EXPECT_NE(std::string(error.what()).find(path.string()), std::string::npos);
     }
   }
+}
+
+TEST(Calibration, refuses_what_is_no_small_file_at_once) {
+  const FreshDirectory directory;
+  const auto pipe = directory.file("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const auto large = directory.file("large.json");
+  std::ofstream(large).close();
+  std::filesystem::resize_file(large, (1 << 20) + 1);
+  const std::vector<std::string> names = {directory.file("."), pipe, "/dev/zero", large};
+  for (const auto& name : names) {
+    expect_error(ErrorCode::kCorrupt, {"the calibration " + name + " cannot be read: it "},
+                 [&] { load_calibration(name); });
+  }
+  // As docs/algorithms.md has it: a warning, and the group forms.
+  setenv("PACELINE_CALIBRATION", pipe.c_str(), 1);
+  testing::internal::CaptureStderr();
+  run_ranks_ok(2, [](ProcessGroup& group) { group.barrier(); });
+  unsetenv("PACELINE_CALIBRATION");
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("it is no regular file"),
+            std::string::npos);
 }
 
 TEST(Calibration, of_earlier_versions_is_read) {
