@@ -40,6 +40,9 @@ void run_rank(ProcessGroup& group, const std::function<void(ProcessGroup&)>& bod
     first.record(group.rank(), error);
   } catch (const std::exception& error) {
     first.record(group.rank(), Error(ErrorCode::kAborted, error.what()));
+  } catch (...) {
+    first.record(group.rank(),
+                 Error(ErrorCode::kAborted, "an exception that is no std::exception"));
   }
   group.abort("its function ended with an exception");
 }
@@ -63,6 +66,8 @@ void spawn_threads(int num_ranks, const std::function<void(ProcessGroup&)>& body
         run_rank(group, body, first);
       } catch (const Error& error) {
         first.record(rank, error);
+      } catch (const std::exception& error) {
+        first.record(rank, Error(ErrorCode::kSystem, error.what()));
       }
     }));
   }

@@ -114,6 +114,25 @@ TEST(SpawnGroup, the_first_failure_is_thrown_and_ends_the_others) {
   }
 }
 
+TEST(SpawnGroup, whatever_a_function_throws_is_an_error) {
+  for (const auto kind : {RanksAs::kProcesses, RanksAs::kThreads}) {
+    try {
+      spawn(2,
+            [](ProcessGroup& group) {
+              group.barrier();
+              if (group.rank() == 1) throw 5;
+              group.barrier();
+            },
+            {.kind = kind, .timeout = 20s});
+      FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+      EXPECT_THAT(error.what(), HasSubstr("an exception that is no std::exception"));
+    }
+  }
+}
+
 TEST(SpawnGroup, threads_need_the_group_form) {
   EXPECT_EQ(failure_of(2, [](int) {}, {.kind = RanksAs::kThreads}).code(), ErrorCode::kInvalid);
 }
