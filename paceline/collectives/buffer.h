@@ -46,8 +46,8 @@ struct Buffer {
   Device device = Device::kCpu;
 
   Buffer() = default;
-  Buffer(void* data, std::size_t count, Dtype dtype, Device device = Device::kCpu)
-      : data(static_cast<std::byte*>(data)), count(count), dtype(dtype), device(device) {}
+  Buffer(void* first, std::size_t elements, Dtype type, Device where = Device::kCpu)
+      : data(static_cast<std::byte*>(first)), count(elements), dtype(type), device(where) {}
   template <class T, std::size_t Extent>
     requires(!std::is_const_v<T>)
   Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
@@ -63,8 +63,8 @@ struct ConstBuffer {
   Device device = Device::kCpu;
 
   ConstBuffer() = default;
-  ConstBuffer(const void* data, std::size_t count, Dtype dtype, Device device = Device::kCpu)
-      : data(static_cast<const std::byte*>(data)), count(count), dtype(dtype), device(device) {}
+  ConstBuffer(const void* first, std::size_t elements, Dtype type, Device where = Device::kCpu)
+      : data(static_cast<const std::byte*>(first)), count(elements), dtype(type), device(where) {}
   template <class T, std::size_t Extent>
   ConstBuffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
