@@ -100,7 +100,7 @@ BenchTexts parse(const Arguments& arguments, CLI::App& app) {
 
 // Before minutes are spent on measuring.
 void require_writable(const std::string& flag, const std::string& path) {
-  if (path.empty()) return;
+  if (path.empty() || path == kStandardOutput) return;
   const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   const int error = errno;
   if (!file) throw UsageError(fmt::format("{}: '{}': {}", flag, path, std::strerror(error)));
@@ -194,6 +194,7 @@ int bench_command(const Arguments& arguments) {
   require_place(texts, options.mode, detect_launch_environment(), typed(arguments));
   options.session.command = typed(arguments);
   options.session.version = version_text();
+  if (options.writes_to_output()) leave_output_to_files();
   require_writable("--json", options.json);
   if (options.mode != BenchMode::kMeasure) return plan_with_bench(options);
   require_writable("--csv", options.csv);

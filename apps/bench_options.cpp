@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -282,9 +285,49 @@ void declare_bench_options(CLI::App& app, BenchTexts& texts) {
       ->group("Planning");
   value("--algorithm", texts.algorithm, "NAME", "", "Take it wherever it serves", "Planning");
 
-  value("--json", texts.json, "FILE", "", "Everything, for programs", "Output");
+  value("--json", texts.json, "FILE", "", "Everything, for programs; - to standard output",
+        "Output");
   value("--csv", texts.csv, "FILE", "", "The rows", "Output");
   value("--html", texts.html, "FILE", "", "A page with curves", "Output");
+}
+
+// One file cannot hold two kinds of text.
+void require_different_files(const BenchTexts& texts) {
+  const std::vector<std::pair<const char*, std::string>> files = {
+      {"--json", texts.json}, {"--csv", texts.csv}, {"--html", texts.html}};
+  std::error_code ignored;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const std::string& one = files[i].second;
+      const std::string& other = files[j].second;
+      if (one.empty() || other.empty()) continue;
+      if (one != other && std::filesystem::weakly_canonical(one, ignored) !=
+                              std::filesystem::weakly_canonical(other, ignored)) {
+        continue;
+      }
+      throw UsageError(fmt::format("{} and {} name the same file, '{}': give each its own",
+                                   files[j].first, files[i].first, one));
+    }
+  }
+}
+
+// Once, with the first example: what is measured has whole elements.
+void say_what_is_rounded(const BenchTexts& texts, bench::SessionOptions& session) {
+  if (texts.sizes.empty()) return;
+  for (const bench::Operation op : session.ops) {
+    if (op.op == Op::kBarrier) continue;
+    for (const std::size_t size : session.sizes) {
+      const int ranks = session.num_ranks;
+      const std::size_t bytes = bench::bytes_of(op, session.dtype, ranks,
+                                                bench::count_for(op, session.dtype, ranks, size));
+      if (bytes == size) continue;
+      session.notes.push_back(fmt::format(
+          "--sizes: {} B is no whole number of elements for every rank in {}: such sizes are "
+          "rounded up, here to {} B, and measured once",
+          size, name_of(op), bytes));
+      return;
+    }
+  }
 }
 
 BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
@@ -317,6 +360,8 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   session.algorithm = algorithm_of(texts.algorithm);
   require_transport(options);
   require_algorithm(options, session.notes);
+  require_different_files(texts);
+  if (options.mode == BenchMode::kMeasure) say_what_is_rounded(texts, session);
   options.json = texts.json;
   options.csv = texts.csv;
   options.html = texts.html;

@@ -31,6 +31,9 @@ enum class BenchMode {
   kPredict,    // planned and simulated beside measured
 };
 
+// As a file's name.
+inline constexpr const char* kStandardOutput = "-";
+
 struct BenchOptions {
   BenchMode mode = BenchMode::kMeasure;
   bench::SessionOptions session;
@@ -39,6 +42,9 @@ struct BenchOptions {
   bool keeps_noisy = false;  // kCalibrate: also in place of a steadier measurement
   TransportKind transport = TransportKind::kAuto;
   std::string json, csv, html;  // files; empty: not wanted
+  bool writes_to_output() const {
+    return json == kStandardOutput || csv == kStandardOutput || html == kStandardOutput;
+  }
 };
 
 void declare_bench_options(CLI::App& app, BenchTexts& texts);

@@ -1,11 +1,14 @@
 #include "apps/bench_planning.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "paceline/bench/forecast.h"
 #include "paceline/bench/own_contestant.h"
@@ -15,6 +18,7 @@
 #include "paceline/collectives/init.h"
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
+#include "paceline/core/fd.h"
 #include "paceline/core/log.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/launch_environment.h"
@@ -33,9 +37,14 @@ std::vector<Op> planned_ops(const BenchOptions& options) {
   return ops;
 }
 
-// A barrier has no size.
-std::vector<std::size_t> sizes_for(const BenchOptions& options, Op op) {
-  return op == Op::kBarrier ? std::vector<std::size_t>{0} : options.session.sizes;
+// What standard output was before everything else left it.
+Fd& output_of_files() {
+  static Fd output;
+  return output;
+}
+
+std::vector<std::size_t> sizes_for(const BenchOptions& options, Op op, int world_size) {
+  return bench::different_sizes(op, options.session.dtype, world_size, options.session.sizes);
 }
 
 CostModel known_costs() {
@@ -157,7 +166,7 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
 void explain(const BenchOptions& options, ProcessGroup& group) {
   if (group.rank() != 0) return;
   for (const Op op : planned_ops(options)) {
-    for (const std::size_t bytes : sizes_for(options, op)) {
+    for (const std::size_t bytes : sizes_for(options, op, group.world_size())) {
       const Dtype dtype = options.session.dtype;
       fmt::print("{}\n",
                  group.explain(op, dtype, bench::count_for(op, dtype, group.world_size(), bytes)));
@@ -172,7 +181,7 @@ bool tabulate(const BenchOptions& options, const Planner& planner, bool is_shown
   std::vector<Forecast> all;
   for (const Op op : planned_ops(options)) {
     bool is_first = true;
-    for (const std::size_t bytes : sizes_for(options, op)) {
+    for (const std::size_t bytes : sizes_for(options, op, planner.hosts().world_size())) {
       const auto rows = rows_for(op, bytes);
       if (is_shown) {
         if (is_first || options.explains)
@@ -245,8 +254,24 @@ void require_others(const BenchOptions& options) {
 
 }  // namespace
 
+void leave_output_to_files() {
+  std::fflush(stdout);
+  Fd& output = output_of_files();
+  output.reset(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  if (!output || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) throw system_error("standard output");
+}
+
 void write_bench_file(const std::string& path, const std::string& text) {
   if (path.empty()) return;
+  if (path == kStandardOutput) {
+    std::string_view left = text;
+    while (!left.empty()) {
+      const ssize_t written = write(output_of_files().get(), left.data(), left.size());
+      if (written < 0 && errno != EINTR) throw system_error("writing to standard output");
+      left.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+    }
+    return;
+  }
   std::ofstream file(path, std::ios::trunc);
   file << text;
   if (!file.flush()) throw system_error(fmt::format("writing {}", path));

@@ -13,6 +13,8 @@ namespace paceline::apps {
 // Every mode but kMeasure. The exit code.
 int plan_with_bench(const BenchOptions& options);
 
+// Call once where a file is kStandardOutput: all else that is printed goes to standard error.
+void leave_output_to_files();
 // Nothing for an empty path. Error(kSystem).
 void write_bench_file(const std::string& path, const std::string& text);
 

@@ -61,8 +61,10 @@ Finding check_blas() {
 std::vector<Finding> check_backends() {
   std::vector<Finding> findings;
   for (const BackendInfo& info : list_backends()) {
+    std::string text = info.available ? info.text : "not built: " + info.text;
+    if (info.name == "paceline" && ucx_info().available) text += ", UCX";
     findings.push_back({"backend " + info.name, info.available ? Verdict::kOk : Verdict::kWarn,
-                        info.available ? info.text : "not built: " + info.text, info.advice});
+                        std::move(text), info.advice});
   }
   return findings;
 }

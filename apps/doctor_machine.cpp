@@ -151,8 +151,9 @@ Finding check_shm() {
   if (free < kSmallShm) {
     finding.verdict = Verdict::kWarn;
     finding.advice =
-        "may be too small for ranks that share memory: docker run --shm-size=2g, or mount "
-        "-o remount,size=2g /dev/shm";
+        "Paceline's own shared memory takes nothing of it, but checkpoints in memory, Open MPI, "
+        "NCCL "
+        "and UCX may need more: docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm";
   }
   return finding;
 }

@@ -86,6 +86,19 @@ std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::siz
   return std::max<std::size_t>(1, (bytes + unit - 1) / unit) * parts;
 }
 
+std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
+                                         std::span<const std::size_t> sizes) {
+  if (operation.op == Op::kBarrier) return {0};
+  std::vector<std::size_t> different;
+  std::optional<std::size_t> last;
+  for (const std::size_t size : sizes) {
+    const std::size_t count = count_for(operation, dtype, world_size, size);
+    if (count != last) different.push_back(size);
+    last = count;
+  }
+  return different;
+}
+
 std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count) {
   return count * size_of(dtype) * blocks_of(operation.op, world_size);
 }

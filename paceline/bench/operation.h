@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -57,6 +58,9 @@ Placement placement_for(Operation operation, std::optional<Placement> wanted);
 // Elements of the whole buffer or of one block, as Collective::count of operations with equal
 // counts, for buffers of `bytes`; rounded up to whole elements in every block. 0 for a barrier.
 std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
+// Those of `sizes` that are not the same call as one before them; ascending if they are.
+std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
+                                         std::span<const std::size_t> sizes);
 // The bytes that `count` then stands for.
 std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count);
 // Of a call with equal counts: the elements of one block.

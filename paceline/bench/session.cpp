@@ -142,7 +142,7 @@ void Session::add_entrants() {
 }
 
 std::vector<std::size_t> Session::sizes_for(Operation op) const {
-  return op == Op::kBarrier ? std::vector<std::size_t>{0} : options_.sizes;
+  return different_sizes(op, options_.dtype, options_.num_ranks, options_.sizes);
 }
 
 const Report& Session::run(const SessionEvents& events) {

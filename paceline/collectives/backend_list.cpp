@@ -12,7 +12,7 @@ BackendInfo paceline_info() {
   return {.name = "paceline",
           .device = Device::kCpu,
           .available = true,
-          .text = "shared memory, TCP, loopback, UCX",
+          .text = "shared memory, TCP, loopback",
           .advice = ""};
 }
 

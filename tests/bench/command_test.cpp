@@ -59,6 +59,43 @@ TEST(BenchCommandTest, measures_and_writes_its_files) {
   EXPECT_THAT(content(directory.file("h")), HasSubstr("</html>"));
 }
 
+TEST(BenchCommandTest, sizes_that_are_rounded_to_the_same_call_are_one_row) {
+  const FreshDirectory directory;
+  const Outcome outcome = bench({"all_reduce", "--np", "2", "--sizes", "5,8,12", "--rounds", "1",
+                                 "--calls", "2", "--json", directory.file("j")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto rows = nlohmann::json::parse(content(directory.file("j")))["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["bytes"], 8);
+  EXPECT_EQ(rows[1]["bytes"], 12);
+  EXPECT_THAT(outcome.err, HasSubstr("--sizes: 5 B is no whole number of elements"));
+  EXPECT_THAT(outcome.err, HasSubstr("rounded up, here to 8 B"));
+}
+
+TEST(BenchCommandTest, a_minus_is_standard_output_which_then_has_nothing_else) {
+  const Outcome outcome = bench(
+      {"all_reduce", "--np", "2", "--sizes", "4K", "--rounds", "1", "--calls", "2", "--json", "-"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["rows"].size(), 1u);
+  EXPECT_THAT(outcome.err, HasSubstr("p99 µs"));
+  EXPECT_FALSE(std::filesystem::exists("-"));
+  const Outcome simulated =
+      bench({"all_reduce", "--simulate", "hosts=2,ranks=1", "--sizes", "4K", "--json", "-"});
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  EXPECT_TRUE(nlohmann::json::accept(simulated.out)) << simulated.out;
+}
+
+TEST(BenchCommandTest, files_do_not_overwrite_each_other) {
+  const FreshDirectory directory;
+  const auto one = directory.file("f");
+  for (const auto& other : {one, directory.file("./f")}) {
+    const Outcome outcome = bench({"all_reduce", "--sizes", "4K", "--json", one, "--csv", other});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("--json and --csv name the same file"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(one));
+}
+
 TEST(BenchCommandTest, operations_may_stand_anywhere) {
   const Outcome outcome = bench({"barrier", "--np", "2", "broadcast", "--sizes", "8", "--rounds",
                                  "1", "--calls", "2", "all_gather,broadcast"});
