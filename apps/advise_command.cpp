@@ -13,6 +13,7 @@
 #include "paceline/core/error.h"
 #include "paceline/launch/memory_counters.h"
 #include "paceline/launch/placement.h"
+#include "paceline/launch/process.h"
 #include "paceline/launch/program.h"
 
 #include "apps/command_line.h"
@@ -88,7 +89,9 @@ bool mentions_batch(const std::vector<std::string>& command) {
 Fd block_ending_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!launch::stays_ignored(signal)) sigaddset(&set, signal);
+  }
   sigprocmask(SIG_BLOCK, &set, nullptr);
   Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) throw system_error("signalfd()");

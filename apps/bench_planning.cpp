@@ -19,7 +19,6 @@
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/fd.h"
-#include "paceline/core/log.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/launch_environment.h"
 
@@ -47,14 +46,7 @@ std::vector<std::size_t> sizes_for(const BenchOptions& options, Op op, int world
   return bench::different_sizes(op, options.session.dtype, world_size, options.session.sizes);
 }
 
-CostModel known_costs() {
-  try {
-    return load_calibration(calibration_path()).value_or(CostModel());
-  } catch (const Error& error) {
-    log::warning(std::string(error.what()) + "; going by the defaults");
-    return {};
-  }
-}
+CostModel known_costs() { return load_calibration(calibration_path()).value_or(CostModel()); }
 
 bool shares_memory(const ProcessGroup& group) {
   return group.transport() == "shm+tcp" || group.transport() == "shm+ucx";

@@ -255,7 +255,7 @@ void Coordinator::start() {
   phase_ = Phase::kRunning;
   pause_until_.reset();
   if (!note_.empty() && generation_ == settings_.first_generation) {
-    note_ += "; going on with " + counted(num_members(), "node");
+    note_ += fmt::format("; going on with {}", counted(num_members(), "node"));
   }
   const std::vector<Agent> order = seats();
   const Offer& offer = members_.at(order.front()).joining.offer;

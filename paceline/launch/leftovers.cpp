@@ -18,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 100ms;
-constexpr int kPause = 2;  // ms
+constexpr auto kPatience = 500ms;
+constexpr int kPause = 5;  // ms
 
 // Of all threads, as the kernel lists them; none where it does not (CONFIG_PROC_CHILDREN).
 std::vector<pid_t> children() {
@@ -92,14 +92,16 @@ void Leftovers::look_at_group(int rank, pid_t process) {
 }
 
 void Leftovers::look_for_strays(const std::vector<pid_t>& spared) {
-  for (const pid_t pid : staying([&spared](pid_t pid) {
-         return std::find(spared.begin(), spared.end(), pid) == spared.end();
+  for (const pid_t pid : staying([&](pid_t pid) {
+         return !known_.contains(pid) &&
+                std::find(spared.begin(), spared.end(), pid) == spared.end();
        })) {
     add(rank_of(pid), pid);
   }
 }
 
 void Leftovers::add(int rank, pid_t process) {
+  known_.insert(process);
   Left& left = by_rank_[rank];
   if (++left.count == 1) left.first = name_of(process);
 }

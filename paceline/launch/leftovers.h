@@ -4,7 +4,7 @@
 // whose job must not be taken for one that succeeded. It is ended with the job; this says so.
 //
 // Helpers of a rank notice its end a moment later than the launcher, so those that are on their way
-// out are given a tenth of a second, once for all ranks of a generation.
+// out are given half a second, once for all ranks of a generation.
 //
 // Requires: this process adopts orphans (descendants.h).
 //
@@ -12,6 +12,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class Leftovers {
 
   std::optional<Deadline> patience_;
   std::map<int, Left> by_rank_;  // -1: it is not known whose
+  std::set<pid_t> known_;        // counted; they are being ended
 };
 
 }  // namespace paceline::launch
