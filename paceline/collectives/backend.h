@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/collective.h"
@@ -65,6 +66,10 @@ class Backend {
   // Serialised like run(). Whether collectives on this memory of this rank need no copies, if the
   // other ranks' is like it.
   virtual bool is_symmetric(ConstBuffer buffer) const = 0;
+
+  // Local, from any thread: throws the group's failure, if there is one; otherwise returns the
+  // ranks that have left it in order (Mesh::throw_if_failed).
+  virtual std::vector<int> throw_if_failed() = 0;
 
   // Local, from any thread: fails what is under way here and tells the other ranks why. The first
   // cause stays.

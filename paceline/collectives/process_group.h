@@ -99,9 +99,11 @@ struct GroupOptions {
 class ProcessGroup {
  public:
   // Collective: connects the ranks that met in `rendezvous`. `name` and `rank_of` say which part of
-  // the world this is; users call init_process_group(), new_group() and split().
+  // the world this is; users call init_process_group(), new_group() and split(). For a group made
+  // of another one, `look_after_parent` is ConnectOptions'.
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
-               const GroupOptions& options);
+               const GroupOptions& options,
+               const std::function<std::vector<int>()>& look_after_parent = {});
   // Operations under way end with Error(kAborted).
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -253,7 +255,10 @@ class ProcessGroup {
 
   // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
   // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
-  // outside get a group that they are no members of (is_member()).
+  // outside get a group that they are no members of (is_member()). It begins as any other
+  // collective of this group does, and takes the new group's time limit at most: who makes another
+  // call, means other members or is gone is found out so. Error(kInvalid) for other members is
+  // every rank's, and this group goes on.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           std::optional<GroupOptions> options = {});
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
@@ -302,8 +307,12 @@ class ProcessGroup {
   WorkPtr enqueue(Operation operation, std::string description, const CallOptions& options);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   Deadline deadline_of(const CallOptions& options) const;
+  std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
+                                       const WaitOptions& wait);
+  void require_same_members(const std::vector<int>& ranks, const WaitOptions& wait);
+  GroupOptions options_of_child(const std::optional<GroupOptions>& options) const;
   std::shared_ptr<ProcessGroup> form(const std::string& name, const std::vector<int>& ranks,
-                                     const std::optional<GroupOptions>& options);
+                                     const GroupOptions& options);
 
   const Rendezvous rendezvous_;
   const std::string name_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 #include <optional>
 #include <span>
 #include <utility>
@@ -34,6 +35,9 @@ constexpr auto kSlice = 50ms;
 // reason of what it has seen itself.
 constexpr auto kNoticePause = 1s;
 constexpr auto kNoticeWait = 200ms;
+constexpr auto kWarnAfter = 10s;
+// Who leaves the parent once it has formed this group may be seen to leave before it is seen here.
+constexpr auto kLeavePatience = 3s;
 
 class Connector {
  public:
@@ -42,16 +46,14 @@ class Connector {
         secret_(secret.derive("mesh")),
         context_(fmt::format("mesh {} generation {} of {}", options.name, options.generation,
                              options.world_size)),
-        deadline_(Deadline::after(options.timeout)) {
-    check(options.tcp_streams >= 1 && options.tcp_streams <= kMaxStreams,
-          "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
-          options.rank, options.name, options.tcp_streams, kMaxStreams);
-  }
+        deadline_(Deadline::after(options.timeout)) {}
 
   std::unique_ptr<Mesh> connect() {
     try {
+      require_streams();
       const std::string own = listen_and_publish();
-      peers_ = fetch_addresses(options_, own, deadline_, [this] { require_nobody_gave_up(0ms); });
+      peers_ = fetch_addresses(options_, own, deadline_,
+                               [this](const std::vector<int>& missing) { look_around(missing); });
       if (in_one_process()) {
         meet_in_memory();
       } else {
@@ -72,6 +74,12 @@ class Connector {
   }
 
  private:
+  void require_streams() const {
+    check(options_.tcp_streams >= 1 && options_.tcp_streams <= kMaxStreams,
+          "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
+          options_.rank, options_.name, options_.tcp_streams, kMaxStreams);
+  }
+
   // What it published.
   std::string listen_and_publish() {
     PeerAddress self;
@@ -149,7 +157,7 @@ class Connector {
          missing = missing_ranks(is_missing)) {
       wire_->wait({}, kSlice);
       require_connected_peers();
-      look_for_notice();
+      look_around(ranks_that(is_missing));
       require_time_for(missing);
     }
   }
@@ -232,8 +240,9 @@ class Connector {
       for (std::size_t i = 0; i < watched.size(); ++i) {
         if (entries[first_lifeline + i].revents != 0) require_connected(watched[i]);
       }
-      look_for_notice();
-      if (expected > 0) require_time_for(missing_ranks(lacks_a_channel));
+      if (expected == 0) break;
+      look_around(ranks_that(lacks_a_channel));
+      require_time_for(missing_ranks(lacks_a_channel));
     }
   }
 
@@ -325,11 +334,47 @@ class Connector {
                     options_.name, notice ? notice->text : "(its notice cannot be read)"));
   }
 
+  void look_around(const std::vector<int>& missing) {
+    look_for_notice();
+    look_after_parent(missing);
+    warn_of_slow_forming(missing);
+  }
+
   // A rank that gave up before it came to this one cannot tell it otherwise.
   void look_for_notice() {
     if (!next_look_.expired()) return;
     next_look_ = Deadline::after(kNoticePause);
     require_nobody_gave_up(0ms);
+  }
+
+  void look_after_parent(const std::vector<int>& missing) {
+    if (!options_.look_after_parent) return;
+    for (const int rank : options_.look_after_parent()) {
+      if (std::find(missing.begin(), missing.end(), rank) == missing.end()) continue;
+      const auto seen = left_parent_.try_emplace(rank, Deadline::after(kLeavePatience)).first;
+      if (!seen->second.expired()) continue;
+      fail(ErrorCode::kPeerLost,
+           "rank {}: {} has left the group that group {} is made of, before {} had formed; see its "
+           "log",
+           options_.rank, name_in_world(rank), options_.name, options_.name);
+    }
+  }
+
+  void warn_of_slow_forming(const std::vector<int>& missing) {
+    if (has_warned_ || !warn_at_.expired()) return;
+    has_warned_ = true;
+    std::string names;
+    for (const int rank : missing) names += (names.empty() ? "" : ", ") + name_in_world(rank);
+    log::warning(fmt::format("forming group {} waits since {} s: {} has not come", options_.name,
+                             std::chrono::seconds(kWarnAfter).count(), names));
+  }
+
+  // Before its address is known, too.
+  std::string name_in_world(int rank) const {
+    const int in_world =
+        options_.members.empty() ? rank : options_.members[static_cast<std::size_t>(rank)];
+    return in_world == rank ? fmt::format("rank {}", rank)
+                            : fmt::format("rank {} (rank {} of the world)", rank, in_world);
   }
 
   void require_nobody_gave_up(std::chrono::milliseconds wait) const {
@@ -356,10 +401,17 @@ class Connector {
 
   std::string describe(int peer) const { return describe_rank(peer, peers_[index(peer)]); }
 
+  std::vector<int> ranks_that(const std::function<bool(int peer)>& is_missing) const {
+    std::vector<int> ranks;
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer != options_.rank && is_missing(peer)) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+
   std::string missing_ranks(const std::function<bool(int peer)>& is_missing) const {
     std::string names;
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !is_missing(peer)) continue;
+    for (const int peer : ranks_that(is_missing)) {
       names += (names.empty() ? "" : ", ") + describe(peer);
     }
     return names;
@@ -393,6 +445,9 @@ class Connector {
   const std::string context_;
   const Deadline deadline_;
   Deadline next_look_ = Deadline::after(kNoticePause);
+  const Deadline warn_at_ = Deadline::after(kWarnAfter);
+  bool has_warned_ = false;
+  std::map<int, Deadline> left_parent_;  // by when they must have been seen here
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
   std::vector<bool> left_ = std::vector<bool>(static_cast<std::size_t>(options_.world_size));

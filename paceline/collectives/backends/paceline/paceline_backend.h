@@ -41,6 +41,7 @@ class PacelineBackend : public Backend {
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
   bool is_symmetric(ConstBuffer buffer) const override;
+  std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
   void abort(const Error& cause) override;
 
   // For libraries that carry out this group's collectives: who is there, and who has died.
