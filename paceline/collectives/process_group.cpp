@@ -248,11 +248,13 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
       backend_->run(call, fingerprint, recorded);
       if (then) then();
     } catch (const Error& error) {
-      const bool is_of_another =
-          error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted;
-      if (!is_of_another) throw;  // it names the operation
-      throw Error(error.code(), fmt::format("{}; this rank was in {} of group {}", error.what(),
-                                            fingerprint.describe(), name_));
+      const bool names_operation = error.code() != ErrorCode::kPeerLost &&
+                                   error.code() != ErrorCode::kAborted &&
+                                   error.code() != ErrorCode::kSystem;
+      if (names_operation) throw;
+      throw said_by(rank_, "a collective",
+                    Error(error.code(), fmt::format("{}; this rank was in {} of group {}",
+                                                    error.what(), fingerprint.describe(), name_)));
     }
   });
 }
@@ -343,7 +345,11 @@ WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronou
   require_own_process(op == Op::kSend ? "send" : "recv");
   return flight_.message(op, call, asynchronous, [&] {
     const Deadline deadline = deadline_of(options);
-    return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
+    try {
+      return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
+    } catch (const Error& error) {
+      throw said_by(rank_, fmt::format("{} in group {}", name_of(op), name_), error);
+    }
   });
 }
 

@@ -59,13 +59,15 @@ class Connector {
       } else {
         connect_sockets();
       }
-    } catch (const Error& error) {
+    } catch (const Error& cause) {
+      const Error error =
+          said_by(options_.rank, fmt::format("forming group {}", options_.name), cause);
       // Before the sockets close, so that who sees that can read why.
       if (options_.give_up && error.code() != ErrorCode::kTimeout) {
         options_.give_up(encode_notice(error));
       }
       tell_connected_peers(error);
-      throw;
+      throw error;
     }
     auto mesh =
         std::make_unique<Mesh>(options_.name, options_.rank, std::move(peers_), std::move(wire_));
@@ -426,8 +428,8 @@ class Connector {
     });
     const auto kind = options_.transport;
     check(kind != TransportKind::kShm || one_host,
-          "transport shm was asked for, but the ranks of group {} are on several hosts",
-          options_.name);
+          "rank {}: transport shm was asked for, but the ranks of group {} are on several hosts",
+          options_.rank, options_.name);
     if (local.size() == 1 || kind == TransportKind::kTcp) return;
     if (one_process && kind != TransportKind::kShm) {
       mesh.set_shared_memory(std::make_unique<LoopbackMemory>(mesh));

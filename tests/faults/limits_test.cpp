@@ -123,6 +123,30 @@ TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
 }
 #endif
 
+// Every rank hears which one it was, what it was doing, and what to do.
+TEST(Limits, descriptors_that_run_out_are_told_with_rank_and_remedy) {
+  for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
+    const auto results = run_process_ranks(3,
+                                           [](ProcessGroup& group) {
+                                             if (group.rank() == 1) limit(RLIMIT_NOFILE, 64);
+                                             std::vector<std::shared_ptr<ProcessGroup>> groups;
+                                             for (int i = 0; i < 60; ++i)
+                                               groups.push_back(group.split(0, group.rank()));
+                                             return std::string("none ran out");
+                                           },
+                                           {.transport = transport, .group_timeout = 5s});
+    for (const auto& result : results) {
+      EXPECT_TRUE(result.threw);
+      // "rank 1: forming group world.9", "rank 1: connecting to rank 0 (box) of group world.9".
+      EXPECT_NE(result.report.find("rank 1: "), std::string::npos) << result.report;
+      EXPECT_NE(result.report.find("group world."), std::string::npos) << result.report;
+      EXPECT_NE(result.report.find("Too many open files; raise the limit: ulimit -n, now 64"),
+                std::string::npos)
+          << result.report;
+    }
+  }
+}
+
 TEST(Limits, sixty_four_descriptors_are_enough_for_four_ranks) {
   for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
     const auto results = run_process_ranks(
