@@ -44,6 +44,19 @@ Terms terms_of(const EngineOptions& options) {
   return terms;
 }
 
+bool same_choices(const Terms& a, const Terms& b) {
+  return a.algorithm == b.algorithm && a.allows_any_order == b.allows_any_order &&
+         a.by_socket == b.by_socket;
+}
+
+// "algorithm ring, allows_any_order true, by_socket auto".
+std::string choices_text(const Terms& terms) {
+  return fmt::format(
+      "algorithm {}, allows_any_order {}, by_socket {}",
+      terms.algorithm < 0 ? "by the planner" : name_of(static_cast<Algorithm>(terms.algorithm)),
+      terms.allows_any_order, name_of(terms.by_socket));
+}
+
 CostModel costs_of(const Terms& terms) {
   const auto& number = terms.costs;
   CostModel costs;
@@ -130,11 +143,10 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   }
   bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
-  check(mine.algorithm == all[0].algorithm && mine.allows_any_order == all[0].allows_any_order &&
-            mine.by_socket == all[0].by_socket,
+  check(same_choices(mine, all[0]),
         "rank {}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
-        "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0",
-        mesh_->rank(), mesh_->name());
+        "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0: {} here, {} there",
+        mesh_->rank(), mesh_->name(), choices_text(mine), choices_text(all[0]));
   if (shared_) {
     std::vector<int> sockets;
     for (const Terms& theirs : all) sockets.push_back(theirs.socket);
