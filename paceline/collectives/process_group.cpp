@@ -238,7 +238,7 @@ Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
 
 // `then` belongs to the operation. Requires: no other operation of the group is under way.
 void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
-                           const std::function<void()>& then) {
+                           const Then& then) {
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
   WaitOptions recorded = wait;
@@ -246,7 +246,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   flight_.run(call, ticket, fingerprint.sequence, [&] {
     try {
       backend_->run(call, fingerprint, recorded);
-      if (then) then();
+      if (then) then(fingerprint, recorded);
     } catch (const Error& error) {
       const bool names_operation = error.code() != ErrorCode::kPeerLost &&
                                    error.code() != ErrorCode::kAborted &&

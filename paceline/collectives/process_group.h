@@ -270,6 +270,7 @@ class ProcessGroup {
 
  private:
   using Operation = CallOrder::Operation;
+  using Then = std::function<void(const Fingerprint& fingerprint, const WaitOptions& wait)>;
   struct Counted;    // a call with unequal counts
   struct Coalesced;  // a call on many buffers
 
@@ -300,7 +301,7 @@ class ProcessGroup {
                                 const CallOptions& options) const;
   WorkPtr post(Op op, const PointToPointCall& call, bool asynchronous, const CallOptions& options);
   void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
-               const std::function<void()>& then = {});
+               const Then& then = {});
   void run(const Collective& call, const CallOptions& options);
   WorkPtr submit(const Collective& call, const CallOptions& options);
   void run_in_order(Operation operation, const CallOptions& options);

@@ -74,8 +74,9 @@ WorkPtr LibraryBackend::receive(const PointToPointCall& call, Deadline deadline)
 }
 
 SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Pages pages,
-                                                   Deadline deadline) {
-  return engine_->allocate_symmetric(bytes, pages, deadline);
+                                                   const Fingerprint& fingerprint,
+                                                   const WaitOptions& wait) {
+  return engine_->allocate_symmetric(bytes, pages, fingerprint, wait);
 }
 
 // To a library all memory is alike.

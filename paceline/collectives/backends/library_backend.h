@@ -37,7 +37,8 @@ class LibraryBackend : public Backend {
            const WaitOptions& wait) override;
   WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
-  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
+                                     const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) const override;
   std::vector<int> throw_if_failed() override { return engine_->throw_if_failed(); }
   void abort(const Error& cause) override;

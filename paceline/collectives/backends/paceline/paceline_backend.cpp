@@ -203,11 +203,12 @@ WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline
 }
 
 SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
-                                                    Deadline deadline) {
+                                                    const Fingerprint& fingerprint,
+                                                    const WaitOptions& wait) {
   std::vector<std::byte*> blocks(static_cast<std::size_t>(mesh_->world_size()));
   if (shared_) {
     try {
-      const auto shared = shared_->allocate(bytes, pages, deadline);
+      const auto shared = shared_->allocate(bytes, pages, wait.deadline);
       for (int rank = 0; rank < mesh_->world_size(); ++rank)
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
       return {std::move(blocks), mesh_->rank(), bytes, shared, is_live_};
@@ -217,9 +218,41 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
       throw;
     }
   }
-  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
+  auto mapping = std::make_shared<Mapping>();
+  std::string problem;
+  try {
+    *mapping = Mapping::anonymous(bytes, pages);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  require_no_problem(problem, fingerprint, wait);
   blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
   return {std::move(blocks), mesh_->rank(), bytes, mapping, is_live_};
+}
+
+// Every rank hears of everybody's, and comes to the same verdict.
+void PacelineBackend::require_no_problem(const std::string& own, const Fingerprint& fingerprint,
+                                         const WaitOptions& wait) {
+  using Words = std::array<char, 256>;
+  Words mine{};
+  own.copy(mine.data(), mine.size() - 1);
+  std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
+  if (mesh_->world_size() > 1) {
+    Collective call;
+    call.op = Op::kAllGather;
+    call.count = sizeof mine;
+    call.input = reinterpret_cast<const std::byte*>(mine.data());
+    call.output = reinterpret_cast<std::byte*>(all.data());
+    guarded([&] { messages_.run(call, fingerprint, wait); });
+  }
+  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
+    Words& problem = all[static_cast<std::size_t>(rank)];
+    problem.back() = '\0';
+    if (problem.front() == '\0') continue;
+    fail(ErrorCode::kSystem,
+         "rank {}: {} could not get its part of the memory: {}; free memory there", mesh_->rank(),
+         mesh_->describe(rank), problem.data());
+  }
 }
 
 // Over sockets no memory is copied before it is sent.

@@ -39,7 +39,8 @@ class PacelineBackend : public Backend {
            const WaitOptions& wait) override;
   WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
-  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
+                                     const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) const override;
   std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
   void abort(const Error& cause) override;
@@ -55,6 +56,8 @@ class PacelineBackend : public Backend {
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
   int own_socket(const EngineOptions& options) const;
+  void require_no_problem(const std::string& own, const Fingerprint& fingerprint,
+                          const WaitOptions& wait);
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);
