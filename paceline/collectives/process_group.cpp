@@ -20,7 +20,17 @@ int index_of(int value, const std::vector<int>& values) {
   return found == values.end() ? -1 : static_cast<int>(found - values.begin());
 }
 
+constexpr std::size_t kMaxHostBytes = 255;
+
 }  // namespace
+
+void require_possible(const GroupOptions& options) {
+  check(!options.timeout || options.timeout->count() > 0,
+        "GroupOptions::timeout is {} ms: give at least 1 ms, or none",
+        options.timeout.value_or(std::chrono::milliseconds()).count());
+  check(options.host.size() <= kMaxHostBytes, "GroupOptions::host has {} bytes, more than {}",
+        options.host.size(), kMaxHostBytes);
+}
 
 ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
                            const GroupOptions& options,
@@ -232,6 +242,15 @@ void ProcessGroup::require_supported(const Collective& call) const {
 
 // ---- order
 
+void ProcessGroup::require_time(const CallOptions& options) const {
+  if (!options.timeout || options.timeout->count() > 0) [[likely]]
+    return;
+  fail(ErrorCode::kInvalid,
+       "rank {}: CallOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
+       "or none for the {} ms of group {}",
+       rank_, options.timeout->count(), timeout().count(), name_);
+}
+
 Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
   return Deadline::after(options.timeout.value_or(timeout()));
 }
@@ -290,6 +309,7 @@ void ProcessGroup::run(const Collective& call, const CallOptions& options) {
 
 WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
   require_own_process("an asynchronous call");
+  require_time(options);
   return enqueue(
       [this, call, ticket = flight_.enter(call), order = options.order](const WaitOptions& wait) {
         Collective placed = call;
@@ -303,6 +323,7 @@ WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options)
 // In the calling thread when nothing else is under way; otherwise behind what is.
 void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
+  require_time(options);
   if (const CallOrder::Turn turn(order_); turn) {
     operation({deadline_of(options), true});
     return;
@@ -313,6 +334,7 @@ void ProcessGroup::run_in_order(Operation operation, const CallOptions& options)
 WorkPtr ProcessGroup::enqueue(Operation operation, std::string description,
                               const CallOptions& options) {
   require_own_process("an asynchronous call");
+  require_time(options);
   auto work = std::make_shared<Work>(std::move(description), options.order);
   order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
@@ -343,6 +365,7 @@ PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer
 WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronous,
                            const CallOptions& options) {
   require_own_process(op == Op::kSend ? "send" : "recv");
+  require_time(options);
   return flight_.message(op, call, asynchronous, [&] {
     const Deadline deadline = deadline_of(options);
     try {
@@ -406,8 +429,9 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   run_in_order(
       [&](const WaitOptions& wait) {
         // Moves nothing by itself, but shows who makes another call, or asks for another size.
-        execute(call, {}, wait,
-                [&] { buffer = backend_->allocate_symmetric(bytes, pages, wait.deadline); });
+        execute(call, {}, wait, [&](const Fingerprint& fingerprint, const WaitOptions& recorded) {
+          buffer = backend_->allocate_symmetric(bytes, pages, fingerprint, recorded);
+        });
       },
       options);
   return buffer;
@@ -516,6 +540,11 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
   if (!child.timeout) child.timeout = options_.timeout;
   if (!child.recorder) child.recorder = options_.recorder;
   if (!child.timeline) child.timeline = options_.timeline;
+  try {
+    require_possible(child);
+  } catch (const Error& error) {
+    throw said_by(rank_, fmt::format("a group of group {}", name_), error);
+  }
   return child;
 }
 

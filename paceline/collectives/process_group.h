@@ -49,7 +49,8 @@ namespace paceline {
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
 struct CallOptions {
-  std::optional<std::chrono::milliseconds> timeout;  // the group's when not given
+  // At least 1 ms; the group's when not given.
+  std::optional<std::chrono::milliseconds> timeout;
   std::shared_ptr<void> keep_alive;  // held until an asynchronous operation has completed
   // For device memory: what the operation comes after, and how who waits for it comes after the
   // operation (work.h). Null: after all that the default stream has, and it ends with its result.
@@ -57,8 +58,8 @@ struct CallOptions {
 };
 
 struct GroupOptions {
-  // How long an operation may take. When not given: PACELINE_TIMEOUT's, else kDefaultGroupTimeout;
-  // for groups made of a group, that group's.
+  // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
+  // kDefaultGroupTimeout; for groups made of a group, that group's.
   std::optional<std::chrono::milliseconds> timeout;
   TransportKind transport = TransportKind::kAuto;
   // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
@@ -69,7 +70,7 @@ struct GroupOptions {
   // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
   std::string backend;
   // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
-  // over TCP, as if on another host. For trying out many hosts on one.
+  // over TCP, as if on another host. For trying out many hosts on one. At most 255 bytes.
   std::string host;
   // Encrypts what goes over TCP (docs/wire_formats.md, section 7). All ranks or none; by the engine
   // only: Error(kUnsupported) with another backend.
@@ -95,6 +96,10 @@ struct GroupOptions {
   // defaults.
   std::optional<CostModel> costs;
 };
+
+// Error(kInvalid), without a rank, for values that no group can have: a timeout of nothing, a
+// host's name that is too long.
+void require_possible(const GroupOptions& options);
 
 class ProcessGroup {
  public:
@@ -307,6 +312,7 @@ class ProcessGroup {
   void run_in_order(Operation operation, const CallOptions& options);
   WorkPtr enqueue(Operation operation, std::string description, const CallOptions& options);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
+  void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
   std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
                                        const WaitOptions& wait);
