@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <numeric>
+#include <random>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -84,6 +87,39 @@ TEST_P(NewGroupTest, a_rank_in_another_call_is_a_mismatch_that_shows_both) {
     EXPECT_THAT(result.code, AnyOf(ErrorCode::kInvalid, ErrorCode::kAborted)) << result.report;
     EXPECT_THAT(result.report, AllOf(HasSubstr(name() + " #2"), HasSubstr("barrier #2"),
                                      HasSubstr("collectives do not match")));
+  }
+}
+
+// Also between the call that all make and the first connection.
+TEST_P(NewGroupTest, a_rank_killed_at_any_moment_of_making_groups_is_named_soon) {
+  std::mt19937 random{std::random_device{}()};
+  for (int round = 0; round < 10; ++round) {
+    const int victim = round % kWorld;
+    harness::SharedCounter started;
+    Clock::time_point killed;
+    const auto results = run_process_ranks(
+        kWorld,
+        [&](ProcessGroup& group) {
+          group.barrier();
+          started.add();
+          for (;;) make(group);
+          return std::string();
+        },
+        {.transport = std::get<0>(GetParam()), .group_timeout = 20s},
+        [&](const std::vector<pid_t>& pids) {
+          started.wait_for(kWorld, Deadline::after(20s));
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+          killed = Clock::now();
+          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+        });
+    for (int rank = 0; rank < kWorld; ++rank) {
+      if (rank == victim) continue;
+      const auto& result = results[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(result.threw) << result.signal;
+      EXPECT_THAT(result.code, AnyOf(ErrorCode::kPeerLost, ErrorCode::kAborted)) << result.report;
+      EXPECT_THAT(result.report, HasSubstr("rank " + std::to_string(victim))) << round;
+      EXPECT_LT(result.ended - killed, kLimit) << result.report;
+    }
   }
 }
 

@@ -301,6 +301,19 @@ TEST_P(ConnectTest, a_member_that_has_left_the_parent_is_lost_unless_it_came_bef
   }
 }
 
+TEST_P(TcpConnectTest, after_ten_seconds_a_warning_says_who_has_not_come) {
+  auto alone = options(1, 2);
+  alone.members = {4, 7};
+  alone.timeout = 10'500ms;
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(connect_mesh(alone, secret_), Error);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("forming group world waits since 10 s: rank 0 (rank 4 of the world) has not "
+                      "come"),
+            std::string::npos)
+      << said;
+}
+
 TEST_P(ConnectTest, that_others_leave_the_parent_once_they_have_come_hurts_nobody) {
   for (int round = 0; round < 20; ++round) {
     std::vector<std::future<std::unique_ptr<Mesh>>> ranks;
