@@ -16,6 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kPause = 1s;
+// So that it is over after a pause.
+constexpr std::chrono::nanoseconds kReadingPause = 900ms;
 // How soon the parent is looked after first, and how often then; less often by many ranks, whose
 // questions are long.
 constexpr std::chrono::nanoseconds kFirstLook = 10ms;
@@ -49,14 +51,14 @@ class Fetcher {
  private:
   // In pieces of time: a rank that gave up first does not publish anything.
   void fetch_all(std::vector<int> missing) {
-    auto next_reading = Deadline::after(kPause);
+    auto next_reading = Deadline::after(kReadingPause);
     std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
     while (!take(missing, std::min(deadline_.remaining(), slice))) {
       if (next_reading.expired() || deadline_.expired()) {
         // What is there may say why the others do not come.
         std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
         if (missing.empty()) return;
-        next_reading = Deadline::after(kPause);
+        next_reading = Deadline::after(kReadingPause);
       }
       look_around_(missing);
       if (deadline_.expired()) {

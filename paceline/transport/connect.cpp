@@ -33,7 +33,7 @@ using namespace std::chrono_literals;
 constexpr auto kSlice = 50ms;
 // How often a rank that waits looks whether another has given up, and how long it waits for the
 // reason of what it has seen itself.
-constexpr auto kNoticePause = 1s;
+constexpr auto kNoticePause = 900ms;
 constexpr auto kNoticeWait = 200ms;
 constexpr auto kWarnAfter = 10s;
 // Who leaves the parent once it has formed this group may be seen to leave before it is seen here.
