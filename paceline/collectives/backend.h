@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/collective.h"
@@ -62,11 +63,18 @@ class Backend {
   virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 
-  // Collective, serialised like run().
-  virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) = 0;
+  // Collective, serialised like run(), of which it is the second part: `fingerprint` is that
+  // call's. Error(kSystem) is every rank's, and the group goes on.
+  virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages,
+                                             const Fingerprint& fingerprint,
+                                             const WaitOptions& wait) = 0;
   // Serialised like run(). Whether collectives on this memory of this rank need no copies, if the
   // other ranks' is like it.
   virtual bool is_symmetric(ConstBuffer buffer) const = 0;
+
+  // Local, from any thread: throws the group's failure, if there is one; otherwise returns the
+  // ranks that have left it in order (Mesh::throw_if_failed).
+  virtual std::vector<int> throw_if_failed() = 0;
 
   // Local, from any thread: fails what is under way here and tells the other ranks why. The first
   // cause stays.

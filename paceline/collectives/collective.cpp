@@ -63,6 +63,10 @@ std::string_view name_of(Op op) {
       return "reduce_scatter_v";
     case Op::kAllToAllV:
       return "all_to_all_v";
+    case Op::kNewGroup:
+      return "new_group";
+    case Op::kSplit:
+      return "split";
   }
   return "an unknown operation";
 }
@@ -79,6 +83,8 @@ bool has_root(Op op) {
 bool has_counts(Op op) {
   return op == Op::kAllGatherV || op == Op::kReduceScatterV || op == Op::kAllToAllV;
 }
+
+bool makes_group(Op op) { return op == Op::kNewGroup || op == Op::kSplit; }
 
 std::optional<std::size_t> in_place_offset(const Collective& call, int rank) {
   switch (call.op) {
@@ -157,7 +163,7 @@ std::uint32_t layout_of(std::span<const std::size_t> counts) {
 
 std::string Fingerprint::describe() const {
   std::string text = fmt::format("{} #{}", name_of(op), sequence);
-  if (op == Op::kBarrier) return text;
+  if (op == Op::kBarrier || makes_group(op)) return text;
   text += fmt::format(" ({} x {}", name_of(dtype), count);
   if (reduces(op)) text += fmt::format(", {}", name_of(reduce_op));
   if (has_root(op)) text += fmt::format(", root {}", root);
@@ -169,7 +175,7 @@ std::string Fingerprint::describe() const {
 Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
                              std::uint32_t generation, std::uint64_t group) {
   Fingerprint fingerprint;
-  fingerprint.op = call.op;
+  fingerprint.op = call.part_of.value_or(call.op);
   fingerprint.reduce_op = reduces(call.op) ? call.reduce_op : ReduceOp::kSum;
   fingerprint.dtype = call.dtype;
   fingerprint.device = call.device;

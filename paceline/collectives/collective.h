@@ -36,6 +36,8 @@ enum class Op : std::uint8_t {
   kAllGatherV = 12,
   kReduceScatterV = 13,
   kAllToAllV = 14,
+  kNewGroup = 15,  // the ranks compare whom they mean
+  kSplit = 16,
 };
 
 std::string_view name_of(Op op);
@@ -45,6 +47,8 @@ bool reduces(Op op);
 bool has_root(Op op);
 // True for operations whose ranks give or get unequal counts.
 bool has_counts(Op op);
+// True for those that make another group.
+bool makes_group(Op op);
 
 // `count` is in elements and the same on every rank:
 //   all_reduce, broadcast, reduce   the whole buffer
@@ -69,6 +73,7 @@ struct Collective {
   Work* work = nullptr;  // told when the device has all of the call; null: nobody asks
   std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
   std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
+  std::optional<Op> part_of = {};  // what it is called, when `op` is only how it is carried out
 };
 
 // How far into the longer of a rank's two buffers the shorter one begins when they share memory, in

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <optional>
-#include <string_view>
+#include <string>
 
 #include "paceline/collectives/clock_offset.h"
 #include "paceline/collectives/thread_share.h"
@@ -18,18 +18,16 @@
 namespace paceline {
 namespace {
 
-// 1 or 0.
+// 1 or 0; 0 when it is not set.
 bool is_set(const char* name) {
-  const char* text = std::getenv(name);
-  const std::string value = text != nullptr ? text : "0";
+  const std::string value = process_environment()(name).value_or("0");
   check(value == "0" || value == "1", "{}={}: it is 0 or 1", name, value);
   return value == "1";
 }
 
 // PACELINE_TCP_STREAMS; 1 when it is not set.
 int tcp_streams_from_environment() {
-  const char* text = std::getenv("PACELINE_TCP_STREAMS");
-  const std::string_view value = text != nullptr ? text : "1";
+  const std::string value = process_environment()("PACELINE_TCP_STREAMS").value_or("1");
   int streams = 0;
   const auto end = value.data() + value.size();
   const auto read = std::from_chars(value.data(), end, streams);
@@ -42,34 +40,57 @@ int tcp_streams_from_environment() {
 std::optional<std::chrono::milliseconds> timeout_from_environment() {
   constexpr double kLeast = 1e-3;
   constexpr double kMost = 1e9;
-  const char* text = std::getenv("PACELINE_TIMEOUT");
-  if (text == nullptr) return {};
-  const std::string_view value = text;
-  const auto end = value.data() + value.size();
+  const auto value = process_environment()("PACELINE_TIMEOUT");
+  if (!value) return {};
+  const auto end = value->data() + value->size();
   double seconds = 0;
-  const auto read = std::from_chars(value.data(), end, seconds);
+  const auto read = std::from_chars(value->data(), end, seconds);
   check(read.ec == std::errc() && read.ptr == end && seconds >= kLeast && seconds <= kMost,
         "PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each operation of "
         "a group may take",
-        value, kLeast, kMost);
+        *value, kLeast, kMost);
   return std::chrono::milliseconds(std::llround(seconds * 1e3));
 }
 
 // What the environment says of the group where the caller says nothing.
 void read_environment(GroupOptions& group) {
-  const char* transport = std::getenv("PACELINE_TRANSPORT");
-  if (group.transport == TransportKind::kAuto && transport != nullptr) {
-    group.transport = parse_transport(transport);
+  const GetVariable variable = process_environment();
+  const auto transport = variable("PACELINE_TRANSPORT");
+  if (group.transport == TransportKind::kAuto && transport) {
+    group.transport = parse_transport(*transport);
   }
-  const char* backend = std::getenv("PACELINE_BACKEND");
-  if (group.backend.empty() && backend != nullptr) group.backend = backend;
-  const char* by_socket = std::getenv("PACELINE_BY_SOCKET");
-  if (group.by_socket == BySocket::kAuto && by_socket != nullptr) {
-    group.by_socket = parse_by_socket(by_socket);
+  if (group.backend.empty()) group.backend = variable("PACELINE_BACKEND").value_or("");
+  const auto by_socket = variable("PACELINE_BY_SOCKET");
+  if (group.by_socket == BySocket::kAuto && by_socket) {
+    group.by_socket = parse_by_socket(*by_socket);
   }
   if (!group.timeout) group.timeout = timeout_from_environment();
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
+}
+
+// Before anybody is met; the others hear of what is wrong here.
+GroupOptions checked_options(const InitOptions& options) {
+  GroupOptions group = options.group;
+  try {
+    read_environment(group);
+    require_possible(group);
+    return group;
+  } catch (const Error& error) {
+    const Error named(error.code(), fmt::format("rank {}: init_process_group: {}",
+                                                who_am_i(options.rendezvous).rank, error.what()));
+    decline_rendezvous(named, options.rendezvous);
+    throw named;
+  }
+}
+
+Rendezvous meet(const RendezvousOptions& options) {
+  try {
+    return rendezvous(options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem) throw;
+    throw said_by(who_am_i(options).rank, "init_process_group", error);
+  }
 }
 
 std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions& group) {
@@ -87,13 +108,8 @@ std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions&
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   report_crashes_to_launcher();
-  Rendezvous meeting = rendezvous(options.rendezvous);
-  GroupOptions group = options.group;
-  try {
-    read_environment(group);
-  } catch (const Error& error) {
-    fail(error.code(), "rank {}: init_process_group: {}", meeting.who.rank, error.what());
-  }
+  GroupOptions group = checked_options(options);
+  Rendezvous meeting = meet(options.rendezvous);
   if (!group.timeline) {
     group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
                                    meeting.who.restart_count, process_environment());

@@ -20,10 +20,21 @@ int index_of(int value, const std::vector<int>& values) {
   return found == values.end() ? -1 : static_cast<int>(found - values.begin());
 }
 
+constexpr std::size_t kMaxHostBytes = 255;
+
 }  // namespace
 
+void require_possible(const GroupOptions& options) {
+  check(!options.timeout || options.timeout->count() > 0,
+        "GroupOptions::timeout is {} ms: give at least 1 ms, or none",
+        options.timeout.value_or(std::chrono::milliseconds()).count());
+  check(options.host.size() <= kMaxHostBytes, "GroupOptions::host has {} bytes, more than {}",
+        options.host.size(), kMaxHostBytes);
+}
+
 ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
-                           const GroupOptions& options)
+                           const GroupOptions& options,
+                           const std::function<std::vector<int>()>& look_after_parent)
     : rendezvous_(std::move(rendezvous)),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
@@ -48,7 +59,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .socket = options_.socket,
                                              .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
-                                                 timeout(), kDefaultStoreTimeout)});
+                                                 timeout(), kDefaultStoreTimeout),
+                                             .look_after_parent = look_after_parent});
       })) {}
 
 ProcessGroup::~ProcessGroup() {
@@ -260,13 +272,22 @@ void ProcessGroup::require_supported(const Collective& call) const {
 
 // ---- order
 
+void ProcessGroup::require_time(const CallOptions& options) const {
+  if (!options.timeout || options.timeout->count() > 0) [[likely]]
+    return;
+  fail(ErrorCode::kInvalid,
+       "rank {}: CallOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
+       "or none for the {} ms of group {}",
+       rank_, options.timeout->count(), timeout().count(), name_);
+}
+
 Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
   return Deadline::after(options.timeout.value_or(timeout()));
 }
 
 // `then` belongs to the operation. Requires: no other operation of the group is under way.
 void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
-                           const std::function<void()>& then) {
+                           const Then& then) {
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
   WaitOptions recorded = wait;
@@ -274,14 +295,15 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   flight_.run(call, ticket, fingerprint.sequence, [&] {
     try {
       backend_->run(call, fingerprint, recorded);
-      if (then) then();
+      if (then) then(fingerprint, recorded);
     } catch (const Error& error) {
-      const bool is_of_another =
-          error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted;
-      const bool is_of_system = error.code() == ErrorCode::kSystem && call.op != Op::kAllocate;
-      if (!is_of_another && !is_of_system) throw;  // it names the operation
-      throw Error(error.code(), fmt::format("{}; this rank was in {} of group {}", error.what(),
-                                            fingerprint.describe(), name_));
+      const bool names_operation = error.code() != ErrorCode::kPeerLost &&
+                                   error.code() != ErrorCode::kAborted &&
+                                   error.code() != ErrorCode::kSystem;
+      if (names_operation) throw;
+      throw said_by(rank_, "a collective",
+                    Error(error.code(), fmt::format("{}; this rank was in {} of group {}",
+                                                    error.what(), fingerprint.describe(), name_)));
     }
   });
 }
@@ -317,6 +339,7 @@ void ProcessGroup::run(const Collective& call, const CallOptions& options) {
 
 WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
   require_own_process("an asynchronous call");
+  require_time(options);
   return enqueue(
       [this, call, ticket = flight_.enter(call), order = options.order](const WaitOptions& wait) {
         Collective placed = call;
@@ -330,6 +353,7 @@ WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options)
 // In the calling thread when nothing else is under way; otherwise behind what is.
 void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
+  require_time(options);
   if (const CallOrder::Turn turn(order_); turn) {
     operation({deadline_of(options), true});
     return;
@@ -340,6 +364,7 @@ void ProcessGroup::run_in_order(Operation operation, const CallOptions& options)
 WorkPtr ProcessGroup::enqueue(Operation operation, std::string description,
                               const CallOptions& options) {
   require_own_process("an asynchronous call");
+  require_time(options);
   auto work = std::make_shared<Work>(std::move(description), options.order);
   order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
@@ -372,8 +397,9 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   run_in_order(
       [&](const WaitOptions& wait) {
         // Moves nothing by itself, but shows who makes another call, or asks for another size.
-        execute(call, {}, wait,
-                [&] { buffer = backend_->allocate_symmetric(bytes, pages, wait.deadline); });
+        execute(call, {}, wait, [&](const Fingerprint& fingerprint, const WaitOptions& recorded) {
+          buffer = backend_->allocate_symmetric(bytes, pages, fingerprint, recorded);
+        });
       },
       options);
   return buffer;

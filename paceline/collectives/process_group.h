@@ -51,7 +51,8 @@ namespace paceline {
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
 struct CallOptions {
-  std::optional<std::chrono::milliseconds> timeout;  // the group's when not given
+  // At least 1 ms; the group's when not given.
+  std::optional<std::chrono::milliseconds> timeout;
   std::shared_ptr<void> keep_alive;  // held until an asynchronous operation has completed
   // For device memory: what the operation comes after, and how who waits for it comes after the
   // operation (work.h). Null: after all that the default stream has, and it ends with its result.
@@ -59,8 +60,8 @@ struct CallOptions {
 };
 
 struct GroupOptions {
-  // How long an operation may take. When not given: PACELINE_TIMEOUT's, else kDefaultGroupTimeout;
-  // for groups made of a group, that group's.
+  // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
+  // kDefaultGroupTimeout; for groups made of a group, that group's.
   std::optional<std::chrono::milliseconds> timeout;
   TransportKind transport = TransportKind::kAuto;
   // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
@@ -71,7 +72,7 @@ struct GroupOptions {
   // "gloo", "cpu:paceline,cuda:nccl", ... (backend_list.h); empty: paceline.
   std::string backend;
   // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
-  // over TCP, as if on another host. For trying out many hosts on one.
+  // over TCP, as if on another host. For trying out many hosts on one. At most 255 bytes.
   std::string host;
   // Encrypts what goes over TCP (docs/wire_formats.md, section 7). All ranks or none; by the engine
   // only: Error(kUnsupported) with another backend.
@@ -98,12 +99,18 @@ struct GroupOptions {
   std::optional<CostModel> costs;
 };
 
+// Error(kInvalid), without a rank, for values that no group can have: a timeout of nothing, a
+// host's name that is too long.
+void require_possible(const GroupOptions& options);
+
 class ProcessGroup {
  public:
   // Collective: connects the ranks that met in `rendezvous`. `name` and `rank_of` say which part of
-  // the world this is; users call init_process_group(), new_group() and split().
+  // the world this is; users call init_process_group(), new_group() and split(). For a group made
+  // of another one, `look_after_parent` is ConnectOptions'.
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
-               const GroupOptions& options);
+               const GroupOptions& options,
+               const std::function<std::vector<int>()>& look_after_parent = {});
   // Operations under way end with Error(kAborted).
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -255,7 +262,10 @@ class ProcessGroup {
 
   // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
   // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
-  // outside get a group that they are no members of (is_member()).
+  // outside get a group that they are no members of (is_member()). It begins as any other
+  // collective of this group does, and takes the new group's time limit at most: who makes another
+  // call, means other members or is gone is found out so. Error(kInvalid) for other members is
+  // every rank's, and this group goes on.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           std::optional<GroupOptions> options = {});
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
@@ -267,6 +277,7 @@ class ProcessGroup {
 
  private:
   using Operation = CallOrder::Operation;
+  using Then = std::function<void(const Fingerprint& fingerprint, const WaitOptions& wait)>;
   struct Counted;    // a call with unequal counts
   struct Coalesced;  // a call on many buffers
 
@@ -301,15 +312,20 @@ class ProcessGroup {
                                 const CallOptions& options) const;
   WorkPtr post(Op op, PointToPointCall call, bool asynchronous, const CallOptions& options);
   void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
-               const std::function<void()>& then = {});
+               const Then& then = {});
   void run(const Collective& call, const CallOptions& options);
   WorkPtr submit(const Collective& call, const CallOptions& options);
   void run_in_order(Operation operation, const CallOptions& options);
   WorkPtr enqueue(Operation operation, std::string description, const CallOptions& options);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
+  void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
+  std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
+                                       const WaitOptions& wait);
+  void require_same_members(const std::vector<int>& ranks, const WaitOptions& wait);
+  GroupOptions options_of_child(const std::optional<GroupOptions>& options) const;
   std::shared_ptr<ProcessGroup> form(const std::string& name, const std::vector<int>& ranks,
-                                     const std::optional<GroupOptions>& options);
+                                     const GroupOptions& options);
 
   const Rendezvous rendezvous_;
   const std::string name_;

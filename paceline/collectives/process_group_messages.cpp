@@ -29,10 +29,15 @@ PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer
 WorkPtr ProcessGroup::post(Op op, PointToPointCall call, bool asynchronous,
                            const CallOptions& options) {
   require_own_process(op == Op::kSend ? "send" : "recv");
+  require_time(options);
   call.is_blocking = !asynchronous;
   return flight_.message(op, call, asynchronous, [&] {
     const Deadline deadline = deadline_of(options);
-    return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
+    try {
+      return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
+    } catch (const Error& error) {
+      throw said_by(rank_, fmt::format("{} in group {}", name_of(op), name_), error);
+    }
   });
 }
 

@@ -33,6 +33,11 @@ BySocket parse_by_socket(const std::string& name) {
   return BySocket::kAlways;
 }
 
+std::string_view name_of(BySocket choice) {
+  constexpr std::string_view kNames[] = {"auto", "never", "always"};
+  return kNames[std::min<std::size_t>(static_cast<std::size_t>(choice), 2)];
+}
+
 SocketPlan::SocketPlan(const std::vector<int>& socket_of, BySocket choice)
     : sockets_(Hosts::from(socket_of)), choice_(choice), why_not_(why_not(socket_of)) {}
 

@@ -20,6 +20,7 @@ enum class BySocket : std::uint8_t { kAuto, kNever, kAlways };
 
 // "auto", "never", "always"; Error(kInvalid) names the value otherwise.
 BySocket parse_by_socket(const std::string& name);
+std::string_view name_of(BySocket choice);
 
 class SocketPlan {
  public:

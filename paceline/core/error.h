@@ -33,9 +33,14 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// An Error(kSystem) whose message is `what: strerror(error_number)`. Call it before anything else
-// can change errno.
+// An Error(kSystem) whose message is `what: describe_errno(error_number)`. Call it before anything
+// else can change errno.
 Error system_error(const std::string& what);
 Error system_error(const std::string& what, int error_number);
+// strerror(error_number) and, where this process has too many descriptors, what to do.
+std::string describe_errno(int error_number);
+
+// `error` with the rank and what it was doing, unless it begins with a rank.
+Error said_by(int rank, const std::string& doing, const Error& error);
 
 }  // namespace paceline

@@ -77,7 +77,7 @@ void CoordinatorHost::accept_some() {
       socket = accept_connection(listener_, Deadline::after(std::chrono::milliseconds(0)));
     } catch (const Error& error) {
       if (drop_oldest_stranger(error.what())) continue;
-      complain(fmt::format("cannot take a connection: {} (raise ulimit -n)", error.what()));
+      complain(fmt::format("cannot take a connection: {}", error.what()));
       return pause_listener();
     }
     if (!socket) return;

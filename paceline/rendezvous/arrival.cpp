@@ -173,6 +173,12 @@ std::vector<int> Arrival::missing_ranks() {
   return missing;
 }
 
+void Arrival::wait_for_others(std::chrono::milliseconds timeout) {
+  auto places = keys_of_all("rank");
+  places.erase(places.begin() + who_.rank);
+  store_->wait(places, timeout);
+}
+
 std::vector<std::string> Arrival::hosts() {
   auto claims = store_->multi_get(keys_of_all("rank"));
   std::transform(claims.begin(), claims.end(), claims.begin(), identity);

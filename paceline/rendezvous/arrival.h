@@ -5,8 +5,8 @@
 //
 // Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process;
 // whoever sees all places taken sets "outcome" to "ready", whoever finds its own place taken sets
-// it to the reason. A rank that leaves says goodbye, and its next arrival in the same generation
-// belongs to the next round.
+// it to the reason, as does a rank that cannot take part. A rank that leaves says goodbye, and its
+// next arrival in the same generation belongs to the next round.
 
 #include <chrono>
 #include <memory>
@@ -47,6 +47,10 @@ class Arrival {
 
   // Takes this rank's place and waits for the others; errors as rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
+  // Instead of meet(): the others, who wait in theirs, get `reason`.
+  void decline(const Error& reason) { give_up(reason); }
+  // For who keeps the store: until all other ranks have come, so that they hear of it.
+  void wait_for_others(std::chrono::milliseconds timeout);
   // For each rank, a name of its host that differs between machines, boots and network namespaces.
   // Requires: meet() returned.
   std::vector<std::string> hosts();

@@ -172,6 +172,7 @@ GetVariable process_environment() {
   return [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) return std::nullopt;
+    if (*value == '\0' && name.starts_with("PACELINE_")) return std::nullopt;
     return value;
   };
 }

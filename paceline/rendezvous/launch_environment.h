@@ -22,7 +22,8 @@ struct LaunchEnvironment {
   std::string job_id;  // unique among the jobs of this user on this host; empty when unknown
 };
 
-// Reads a variable; nothing when it is unset. Tests pass their own.
+// Reads a variable; nothing when it is unset. Tests pass their own. The environment's: an empty
+// PACELINE_ variable is unset, too.
 using GetVariable = std::function<std::optional<std::string>(const std::string&)>;
 GetVariable process_environment();
 

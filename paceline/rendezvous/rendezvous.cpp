@@ -1,9 +1,13 @@
 #include "paceline/rendezvous/rendezvous.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
@@ -25,11 +29,49 @@ using namespace std::chrono_literals;
 
 constexpr auto kGoodbyeTimeout = 5s;
 constexpr auto kFailureTimeout = 2s;
+constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
 constexpr auto kNoticePause = 5ms;
+
+// That this process is a rank of a meeting which it has not left. A child of fork() is not.
+class Membership {
+ public:
+  // `place` tells meetings of one process apart.
+  Membership(const std::string& place, int rank) : key_(key_of(place, rank)) {
+    const std::lock_guard lock(mutex());
+    all().insert(key_);
+  }
+  ~Membership() {
+    const std::lock_guard lock(mutex());
+    all().erase(all().find(key_));
+  }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  static bool exists(const std::string& place, int rank) {
+    const std::lock_guard lock(mutex());
+    return all().contains(key_of(place, rank));
+  }
+
+ private:
+  static std::string key_of(const std::string& place, int rank) {
+    return fmt::format("process {}, rank {}, {}", ::getpid(), rank, place);
+  }
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::multiset<std::string>& all() {
+    static std::multiset<std::string> all;
+    return all;
+  }
+
+  const std::string key_;
+};
 
 // What keeps a job's store reachable, and the last words when it is let go. Members end in reverse
 // order: client, then server.
 struct Attendance {
+  std::optional<Membership> membership;    // once everybody has come
   std::unique_ptr<TcpStoreServer> server;  // on rank 0, unless the launcher hosts the store
   std::shared_ptr<Store> store;
   std::unique_ptr<Arrival> arrival;  // once everybody has come
@@ -74,6 +116,14 @@ struct Attendance {
     bulletin.reset();
   }
 };
+
+std::string place_of(const RendezvousOptions& options, const LaunchEnvironment& who,
+                     const GetVariable& variable) {
+  if (options.store) return fmt::format("store {}", fmt::ptr(options.store.get()));
+  const auto point = find_meeting_point(options.init_method, who, variable);
+  return fmt::format("{} {} {} {}", to_string(point.endpoint), point.job, point.path,
+                     who.restart_count);
+}
 
 LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& variable) {
   check(options.rank.has_value() == options.world_size.has_value(),
@@ -249,17 +299,27 @@ void log_outcome(const Rendezvous& result) {
 
 }  // namespace
 
+LaunchEnvironment who_am_i(const RendezvousOptions& options, const GetVariable& variable) {
+  return find_who(options, variable);
+}
+
 Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
   const auto who = find_who(options, variable);
   if (who.world_size == 1 && !options.store) {
     return {who, std::make_shared<MemoryStore>(), options.secret.value_or(Secret::generate())};
   }
+  const std::string place = place_of(options, who, variable);
+  check(!Membership::exists(place, who.rank),
+        "rank {}: this process already has a group world, or one made of it; destroy it, and every "
+        "group made of it, first",
+        who.rank);
   const auto attendance = std::make_shared<Attendance>();
   const Secret secret = open_store(*attendance, who, options, variable);
   auto arrival = std::make_unique<Arrival>(attendance->store, who);
   arrival->meet(options.timeout);
   const auto hosts = arrival->hosts();
   attendance->arrival = std::move(arrival);
+  attendance->membership.emplace(place, who.rank);
   attendance->take_notice_down();
 
   Rendezvous result{who, {attendance, attendance->store.get()}, secret};
@@ -267,6 +327,24 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
   learn_hosts(result, hosts, variable, attendance->address);
   log_outcome(result);
   return result;
+}
+
+void decline_rendezvous(const Error& reason, const RendezvousOptions& options,
+                        const GetVariable& variable) {
+  try {
+    const auto who = find_who(options, variable);
+    if (who.world_size == 1) return;
+    if (Membership::exists(place_of(options, who, variable), who.rank)) return;
+    RendezvousOptions soon = options;
+    soon.timeout = std::min(options.timeout, kDeclineTimeout);
+    Attendance attendance;
+    open_store(attendance, who, soon, variable);
+    Arrival arrival(attendance.store, who);
+    arrival.decline(reason);
+    if (attendance.server) arrival.wait_for_others(soon.timeout);
+  } catch (const Error& error) {
+    log::debug(std::string("telling the others why this rank takes no part: ") + error.what());
+  }
 }
 
 }  // namespace paceline

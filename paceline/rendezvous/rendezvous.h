@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/launch_environment.h"
 #include "paceline/store/store.h"
@@ -42,15 +43,26 @@ struct Rendezvous {
   std::int64_t round = 0;
 };
 
+// Who this process is: by the options, else by the environment. Errors as rendezvous().
+LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
+                           const GetVariable& variable = process_environment());
+
 // Blocks until every rank has arrived. While it waits it logs which ranks are missing (after 10 s,
 // then every 30 s). Error(kTimeout) names the missing ranks; Error(kInvalid) for a contradictory
-// environment, a rank outside the world, or a rank that two processes claim (both are told, with
-// host and pid of the other).
+// environment, a rank outside the world, a rank that two processes claim (both are told, with host
+// and pid of the other), or when this process is that rank already, of a meeting that it has not
+// left.
 //
 // The store belongs to everybody who holds it. When the last holder in this process lets it go, the
 // process says goodbye to the others; if rank 0 hosts the store, it then keeps it up until all have
 // said so, at most 5 s.
 Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
+
+// Instead of rendezvous(), by a rank that cannot take part: the others get `reason` there as their
+// Error(kInvalid). Where they meet at this rank it waits until they have come, at most 10 s. Throws
+// nothing: when nobody can be told, nobody is.
+void decline_rendezvous(const Error& reason, const RendezvousOptions& options = {},
+                        const GetVariable& variable = process_environment());
 
 }  // namespace paceline

@@ -16,13 +16,20 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kPause = 1s;
+// So that it is over after a pause.
+constexpr std::chrono::nanoseconds kReadingPause = 900ms;
+// How soon the parent is looked after first, and how often then; less often by many ranks, whose
+// questions are long.
+constexpr std::chrono::nanoseconds kFirstLook = 10ms;
+constexpr std::chrono::nanoseconds kLookPause = 100ms;
+constexpr std::chrono::nanoseconds kLookPauseByRank = 2ms;
 // What is asked for at once; a store's reply has a limit.
 constexpr std::size_t kBytesAtOnce = 4 << 20;
 
 class Fetcher {
  public:
   Fetcher(const ConnectOptions& options, const std::string& own, Deadline deadline,
-          const std::function<void()>& look_around)
+          const LookAround& look_around)
       : options_(options),
         num_at_once_(std::max<std::size_t>(kBytesAtOnce / own.size(), 1)),
         deadline_(deadline),
@@ -44,15 +51,23 @@ class Fetcher {
  private:
   // In pieces of time: a rank that gave up first does not publish anything.
   void fetch_all(std::vector<int> missing) {
-    while (!take(missing, std::min(deadline_.remaining(), kPause))) {
-      // What is there may say why the others do not come.
-      std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
-      if (missing.empty()) return;
-      look_around_();
+    auto next_reading = Deadline::after(kReadingPause);
+    std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
+    while (!take(missing, std::min(deadline_.remaining(), slice))) {
+      if (next_reading.expired() || deadline_.expired()) {
+        // What is there may say why the others do not come.
+        std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
+        if (missing.empty()) return;
+        next_reading = Deadline::after(kReadingPause);
+      }
+      look_around_(missing);
       if (deadline_.expired()) {
         fail(ErrorCode::kTimeout, "rank {}: rank {} of group {} did not come within {} ms",
              options_.rank, missing.front(), options_.name, options_.timeout.count());
       }
+      slice = std::min(
+          {2 * slice, std::max(kLookPause, kLookPauseByRank * options_.world_size), kPause});
+      if (!options_.look_after_parent) slice = kPause;
     }
   }
 
@@ -80,15 +95,14 @@ class Fetcher {
   const ConnectOptions& options_;
   const std::size_t num_at_once_;
   const Deadline deadline_;
-  const std::function<void()>& look_around_;
+  const LookAround& look_around_;
   std::vector<PeerAddress> peers_;
 };
 
 }  // namespace
 
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
-                                         Deadline deadline,
-                                         const std::function<void()>& look_around) {
+                                         Deadline deadline, const LookAround& look_around) {
   return Fetcher(options, own, deadline, look_around).run();
 }
 

@@ -12,12 +12,14 @@
 
 namespace paceline {
 
+using LookAround = std::function<void(const std::vector<int>& missing)>;
+
 // Of all ranks, in their order; `own` is this rank's as it published it. While some do not come,
-// calls `look_around` once a second, which may throw. Error(kInvalid) when ranks mean other
+// calls `look_around` with them, which may throw: once a second, and as long as there is a parent
+// to look after up to ten times. Error(kInvalid) when ranks mean other
 // members, chose other transports or only some of them encrypt: as soon as two of them show it,
 // whoever else is missing; kTimeout names a rank that did not come.
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
-                                         Deadline deadline,
-                                         const std::function<void()>& look_around);
+                                         Deadline deadline, const LookAround& look_around);
 
 }  // namespace paceline

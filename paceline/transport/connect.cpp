@@ -37,25 +37,24 @@ class Connector {
         context_(fmt::format("mesh {} generation {} of {}", options.name, options.generation,
                              options.world_size)),
         deadline_(Deadline::after(options.timeout)),
-        watch_(options, [this](int peer) { return describe(peer); }) {
-    check(options.tcp_streams >= 1 && options.tcp_streams <= kMaxStreams,
-          "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
-          options.rank, options.name, options.tcp_streams, kMaxStreams);
-  }
+        watch_(options, [this](int peer) { return describe(peer); }) {}
 
   std::unique_ptr<Mesh> connect() {
     try {
+      require_streams();
       const std::string own = listen_and_publish();
-      peers_ =
-          fetch_addresses(options_, own, deadline_, [this] { watch_.require_nobody_gave_up(0ms); });
+      peers_ = fetch_addresses(options_, own, deadline_,
+                               [this](const auto& missing) { watch_.look(missing); });
       if (in_one_process()) {
         meet_in_memory();
       } else {
         connect_sockets();
       }
-    } catch (const Error& error) {
+    } catch (const Error& cause) {
+      const Error error =
+          said_by(options_.rank, fmt::format("forming group {}", options_.name), cause);
       watch_.give_up(wire(), error);
-      throw;
+      throw error;
     }
     auto mesh =
         std::make_unique<Mesh>(options_.name, options_.rank, std::move(peers_), std::move(wire_));
@@ -64,6 +63,12 @@ class Connector {
   }
 
  private:
+  void require_streams() const {
+    check(options_.tcp_streams >= 1 && options_.tcp_streams <= kMaxStreams,
+          "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
+          options_.rank, options_.name, options_.tcp_streams, kMaxStreams);
+  }
+
   // What it published.
   std::string listen_and_publish() {
     PeerAddress self;
@@ -141,7 +146,7 @@ class Connector {
          missing = missing_ranks(is_missing)) {
       wire_->wait({}, kSlice);
       watch_.require_connected_peers(*wire_);
-      watch_.look();
+      watch_.look(ranks_that(is_missing));
       require_time_for(missing);
     }
   }
@@ -225,8 +230,9 @@ class Connector {
         if (entries[first_lifeline + i].revents != 0)
           watch_.require_connected(*sockets_, watched[i]);
       }
-      watch_.look();
-      if (expected > 0) require_time_for(missing_ranks(lacks_a_channel));
+      if (expected == 0) break;
+      watch_.look(ranks_that(lacks_a_channel));
+      require_time_for(missing_ranks(lacks_a_channel));
     }
   }
 
@@ -283,10 +289,17 @@ class Connector {
 
   std::string describe(int peer) const { return describe_rank(peer, peers_[index(peer)]); }
 
+  std::vector<int> ranks_that(const std::function<bool(int peer)>& is_missing) const {
+    std::vector<int> ranks;
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer != options_.rank && is_missing(peer)) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+
   std::string missing_ranks(const std::function<bool(int peer)>& is_missing) const {
     std::string names;
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !is_missing(peer)) continue;
+    for (const int peer : ranks_that(is_missing)) {
       names += (names.empty() ? "" : ", ") + describe(peer);
     }
     return names;
@@ -301,8 +314,8 @@ class Connector {
     });
     const auto kind = options_.transport;
     check(kind != TransportKind::kShm || one_host,
-          "transport shm was asked for, but the ranks of group {} are on several hosts",
-          options_.name);
+          "rank {}: transport shm was asked for, but the ranks of group {} are on several hosts",
+          options_.rank, options_.name);
     if (local.size() == 1 || kind == TransportKind::kTcp) return;
     if (one_process && kind != TransportKind::kShm) {
       mesh.set_shared_memory(std::make_unique<LoopbackMemory>(mesh));

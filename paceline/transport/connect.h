@@ -47,11 +47,16 @@ struct ConnectOptions {
   // Neither throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
+  // For a group whose ranks are connected already, in another group: called some ten times a second
+  // while some are missing; throws that group's failure, otherwise returns which ranks of this one
+  // have left it in order. May be left out.
+  std::function<std::vector<int>()> look_after_parent;
 };
 
-// Error(kInvalid) when ranks mean other members, chose other transports or numbers of streams or
-// only some of them encrypt, kTimeout names the ranks that did not come; Error(kUnsupported) when
-// `transport` cannot serve where the ranks are, is not there, or is to be encrypted and cannot be.
+// While ranks are missing says which, after 10 s. Error(kInvalid) when ranks mean other members,
+// chose other transports or numbers of streams or only some of them encrypt, kTimeout names the
+// ranks that did not come; Error(kUnsupported) when `transport` cannot serve where the ranks are,
+// is not there, or is to be encrypted and cannot be.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

@@ -1,5 +1,6 @@
 #include "paceline/transport/formation_watch.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/transport/notice.h"
 
 namespace paceline {
@@ -17,7 +19,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kNoticePause = 1s;
+constexpr auto kNoticePause = 900ms;
+constexpr auto kWarnAfter = 10s;
+// Who leaves the parent once it has formed this group may be seen to leave before it is seen here.
+constexpr auto kLeavePatience = 3s;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
@@ -33,7 +38,8 @@ FormationWatch::FormationWatch(const ConnectOptions& options,
     : options_(options),
       describe_(std::move(describe)),
       left_(index(options.world_size)),
-      next_look_(Deadline::after(kNoticePause)) {}
+      next_look_(Deadline::after(kNoticePause)),
+      warn_at_(Deadline::after(kWarnAfter)) {}
 
 void FormationWatch::give_up(Wire* wire, const Error& error) const {
   const std::string notice = encode_notice(error);
@@ -52,11 +58,43 @@ void FormationWatch::require_nobody_gave_up(std::chrono::milliseconds wait) cons
                                               options_.name, notice->text));
 }
 
-// A rank that gave up before it came to this one cannot tell it otherwise.
-void FormationWatch::look() {
-  if (!next_look_.expired()) return;
-  next_look_ = Deadline::after(kNoticePause);
-  require_nobody_gave_up(0ms);
+void FormationWatch::look(const std::vector<int>& missing) {
+  // A rank that gave up before it came to this one cannot tell it otherwise.
+  if (next_look_.expired()) {
+    next_look_ = Deadline::after(kNoticePause);
+    require_nobody_gave_up(0ms);
+  }
+  look_after_parent(missing);
+  warn_of_slow_forming(missing);
+}
+
+void FormationWatch::look_after_parent(const std::vector<int>& missing) {
+  if (!options_.look_after_parent) return;
+  for (const int rank : options_.look_after_parent()) {
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end()) continue;
+    const auto seen = left_parent_.try_emplace(rank, Deadline::after(kLeavePatience)).first;
+    if (!seen->second.expired()) continue;
+    fail(ErrorCode::kPeerLost,
+         "rank {}: {} has left the group that group {} is made of, before {} had formed; see its "
+         "log",
+         options_.rank, name_in_world(rank), options_.name, options_.name);
+  }
+}
+
+void FormationWatch::warn_of_slow_forming(const std::vector<int>& missing) {
+  if (has_warned_ || !warn_at_.expired()) return;
+  has_warned_ = true;
+  std::string names;
+  for (const int rank : missing) names += (names.empty() ? "" : ", ") + name_in_world(rank);
+  log::warning(fmt::format("forming group {} waits since {} s: {} has not come", options_.name,
+                           std::chrono::seconds(kWarnAfter).count(), names));
+}
+
+// Before its address is known, too.
+std::string FormationWatch::name_in_world(int rank) const {
+  const int in_world = options_.members.empty() ? rank : options_.members[index(rank)];
+  return in_world == rank ? fmt::format("rank {}", rank)
+                          : fmt::format("rank {} (rank {} of the world)", rank, in_world);
 }
 
 void FormationWatch::require_connected(Wire& wire, int peer) {

@@ -1,13 +1,14 @@
 #pragma once
 
 // While a group forms: a rank that gives up tells the others, and those that wait find out that
-// somebody has died or given up, over the connections that stand or by what is published
-// (ConnectOptions::give_up).
+// somebody has died, given up or left, over the connections that stand, by what is published
+// (ConnectOptions::give_up), or from the group that this one is made of.
 //
 // Thread safety: none.
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ class FormationWatch {
 
   // What is published, at most after `wait`.
   void require_nobody_gave_up(std::chrono::milliseconds wait) const;
-  // The same once a second, for who waits.
-  void look();
+  // For who waits for `missing`: the same about once a second, the parent group each time; says
+  // once, after 10 s, who is missing.
+  void look(const std::vector<int>& missing);
   // Looks without reading at what a peer, or each, has said: what comes after the group has formed
   // is the mesh's. Requires: it is connected.
   void require_connected(Wire& wire, int peer);
@@ -49,10 +51,17 @@ class FormationWatch {
   std::vector<int> add_lifelines(const SocketWire& sockets, std::vector<pollfd>& entries) const;
 
  private:
+  void look_after_parent(const std::vector<int>& missing);
+  void warn_of_slow_forming(const std::vector<int>& missing);
+  std::string name_in_world(int rank) const;
+
   const ConnectOptions& options_;
   const std::function<std::string(int peer)> describe_;
   std::vector<bool> left_;  // said goodbye
   Deadline next_look_;
+  const Deadline warn_at_;
+  bool has_warned_ = false;
+  std::map<int, Deadline> left_parent_;  // by when they must have been seen here
 };
 
 }  // namespace paceline

@@ -113,6 +113,14 @@ void wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t bytes, 
   }
 }
 
+// Only a rank itself knows its limit.
+std::string cause_and_remedy(int cause, bool is_own) {
+  if (cause == EMFILE && is_own) return describe_errno(cause);
+  return fmt::format("{}; {}", std::generic_category().message(cause),
+                     cause == EMFILE ? "raise the limit there: ulimit -n"
+                                     : "free memory or choose --transport tcp");
+}
+
 }  // namespace
 
 void exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
@@ -150,10 +158,9 @@ void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int er
     const int cause = errors[static_cast<std::size_t>(rank)];
     if (cause == 0) continue;
     fail(ErrorCode::kSystem,
-         "rank {}: {} could not get its part of {} bytes of memory shared by {} ranks: {}; free "
-         "memory or choose --transport tcp",
+         "rank {}: {} could not get its part of {} bytes of memory shared by {} ranks: {}",
          mesh.rank(), mesh.describe(rank), bytes, mesh.neighbours().size(),
-         std::generic_category().message(cause));
+         cause_and_remedy(cause, rank == mesh.rank()));
   }
 }
 

@@ -2,14 +2,19 @@
 // PyTorch's half an hour.
 
 #include <cstdlib>
+#include <functional>
+#include <span>
 #include <thread>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/init.h"
 #include "paceline/store/memory_store.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/watchdog.h"
 
 namespace paceline {
@@ -47,6 +52,32 @@ TEST_F(GroupTimeout, is_half_an_hour_unless_the_variable_or_the_program_says_oth
   EXPECT_EQ(group_with({.timeout = kDefaultGroupTimeout})->timeout(), 30min);
 }
 
+TEST_F(GroupTimeout, of_nothing_or_less_is_refused_by_every_call) {
+  const auto group = group_with();
+  int value = 1;
+  const auto data = std::span(&value, 1);
+  for (const auto none : {0ms, -5ms}) {
+    const CallOptions options{.timeout = none};
+    const auto ms = fmt::format("{} ms", none.count());
+    const std::vector<std::function<void()>> calls = {
+        [&] { group->all_reduce(data, ReduceOp::kSum, options); },
+        [&] { group->all_reduce_async(data, ReduceOp::kSum, options); },
+        [&] { group->barrier(options); }, [&] { group->monitored_barrier(none); },
+        [&] { group->allocate_symmetric(64, options); }};
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      expect_error(ErrorCode::kInvalid, {"rank 0: CallOptions::timeout is " + ms}, calls[i]);
+    }
+    expect_error(ErrorCode::kInvalid, {"rank 0: ", "GroupOptions::timeout is " + ms},
+                 [&] { group->new_group({0}, GroupOptions{.timeout = none}); });
+    expect_error(ErrorCode::kInvalid, {"rank 0: ", "GroupOptions::timeout is " + ms},
+                 [&] { group->split(0, 0, GroupOptions{.timeout = none}); });
+    expect_error(ErrorCode::kInvalid,
+                 {"rank 0: init_process_group: ", "GroupOptions::timeout is " + ms},
+                 [&] { group_with({.timeout = none}); });
+  }
+  group->barrier();  // nothing of it was an operation
+}
+
 TEST_F(GroupTimeout, goes_over_to_groups_made_of_the_group_that_have_none_of_their_own) {
   set("90");
   const auto group = group_with();
@@ -59,7 +90,7 @@ TEST_F(GroupTimeout, goes_over_to_groups_made_of_the_group_that_have_none_of_the
 
 TEST_F(GroupTimeout, that_is_no_number_of_seconds_is_an_error_that_names_variable_and_rank) {
   for (const char* text :
-       {"", "0", "-1", "0.0001", "1e10", "inf", "nan", "30s", " 30", "30 ", "half", "1e999"}) {
+       {"0", "-1", "0.0001", "1e10", "inf", "nan", "30s", " 30", "30 ", "half", "1e999"}) {
     set(text);
     try {
       group_with();

@@ -38,8 +38,8 @@ class Variable {
   const char* const name_;
 };
 
-// What two ranks get that choose these backends.
-std::array<std::string, 2> errors_of_two(const std::array<std::string, 2>& backends = {}) {
+// What two ranks get that choose these.
+std::array<std::string, 2> errors_of_two(const std::array<GroupOptions, 2>& options) {
   const auto store = std::make_shared<MemoryStore>();
   const auto secret = Secret::generate();
   std::array<std::string, 2> errors;
@@ -51,7 +51,7 @@ std::array<std::string, 2> errors_of_two(const std::array<std::string, 2>& backe
                                            .world_size = 2,
                                            .store = store,
                                            .secret = secret},
-                            .group = {.timeout = 20s, .backend = backends[rank]}});
+                            .group = options[rank]});
       } catch (const Error& error) {
         errors[rank] = error.what();
       }
@@ -59,6 +59,11 @@ std::array<std::string, 2> errors_of_two(const std::array<std::string, 2>& backe
   }
   ranks.clear();
   return errors;
+}
+
+std::array<std::string, 2> errors_of_two(const std::array<std::string, 2>& backends = {}) {
+  return errors_of_two({GroupOptions{.timeout = 20s, .backend = backends[0]},
+                        GroupOptions{.timeout = 20s, .backend = backends[1]}});
 }
 
 TEST(Init, a_variable_that_cannot_be_names_the_rank_itself_and_what_there_is) {
@@ -82,6 +87,92 @@ TEST(Init, a_variable_that_cannot_be_names_the_rank_itself_and_what_there_is) {
     }
     // Nothing was begun that a launcher could say more about.
     EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << one.name;
+  }
+}
+
+// As a wrong variable of one rank, which threads cannot have alone.
+TEST(Init, what_one_rank_cannot_have_is_told_to_the_others_before_they_meet) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const std::size_t odd : {0u, 1u}) {
+    std::array<GroupOptions, 2> options;
+    options[odd].timeout = -1s;
+    for (const auto& error : errors_of_two(options)) {
+      EXPECT_THAT(error, StartsWith("rank " + std::to_string(odd) +
+                                    ": init_process_group: "
+                                    "GroupOptions::timeout is -1000 ms"));
+    }
+    options[odd] = {.host = std::string(5000, 'x')};
+    for (const auto& error : errors_of_two(options)) {
+      EXPECT_THAT(error, StartsWith("rank " + std::to_string(odd) +
+                                    ": init_process_group: "
+                                    "GroupOptions::host has 5000 bytes, more than 255"));
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
+TEST(Init, what_is_found_while_forming_is_told_to_the_others) {
+  for (const std::size_t odd : {0u, 1u}) {
+    std::array<GroupOptions, 2> options = {GroupOptions{.timeout = 20s},
+                                           GroupOptions{.timeout = 20s}};
+    options[odd].tcp_streams = 99;
+    const auto begin = std::chrono::steady_clock::now();
+    for (const auto& error : errors_of_two(options)) {
+      EXPECT_THAT(error, HasSubstr("rank " + std::to_string(odd) +
+                                   ": forming group world: 99 TCP streams"));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  }
+}
+
+TEST(Init, an_empty_variable_is_none) {
+  for (const char* name : {"PACELINE_TRANSPORT", "PACELINE_TCP_STREAMS", "PACELINE_ENCRYPT",
+                           "PACELINE_BY_SOCKET", "PACELINE_TIMEOUT", "PACELINE_BACKEND"}) {
+    const Variable empty(name, "");
+    for (const auto& error : errors_of_two()) EXPECT_EQ(error, "") << name;
+  }
+}
+
+TEST(Init, ranks_that_differ_in_what_chooses_algorithms_are_shown_both) {
+  for (const auto& error : errors_of_two(
+           {GroupOptions{.timeout = 20s, .algorithm = Algorithm::kDirect},
+            GroupOptions{
+                .timeout = 20s, .algorithm = Algorithm::kTree, .by_socket = BySocket::kNever}})) {
+    EXPECT_THAT(error, HasSubstr("algorithm tree, allows_any_order false, by_socket never here"));
+    EXPECT_THAT(error, HasSubstr("algorithm direct, allows_any_order false, by_socket auto there"));
+  }
+}
+
+// Threads of one process are other ranks of one job, each of which may have its own.
+TEST(Init, a_second_group_of_a_rank_that_lives_is_refused_at_once) {
+  const auto store = std::make_shared<MemoryStore>();
+  const auto secret = Secret::generate();
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const InitOptions options{
+          .rendezvous = {.rank = rank, .world_size = 2, .store = store, .secret = secret},
+          .group = {.timeout = 20s}};
+      const auto refused = [&] {
+        try {
+          init_process_group(options);
+          return std::string("it was not");
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+          return std::string(error.what());
+        }
+      };
+      const auto text = "rank " + std::to_string(rank) +
+                        ": this process already has a group world, or one made of it; destroy it";
+      auto world = init_process_group(options);
+      EXPECT_THAT(refused(), StartsWith(text));
+      auto child = world->split(0, rank);
+      world.reset();
+      EXPECT_THAT(refused(), StartsWith(text));
+      EXPECT_EQ(all_reduce_value(*child, 1), 2);
+      child.reset();
+      EXPECT_EQ(all_reduce_value(*init_process_group(options), 1), 2);
+    });
   }
 }
 

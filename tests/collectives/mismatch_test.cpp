@@ -208,7 +208,8 @@ TEST_P(MatchTest, members_of_a_new_group_that_differ_are_an_error_on_every_rank)
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
     EXPECT_EQ(result.error->code(), ErrorCode::kInvalid) << result.error->what();
-    EXPECT_THAT(result.error->what(), HasSubstr("group world.0 does not match: this rank means"));
+    EXPECT_THAT(result.error->what(),
+                HasSubstr("new_group #1 in group world does not match: this rank"));
   }
 }
 
@@ -228,7 +229,7 @@ TEST_P(MatchTest, groups_used_in_different_orders_end_at_the_deadline_on_every_r
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->code(),
                 AnyOf(ErrorCode::kTimeout, ErrorCode::kAborted, ErrorCode::kPeerLost));
-    EXPECT_THAT(result.error->what(), HasSubstr("all_reduce #1"));
+    EXPECT_THAT(result.error->what(), HasSubstr("all_reduce #"));
   }
 }
 

@@ -161,7 +161,7 @@ TEST(Streams, an_impossible_number_is_refused) {
 }
 
 TEST(Streams, a_variable_that_is_no_possible_number_is_refused) {
-  for (const char* text : {"", "0", "17", "-1", "3x", "many"}) {
+  for (const char* text : {"0", "17", "-1", "3x", "many"}) {
     ::setenv("PACELINE_TCP_STREAMS", text, 1);
     expect_error(ErrorCode::kInvalid, {"PACELINE_TCP_STREAMS"}, [] { init_process_group(); });
   }

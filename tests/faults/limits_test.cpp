@@ -124,6 +124,37 @@ TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
        }});
   expect_all_report(results, "2tcp");
 }
+
+// Where no memory is shared, a rank's own is still everybody's affair.
+TEST(Limits, symmetric_memory_that_one_rank_cannot_get_is_every_ranks_error) {
+  for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
+    const auto results = run_process_ranks(
+        3,
+        [](ProcessGroup& group) {
+          if (group.rank() == 1) {
+            std::size_t pages = 0;
+            std::ifstream("/proc/self/statm") >> pages;
+            limit(RLIMIT_AS,
+                  pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + (50 << 20));
+          }
+          for (const bool is_present : {true, false}) {
+            try {
+              is_present ? group.allocate_symmetric(200 << 20) : group.reserve_symmetric(200 << 20);
+              ADD_FAILURE() << "rank " << group.rank() << " got it";
+            } catch (const Error& error) {
+              EXPECT_EQ(error.code(), ErrorCode::kSystem);
+              const std::string text = error.what();
+              EXPECT_NE(text.find(": rank 1 ("), std::string::npos) << text;
+              EXPECT_NE(text.find("Cannot allocate memory"), std::string::npos) << text;
+              EXPECT_NE(text.find("allocate_symmetric #"), std::string::npos) << text;
+            }
+          }
+          return std::to_string(all_reduce_value(group, 1));
+        },
+        {.transport = transport});
+    expect_all_report(results, "3");
+  }
+}
 #endif
 
 // The kernel would give pages until it ends a process. Each rank's part fits; that of two does not.
@@ -144,6 +175,30 @@ TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every
         },
         {.transport = transport});
     expect_all_report(results, "refused");
+  }
+}
+
+// Every rank hears which one it was, what it was doing, and what to do.
+TEST(Limits, descriptors_that_run_out_are_told_with_rank_and_remedy) {
+  for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
+    const auto results = run_process_ranks(3,
+                                           [](ProcessGroup& group) {
+                                             if (group.rank() == 1) limit(RLIMIT_NOFILE, 64);
+                                             std::vector<std::shared_ptr<ProcessGroup>> groups;
+                                             for (int i = 0; i < 60; ++i)
+                                               groups.push_back(group.split(0, group.rank()));
+                                             return std::string("none ran out");
+                                           },
+                                           {.transport = transport, .group_timeout = 5s});
+    for (const auto& result : results) {
+      EXPECT_TRUE(result.threw);
+      // "rank 1: forming group world.9", "rank 1: connecting to rank 0 (box) of group world.9".
+      EXPECT_NE(result.report.find("rank 1: "), std::string::npos) << result.report;
+      EXPECT_NE(result.report.find("group world."), std::string::npos) << result.report;
+      EXPECT_NE(result.report.find("Too many open files; raise the limit: ulimit -n, now 64"),
+                std::string::npos)
+          << result.report;
+    }
   }
 }
 

@@ -135,7 +135,7 @@ TEST_F(CoordinatorHosts, strangers_who_cannot_be_taken_at_all_neither_spin_nor_f
   limit_descriptors(next + 100);
   const std::string said = GetCapturedStderr();
   EXPECT_LT(turns, 200);
-  EXPECT_THAT(said, HasSubstr("cannot take a connection: accept(): Too many open files (raise "));
+  EXPECT_THAT(said, HasSubstr("cannot take a connection: accept(): Too many open files; raise "));
   EXPECT_LE(std::count(said.begin(), said.end(), '\n'), 3) << said;
   expect_an_agent_gets_in();
 }

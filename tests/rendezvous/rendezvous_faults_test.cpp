@@ -1,4 +1,6 @@
+#include <array>
 #include <csignal>
+#include <optional>
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -51,6 +53,31 @@ TEST_F(RendezvousFaults, two_processes_with_one_rank_are_both_told) {
     expect_error(ErrorCode::kInvalid,
                  {"rank 1 is claimed twice", std::to_string(::getpid()), "host"},
                  [&] { rank.get(); });
+  }
+}
+
+// The other rank comes before and after.
+TEST_F(RendezvousFaults, a_rank_that_cannot_take_part_tells_the_others_why) {
+  for (const int odd : {0, 1}) {
+    auto others = start_ranks({1 - odd}, [&](int rank) { join_as(rank, 2, 20s); });
+    decline_rendezvous({ErrorCode::kInvalid, "rank " + std::to_string(odd) + ": a bad option"}, {},
+                       variables_of(environment(odd, 2)));
+    expect_error(ErrorCode::kInvalid, {"rank " + std::to_string(odd) + ": a bad option"},
+                 [&] { others.front().get(); });
+  }
+}
+
+TEST_F(RendezvousFaults, a_rank_that_has_met_already_is_told_at_once_and_may_again_once_it_left) {
+  for (int round = 0; round < 2; ++round) {
+    std::array<std::optional<Rendezvous>, 2> met;
+    join(start_ranks(
+        {0, 1}, [&](int rank) { met[static_cast<std::size_t>(rank)] = join_as(rank, 2, 20s); }));
+    for (const int rank : {0, 1}) {
+      expect_error(ErrorCode::kInvalid,
+                   {"rank " + std::to_string(rank) + ": this process already has a group world"},
+                   [&] { join_as(rank, 2, 20s); });
+    }
+    join(start_ranks({0, 1}, [&](int rank) { met[static_cast<std::size_t>(rank)].reset(); }));
   }
 }
 

@@ -265,6 +265,70 @@ TEST_P(ConnectTest, a_rank_that_does_not_come_is_named) {
   }
 }
 
+// Where the ranks are connected already, in another group.
+TEST_P(ConnectTest, a_failure_of_the_parent_ends_the_forming_soon_and_is_told) {
+  const auto begin = Deadline::Clock::now();
+  auto alone = options(0, 2);
+  std::string told;
+  alone.give_up = [&](const std::string& notice) { told = notice; };
+  alone.look_after_parent = [&]() -> std::vector<int> {
+    if (Deadline::Clock::now() - begin < 200ms) return {};
+    throw Error(ErrorCode::kPeerLost, "rank 1 is gone");
+  };
+  try {
+    connect_mesh(alone, secret_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_STREQ(error.what(), "rank 1 is gone");
+  }
+  EXPECT_LT(Deadline::Clock::now() - begin, 2s);
+  EXPECT_NE(told.find("rank 1 is gone"), std::string::npos);
+}
+
+TEST_P(ConnectTest, a_member_that_has_left_the_parent_is_lost_unless_it_came_before) {
+  auto alone = options(0, 3);
+  alone.members = {4, 7, 5};
+  alone.look_after_parent = [] { return std::vector<int>{1}; };
+  try {
+    connect_mesh(alone, secret_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_NE(std::string(error.what()).find("rank 1 (rank 7 of the world) has left"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_P(TcpConnectTest, after_ten_seconds_a_warning_says_who_has_not_come) {
+  auto alone = options(1, 2);
+  alone.members = {4, 7};
+  alone.timeout = 10'500ms;
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(connect_mesh(alone, secret_), Error);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("forming group world waits since 10 s: rank 0 (rank 4 of the world) has not "
+                      "come"),
+            std::string::npos)
+      << said;
+}
+
+TEST_P(ConnectTest, that_others_leave_the_parent_once_they_have_come_hurts_nobody) {
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::future<std::unique_ptr<Mesh>>> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      auto mine = options(rank, 3, round);
+      mine.look_after_parent = [] { return std::vector<int>{0, 1, 2}; };
+      ranks.push_back(
+          std::async(std::launch::async, [this, mine] { return connect_mesh(mine, secret_); }));
+    }
+    std::vector<std::unique_ptr<Mesh>> meshes;
+    for (auto& rank : ranks) meshes.push_back(rank.get());
+    for (int rank = 0; rank < 3; ++rank) store_.delete_key(std::to_string(rank));
+  }
+}
+
 TEST_P(ConnectTest, a_rank_that_died_after_it_published_its_address_is_named_before_the_deadline) {
   auto lowest = address_of_a_dead_rank();
   store_.set("0", lowest.encode());

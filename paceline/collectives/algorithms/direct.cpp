@@ -155,6 +155,8 @@ Schedule build_direct(const ScheduleSpec& spec) {
     case Op::kSend:
     case Op::kReceive:
     case Op::kAllocate:
+    case Op::kNewGroup:
+    case Op::kSplit:
       break;
   }
   return builder.take();

@@ -94,6 +94,7 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.encrypt = options.encrypt;
   connect.tcp_streams = options.tcp_streams;
   connect.timeout = options.timeout;
+  connect.look_after_parent = options.look_after_parent;
   // By ranks of the world: ranks that mean different members still find each other, and the
   // mistake.
   const auto key_of = [&](int member) {

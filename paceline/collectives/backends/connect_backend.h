@@ -3,6 +3,7 @@
 // Connects the ranks of a group: Paceline's engine first, over which they then compare their choice
 // of backend, then the chosen libraries.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ struct BackendOptions {
   std::optional<int> socket;
   std::optional<CostModel> costs;
   std::chrono::milliseconds timeout{300'000};
+  std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it
 };
 
 // Collective. When the ranks chose differently, or one of them cannot have what it chose, every

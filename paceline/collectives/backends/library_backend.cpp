@@ -31,7 +31,8 @@ bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device dev
 void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
   Library* library = library_of(call.device);
-  if (library == nullptr || has_counts(call.op)) return engine_->run(call, fingerprint, wait);
+  const bool is_own = has_counts(call.op) || call.part_of;
+  if (library == nullptr || is_own) return engine_->run(call, fingerprint, wait);
   // Everybody makes this call, or nobody goes on.
   engine_->run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
@@ -73,8 +74,9 @@ WorkPtr LibraryBackend::receive(const PointToPointCall& call, Deadline deadline)
 }
 
 SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Pages pages,
-                                                   Deadline deadline) {
-  return engine_->allocate_symmetric(bytes, pages, deadline);
+                                                   const Fingerprint& fingerprint,
+                                                   const WaitOptions& wait) {
+  return engine_->allocate_symmetric(bytes, pages, fingerprint, wait);
 }
 
 // To a library all memory is alike.

@@ -6,8 +6,9 @@
 // Before a library touches a byte the ranks meet in the engine and compare their calls, so a
 // mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
 // barrier of the engine a call (docs/backends.md). Barriers, send and recv, symmetric memory,
-// operations with unequal counts and groups of one are the engine's alone. What goes wrong inside a
-// library is an error of the group, and the engine's lifelines say who died.
+// operations with unequal counts, what makes other groups and groups of one are the engine's alone.
+// What goes wrong inside a library is an error of the group, and the engine's lifelines say who
+// died.
 
 #include <functional>
 #include <memory>
@@ -36,8 +37,10 @@ class LibraryBackend : public Backend {
            const WaitOptions& wait) override;
   WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
-  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
+                                     const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) const override;
+  std::vector<int> throw_if_failed() override { return engine_->throw_if_failed(); }
   void abort(const Error& cause) override;
   bool failed() const override { return engine_->failed(); }
 

@@ -60,7 +60,7 @@ GroupFlight::GroupFlight(std::shared_ptr<FlightRecorder> recorder, const std::st
 }
 
 FlightCall GroupFlight::describe(const Collective& call, bool asynchronous) const {
-  return {.op = static_cast<std::uint8_t>(call.op),
+  return {.op = static_cast<std::uint8_t>(call.part_of.value_or(call.op)),
           .reduce_op = static_cast<std::uint8_t>(call.reduce_op),
           .dtype = call.dtype,
           .asynchronous = asynchronous,

@@ -51,7 +51,8 @@ std::string agreed_text(const FlightOperation& operation) {
     text += fmt::format(", {}", name_of(static_cast<ReduceOp>(operation.call.reduce_op)));
   }
   if (has_root(op)) text += fmt::format(", root {}", operation.call.peer);
-  return fmt::format("{}{}", name_of(op), op == Op::kBarrier ? "" : " (" + text + ")");
+  return fmt::format("{}{}", name_of(op),
+                     op == Op::kBarrier || makes_group(op) ? "" : " (" + text + ")");
 }
 
 std::string full_text(const FlightOperation& operation, const GroupPositions* group) {

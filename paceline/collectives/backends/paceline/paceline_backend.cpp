@@ -47,6 +47,19 @@ Terms terms_of(const EngineOptions& options) {
   return terms;
 }
 
+bool same_choices(const Terms& a, const Terms& b) {
+  return a.algorithm == b.algorithm && a.allows_any_order == b.allows_any_order &&
+         a.by_socket == b.by_socket;
+}
+
+// "algorithm ring, allows_any_order true, by_socket auto".
+std::string choices_text(const Terms& terms) {
+  return fmt::format(
+      "algorithm {}, allows_any_order {}, by_socket {}",
+      terms.algorithm < 0 ? "by the planner" : name_of(static_cast<Algorithm>(terms.algorithm)),
+      terms.allows_any_order, name_of(terms.by_socket));
+}
+
 CostModel costs_of(const Terms& terms) {
   const auto& number = terms.costs;
   CostModel costs;
@@ -126,11 +139,10 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), deadline);
   bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
-  check(mine.algorithm == all[0].algorithm && mine.allows_any_order == all[0].allows_any_order &&
-            mine.by_socket == all[0].by_socket,
+  check(same_choices(mine, all[0]),
         "rank {}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
-        "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0",
-        mesh_->rank(), mesh_->name());
+        "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0: {} here, {} there",
+        mesh_->rank(), mesh_->name(), choices_text(mine), choices_text(all[0]));
   if (shared_) {
     std::vector<int> sockets;
     for (const Terms& theirs : all) sockets.push_back(theirs.socket);
@@ -238,13 +250,14 @@ WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline
 }
 
 SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
-                                                    Deadline deadline) {
+                                                    const Fingerprint& fingerprint,
+                                                    const WaitOptions& wait) {
   constexpr std::size_t kLeastToAsk = 64 << 20;  // asking costs the time of a small all_gather
   std::vector<std::byte*> blocks(static_cast<std::size_t>(mesh_->world_size()));
-  if (bytes >= kLeastToAsk && pages != Pages::kOnTouch) require_room(bytes, deadline);
+  if (bytes >= kLeastToAsk && pages != Pages::kOnTouch) require_room(bytes, wait.deadline);
   if (shared_) {
     try {
-      const auto shared = shared_->allocate(bytes, pages, deadline);
+      const auto shared = shared_->allocate(bytes, pages, wait.deadline);
       for (int rank = 0; rank < mesh_->world_size(); ++rank)
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
       return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
@@ -254,9 +267,41 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
       throw;
     }
   }
-  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));
+  auto mapping = std::make_shared<Mapping>();
+  std::string problem;
+  try {
+    *mapping = Mapping::anonymous(bytes, pages);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  require_no_problem(problem, fingerprint, wait);
   blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
   return {std::move(blocks), mesh_->rank(), bytes, mapping, mesh_->failure_flag()};
+}
+
+// Every rank hears of everybody's, and comes to the same verdict.
+void PacelineBackend::require_no_problem(const std::string& own, const Fingerprint& fingerprint,
+                                         const WaitOptions& wait) {
+  using Words = std::array<char, 256>;
+  Words mine{};
+  own.copy(mine.data(), mine.size() - 1);
+  std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
+  if (mesh_->world_size() > 1) {
+    Collective call;
+    call.op = Op::kAllGather;
+    call.count = sizeof mine;
+    call.input = reinterpret_cast<const std::byte*>(mine.data());
+    call.output = reinterpret_cast<std::byte*>(all.data());
+    guarded([&] { messages_.run(call, fingerprint, wait); });
+  }
+  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
+    Words& problem = all[static_cast<std::size_t>(rank)];
+    problem.back() = '\0';
+    if (problem.front() == '\0') continue;
+    fail(ErrorCode::kSystem,
+         "rank {}: {} could not get its part of the memory: {}; free memory there", mesh_->rank(),
+         mesh_->describe(rank), problem.data());
+  }
 }
 
 // Over sockets no memory is copied before it is sent.

@@ -40,8 +40,10 @@ class PacelineBackend : public Backend {
            const WaitOptions& wait) override;
   WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
-  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
+                                     const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) const override;
+  std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
   void abort(const Error& cause) override;
   bool failed() const override { return mesh_->failed(); }
 
@@ -59,6 +61,8 @@ class PacelineBackend : public Backend {
   // An all_gather of what the engine needs to know; nobody else's call has its sequence number, 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);
+  void require_no_problem(const std::string& own, const Fingerprint& fingerprint,
+                          const WaitOptions& wait);
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);

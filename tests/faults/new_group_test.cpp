@@ -1,0 +1,158 @@
+// Ranks that do not take part when the others make a group of the group: dead, gone, aborted, or in
+// another call. Nobody waits for them longer than in any other collective.
+
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_process_ranks;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLimit = 3s;  // one second, on a busy machine
+constexpr int kWorld = 3;
+constexpr int kOdd = kWorld - 1;
+
+std::vector<int> all_of(const ProcessGroup& group) {
+  std::vector<int> all(static_cast<std::size_t>(group.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+class NewGroupTest : public testing::TestWithParam<std::tuple<TransportKind, bool>> {
+ protected:
+  bool splits() const { return std::get<1>(GetParam()); }
+  std::string name() const { return splits() ? "split" : "new_group"; }
+  void make(ProcessGroup& group) const {
+    splits() ? group.split(0, group.rank()) : group.new_group(all_of(group));
+  }
+
+  // What the others get when the last rank does `instead`.
+  std::vector<harness::ProcessResult> others_get(
+      const std::function<void(ProcessGroup&)>& instead) const {
+    const auto begin = Clock::now();
+    auto results = run_process_ranks(kWorld,
+                                     [&](ProcessGroup& group) {
+                                       group.barrier();
+                                       group.rank() == kOdd ? instead(group) : make(group);
+                                       return std::string();
+                                     },
+                                     {.transport = std::get<0>(GetParam()), .group_timeout = 20s});
+    EXPECT_LT(Clock::now() - begin, kLimit);
+    results.pop_back();
+    return results;
+  }
+};
+
+TEST_P(NewGroupTest, a_dead_rank_is_lost_by_name) {
+  for (const auto& result : others_get([](ProcessGroup&) { ::kill(::getpid(), SIGKILL); })) {
+    EXPECT_EQ(result.code, ErrorCode::kPeerLost) << result.report;
+    EXPECT_THAT(result.report, AllOf(HasSubstr("rank 2 ("), HasSubstr(name() + " #2")));
+  }
+}
+
+TEST_P(NewGroupTest, a_rank_that_has_left_is_lost_by_name) {
+  for (const auto& result : others_get([](ProcessGroup&) {})) {
+    EXPECT_EQ(result.code, ErrorCode::kPeerLost) << result.report;
+    EXPECT_THAT(result.report, AllOf(HasSubstr("rank 2 ("), HasSubstr(name() + " #2")));
+  }
+}
+
+TEST_P(NewGroupTest, a_rank_that_aborts_says_why) {
+  for (const auto& result :
+       others_get([](ProcessGroup& group) { group.abort("the loss is NaN"); })) {
+    EXPECT_EQ(result.code, ErrorCode::kAborted) << result.report;
+    EXPECT_THAT(result.report, AllOf(HasSubstr("the loss is NaN"), HasSubstr(name() + " #2")));
+  }
+}
+
+TEST_P(NewGroupTest, a_rank_in_another_call_is_a_mismatch_that_shows_both) {
+  for (const auto& result : others_get([](ProcessGroup& group) { group.barrier(); })) {
+    EXPECT_THAT(result.code, AnyOf(ErrorCode::kInvalid, ErrorCode::kAborted)) << result.report;
+    EXPECT_THAT(result.report, AllOf(HasSubstr(name() + " #2"), HasSubstr("barrier #2"),
+                                     HasSubstr("collectives do not match")));
+  }
+}
+
+// Also between the call that all make and the first connection.
+TEST_P(NewGroupTest, a_rank_killed_at_any_moment_of_making_groups_is_named_soon) {
+  std::mt19937 random{std::random_device{}()};
+  for (int round = 0; round < 10; ++round) {
+    const int victim = round % kWorld;
+    harness::SharedCounter started;
+    Clock::time_point killed;
+    const auto results = run_process_ranks(
+        kWorld,
+        [&](ProcessGroup& group) {
+          group.barrier();
+          started.add();
+          for (;;) make(group);
+          return std::string();
+        },
+        {.transport = std::get<0>(GetParam()), .group_timeout = 20s},
+        [&](const std::vector<pid_t>& pids) {
+          started.wait_for(kWorld, Deadline::after(20s));
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+          killed = Clock::now();
+          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+        });
+    for (int rank = 0; rank < kWorld; ++rank) {
+      if (rank == victim) continue;
+      const auto& result = results[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(result.threw) << result.signal;
+      EXPECT_THAT(result.code, AnyOf(ErrorCode::kPeerLost, ErrorCode::kAborted)) << result.report;
+      EXPECT_THAT(result.report, HasSubstr("rank " + std::to_string(victim))) << round;
+      EXPECT_LT(result.ended - killed, kLimit) << result.report;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, NewGroupTest,
+                         testing::Combine(testing::Values(TransportKind::kShm, TransportKind::kTcp),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(name_of(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) ? "_split" : "_new_group");
+                         });
+
+// Of a group in a group, whose ranks have other numbers than in the world.
+TEST(NewGroup, two_orders_of_the_same_members_are_named_by_the_world) {
+  const auto results = harness::run_ranks(4, [](ProcessGroup& group) {
+    const auto upper = group.new_group({2, 3});
+    if (!upper->is_member()) return;
+    try {
+      upper->new_group(upper->rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0});
+      ADD_FAILURE() << "nothing was noticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+      const bool first = upper->rank() == 0;
+      EXPECT_THAT(error.what(), HasSubstr("new_group #1 in group world.0 does not match"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr(first ? "this rank, 2 of the world, means its ranks 2, 3, "
+                                    "rank 3 of the world means 3, 2"
+                                  : "this rank, 3 of the world, means its ranks 3, 2, "
+                                    "rank 2 of the world means 2, 3"));
+    }
+    EXPECT_EQ(all_reduce_value(*upper, 1), 2);  // which all of them have heard
+  });
+  for (const auto& result : results) EXPECT_FALSE(result.error) << result.error->what();
+}
+
+}  // namespace
+}  // namespace paceline
