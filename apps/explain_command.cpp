@@ -8,6 +8,7 @@
 
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/flight/explain.h"
+#include "paceline/collectives/flight/rank_line.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
 

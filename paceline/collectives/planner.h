@@ -16,6 +16,7 @@
 
 #include "paceline/collectives/algorithm.h"
 #include "paceline/collectives/cost_model.h"
+#include "paceline/collectives/effort.h"
 
 namespace paceline {
 
@@ -32,17 +33,6 @@ struct PlanRequest {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
   std::size_t count = 0;  // as in Collective
-};
-
-// What an algorithm takes.
-struct Effort {
-  double rounds = 0;
-  double messages = 0;
-  double network_bytes = 0;
-  double socket_bytes = 0;  // that a rank's processor moves, sent and received
-  double reduce_bytes = 0;
-  double copy_bytes = 0;
-  double meetings = 0;
 };
 
 struct Candidate {
@@ -67,6 +57,7 @@ class Planner {
 
  private:
   double seconds(const Effort& work) const;
+  CallSizes sizes_of(const PlanRequest& request) const;
   Candidate weigh(Algorithm algorithm, const PlanRequest& request) const;
 
   Hosts hosts_;

@@ -1,8 +1,6 @@
 #include "paceline/collectives/process_group.h"
 
 #include <algorithm>
-#include <array>
-#include <set>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -314,64 +312,7 @@ WorkPtr ProcessGroup::enqueue(Operation operation, std::string description,
   return work;
 }
 
-// ---- messages
-
-PointToPointCall ProcessGroup::make_message(const char* what, ConstBuffer buffer, int peer,
-                                            std::uint32_t tag, const CallOptions& options) const {
-  require_member(what);
-  check((peer >= 0 && peer < world_size() && peer != rank_) || peer == kAnySource,
-        "rank {}: {}: peer {} is not another rank of group {}, which has {} ranks", rank_, what,
-        peer, name_, world_size());
-  check(buffer.data != nullptr || buffer.count == 0, "rank {}: {}: the buffer is null", rank_,
-        what);
-  if (buffer.device != Device::kCpu) {
-    fail(ErrorCode::kUnsupported, "rank {}: {} of CUDA memory is in no backend; copy to the host",
-         rank_, what);
-  }
-  return {peer,
-          tag,
-          buffer.dtype,
-          buffer.count,
-          const_cast<std::byte*>(buffer.data),
-          options.keep_alive};
-}
-
-WorkPtr ProcessGroup::post(Op op, const PointToPointCall& call, bool asynchronous,
-                           const CallOptions& options) {
-  require_own_process(op == Op::kSend ? "send" : "recv");
-  return flight_.message(op, call, asynchronous, [&] {
-    const Deadline deadline = deadline_of(options);
-    return op == Op::kSend ? backend_->send(call, deadline) : backend_->receive(call, deadline);
-  });
-}
-
-WorkPtr ProcessGroup::send_async(ConstBuffer buffer, int peer, std::uint32_t tag,
-                                 const CallOptions& options) {
-  check(peer != kAnySource, "rank {}: send: there is no any-source for a send", rank_);
-  return post(Op::kSend, make_message("send", buffer, peer, tag, options), true, options);
-}
-
-WorkPtr ProcessGroup::recv_async(Buffer buffer, int peer, std::uint32_t tag,
-                                 const CallOptions& options) {
-  require_member("recv");
-  check(world_size() > 1, "rank {}: recv: group {} has no other rank", rank_, name_);
-  return post(Op::kReceive, make_message("recv", buffer, peer, tag, options), true, options);
-}
-
-void ProcessGroup::send(ConstBuffer buffer, int peer, std::uint32_t tag,
-                        const CallOptions& options) {
-  check(peer != kAnySource, "rank {}: send: there is no any-source for a send", rank_);
-  post(Op::kSend, make_message("send", buffer, peer, tag, options), false, options)->wait();
-}
-
-int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
-  require_member("recv");
-  check(world_size() > 1, "rank {}: recv: group {} has no other rank", rank_, name_);
-  const auto work =
-      post(Op::kReceive, make_message("recv", buffer, peer, tag, options), false, options);
-  work->wait();
-  return work->source_rank();
-}
+// ---- memory
 
 SymmetricBuffer ProcessGroup::allocate_symmetric(std::size_t bytes, const CallOptions& options) {
   return allocate(bytes, Pages::kPresent, options);
@@ -405,50 +346,7 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   return buffer;
 }
 
-// ---- other groups
-
-std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
-                                                      std::optional<GroupOptions> options) {
-  require_member("new_group");
-  check(!ranks.empty(), "rank {}: new_group: no ranks", rank_);
-  check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
-        "rank {}: new_group: a rank is named twice", rank_);
-  for (const int rank : ranks) {
-    check(rank >= 0 && rank < world_size(),
-          "rank {}: new_group: {} is not a rank of group {}, which has {} ranks", rank_, rank,
-          name_, world_size());
-  }
-  return form(fmt::format("{}.{}", name_, num_children_++), ranks, options);
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
-                                                  std::optional<GroupOptions> options) {
-  require_member("split");
-  const std::array<std::int32_t, 2> mine = {color, key};
-  std::vector<std::int32_t> all(2 * world_ranks_.size());
-  all_gather(std::span(mine), std::span(all));
-  std::vector<int> ranks;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    if (all[2 * static_cast<std::size_t>(rank)] == color) ranks.push_back(rank);
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
-  });
-  const std::string name = fmt::format("{}.{}.{}", name_, num_children_++, color);
-  return form(name, color < 0 ? std::vector<int>() : ranks, options);
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
-                                                 const std::vector<int>& ranks,
-                                                 const std::optional<GroupOptions>& options) {
-  std::vector<int> world_ranks;
-  for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
-  GroupOptions child = options.value_or(options_);
-  if (!child.timeout) child.timeout = options_.timeout;
-  if (!child.recorder) child.recorder = options_.recorder;
-  if (!child.timeline) child.timeline = options_.timeline;
-  return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), child);
-}
+// ---- the end
 
 void ProcessGroup::abort(const std::string& reason) {
   require_member("abort");

@@ -29,10 +29,17 @@ set(SOURCES
   call_order.cpp
   clock_offset.cpp
   collective.cpp
+  effort.cpp
   flight/explain.cpp
+  flight/explanation.cpp
   flight/group_flight.cpp
+  flight/idle_verdicts.cpp
   flight/positions.cpp
+  flight/rank_line.cpp
+  flight/stand.cpp
+  flight/stand_verdicts.cpp
   flight/straggler.cpp
+  flight/whereabouts.cpp
   flight/words.cpp
   init.cpp
   kernels/reduce.cpp
@@ -40,8 +47,10 @@ set(SOURCES
   plan_text.cpp
   planner.cpp
   process_group.cpp
+  process_group_children.cpp
   process_group_coalesced.cpp
   process_group_counts.cpp
+  process_group_messages.cpp
   schedule.cpp
   simulator.cpp
   socket_plan.cpp
@@ -53,7 +62,7 @@ set(SOURCES
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})
 
 # All ranks must come to the same numbers, whatever their processors can fuse.
-set_source_files_properties(paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(paceline/collectives/effort.cpp paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add. GCC 12 warns of the
 # undefined vectors that its own intrinsics for AVX-512 pass on as operands without a use.

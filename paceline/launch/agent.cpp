@@ -5,21 +5,20 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/core/host.h"
 #include "paceline/launch/consoles.h"
-#include "paceline/launch/coordinator_search.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/generation.h"
+#include "paceline/launch/job_membership.h"
 #include "paceline/launch/job_watch.h"
 #include "paceline/launch/launcher_channel.h"
+#include "paceline/launch/node_end.h"
+#include "paceline/launch/orphans.h"
+#include "paceline/launch/output_warnings.h"
 #include "paceline/launch/rehearsal.h"
 #include "paceline/launch/run_tally.h"
 
@@ -32,18 +31,8 @@ constexpr auto kEndOfDescendants = 5s;
 // For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
 // host, so that they wait for somebody who is gone.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
-constexpr auto kSearchPause = 50ms;
 // At the end, for other agents to take their last orders.
 constexpr auto kLastWords = 2s;
-
-Fd make_child_signal_fd() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd) throw system_error("signalfd()");
-  return fd;
-}
 
 double seconds() {
   return std::chrono::duration<double>(Deadline::Clock::now().time_since_epoch()).count();
@@ -58,10 +47,10 @@ class Agent {
         channel_(std::move(channel)),
         consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
         logs_(plan.options.log_dir, owner_of_logs(plan.options)),
-        flights_(inherited_environment(), log_folder()),
-        timeline_(plan.options.timeline, log_folder()),
+        flights_(inherited_environment(), logs_.usable_path()),
+        timeline_(plan.options.timeline, logs_.usable_path()),
         watch_(
-            loop_, plan, {log_folder(), flights_.directory()},
+            loop_, plan, {logs_.usable_path(), flights_.directory()},
             {[this](const std::string& text) { consoles_.say(text); },
              [this](int rank) { generation_->send_to(rank, SIGKILL); },
              [this](const Report& report) { tell_the_job(report); }, [this] { return meeting(); }}),
@@ -72,15 +61,14 @@ class Agent {
                     std::visit([this](const auto& one) { obey(one); }, order);
                   }),
         rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
-        children_(make_child_signal_fd()),
-        search_(loop_, plan.options) {}
+        orphans_(loop_),
+        warnings_(consoles_, logs_),
+        membership_(loop_, plan.options, launcher_) {}
 
   int run();
 
  private:
   // With the coordinator.
-  void seek_coordinator();
-  void claim_services();
   void follow_orders();
   void obey(const StartOrder& order);
   void obey(const StopOrder& order);
@@ -94,7 +82,7 @@ class Agent {
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
   void report_stopped();
-  Absence meeting() const;
+  Absence meeting();
 
   // With the ranks.
   void on_failure();
@@ -108,20 +96,15 @@ class Agent {
   void on_control();
   void on_signal(int signal);
   void reap_orphans();
-  void warn_about_logs();
-  void warn_about_console();
-  // As the user calls it.
-  std::string own_host() const {
-    return plan_.options.part ? plan_.options.part->host : host_name();
-  }
-  std::string log_folder() const { return logs_.problem().empty() ? logs_.path() : ""; }
-  bool stopped_as_agreed() const;
+
+  // The end.
+  bool ending() const { return end_ || stop_signal_ != 0; }
+  NodeEnd node_end() const;
   void conclude();
   void finish_timeline();
   void say_tally();
   void explain_end();
   void remove_records();
-  int exit_code_of_job() const;
   int exit_code() const;
 
   const LaunchPlan& plan_;
@@ -137,21 +120,16 @@ class Agent {
   LauncherChannel launcher_;  // of --hosts
   Rehearsal rehearsal_;
   RunTally tally_;
-  Fd children_;
-  CoordinatorSearch search_;
-  std::unique_ptr<JobControl> control_;  // null while it is looked for
-  Deadline search_at_ = Deadline::after(0ns);
-  std::unique_ptr<JobServices> services_;  // of the generation that runs, or is to come
+  Orphans orphans_;
+  OutputWarnings warnings_;
+  JobMembership membership_;
   std::unique_ptr<Generation> generation_;
-  std::optional<StartOrder> last_start_;
   std::string own_cause_;      // of this node's culprit, in the words that all agents use
   bool told_to_stop_ = false;  // this generation; or it has stopped of itself
   bool settled_ = true;        // the end of this generation has been seen to
-  bool orphans_may_wait_ = false;
-  bool abandoned_ = false;  // the supervisor is gone
-  bool warned_about_logs_ = false, warned_about_console_ = false;
-  bool logs_may_go_ = false;  // nobody needs them, unless they are all that is left of the output
-  int stop_signal_ = 0;       // the first signal that ended this launcher
+  bool abandoned_ = false;     // the supervisor is gone
+  bool logs_may_go_ = false;   // nobody needs them, unless they are all that is left of the output
+  int stop_signal_ = 0;        // the first signal that ended this launcher
   std::optional<EndOrder> end_;
   std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
 };
@@ -159,11 +137,11 @@ class Agent {
 int Agent::run() {
   require_descriptors(plan_.options.num_local_ranks);
   loop_.watch(channel_.control.get(), [this] { on_control(); });
-  loop_.watch(children_.get(), [this] { orphans_may_wait_ = true; });
   if (!logs_.notice().empty()) {
     consoles_.say(fmt::format("paceline: warning: {}\n", logs_.notice()));
   }
-  seek_coordinator();
+  membership_.seek();
+  follow_orders();
   loop();
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
@@ -176,38 +154,12 @@ int Agent::run() {
 
 // --- The coordinator ---
 
-void Agent::seek_coordinator() {
-  control_ = search_.find();
-  search_at_ = Deadline::after(kSearchPause);
-  if (!control_) return;
-  const LaunchOptions& options = plan_.options;
-  claim_services();
-  if (options.part && options.agents_meet() && search_.leads()) {
-    launcher_.say_leads(search_.stand_in());
-  }
-  control_->report(Joining{.version = options.version,
-                           .run_id = options.run_id,
-                           .host = own_host(),
-                           .num_ranks = options.num_local_ranks,
-                           .min_nodes = options.min_agents(),
-                           .max_nodes = options.max_agents(),
-                           .node_rank = options.node_rank,
-                           .stand_in = search_.stand_in(),
-                           .offer = services_->offer(),
-                           .next_generation = last_start_ ? last_start_->place.generation + 1 : 0});
-  follow_orders();
-}
-
-void Agent::claim_services() {
-  services_.reset();
-  services_ = plan_.options.agents_meet()
-                  ? std::make_unique<JobServices>(search_.address(), search_.secret())
-                  : std::make_unique<JobServices>(plan_.options);
-}
-
 // What is done to obey one may bring the next.
 void Agent::follow_orders() {
-  for (auto orders = control_->take_orders(); !orders.empty(); orders = control_->take_orders()) {
+  JobControl* const coordinator = membership_.coordinator();
+  if (coordinator == nullptr) return;
+  for (auto orders = coordinator->take_orders(); !orders.empty();
+       orders = coordinator->take_orders()) {
     for (const Order& order : orders) {
       std::visit([this](const auto& one) { obey(one); }, order);
     }
@@ -215,7 +167,7 @@ void Agent::follow_orders() {
 }
 
 void Agent::obey(const StartOrder& order) {
-  if (stop_signal_ != 0 || end_) return;
+  if (ending()) return;
   if (generation_ && generation_->culprit()) {
     const std::string sentence = flights_.sentence(false);
     if (!sentence.empty()) consoles_.say(fmt::format("paceline: {}\n", sentence));
@@ -226,17 +178,17 @@ void Agent::obey(const StartOrder& order) {
   const NodePlace place = plan_.options.place_is_given() ? plan_.options.place() : order.place;
   remove_old_flights(place);
   generation_.reset();
-  last_start_ = order;
   told_to_stop_ = settled_ = false;
-  if (order.place.node_rank != 0) services_->use({order.store, order.master});
+  membership_.begin(order);
   const GenerationContext context{plan_,   loop_,     consoles_, logs_, flights_,
                                   memory_, timeline_, watch_,    seeds_};
-  generation_ = std::make_unique<Generation>(context, place, *services_, channel_.stdin_fd.get());
+  generation_ =
+      std::make_unique<Generation>(context, place, membership_.services(), channel_.stdin_fd.get());
   generation_->when_failed([this] { on_failure(); });
   tally_.started(seconds());
   // A rank 0 that may be started again reads on where the last one stopped.
   if (!plan_.options.goes_on()) channel_.stdin_fd.reset();
-  services_->start_store();
+  membership_.services().start_store();
 }
 
 // What is left of an older generation, or an older job in the same folder, says nothing of the
@@ -277,7 +229,7 @@ void Agent::obey(const EndOrder& order) {
 // Agents that do not meet have the launcher of --hosts alone to tell.
 void Agent::tell_the_job(const Report& report) {
   if (plan_.options.place_is_given()) return launcher_.report(report);
-  if (control_) control_->report(report);
+  membership_.report(report);
 }
 
 void Agent::stop_others(std::chrono::nanoseconds grace) {
@@ -286,63 +238,60 @@ void Agent::stop_others(std::chrono::nanoseconds grace) {
 
 // The ranks of its host are dead or on their own; whoever takes over begins a new generation.
 void Agent::on_coordinator_lost() {
-  const std::string cause = control_->lost();
-  control_.reset();
-  if (end_ || stop_signal_ != 0) return;
-  if (!last_start_) {
+  const std::string cause = membership_.lose_coordinator();
+  if (ending()) return;
+  if (!membership_.has_begun()) {
     consoles_.say(fmt::format("paceline: {}, before the job began\n", cause));
     end_ = EndOrder{kExitEnvironment, "", ""};
     return;
   }
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
-  search_.lose(*last_start_, cause);
-  search_at_ = Deadline::after(0ns);
   told_to_stop_ = true;
   if (running()) stop_others(kGraceAfterLoss);
 }
 
 void Agent::report_stopped() {
-  claim_services();
+  const Offer offer = membership_.offer_anew();
   const auto steps = flights_.steps(generation_->ranks());
-  control_->report(
+  membership_.report(
       Stopped{.generation = generation_->place().generation,
               .lived = std::chrono::duration_cast<std::chrono::milliseconds>(generation_->age()),
               .steps = steps ? std::optional(steps->steps) : std::nullopt,
-              .offer = services_->offer()});
+              .offer = offer});
 }
 
-Absence Agent::meeting() const {
-  if (!services_ || !generation_) return {};
-  return services_->meeting(generation_->place().generation, generation_->place().world_size);
+Absence Agent::meeting() {
+  if (!generation_) return {};
+  return membership_.services().meeting(generation_->place().generation,
+                                        generation_->place().world_size);
 }
 
 // --- The ranks ---
 
 void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
-  own_cause_ = fmt::format("rank {} on host {}: {}", culprit.rank, own_host(), describe(culprit));
-  if (!control_) return;
-  control_->report(RankFailure{.generation = generation_->place().generation,
-                               .rank = culprit.rank,
-                               .exit_code = culprit.exit_code,
-                               .signal = culprit.signal,
-                               .cause = own_cause_,
-                               .at = clock_reading(culprit.at),
-                               .on_purpose = generation_->was_struck(culprit.rank)});
+  own_cause_ =
+      fmt::format("rank {} on host {}: {}", culprit.rank, membership_.host(), describe(culprit));
+  membership_.report(RankFailure{.generation = generation_->place().generation,
+                                 .rank = culprit.rank,
+                                 .exit_code = culprit.exit_code,
+                                 .signal = culprit.signal,
+                                 .cause = own_cause_,
+                                 .at = clock_reading(culprit.at),
+                                 .on_purpose = generation_->was_struck(culprit.rank)});
 }
 
 void Agent::on_generation_over() {
   settled_ = true;
   tally_.ended(seconds(), flights_.steps(generation_->ranks()));
   if (generation_->culprit()) consoles_.say(followers_summary(generation_->followers()));
-  if (stop_signal_ != 0 || end_) return;
-  if (!control_) return;
+  if (ending() || membership_.coordinator() == nullptr) return;
   if (generation_->culprit() || told_to_stop_) {
     // Once: the next generation may rely on the offer already when an order to stop comes late.
     told_to_stop_ = true;
     report_stopped();
   } else {
-    control_->report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
+    membership_.report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
   }
 }
 
@@ -351,27 +300,28 @@ void Agent::on_generation_over() {
 void Agent::loop() {
   while (!finished()) {
     loop_.turn(next_deadline());
-    if (orphans_may_wait_) reap_orphans();
+    reap_orphans();
     if (running()) rehearsal_.tend(*generation_);
     if (generation_) generation_->tend();
-    warn_about_logs();
-    warn_about_console();
+    warnings_.tend(generation_.get());
     if (!settled_ && generation_->over()) on_generation_over();
-    if (control_) {
-      control_->tend();
+    if (JobControl* const coordinator = membership_.coordinator()) {
+      coordinator->tend();
       follow_orders();
-      if (!control_->lost().empty()) on_coordinator_lost();
-    } else if (!running() && !end_ && stop_signal_ == 0 && search_at_.expired()) {
-      seek_coordinator();
+      if (!coordinator->lost().empty()) on_coordinator_lost();
+    } else if (!running() && !ending() && membership_.seek_at().expired()) {
+      membership_.seek();
+      follow_orders();
     }
-    if (!concluded_ && !running() && (end_ || stop_signal_ != 0)) conclude();
+    if (!concluded_ && !running() && ending()) conclude();
     consoles_.watch_for_room();
   }
 }
 
 Deadline Agent::next_deadline() const {
-  Deadline next = control_ ? control_->next_deadline() : search_at_;
-  if (!control_ && running()) next = Deadline::never();
+  const JobControl* const coordinator = membership_.coordinator();
+  Deadline next = running() ? Deadline::never() : membership_.seek_at();
+  if (coordinator != nullptr) next = coordinator->next_deadline();
   if (generation_) next = sooner(next, generation_->next_deadline());
   next = sooner(next, rehearsal_.next_deadline(running()));
   return concluded_ ? sooner(next, *concluded_) : next;
@@ -380,7 +330,8 @@ Deadline Agent::next_deadline() const {
 bool Agent::finished() const {
   if (abandoned_) return true;
   if (!concluded_ || !consoles_.empty()) return false;
-  return !control_ || control_->flushed() || concluded_->expired();
+  const JobControl* const coordinator = membership_.coordinator();
+  return coordinator == nullptr || coordinator->flushed() || concluded_->expired();
 }
 
 void Agent::on_control() {
@@ -400,7 +351,7 @@ void Agent::on_signal(int signal) {
   if (stop_signal_ == 0) {
     stop_signal_ = signal;
     if (running()) generation_->stop(signal, plan_.options.shutdown_timeout);
-    if (control_) control_->report(Leaving{signal});
+    membership_.report(Leaving{signal});
   } else if (signal == SIGINT) {
     if (generation_) generation_->kill();
     // Nobody reads what is left to print.
@@ -408,72 +359,52 @@ void Agent::on_signal(int signal) {
   }
 }
 
-// The orphans of ranks became children of this process; a rank itself is left to its generation,
-// which keeps the order of deaths.
+// A rank itself is left to its generation, which keeps the order of deaths.
 void Agent::reap_orphans() {
-  signalfd_siginfo info;
-  while (read(children_.get(), &info, sizeof info) == sizeof info) {
-  }
-  orphans_may_wait_ = false;
+  if (!orphans_.may_wait()) return;
   seeds_.pids();  // a seed that has ended is known before it is waited for
-  for (;;) {
-    siginfo_t ended{};
-    if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
-    if (generation_ && generation_->owns(ended.si_pid)) {
-      orphans_may_wait_ = true;  // look again once its pidfd has been seen
-      return;
-    }
-    waitpid(ended.si_pid, nullptr, 0);
+  orphans_.reap([this](pid_t pid) { return generation_ && generation_->owns(pid); });
+}
+
+// --- The end ---
+
+NodeEnd Agent::node_end() const {
+  NodeEnd end{.order = end_, .stop_signal = stop_signal_, .is_abandoned = abandoned_};
+  if (generation_) {
+    end.ranks_agreed = generation_->stopped_as_agreed();
+    end.culprit = generation_->culprit();
   }
-}
-
-void Agent::warn_about_logs() {
-  if (warned_about_logs_ || !generation_) return;
-  const std::string problem =
-      logs_.problem().empty() ? generation_->log_problem() : logs_.problem();
-  if (problem.empty()) return;
-  warned_about_logs_ = true;
-  consoles_.say(fmt::format("paceline: warning: {}; the job goes on\n", problem));
-}
-
-void Agent::warn_about_console() {
-  const std::string lost = warned_about_console_ ? "" : consoles_.lost();
-  if (lost.empty()) return;
-  warned_about_console_ = true;
-  const std::string logs = log_folder();
-  consoles_.say(fmt::format("paceline: warning: output of the ranks could not be written to {}{}\n",
-                            lost, logs.empty() ? "" : fmt::format("; it is complete in {}", logs)));
-}
-
-// Also when that was asked for at another node.
-bool Agent::stopped_as_agreed() const {
-  return generation_ && generation_->stopped_as_agreed() && (!end_ || end_->cause.empty());
+  return end;
 }
 
 void Agent::conclude() {
   concluded_ = Deadline::after(kLastWords);
   finish_timeline();
   say_tally();
-  const bool failed = generation_ && generation_->culprit();
-  if (stopped_as_agreed()) {
-    consoles_.say(
-        fmt::format("paceline: all ranks stopped as agreed; start the job again to continue (exit "
-                    "code {})\n",
-                    kStoppedAsAgreed));
-    remove_records();
-  } else if (stop_signal_ != 0 && !failed) {
-    const std::string logs = log_folder();
-    consoles_.say(fmt::format("paceline: stopped by {}; all ranks have ended{}\n",
-                              signal_name(stop_signal_),
-                              logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
-    consoles_.say(flights_.text(true));
-  } else if (end_ && end_->exit_code == 0) {
-    explain_end();
-    remove_records();
-  } else {
-    consoles_.say(flights_.text(!failed));
-    if (end_) explain_end();
-    if (!generation_) remove_records();
+  const NodeEnd end = node_end();
+  switch (end.manner()) {
+    case NodeEnd::Manner::kAgreed:
+      consoles_.say(
+          fmt::format("paceline: all ranks stopped as agreed; start the job again to continue "
+                      "(exit code {})\n",
+                      kStoppedAsAgreed));
+      return remove_records();
+    case NodeEnd::Manner::kStopped: {
+      const std::string logs = logs_.usable_path();
+      consoles_.say(fmt::format("paceline: stopped by {}; all ranks have ended{}\n",
+                                signal_name(stop_signal_),
+                                logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
+      consoles_.say(flights_.text(true));
+      return;
+    }
+    case NodeEnd::Manner::kDone:
+      explain_end();
+      return remove_records();
+    case NodeEnd::Manner::kFailed:
+      consoles_.say(flights_.text(!end.culprit));
+      if (end_) explain_end();
+      if (!generation_) remove_records();
+      return;
   }
 }
 
@@ -509,16 +440,8 @@ void Agent::remove_records() {
 
 // Whoever reads the output must not take half of it for the whole.
 int Agent::exit_code() const {
-  const int code = exit_code_of_job();
+  const int code = node_end().exit_code();
   return code == 0 && !consoles_.lost().empty() ? kExitEnvironment : code;
-}
-
-int Agent::exit_code_of_job() const {
-  if (stopped_as_agreed()) return kStoppedAsAgreed;
-  if (end_ && stop_signal_ == 0) return end_->exit_code;
-  if (generation_ && generation_->culprit()) return generation_->culprit()->status();
-  if (stop_signal_ != 0) return 128 + stop_signal_;
-  return abandoned_ ? 128 + SIGKILL : 0;
 }
 
 }  // namespace

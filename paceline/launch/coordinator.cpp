@@ -8,6 +8,7 @@
 
 #include <fmt/ranges.h>
 
+#include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/log.h"
 #include "paceline/launch/failure_report.h"
@@ -15,12 +16,9 @@
 namespace paceline::launch {
 namespace {
 
-constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
 constexpr int kLostHost = 1;
 constexpr std::chrono::seconds kFirstReminder{5}, kNextReminder{30};
 constexpr int kMembership = 1, kFailure = 2, kLost = 3;
-
-std::string nodes(int count) { return fmt::format("{} node{}", count, count == 1 ? "" : "s"); }
 
 }  // namespace
 
@@ -45,51 +43,7 @@ void Coordinator::receive(Agent from, const Report& report, Moment now) {
   pass_on_inquiries();
 }
 
-std::string Coordinator::refusal_of(const Joining& joining) const {
-  if (phase_ == Phase::kOver) return "the job is over";
-  if (joining.version != settings_.version) {
-    return fmt::format("this node has Paceline {}, the job's others {}: install the same version",
-                       joining.version, settings_.version);
-  }
-  if (joining.run_id != settings_.run_id) {
-    return fmt::format(
-        "--rdzv-id is '{}' here and '{}' at the job's others: another job is at this "
-        "endpoint, or the ids differ by mistake",
-        joining.run_id, settings_.run_id);
-  }
-  if (joining.min_nodes != settings_.min_nodes || joining.max_nodes != settings_.max_nodes) {
-    return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others", joining.min_nodes,
-                       joining.max_nodes, settings_.min_nodes, settings_.max_nodes);
-  }
-  if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
-    return fmt::format("{} ranks on one node", joining.num_ranks);
-  }
-  return "";
-}
-
-// What keeps out a node of this job, for now at least.
-std::string Coordinator::obstacle_to(const Joining& joining) const {
-  for (const auto& [agent, member] : members_) {
-    if (!joining.node_rank || member.joining.node_rank != joining.node_rank) continue;
-    return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
-                       *joining.node_rank, member.joining.host);
-  }
-  if (num_members() < settings_.max_nodes) return "";
-  return fmt::format("all {} of the job are there already (--nnodes)", nodes(settings_.max_nodes));
-}
-
-// A job that is ending is not begun anew for anybody.
-bool Coordinator::ending() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [](const auto& entry) { return entry.second.finished; });
-}
-
-void Coordinator::refuse(Agent agent, const std::string& reason) {
-  send(agent, EndOrder{.exit_code = kExitUsage,
-                       .reason = fmt::format("the job '{}' refused this node: {}", settings_.run_id,
-                                             reason),
-                       .alone = true});
-}
+// --- What agents report ---
 
 void Coordinator::join(Agent from, const Joining& joining, Moment now) {
   const std::string refusal = refusal_of(joining);
@@ -104,13 +58,6 @@ void Coordinator::join(Agent from, const Joining& joining, Moment now) {
   if (phase_ == Phase::kGathering) return start_if_possible(now);
   if (!ending()) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
 }
-
-void Coordinator::admit(Agent agent, const Joining& joining) {
-  members_.emplace(agent, Member{.joining = joining, .arrival = num_arrivals_++});
-  generation_ = std::max(generation_, phase_ == Phase::kGathering ? joining.next_generation : 0);
-}
-
-// --- What agents report ---
 
 void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
   if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
@@ -244,7 +191,7 @@ void Coordinator::settle(Moment now) {
   const bool for_free = reason.weight == kMembership ||
                         (reason.weight == kLost && elastic && num_members() >= settings_.min_nodes);
   if (for_free) {
-    gather(now, fmt::format("{}; going on with {}", reason.cause, nodes(num_members())));
+    gather(now, fmt::format("{}; going on with {}", reason.cause, counted(num_members(), "node")));
     return start_if_possible(now);
   }
   const auto decision = policy_.after({reason.kind, progressed, lived_, reason.on_purpose}, now);
@@ -363,7 +310,7 @@ void Coordinator::remind(Moment now) {
   const Order order = WaitOrder{fmt::format(
       "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command started "
       "there? (--rdzv-conf join_timeout)",
-      num_members(), nodes(settings_.min_nodes), hosts_here(), left.count())};
+      num_members(), counted(settings_.min_nodes, "node"), hosts_here(), left.count())};
   for (const auto& [agent, member] : members_) send(agent, order);
 }
 
@@ -377,7 +324,7 @@ std::string Coordinator::missing() const {
   return fmt::format(
       "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
       "do they reach the endpoint?",
-      nodes(num_members()), std::chrono::duration<double>(settings_.join_timeout).count(),
+      counted(num_members(), "node"), std::chrono::duration<double>(settings_.join_timeout).count(),
       settings_.min_nodes == 1 ? "1 is" : fmt::format("{} are", settings_.min_nodes), hosts_here());
 }
 

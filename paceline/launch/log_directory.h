@@ -42,6 +42,8 @@ class LogDirectory {
   const std::string& path() const { return path_; }
   // Why logs are missing; empty when they are not.
   const std::string& problem() const { return problem_; }
+  // path(), but empty when logs are missing.
+  std::string usable_path() const { return problem_.empty() ? path_ : ""; }
   // Why they are not where the user wanted them, and where they are; empty when they are there.
   const std::string& notice() const { return notice_; }
   // Removes a temporary folder with the logs it made.

@@ -8,10 +8,10 @@ set(SOURCES
   console.cpp
   consoles.cpp
   coordinator.cpp
+  coordinator_admission.cpp
   coordinator_host.cpp
   coordinator_link.cpp
   coordinator_search.cpp
-  coordinator_spares.cpp
   core_division.cpp
   descendants.cpp
   descriptor_limit.cpp
@@ -36,6 +36,7 @@ set(SOURCES
   hosts_agent_start.cpp
   hosts_entry.cpp
   job_flights.cpp
+  job_membership.cpp
   job_memory.cpp
   job_services.cpp
   job_socket.cpp
@@ -51,7 +52,10 @@ set(SOURCES
   machine_text.cpp
   memory_binding.cpp
   memory_counters.cpp
+  node_end.cpp
   old_log_folders.cpp
+  orphans.cpp
+  output_warnings.cpp
   placement.cpp
   placement_warnings.cpp
   process.cpp

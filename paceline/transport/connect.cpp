@@ -1,8 +1,6 @@
 #include "paceline/transport/connect.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,10 +15,10 @@
 #include "paceline/transport/addresses.h"
 #include "paceline/transport/agreement.h"
 #include "paceline/transport/dialer.h"
+#include "paceline/transport/formation_watch.h"
 #include "paceline/transport/loopback/memory.h"
 #include "paceline/transport/loopback/room.h"
 #include "paceline/transport/loopback/wire.h"
-#include "paceline/transport/notice.h"
 #include "paceline/transport/shm/memory.h"
 #include "paceline/transport/ucx/ucx.h"
 
@@ -30,10 +28,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSlice = 50ms;
-// How often a rank that waits looks whether another has given up, and how long it waits for the
-// reason of what it has seen itself.
-constexpr auto kNoticePause = 1s;
-constexpr auto kNoticeWait = 200ms;
 
 class Connector {
  public:
@@ -42,7 +36,8 @@ class Connector {
         secret_(secret.derive("mesh")),
         context_(fmt::format("mesh {} generation {} of {}", options.name, options.generation,
                              options.world_size)),
-        deadline_(Deadline::after(options.timeout)) {
+        deadline_(Deadline::after(options.timeout)),
+        watch_(options, [this](int peer) { return describe(peer); }) {
     check(options.tcp_streams >= 1 && options.tcp_streams <= kMaxStreams,
           "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
           options.rank, options.name, options.tcp_streams, kMaxStreams);
@@ -51,18 +46,15 @@ class Connector {
   std::unique_ptr<Mesh> connect() {
     try {
       const std::string own = listen_and_publish();
-      peers_ = fetch_addresses(options_, own, deadline_, [this] { require_nobody_gave_up(0ms); });
+      peers_ =
+          fetch_addresses(options_, own, deadline_, [this] { watch_.require_nobody_gave_up(0ms); });
       if (in_one_process()) {
         meet_in_memory();
       } else {
         connect_sockets();
       }
     } catch (const Error& error) {
-      // Before the sockets close, so that who sees that can read why.
-      if (options_.give_up && error.code() != ErrorCode::kTimeout) {
-        options_.give_up(encode_notice(error));
-      }
-      tell_connected_peers(error);
+      watch_.give_up(wire(), error);
       throw;
     }
     auto mesh =
@@ -148,8 +140,8 @@ class Connector {
     for (std::string missing = missing_ranks(is_missing); !missing.empty();
          missing = missing_ranks(is_missing)) {
       wire_->wait({}, kSlice);
-      require_connected_peers();
-      look_for_notice();
+      watch_.require_connected_peers(*wire_);
+      watch_.look();
       require_time_for(missing);
     }
   }
@@ -179,7 +171,7 @@ class Connector {
       // Nothing goes between hosts when there is one.
       wire_ = remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, deadline_);
     } catch (const Error& error) {
-      require_connected_peers();  // the cause may have been told already
+      watch_.require_connected_peers(*wire());  // the cause may have been told already
       throw Error(error.code(), fmt::format("rank {}: forming group {}: {}", options_.rank,
                                             options_.name, error.what()));
     }
@@ -222,7 +214,7 @@ class Connector {
       acceptor_->add_to(entries);
       dialer.add_to(entries);
       const std::size_t first_lifeline = entries.size();
-      const std::vector<int> watched = add_lifelines(entries);
+      const std::vector<int> watched = watch_.add_lifelines(*sockets_, entries);
       ::poll(entries.data(), entries.size(), poll_limit(dialer));
       for (NewChannel& channel : acceptor_->serve(entries)) expected -= take(std::move(channel));
       for (NewChannel& channel : go_on_calling(dialer, entries)) {
@@ -230,9 +222,10 @@ class Connector {
         --expected;
       }
       for (std::size_t i = 0; i < watched.size(); ++i) {
-        if (entries[first_lifeline + i].revents != 0) require_connected(watched[i]);
+        if (entries[first_lifeline + i].revents != 0)
+          watch_.require_connected(*sockets_, watched[i]);
       }
-      look_for_notice();
+      watch_.look();
       if (expected > 0) require_time_for(missing_ranks(lacks_a_channel));
     }
   }
@@ -246,21 +239,10 @@ class Connector {
     try {
       return dialer.serve(entries);
     } catch (const Error&) {
-      require_connected_peers();  // the cause may have been told already
-      require_nobody_gave_up(kNoticeWait);
+      watch_.require_connected_peers(*sockets_);  // the cause may have been told already
+      watch_.require_nobody_gave_up(FormationWatch::kNoticeWait);
       throw;
     }
-  }
-
-  // The control channels that stand, but for those that have nothing more to say.
-  std::vector<int> add_lifelines(std::vector<pollfd>& entries) const {
-    std::vector<int> peers;
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !sockets_->is_connected(peer) || left_[index(peer)]) continue;
-      entries.push_back({sockets_->socket(peer, Channel::kControl), POLLIN, 0});
-      peers.push_back(peer);
-    }
-    return peers;
   }
 
   void require_time_for(const std::string& missing) const {
@@ -299,61 +281,6 @@ class Connector {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }
 
-  void require_connected_peers() {
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer != options_.rank && wire().is_connected(peer)) require_connected(peer);
-    }
-  }
-
-  // Looks without reading: what comes after the group has formed is the mesh's.
-  void require_connected(int peer) {
-    std::array<char, kMaxNoticeBytes> buffer;
-    const ssize_t got =
-        wire().peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) {
-      require_nobody_gave_up(kNoticeWait);  // it may have, before it could tell this rank itself
-      fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
-           describe(peer), options_.name);
-    }
-    const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
-    left_[index(peer)] = notice && notice->goodbye;
-    if (left_[index(peer)]) return;
-    throw Error(
-        code_after(notice),
-        fmt::format("rank {}: {} gave up while group {} formed: {}", options_.rank, describe(peer),
-                    options_.name, notice ? notice->text : "(its notice cannot be read)"));
-  }
-
-  // A rank that gave up before it came to this one cannot tell it otherwise.
-  void look_for_notice() {
-    if (!next_look_.expired()) return;
-    next_look_ = Deadline::after(kNoticePause);
-    require_nobody_gave_up(0ms);
-  }
-
-  void require_nobody_gave_up(std::chrono::milliseconds wait) const {
-    const std::string text = options_.given_up ? options_.given_up(wait) : std::string();
-    const auto notice = decode_notice(text);
-    if (!notice || notice->goodbye) return;
-    throw Error(code_after(notice), fmt::format("rank {}: group {} did not form: {}", options_.rank,
-                                                options_.name, notice->text));
-  }
-
-  static ErrorCode code_after(const std::optional<Notice>& notice) {
-    return notice && notice->code == ErrorCode::kPeerLost ? ErrorCode::kPeerLost
-                                                          : ErrorCode::kAborted;
-  }
-
-  void tell_connected_peers(const Error& error) const {
-    if (!wire_ && !sockets_) return;
-    const std::string notice = encode_notice(error);
-    for (int peer = 0; peer < options_.world_size; ++peer) {
-      if (peer == options_.rank || !wire().is_connected(peer)) continue;
-      wire().send(peer, Channel::kControl, as_bytes(notice), {});
-    }
-  }
-
   std::string describe(int peer) const { return describe_rank(peer, peers_[index(peer)]); }
 
   std::string missing_ranks(const std::function<bool(int peer)>& is_missing) const {
@@ -384,7 +311,8 @@ class Connector {
     }
   }
 
-  Wire& wire() const { return wire_ ? *wire_ : *sockets_; }
+  // Null until there is one.
+  Wire* wire() const { return wire_ ? wire_.get() : sockets_.get(); }
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
@@ -392,32 +320,14 @@ class Connector {
   const Secret secret_;
   const std::string context_;
   const Deadline deadline_;
-  Deadline next_look_ = Deadline::after(kNoticePause);
+  FormationWatch watch_;
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
-  std::vector<bool> left_ = std::vector<bool>(static_cast<std::size_t>(options_.world_size));
   std::unique_ptr<SocketWire> sockets_;  // until they are the wire or part of it
   std::unique_ptr<Wire> wire_;
 };
 
 }  // namespace
-
-TransportKind parse_transport(const std::string& name) {
-  if (name == "auto") return TransportKind::kAuto;
-  if (name == "tcp") return TransportKind::kTcp;
-  if (name == "shm") return TransportKind::kShm;
-  if (name == "loopback") return TransportKind::kLoopback;
-  if (name == "ucx") return TransportKind::kUcx;
-  fail(ErrorCode::kInvalid,
-       "transport '{}' is unknown; choose auto, shm, tcp, loopback or ucx "
-       "(--transport, PACELINE_TRANSPORT)",
-       name);
-}
-
-std::string_view name_of(TransportKind transport) {
-  constexpr std::string_view kNames[] = {"auto", "tcp", "shm", "loopback", "ucx"};
-  return kNames[static_cast<std::size_t>(transport)];
-}
 
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret) {
   return Connector(options, secret).connect();

@@ -11,17 +11,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "paceline/core/secret.h"
 #include "paceline/transport/mesh.h"
+#include "paceline/transport/transport_kind.h"
 
 namespace paceline {
-
-// "auto", "tcp", "shm", "loopback", "ucx"; Error(kInvalid) names the value otherwise.
-TransportKind parse_transport(const std::string& name);
-std::string_view name_of(TransportKind transport);
 
 struct ConnectOptions {
   std::string name = "world";  // the group's

@@ -2,19 +2,15 @@
 
 // What one rank publishes about itself so that the others can reach it.
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "paceline/core/socket.h"
 #include "paceline/transport/cipher.h"
+#include "paceline/transport/transport_kind.h"
 #include "paceline/transport/wire.h"
 
 namespace paceline {
-
-// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts. kUcx:
-// the same, but UCX between hosts.
-enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
 
 struct PeerAddress {
   std::string host;                       // core/host.h: host_token()

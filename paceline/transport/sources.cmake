@@ -7,6 +7,7 @@ set(SOURCES
   connect.cpp
   dialer.cpp
   exchange.cpp
+  formation_watch.cpp
   loopback/memory.cpp
   loopback/pipe.cpp
   loopback/room.cpp
@@ -19,5 +20,6 @@ set(SOURCES
   peer.cpp
   shm/memory.cpp
   socket_wire.cpp
+  transport_kind.cpp
   ${PACELINE_UCX_SOURCES})
 set(LIBRARIES fmt::fmt PkgConfig::SODIUM ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:paceline_ucx>)

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/collective.h"
+#include "paceline/collectives/flight/rank_line.h"
 
 namespace paceline {
 namespace {

@@ -12,44 +12,13 @@
 // What cannot be known is not guessed: a rank without a file, or on another machine, is called
 // that.
 
-#include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
+#include "paceline/collectives/flight/explanation.h"
 #include "paceline/telemetry/flight_file.h"
 
 namespace paceline {
 
-enum class Verdict : std::uint8_t {
-  kNothing,       // nothing was recorded
-  kFinished,      // all ranks finished the same operations
-  kStraggler,     // they did, but one kept the others waiting
-  kMismatch,      // ranks called different things
-  kDied,          // a process ended, and its record does not say why
-  kNeverEntered,  // a rank did not come to what others wait in
-  kStuck,         // all came, and it did not end
-  kCrossed,       // groups that wait for each other
-  kMessage,       // a send or receive without the other side
-  kFailed,        // something else failed; the rank's own words follow
-  kUndecided,     // records that would decide it are missing
-};
-// "never_entered": for machines.
-std::string_view name_of(Verdict verdict);
-
-struct Explanation {
-  Verdict verdict = Verdict::kNothing;
-  std::string sentence;
-  std::vector<int> ranks;      // of whom it is said; empty when that is not known
-  std::string group;           // where the job stands; empty when nowhere
-  std::uint32_t sequence = 0;  // likewise
-  double waited_seconds = 0;   // the longest wait there, as far as it is known
-};
-
 Explanation explain(std::span<const Flight> flights);
-
-// One rank for a table: "rank 3 (box, pid 711, stopped): last finished broadcast #41 of group
-// world".
-std::string describe_rank(const Flight& flight);
 
 }  // namespace paceline

@@ -79,11 +79,25 @@ std::vector<GroupPositions> find_positions(std::span<const Flight> flights) {
   return result;
 }
 
+const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
+                                 std::uint32_t number) {
+  for (const auto& group : groups) {
+    for (const auto& position : group.ranks) {
+      if (position.flight == &flight && position.number == number) return &group;
+    }
+  }
+  return nullptr;
+}
+
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation) {
   std::uint64_t until = operation.ended;
   if (until == 0 && flight.process != FlightProcess::kGone) until = flight.now;
   if (until < operation.entered || until == 0) return {};
   return static_cast<double>(until - operation.entered) * 1e-9;
+}
+
+bool is_running(const Flight& flight) {
+  return flight.process == FlightProcess::kRunning || flight.process == FlightProcess::kStopped;
 }
 
 bool ended_silently(const Flight& flight) {

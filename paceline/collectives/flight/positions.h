@@ -38,9 +38,15 @@ struct GroupPositions {
 bool is_message(const FlightOperation& operation);
 // A group that was made again under its name on a rank counts as the newest one only.
 std::vector<GroupPositions> find_positions(std::span<const Flight> flights);
+// The group that has this number on that rank; null when none has.
+const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
+                                 std::uint32_t number);
 
 // Seconds in which the rank waited in `operation`; empty when nobody knows when that ended.
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
+
+// Its process is known to live, running or stopped.
+bool is_running(const Flight& flight);
 
 // Ended without a word: killed, crashed, or left through exit().
 bool ended_silently(const Flight& flight);

@@ -71,6 +71,11 @@ std::string full_text(const FlightOperation& operation, const GroupPositions* gr
   return short_text(operation) + (details.empty() ? "" : " (" + details + ")");
 }
 
+std::string full_text(const FlightOperation& operation, const Flight& flight,
+                      std::span<const GroupPositions> groups) {
+  return full_text(operation, find_group(groups, flight, operation.call.group));
+}
+
 std::string seconds_text(double seconds) {
   return seconds >= 0.1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.3f} s", seconds);
 }

@@ -2,6 +2,7 @@
 
 // How operations and ranks are named in an explanation.
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,9 @@ std::string short_text(const FlightOperation& operation);
 // "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
 // `group` says which rank the other side of a message is; may be null.
 std::string full_text(const FlightOperation& operation, const GroupPositions* group);
+// Of an operation of `flight`, in whichever of `groups` it is.
+std::string full_text(const FlightOperation& operation, const Flight& flight,
+                      std::span<const GroupPositions> groups);
 // What two ranks must agree about, so that it is equal exactly when they do.
 std::string agreed_text(const FlightOperation& operation);
 // "3.1 s", "0.002 s".

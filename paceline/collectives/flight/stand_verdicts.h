@@ -1,0 +1,23 @@
+#pragma once
+
+// Why a collective did not end, told from the members of its group: who meant something else, died,
+// did not come, stopped, or failed.
+
+#include <optional>
+#include <span>
+
+#include "paceline/collectives/flight/explanation.h"
+#include "paceline/collectives/flight/stand.h"
+
+namespace paceline::flight {
+
+// Its members describe the operation differently.
+std::optional<Explanation> find_mismatch(const Stand& stand);
+
+// Whoever is missing in one of them is inside the other, or in a stand that leads there.
+Explanation explain_crossing(const Stand& a, const Stand& b);
+
+// What is missing here is in no other stand. `groups`: all, for what its members do elsewhere.
+Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups);
+
+}  // namespace paceline::flight
