@@ -29,6 +29,8 @@ constexpr std::size_t kMaxPlans = 256;
 // A reduce looks after the sockets between blocks of this size.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
+// A rank that was away for longer may be late, and find what others sent before they gave up.
+constexpr auto kMayBeLateAfter = 20ms;
 // The sequence number of all calls before a group's first.
 constexpr std::uint32_t kWhileForming = 0;
 
@@ -88,6 +90,7 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
                       size_of(call.dtype),
                       partial_size_of(call.dtype),
                       Deadline::Clock::now()};
+  if (operation.begin - last_end_ > kMayBeLateAfter) mesh_.throw_if_failed();
   const int world = mesh_.world_size();
   const Candidate plan = plan_for(call);
   const std::size_t most = piece_count(call, plan.algorithm);
@@ -111,6 +114,7 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
     } while (begin < length);
     while (!operation.pieces.empty()) end_piece(operation);
     finish(operation);
+    last_end_ = Deadline::Clock::now();
   } catch (...) {
     exchange_.clear();
     scoreboard_.clear();

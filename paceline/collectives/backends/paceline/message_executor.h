@@ -91,6 +91,7 @@ class MessageExecutor {
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // of the reduce under way
   std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that it was heard of in
+  Deadline::Clock::time_point last_end_;  // of a collective
 };
 
 }  // namespace paceline

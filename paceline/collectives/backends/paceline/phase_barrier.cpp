@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include <sched.h>
 #include <xxhash.h>
@@ -28,6 +29,8 @@ constexpr auto kMostYielding = 200us;
 constexpr auto kForeignSlice = 1ms;
 constexpr int kMostWithoutYields = 4096;
 constexpr auto kSleepSlice = 2ms;
+// A rank that has given up tells all others at once.
+constexpr auto kTellingLimit = 5s;
 
 }  // namespace
 
@@ -59,15 +62,42 @@ bool PhaseBarrier::has_arrived(int rank) const {
   return static_cast<std::int32_t>(phase - phase_) >= 0;
 }
 
+bool PhaseBarrier::has_given_up(int rank) const {
+  const auto phase = block(rank).given_up.load(std::memory_order_relaxed);
+  return phase != 0 && static_cast<std::int32_t>(phase_ - phase) >= 0;
+}
+
+void PhaseBarrier::throw_given_up(int rank) const {
+  const auto limit = Deadline::after(kTellingLimit);
+  do {
+    mesh_.throw_if_failed();
+    std::this_thread::sleep_for(kSleepSlice);
+  } while (!limit.expired());
+  fail(ErrorCode::kAborted, "rank {}: group {} was given up by {}; see its log", mesh_.rank(),
+       mesh_.name(), mesh_.describe(rank));
+}
+
 void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
                                    const std::function<void()>& while_waiting) {
   ++phase_;
   auto& own = block(mesh_.rank());
   own.phase.store(phase_, std::memory_order_seq_cst);
   if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(own.phase);
+  try {
+    wait_for_all(operation, wait, while_waiting);
+  } catch (...) {
+    own.given_up.store(phase_, std::memory_order_release);
+    throw;
+  }
+}
+
+void PhaseBarrier::wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
+                                const std::function<void()>& while_waiting) {
   for (const int peer : mesh_.neighbours()) {
-    if (has_arrived(peer) || spin(peer, wait.may_spin)) continue;
-    sleep(peer, operation, wait, Deadline::Clock::now(), while_waiting);
+    if (!has_arrived(peer) && !spin(peer, wait.may_spin)) {
+      sleep(peer, operation, wait, Deadline::Clock::now(), while_waiting);
+    }
+    if (has_given_up(peer)) throw_given_up(peer);
   }
 }
 

@@ -8,6 +8,9 @@
 // that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
 // slices it looks for dead peers, abort notices and the deadline.
 //
+// Who gives up at a phase, having arrived there, says so in its block: whoever comes after that
+// must not pass as if the others had waited.
+//
 // Memory ordering: a counter is raised with sequential consistency and read with acquire, so that
 // either the waiter sees the new phase or the arriving rank sees the waiter's entry in `sleepers`
 // and wakes it.
@@ -38,10 +41,11 @@ struct Announcement {
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
 // two collectives ahead. Two others for the calls before a group's first, which all have number 0.
-// A digest of what they are about lies beside the phase, so that peers who need no more fetch one
-// cache line.
+// A digest of what they are about, and whether the rank has given up, lie beside the phase, so that
+// peers who need no more fetch one cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
+  std::atomic<std::uint32_t> given_up;  // at this phase; 0: not
   std::uint64_t digests[4];
   alignas(128) std::atomic<std::uint32_t> sleepers;
   alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
@@ -61,7 +65,8 @@ class PhaseBarrier {
   const Announcement& announcement_of(int rank) const;
 
   // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
-  // kAborted as Mesh says. `while_waiting`, if there is one, is called between sleeps.
+  // kAborted as Mesh says, also when others have come here and given up. `while_waiting`, if there
+  // is one, is called between sleeps.
   void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
                        const std::function<void()>& while_waiting = {});
 
@@ -70,6 +75,10 @@ class PhaseBarrier {
 
   ControlBlock& block(int rank) const;
   bool has_arrived(int rank) const;
+  bool has_given_up(int rank) const;
+  [[noreturn]] void throw_given_up(int rank) const;
+  void wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
+                    const std::function<void()>& while_waiting);
   bool spin(int peer, bool may_spin);
   bool yield_to(int peer);
   void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
