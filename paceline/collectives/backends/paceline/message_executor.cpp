@@ -75,7 +75,7 @@ struct MessageExecutor::Operation {
   const Piece* piece = nullptr;    // whose steps are taken now
   std::size_t num_begun = 0;       // pieces
   std::size_t scratch_stride = 0;  // from piece to piece, in elements
-  bool has_warned = false;
+  SlowWaitSteps steps;
   bool has_said_present = false;
 };
 
@@ -357,16 +357,21 @@ void MessageExecutor::wait_until(Operation& operation, Ready ready) {
     return ready();
   };
   if (done()) return;
-  exchange_.run_until(done, header_check(operation), operation.wait.deadline, [&] {
-    say_present(operation);
-    if (operation.has_warned) return;
-    operation.has_warned =
-        warn_of_slow_wait(operation.fingerprint, operation.begin, missing(operation));
-  });
-  if (!done()) {
-    throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
-                          missing(operation));
-  }
+  const bool asks = operation.fingerprint.sequence != kWhileForming;
+  const auto run_until = [&](Deadline deadline) {
+    exchange_.run_until(done, header_check(operation), deadline, [&] {
+      say_present(operation);
+      answer(operation);
+      warn_of_slow_wait(mesh_, operation.fingerprint, operation.begin, asks, operation.steps,
+                        [&] { return missing(operation); });
+    });
+    return done();
+  };
+  if (run_until(operation.wait.deadline)) return;
+  if (asks) mesh_.ask_peers();
+  if (asks && run_until(Deadline::after(kAnswerLimit))) return;
+  throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
+                        missing(operation));
 }
 
 void MessageExecutor::finish(Operation& operation) {
@@ -406,22 +411,23 @@ void MessageExecutor::say_present(Operation& operation) {
   }
 }
 
-std::string MessageExecutor::missing(const Operation& operation) const {
-  const auto list = [&](const std::vector<int>& peers) {
-    std::string text;
-    for (const int peer : peers) text += (text.empty() ? "" : ", ") + mesh_.describe(peer);
-    return text;
-  };
-  std::vector<int> absent;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    const bool is_seen =
-        last_seen_[static_cast<std::size_t>(peer)] >= operation.fingerprint.sequence;
-    if (peer != mesh_.rank() && !is_seen) absent.push_back(peer);
+void MessageExecutor::answer(const Operation& operation) {
+  if (mesh_.is_asked()) mesh_.answer(awaited(operation));
+}
+
+std::vector<Awaited> MessageExecutor::awaited(const Operation& operation) const {
+  std::vector<Awaited> ranks;
+  for (const int peer : exchange_.waiting_for()) {
+    const auto seen = last_seen_[static_cast<std::size_t>(peer)];
+    ranks.push_back({peer, seen >= operation.fingerprint.sequence});
   }
-  if (!absent.empty()) return list(absent) + " has not come";
-  const auto waiting = exchange_.waiting_for();
-  if (!waiting.empty()) return list(waiting) + " came, but stopped in the middle";
-  return "a peer that takes no bytes has stopped in the middle";
+  return ranks;
+}
+
+std::string MessageExecutor::missing(const Operation& operation) const {
+  const auto ranks = awaited(operation);
+  const auto suspects = find_suspects(mesh_, ranks);
+  return suspects.empty() ? describe_waiting(mesh_, ranks) : describe_suspects(mesh_, suspects);
 }
 
 }  // namespace paceline

@@ -34,7 +34,10 @@ constexpr auto kTellingLimit = 5s;
 
 }  // namespace
 
-PhaseBarrier::PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks) : mesh_(mesh), blocks_(blocks) {}
+PhaseBarrier::PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks)
+    : mesh_(mesh),
+      blocks_(blocks),
+      asks_(mesh.neighbours().size() < static_cast<std::size_t>(mesh.world_size())) {}
 
 ControlBlock& PhaseBarrier::block(int rank) const {
   return *reinterpret_cast<ControlBlock*>(blocks_.of(rank));
@@ -43,7 +46,8 @@ ControlBlock& PhaseBarrier::block(int rank) const {
 void PhaseBarrier::announce(const Announcement& announcement) {
   sequence_ = announcement.fingerprint.sequence;
   slot_ = sequence_ == 0 ? 2 + (num_forming_++ & 1) : sequence_ & 1;
-  warned_ = false;
+  steps_ = {};
+  answers_until_.reset();
   auto& own = block(mesh_.rank());
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
   own.digests[slot_] = digest_;
@@ -147,40 +151,61 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
       const bool awaited_here = std::find(here.begin(), here.end(), left) != here.end();
       if (awaited_here && !has_arrived(left)) mesh_.throw_lost(left, "has left the group");
     }
-    if (wait.deadline.expired()) {
-      const std::string absent = describe_absent();
-      if (absent.empty()) return;  // all came just now
-      throw slow_wait_error(mesh_, operation, wait, begin, absent);
+    if (mesh_.is_asked()) mesh_.answer(absent_ranks());
+    if (!has_time_left(wait.deadline)) {
+      if (absent_ranks().empty()) return;  // all came just now
+      throw slow_wait_error(mesh_, operation, wait, begin, describe_absent());
     }
-    if (!warned_) warned_ = warn_of_slow_wait(operation, begin, describe_absent());
+    warn_of_slow_wait(mesh_, operation, begin, asks_, steps_, [&] { return describe_absent(); });
   }
 }
 
-std::vector<int> PhaseBarrier::absent_ranks() const {
-  std::vector<int> ranks;
+// The collective's time, then that of the answers.
+bool PhaseBarrier::has_time_left(Deadline deadline) {
+  if (!deadline.expired()) return true;
+  if (!asks_ || sequence_ == 0) return false;
+  if (!answers_until_) {
+    mesh_.ask_peers();
+    answers_until_ = Deadline::after(kAnswerLimit);
+  }
+  return !answers_until_->expired();
+}
+
+std::uint32_t PhaseBarrier::last_entered(int rank) const {
+  return static_cast<std::uint32_t>(block(rank).entered.load(std::memory_order_relaxed) >> 8);
+}
+
+std::vector<Awaited> PhaseBarrier::absent_ranks() const {
+  std::vector<Awaited> ranks;
   for (const int peer : mesh_.neighbours()) {
-    if (!has_arrived(peer)) ranks.push_back(peer);
+    if (!has_arrived(peer)) ranks.push_back({peer, last_entered(peer) >= sequence_});
   }
   return ranks;
 }
 
 std::string PhaseBarrier::describe_absent() const {
+  const auto absent = absent_ranks();
+  std::vector<Suspect> far;
   std::string text;
-  for (const int peer : absent_ranks()) {
-    const auto entered = block(peer).entered.load(std::memory_order_relaxed);
-    const auto sequence = static_cast<std::uint32_t>(entered >> 8);
-    if (!text.empty()) text += "; ";
-    text += mesh_.describe(peer);
-    if (sequence == 0) {
-      text += " has not called any collective yet";
-    } else if (sequence < sequence_) {
-      text += fmt::format(" has not come: its last call was {} #{}",
-                          name_of(static_cast<Op>(entered & 0xff)), sequence);
-    } else {
-      text += " came, but stopped in the middle";
+  for (const Suspect& suspect : find_suspects(mesh_, absent)) {
+    if (suspect.waiter != mesh_.rank()) {
+      far.push_back(suspect);
+      continue;
     }
+    if (!text.empty()) text += "; ";
+    text += describe_absent(suspect.rank);
   }
-  return text;
+  if (!far.empty()) text += (text.empty() ? "" : "; ") + describe_suspects(mesh_, far);
+  return text.empty() ? describe_waiting(mesh_, absent) : text;
+}
+
+std::string PhaseBarrier::describe_absent(int rank) const {
+  const auto sequence = last_entered(rank);
+  const auto op = static_cast<Op>(block(rank).entered.load(std::memory_order_relaxed) & 0xff);
+  const std::string who = mesh_.describe(rank);
+  if (sequence == 0) return who + " has not called any collective yet";
+  if (sequence >= sequence_) return who + " came, but stopped in the middle";
+  return fmt::format("{} has not come: its last call was {} #{}", who, name_of(op), sequence);
 }
 
 }  // namespace paceline

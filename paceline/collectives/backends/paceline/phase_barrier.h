@@ -18,9 +18,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -83,8 +86,11 @@ class PhaseBarrier {
   bool yield_to(int peer);
   void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
              Deadline::Clock::time_point begin, const std::function<void()>& while_waiting);
-  std::vector<int> absent_ranks() const;
+  bool has_time_left(Deadline deadline);
+  std::uint32_t last_entered(int rank) const;
+  std::vector<Awaited> absent_ranks() const;
   std::string describe_absent() const;
+  std::string describe_absent(int rank) const;
 
   Mesh& mesh_;
   const SharedBlocks& blocks_;
@@ -93,7 +99,9 @@ class PhaseBarrier {
   std::uint32_t num_forming_ = 0;  // announced with number 0
   std::size_t slot_ = 0;           // of the announcements in use
   std::uint64_t digest_ = 0;
-  bool warned_ = false;  // once per collective
+  SlowWaitSteps steps_;                    // of the collective under way
+  std::optional<Deadline> answers_until_;  // once its deadline has passed
+  const bool asks_;                        // there are others, for whom those of this host may wait
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };
