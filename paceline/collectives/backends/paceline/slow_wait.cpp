@@ -78,7 +78,7 @@ Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const Wait
   return Error(ErrorCode::kTimeout,
                fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}; {}{}",
                            mesh.rank(), operation.describe(), mesh.name(), seconds_since(begin),
-                           missing, kAdviceForLate, told_by_records(wait.recorder)));
+                           missing, kAdviceForLate, told_by_records(wait.recorder, mesh.name())));
 }
 
 void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, Deadline::Clock::time_point begin,
