@@ -292,6 +292,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
   WaitOptions recorded = wait;
   recorded.recorder = flight_.recorder().get();
+  if (wait.work != nullptr) wait.work->begin(rank_, name_, fingerprint, flight_.recorder());
   flight_.run(call, ticket, fingerprint.sequence, [&] {
     try {
       backend_->run(call, fingerprint, recorded);
@@ -347,7 +348,7 @@ WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options)
         placed.work = order && !options_.blocking_wait ? wait.work : nullptr;
         execute(placed, ticket, wait);
       },
-      fmt::format("{} in group {}", name_of(call.op), name_), options);
+      fmt::format("rank {}: {} in group {}", rank_, name_of(call.op), name_), options);
 }
 
 // In the calling thread when nothing else is under way; otherwise behind what is.

@@ -1,5 +1,7 @@
 #include "paceline/collectives/work.h"
 
+#include <utility>
+
 #include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/check.h"
 #include "paceline/core/deadline.h"
@@ -31,9 +33,29 @@ void Work::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const auto end = Deadline::after(timeout).moment();
   if (!completed_.wait_until(lock, end, [&] { return may_go_on(); })) {
-    fail(ErrorCode::kTimeout, "{} is not complete after {} ms", description_, timeout.count());
+    throw_slow(timeout, std::move(lock));
   }
   go_on(std::move(lock));
+}
+
+void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::mutex> lock) const {
+  std::string what = description_;
+  auto recorder = recorder_;
+  if (begun_) {
+    what = fmt::format("rank {}: {} in group {}", begun_->rank, begun_->fingerprint.describe(),
+                       begun_->group);
+    recorder = begun_->recorder;
+  }
+  const std::string group = begun_ ? begun_->group : "";
+  lock.unlock();  // reading the records takes a while
+  fail(ErrorCode::kTimeout, "{} is not complete after {} ms, and goes on{}", what, timeout.count(),
+       told_by_records(recorder.get(), group));
+}
+
+void Work::begin(int rank, const std::string& group, const Fingerprint& fingerprint,
+                 std::shared_ptr<FlightRecorder> recorder) {
+  const std::lock_guard lock(mutex_);
+  begun_ = Begun{rank, group, fingerprint, std::move(recorder)};
 }
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {

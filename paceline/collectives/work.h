@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 
+#include "paceline/collectives/collective.h"
 #include "paceline/collectives/device_order.h"
 #include "paceline/core/error.h"
 #include "paceline/telemetry/flight_recorder.h"
@@ -34,7 +35,8 @@ class Work {
   // Waits until the operation has ended (above) and throws its error, if it had one. The
   // operation's own deadline ends the wait.
   void wait();
-  // As wait(), but Error(kTimeout) after `timeout`; the operation goes on.
+  // As wait(), but Error(kTimeout) after `timeout`, with what the records tell; the operation goes
+  // on.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const;
   const std::string& description() const { return description_; }
@@ -45,6 +47,9 @@ class Work {
   // Requires: an order.
   void queue(DeviceEvent done);
   bool is_queued() const;
+  // For groups: it is this collective of theirs, and has begun. `recorder` may be null.
+  void begin(int rank, const std::string& group, const Fingerprint& fingerprint,
+             std::shared_ptr<FlightRecorder> recorder);
   // For executors: ends the operation; null means success. Only the first call counts. Waiters get
   // copies of the error: threads must not share an exception object.
   void complete(std::exception_ptr error, int source_rank = -1);
@@ -52,8 +57,17 @@ class Work {
   void record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket);
 
  private:
+  struct Begun {
+    int rank = 0;
+    std::string group;
+    Fingerprint fingerprint;
+    std::shared_ptr<FlightRecorder> recorder;
+  };
+
   bool may_go_on() const { return done_ || queued_ != nullptr; }  // requires mutex_
   void go_on(std::unique_lock<std::mutex> lock) const;            // requires may_go_on()
+  [[noreturn]] void throw_slow(std::chrono::milliseconds timeout,
+                               std::unique_lock<std::mutex> lock) const;
   void throw_error() const;  // requires mutex_; if there is one
   void record();             // requires mutex_, done_
 
@@ -61,6 +75,7 @@ class Work {
   const std::shared_ptr<const DeviceOrder> order_;
   mutable std::mutex mutex_;  // guards what is below
   std::condition_variable completed_;
+  std::optional<Begun> begun_;
   bool done_ = false;
   DeviceEvent queued_;  // what comes after an operation that the device has; null before
   std::optional<Error> error_;

@@ -49,7 +49,7 @@ class Exchange {
   std::size_t received_bytes(int peer, std::uint64_t number) const;
   // True when all receives posted so far from `peer` have completed.
   bool received_all(int peer) const;
-  // The peers from which something is still expected.
+  // The peers from which something is still expected, or that have not taken all that was sent.
   std::vector<int> waiting_for() const;
 
   // Moves what can move without waiting; whether anything did.

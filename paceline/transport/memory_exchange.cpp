@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/transport/advice.h"
 
 namespace paceline {
 namespace {
@@ -102,13 +103,19 @@ bool receive_offer(Mesh& mesh, int peer, Offer& offer, Fd& fd) {
 
 void wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t bytes, Offer& offer,
                     Fd& fd) {
+  const auto begin = Deadline::Clock::now();
   while (!receive_offer(mesh, peer, offer, fd)) {
     Interest interest{peer, Channel::kData, POLLIN};
     mesh.wire().wait({&interest, 1}, 10ms);
     mesh.throw_if_failed();
+    if (const Awaited awaited{peer}; mesh.is_asked()) mesh.answer({&awaited, 1});
     if (deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: {} did not allocate its block of {} shared bytes in time",
-           mesh.rank(), mesh.describe(peer), bytes);
+      fail(ErrorCode::kTimeout,
+           "rank {}: allocating {} shared bytes in group {} timed out after {:.1f} s: {} has not "
+           "allocated its block; {}",
+           mesh.rank(), bytes, mesh.name(),
+           std::chrono::duration<double>(Deadline::Clock::now() - begin).count(),
+           mesh.describe(peer), kAdviceForLate);
     }
   }
 }

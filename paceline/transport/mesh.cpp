@@ -14,6 +14,12 @@
 #include "paceline/transport/notice.h"
 
 namespace paceline {
+namespace {
+
+// In front of a notice that came with them.
+constexpr std::size_t kRoomForAnswers = 1024;
+
+}  // namespace
 
 Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire)
     : name_(std::move(name)),
@@ -21,7 +27,8 @@ Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::uniq
       peers_(std::move(peers)),
       wire_(std::move(wire)),
       neighbours_(find_neighbours()),
-      oversubscribed_(count_oversubscription()) {}
+      oversubscribed_(count_oversubscription()),
+      inquiry_(world_size()) {}
 
 Mesh::~Mesh() {
   if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
@@ -76,6 +83,26 @@ void Mesh::throw_lost(int peer, const std::string& how) {
 void Mesh::abort(const Error& cause) {
   const std::lock_guard lock(mutex_);
   if (!failure_) fail_and_tell(cause);
+}
+
+void Mesh::ask_peers() {
+  const std::lock_guard lock(mutex_);
+  inquiry_.forget_answers();
+  if (!failure_) send_to_all(Inquiry::encode_question());
+}
+
+std::optional<std::vector<Awaited>> Mesh::answer_of(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return inquiry_.answer_of(peer);
+}
+
+void Mesh::answer(std::span<const Awaited> awaited) {
+  const std::lock_guard lock(mutex_);
+  is_asked_.store(false, std::memory_order_relaxed);
+  const std::string text = Inquiry::encode_answer(awaited);
+  for (const int peer : inquiry_.take_askers()) {
+    if (!failure_) wire_->send(peer, Channel::kControl, as_bytes(text), {});
+  }
 }
 
 ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) const {
@@ -133,23 +160,35 @@ void Mesh::poll_control() {
   if (ended && !failure_) fail_and_tell(lost(ended->first, ended->second));
 }
 
+// Questions and answers, until there are no more, or a notice.
 std::string Mesh::read_control(int peer) {
-  std::array<char, kMaxNoticeBytes> buffer;
-  const ssize_t got =
-      wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
-  if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
-  if (got < 0 && errno != ECONNRESET) {
-    return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
-  }
-  if (got <= 0) return "is gone: its process ended without leaving the group";
-  const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
-  if (notice && notice->goodbye) {
-    left_.push_back(peer);
+  for (;;) {
+    std::array<char, kMaxNoticeBytes + kRoomForAnswers> buffer;
+    const ssize_t got =
+        wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+    if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
+    if (got < 0 && errno != ECONNRESET) {
+      return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
+    }
+    if (got <= 0) return "is gone: its process ended without leaving the group";
+    const std::string notice =
+        inquiry_.take(peer, std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+    if (inquiry_.is_asked()) is_asked_.store(true, std::memory_order_relaxed);
+    if (notice.empty()) continue;
+    take_notice(peer, notice);
     return {};
   }
+}
+
+void Mesh::take_notice(int peer, const std::string& bytes) {
+  const auto notice = decode_notice(bytes);
+  if (notice && notice->goodbye) {
+    left_.push_back(peer);
+    return;
+  }
   // Passed on before this rank goes: its end may reach a peer before the notice that caused it.
-  send_to_all(std::string(buffer.data(), static_cast<std::size_t>(got)));
+  send_to_all(bytes);
   // Everybody needs a new group after a death, so its code is passed on; any other failure was the
   // other rank's.
   const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
@@ -157,7 +196,6 @@ std::string Mesh::read_control(int peer) {
       Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
             fmt::format("rank {}: group {} was aborted by {}: {}", rank_, name_, describe(peer),
                         notice ? notice->text : "(its notice cannot be read)")));
-  return {};
 }
 
 Error Mesh::lost(int peer, const std::string& how) const {

@@ -16,6 +16,9 @@
 // kept and thrown ever after. Whoever finds a cause tells all peers before it goes, so that a rank
 // that looks later does not take a survivor's end for the cause.
 //
+// Blame: a rank that is about to give up asks all others for whom they wait (inquiry.h), so that it
+// does not name one that waits like itself.
+//
 // Thread safety: all methods may be called from any thread; the channels belong to one executor
 // each.
 
@@ -24,11 +27,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "paceline/core/error.h"
 #include "paceline/core/owner_process.h"
+#include "paceline/transport/inquiry.h"
 #include "paceline/transport/peer.h"
 #include "paceline/transport/shared_memory.h"
 #include "paceline/transport/socket_wire.h"
@@ -84,6 +89,14 @@ class Mesh {
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
   // What failed() reads; it outlives the mesh.
   std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
+  // Asks all peers for whom they wait, and forgets what they answered before.
+  void ask_peers();
+  // What a peer has answered since; empty: nothing, so it does not wait in this group.
+  std::optional<std::vector<Awaited>> answer_of(int peer) const;
+  // For whoever waits, between its waits: whether somebody has asked, which costs one load; tells
+  // who has for whom this rank waits.
+  bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
+  void answer(std::span<const Awaited> awaited);
   // "rank 2 (host box, pid …)" for messages.
   std::string describe(int rank) const;
 
@@ -92,9 +105,10 @@ class Mesh {
   void poll_control();  // requires mutex_
   // Requires: mutex_. Empty, or how the connection has ended.
   std::string read_control(int peer);
-  void set_failure(Error failure);  // requires mutex_
-  void fail_and_tell(Error cause);  // requires mutex_
-  bool has_left(int peer) const;    // requires mutex_
+  void take_notice(int peer, const std::string& bytes);  // requires mutex_
+  void set_failure(Error failure);                       // requires mutex_
+  void fail_and_tell(Error cause);                       // requires mutex_
+  bool has_left(int peer) const;                         // requires mutex_
   Error lost(int peer, const std::string& how) const;
   std::vector<int> find_neighbours() const;
   bool count_oversubscription() const;
@@ -109,9 +123,11 @@ class Mesh {
   std::unique_ptr<SharedMemory> shared_memory_;
 
   const std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> is_asked_{false};
   mutable std::mutex mutex_;  // guards what is below, and reads of the control channels
   std::optional<Error> failure_;
   std::vector<int> left_;  // peers that said goodbye
+  Inquiry inquiry_;
 };
 
 }  // namespace paceline

@@ -8,6 +8,7 @@ set(SOURCES
   dialer.cpp
   exchange.cpp
   formation_watch.cpp
+  inquiry.cpp
   loopback/memory.cpp
   loopback/pipe.cpp
   loopback/room.cpp

@@ -2,6 +2,7 @@
 
 #include "paceline/collectives/flight/explain.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -170,6 +171,74 @@ TEST(Explain, a_time_out_tells_the_same_as_a_wait) {
   EXPECT_EQ(found.sentence,
             "rank 2 never entered all_reduce #5 (float32 x 1000, sum, group world); it last "
             "finished all_reduce #4; ranks 0-1 waited 2.5 s");
+}
+
+TEST(Explain, a_failure_that_the_group_survived_explains_no_later_wait) {
+  const auto after_it = [](int rank) {
+    return Rank(rank, 2)
+        .finished(Op::kBarrier, 1, 3)
+        .call(Op::kAllocate, 4, 1)
+        .failed(1.1, ErrorCode::kSystem, "rank 0 could not get its part")
+        .call(Op::kBarrier, 5, 2)
+        .done(2.1);
+  };
+  EXPECT_EQ(explain_all({after_it(0).call(Op::kBarrier, 6, 50), after_it(1)}).sentence,
+            "rank 1 never entered barrier #6 (group world); it last finished barrier #5; rank 0 "
+            "waits since 10.0 s");
+  EXPECT_EQ(explain_all({after_it(0), after_it(1)}).verdict, Verdict::kFinished);
+}
+
+TEST(Explain, a_group_that_failed_and_was_left_explains_no_later_wait_in_another) {
+  const auto after_it = [](int rank) {
+    return Rank(rank, 2)
+        .group(1, "world.0", rank, 2)
+        .finished(Op::kBarrier, 1, 1)
+        .in_group(1)
+        .call(Op::kBarrier, 1, 1 + rank)
+        .failed(2, rank == 0 ? ErrorCode::kTimeout : ErrorCode::kAborted, "world.0 timed out")
+        .in_group(0)
+        .call(Op::kBarrier, 2, 10)
+        .done(10.1);
+  };
+  EXPECT_EQ(explain_all({after_it(0).call(Op::kBarrier, 3, 50), after_it(1)}).sentence,
+            "rank 1 never entered barrier #3 (group world); it last finished barrier #2; rank 0 "
+            "waits since 10.0 s");
+  EXPECT_EQ(explain_all({after_it(0).call(Op::kBarrier, 3, 50),
+                         Rank(after_it(1)).process(FlightProcess::kGone)})
+                .verdict,
+            Verdict::kDied);
+  EXPECT_EQ(explain_all({after_it(0), after_it(1)}).verdict, Verdict::kFinished);
+}
+
+TEST(Explain, the_group_that_is_asked_for_comes_first) {
+  const std::vector<Flight> flights = {Rank(0, 2)
+                                           .group(1, "world.0", 0, 2)
+                                           .call(Op::kBarrier, 1, 1)
+                                           .in_group(1)
+                                           .call(Op::kAllReduce, 1, 2),
+                                       Rank(1, 2).group(1, "world.0", 1, 2)};
+  EXPECT_EQ(explain(flights).group, "world");
+  EXPECT_EQ(explain(flights, "world.0").group, "world.0");
+}
+
+// A group that has failed refuses what is called next.
+TEST(Explain, what_a_failed_group_refused_does_not_hide_what_failed) {
+  const auto waits = [](int rank) {
+    return Rank(rank, 3)
+        .message(Op::kReceive, 2, 1 + rank)
+        .failed(4, ErrorCode::kTimeout, fmt::format("rank {}: recv timed out", rank))
+        .call(Op::kBarrier, 1, 4.1)
+        .failed(4.1, ErrorCode::kTimeout);
+  };
+  const auto refused = [&](int rank) {
+    Flight flight = waits(rank);
+    flight.failure = fmt::format("rank {}: recv timed out", rank);
+    return flight;
+  };
+  EXPECT_EQ(
+      explain_all({refused(0), refused(1), Rank(2, 3).process(FlightProcess::kStopped)}).sentence,
+      "rank 0 failed in recv (float32 x 10, from rank 2, tag 0, group world) after 3.0 s: "
+      "rank 0: recv timed out; rank 2 had finished nothing before and is stopped");
 }
 
 TEST(Explain, ranks_that_called_different_things) {
@@ -428,6 +497,9 @@ TEST(Explain, a_group_that_was_made_again_counts_as_the_newest) {
 TEST(Explain, nothing_at_all) {
   EXPECT_EQ(explain({}).verdict, Verdict::kNothing);
   EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2)}).verdict, Verdict::kNothing);
+  EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2)}).sentence, "no rank finished a collective");
+  const Rank again = Rank(0, 1).finished(Op::kBarrier, 1, 3).group(1, "world", 0, 1);
+  EXPECT_EQ(explain_all({again}).sentence, "nobody waits in a collective");
 }
 
 TEST(Explain, names_that_no_recorder_writes_are_survived) {

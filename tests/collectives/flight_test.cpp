@@ -1,5 +1,6 @@
 // What a group leaves in its ranks' flight records, and what errors tell of it.
 
+#include <barrier>
 #include <filesystem>
 #include <map>
 
@@ -16,8 +17,10 @@ namespace {
 
 using harness::run_ranks;
 using harness::run_ranks_ok;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 using namespace std::chrono_literals;
 
 std::vector<FlightOperation> operations_of(const Flight& flight, Op op) {
@@ -130,6 +133,36 @@ TEST_P(FlightTest, the_time_outs_error_says_who_never_entered_and_where_the_reco
   EXPECT_EQ(found.verdict, Verdict::kNeverEntered);
   EXPECT_EQ(found.ranks, std::vector<int>{2});
   for (const Flight& flight : flights()) EXPECT_EQ(flight.end, FlightEnd::kFailed);
+}
+
+TEST_P(FlightTest, a_wait_that_ends_early_says_for_what_and_for_whom_it_was) {
+  std::barrier<> early(2);
+  run_ranks_ok(
+      2,
+      [&](ProcessGroup& group) {
+        group.barrier();
+        std::vector<float> data(10);
+        if (group.rank() == 1) {
+          early.arrive_and_wait();
+          group.all_reduce(std::span(data));
+          return;
+        }
+        const auto work = group.all_reduce_async(std::span(data));
+        try {
+          work->wait(200ms);
+          ADD_FAILURE() << "rank 1 was not waited for";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+          EXPECT_THAT(error.what(),
+                      AllOf(StartsWith("rank 0: all_reduce #2 (float32 x 10, sum) in group world "
+                                       "is not complete after 200 ms, and goes on; by the records "
+                                       "of this host, rank 1 never entered all_reduce #2 "),
+                            HasSubstr("it last finished barrier #1")));
+        }
+        early.arrive_and_wait();
+        work->wait();
+      },
+      options(20s));
 }
 
 TEST_P(FlightTest, a_mismatch_is_explained_with_both_sides) {

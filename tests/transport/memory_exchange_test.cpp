@@ -142,7 +142,16 @@ TEST(ShmMemory, other_sizes_garbage_silence_and_death_are_typed_errors) {
   raw.send(Channel::kData, "short", 5);
   EXPECT_EQ(allocate_shm(raw)->code(), ErrorCode::kCorrupt);
   raw = make_raw_mesh();
-  EXPECT_EQ(allocate_shm(raw, 30ms)->code(), ErrorCode::kTimeout);
+  const auto silence = allocate_shm(raw, 30ms);
+  EXPECT_EQ(silence->code(), ErrorCode::kTimeout);
+  EXPECT_EQ(std::string(silence->what())
+                .find("rank 0: allocating 8192 shared bytes in group world "
+                      "timed out after 0."),
+            0u)
+      << silence->what();
+  EXPECT_NE(std::string(silence->what()).find("rank 1 (box) has not allocated its block; see"),
+            std::string::npos)
+      << silence->what();
   raw = make_raw_mesh();
   raw.die();
   EXPECT_EQ(allocate_shm(raw)->code(), ErrorCode::kPeerLost);

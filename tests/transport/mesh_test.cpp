@@ -118,6 +118,60 @@ TEST(Mesh, bytes_that_are_no_notice_end_the_group_and_nothing_else) {
   }
 }
 
+TEST(Mesh, who_is_asked_for_whom_it_waits_tells_who_has_asked) {
+  auto raw = make_raw_mesh();
+  EXPECT_FALSE(raw.mesh->is_asked());
+  const auto question = Inquiry::encode_question();
+  raw.send(Channel::kControl, question.data(), question.size());
+  raw.mesh->throw_if_failed();
+  ASSERT_TRUE(raw.mesh->is_asked());
+  const Awaited awaited{1, true};
+  raw.mesh->answer({&awaited, 1});
+  EXPECT_FALSE(raw.mesh->is_asked());
+  raw.mesh->answer({});  // nobody has asked again
+  char buffer[100];
+  const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
+  EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)),
+            std::string("\x7d\x01\x01\x00\x00\x80", 6));
+}
+
+TEST(Mesh, answers_are_kept_until_it_asks_again_whatever_pieces_they_come_in) {
+  auto raw = make_raw_mesh();
+  raw.mesh->ask_peers();
+  EXPECT_FALSE(raw.mesh->answer_of(1));
+  const Awaited awaited{0, false};
+  const std::string bytes = Inquiry::encode_question() + Inquiry::encode_answer({&awaited, 1});
+  for (const char byte : bytes) {
+    raw.send(Channel::kControl, &byte, 1);
+    raw.mesh->throw_if_failed();
+  }
+  EXPECT_TRUE(raw.mesh->is_asked());
+  const auto answer = raw.mesh->answer_of(1);
+  ASSERT_TRUE(answer);
+  ASSERT_EQ(answer->size(), 1u);
+  EXPECT_EQ(answer->front().rank, 0);
+  EXPECT_FALSE(answer->front().has_come);
+  raw.mesh->ask_peers();
+  EXPECT_FALSE(raw.mesh->answer_of(1));
+}
+
+TEST(Mesh, a_notice_behind_questions_and_answers_counts) {
+  auto raw = make_raw_mesh();
+  const std::string bytes = Inquiry::encode_answer({}) + Inquiry::encode_question() +
+                            encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
+  raw.send(Channel::kControl, bytes.data(), bytes.size());
+  EXPECT_STREQ(failure_of(*raw.mesh)->what(),
+               "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
+}
+
+TEST(Mesh, an_answer_that_names_a_rank_that_is_none_ends_the_group) {
+  auto raw = make_raw_mesh();
+  const Awaited awaited{2, false};
+  const auto bytes = Inquiry::encode_answer({&awaited, 1});
+  raw.send(Channel::kControl, bytes.data(), bytes.size());
+  EXPECT_NE(std::string(failure_of(*raw.mesh)->what()).find("cannot be read"), std::string::npos);
+}
+
 TEST(Notice, a_long_text_is_cut) {
   const auto notice = encode_notice(Error(ErrorCode::kSystem, std::string(5000, 'x')));
   EXPECT_EQ(notice.size(), kMaxNoticeBytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "paceline/collectives/flight/idle_verdicts.h"
@@ -37,18 +38,22 @@ const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stand
   return nullptr;
 }
 
-// The stand that explains the others: from the oldest on, after whoever is missing there.
-std::optional<Explanation> where_it_stands(std::span<const GroupPositions> groups) {
+// The stand that explains the others: from the oldest on, or from that of the group named `first`,
+// after whoever is missing there.
+std::optional<Explanation> where_it_stands(std::span<const GroupPositions> groups,
+                                           std::string_view first) {
   std::vector<Stand> stands;
   for (const auto& group : groups) {
     if (group.stands_at() > 0) stands.push_back(flight::stand_of(group));
   }
   if (stands.empty()) return {};
+  std::sort(stands.begin(), stands.end(), [&](const Stand& a, const Stand& b) {
+    const bool is_first[] = {a.group->name == first, b.group->name == first};
+    return is_first[0] != is_first[1] ? is_first[0] : first_entered(a) < first_entered(b);
+  });
   for (const Stand& stand : stands) {
     if (auto found = flight::find_mismatch(stand)) return found;
   }
-  std::sort(stands.begin(), stands.end(),
-            [](const Stand& a, const Stand& b) { return first_entered(a) < first_entered(b); });
   std::vector<const Stand*> way{&stands.front()};
   for (;;) {
     const Stand* next = stand_that_holds(*way.back(), stands);
@@ -60,13 +65,24 @@ std::optional<Explanation> where_it_stands(std::span<const GroupPositions> group
   }
 }
 
+std::optional<Explanation> why_it_waits(std::span<const Flight> flights,
+                                        std::span<const GroupPositions> groups,
+                                        flight::Failures failures, std::string_view first) {
+  if (auto found = where_it_stands(groups, first)) return found;
+  return flight::find_lonely_message(flights, groups, failures);
+}
+
 }  // namespace
 
-Explanation explain(std::span<const Flight> flights) {
+Explanation explain(std::span<const Flight> flights, std::string_view group) {
   const auto groups = flight::find_positions(flights);
-  if (auto found = where_it_stands(groups)) return *found;
-  if (auto found = flight::find_lonely_message(flights, groups)) return *found;
+  if (auto found = why_it_waits(flights, groups, flight::Failures::kPresent, group)) return *found;
   if (auto found = flight::find_silent_ends(flights, groups)) return *found;
+  if (std::none_of(flights.begin(), flights.end(), flight::is_running)) {
+    const auto all = flight::Failures::kAll;
+    const auto before = flight::find_positions(flights, all);
+    if (auto found = why_it_waits(flights, before, all, group)) return *found;
+  }
   if (auto found = flight::find_own_words(flights)) return *found;
   return flight::explain_rest(groups);
 }

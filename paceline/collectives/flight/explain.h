@@ -9,16 +9,22 @@
 // entered; if one of these stands in another group, the reason is looked for there, and two groups
 // that wait for each other are said to cross.
 //
+// A group that has failed refuses every call, so what a rank called afterwards it did not enter;
+// and a failure after which the rank went on counts only when the job is over and nothing else
+// explains its end.
+//
 // What cannot be known is not guessed: a rank without a file, or on another machine, is called
 // that.
 
 #include <span>
+#include <string_view>
 
 #include "paceline/collectives/flight/explanation.h"
 #include "paceline/telemetry/flight_file.h"
 
 namespace paceline {
 
-Explanation explain(std::span<const Flight> flights);
+// Where several groups stand, the one named `group` is looked at first.
+Explanation explain(std::span<const Flight> flights, std::string_view group = {});
 
 }  // namespace paceline

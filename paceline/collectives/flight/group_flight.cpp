@@ -35,10 +35,10 @@ std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& wh
   }
 }
 
-std::string told_by_records(const FlightRecorder* recorder) {
+std::string told_by_records(const FlightRecorder* recorder, std::string_view group) {
   if (recorder == nullptr) return "";
   try {
-    return kToldBy + explain(read_flights(recorder->directory()).flights).sentence;
+    return kToldBy + explain(read_flights(recorder->directory()).flights, group).sentence;
   } catch (const Error& problem) {
     return fmt::format("{}nothing can be told: {}", kToldBy, problem.what());
   }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "paceline/collectives/backend.h"
@@ -23,9 +24,9 @@ std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& who, const GetVariable& variable = process_environment(),
     std::shared_ptr<Timeline> timeline = nullptr);
 
-// "; by the records of this host, rank 3 never entered ...": for the text of a time-out. Empty when
-// `recorder` is null.
-std::string told_by_records(const FlightRecorder* recorder);
+// "; by the records of this host, rank 3 never entered ...": for the text of a time-out in `group`.
+// Empty when `recorder` is null.
+std::string told_by_records(const FlightRecorder* recorder, std::string_view group = {});
 
 // `error` as it leaves the library: with the directory of the records and, for a time-out that does
 // not have it yet, what they tell.

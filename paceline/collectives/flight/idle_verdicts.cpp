@@ -14,12 +14,14 @@
 namespace paceline::flight {
 
 std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
-                                               std::span<const GroupPositions> groups) {
+                                               std::span<const GroupPositions> groups,
+                                               Failures failures) {
   const Flight* who = nullptr;
   const FlightOperation* what = nullptr;
   for (const Flight& flight : flights) {
     for (const auto& operation : flight.operations) {
       if (operation.state == FlightState::kDone || !is_message(operation)) continue;
+      if (failures == Failures::kPresent && is_left_behind(flight, operation)) continue;
       if (what != nullptr && what->entered_wall <= operation.entered_wall) continue;
       who = &flight;
       what = &operation;
@@ -31,8 +33,9 @@ std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
   Explanation found{.verdict = Verdict::kMessage, .ranks = {who->rank}};
   found.waited_seconds = seconds.value_or(0);
   if (what->state == FlightState::kFailed) {
-    found.sentence = fmt::format("rank {} failed in {}{}: {}", who->rank, full_text(*what, group),
-                                 seconds ? " after " + seconds_text(*seconds) : "", who->failure);
+    found.sentence =
+        fmt::format("rank {} failed in {}{}: {}", who->rank, full_text(*what, group),
+                    seconds ? " after " + seconds_text(*seconds) : "", words_of(*who, *what));
   } else {
     found.sentence = fmt::format("rank {} waits in {}{}", who->rank, full_text(*what, group),
                                  seconds ? " since " + seconds_text(*seconds) : "");
@@ -70,17 +73,36 @@ std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
 std::optional<Explanation> find_own_words(std::span<const Flight> flights) {
   const Flight* who = nullptr;
   for (const Flight& flight : flights) {
-    if (flight.failure.empty() && flight.end != FlightEnd::kException) continue;
+    if (last_words(flight).empty() && flight.end != FlightEnd::kException) continue;
     const bool has_failed = flight.exit_code.value_or(0) != 0;
     if (who == nullptr || (has_failed && who->exit_code.value_or(0) == 0)) who = &flight;
   }
   if (who == nullptr) return {};
-  const std::string why = who->failure.empty() ? "it left by an exception" : who->failure;
+  const std::string words = last_words(*who);
+  const std::string why = words.empty() ? "it left by an exception" : words;
   return Explanation{
       .verdict = Verdict::kFailed,
       .sentence = fmt::format("rank {} failed outside of any operation: {}", who->rank, why),
       .ranks = {who->rank}};
 }
+
+namespace {
+
+// Of any group, also of one that was made again since.
+bool have_finished_any(std::span<const GroupPositions> groups) {
+  for (const auto& group : groups) {
+    for (const auto& position : group.ranks) {
+      const auto& operations = position.flight->operations;
+      const bool has = std::any_of(operations.begin(), operations.end(), [](const auto& operation) {
+        return operation.state == FlightState::kDone && !is_message(operation);
+      });
+      if (has) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 Explanation explain_rest(std::span<const GroupPositions> groups) {
   const GroupPositions* widest = nullptr;
@@ -92,7 +114,9 @@ Explanation explain_rest(std::span<const GroupPositions> groups) {
     }
   }
   if (widest == nullptr) {
-    return {.verdict = Verdict::kNothing, .sentence = "no rank finished a collective"};
+    return {.verdict = Verdict::kNothing,
+            .sentence = have_finished_any(groups) ? "nobody waits in a collective"
+                                                  : "no rank finished a collective"};
   }
   std::map<std::uint32_t, std::vector<int>> by_last;
   const FlightOperation* last = nullptr;

@@ -12,7 +12,8 @@ namespace paceline::flight {
 
 // The oldest message without the other side.
 std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
-                                               std::span<const GroupPositions> groups);
+                                               std::span<const GroupPositions> groups,
+                                               Failures failures);
 
 // Ranks that ended without a word, outside of any operation.
 std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,

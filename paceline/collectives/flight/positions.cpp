@@ -13,23 +13,45 @@ bool is_unfinished(const FlightOperation& operation) {
   return operation.state == FlightState::kStarted || operation.state == FlightState::kFailed;
 }
 
-Position position_of(const Flight& flight, const FlightGroup& group) {
-  Position position{.flight = &flight, .group_rank = group.rank, .number = group.number};
+// Of a lack of memory every rank hears, and the group goes on.
+bool is_harmless(const FlightOperation& operation) {
+  return operation.state == FlightState::kFailed && operation.error == ErrorCode::kSystem &&
+         static_cast<Op>(operation.call.op) == Op::kAllocate;
+}
+
+// When the group failed on this rank, which is final; 0: it has not.
+std::uint64_t failed_at(const Flight& flight, const FlightGroup& group) {
+  std::uint64_t first = 0;
+  for (const auto& operation : flight.operations) {
+    const bool has_failed = operation.call.group == group.number &&
+                            operation.state == FlightState::kFailed && !is_harmless(operation);
+    if (has_failed && (first == 0 || operation.ended < first)) first = operation.ended;
+  }
+  return first;
+}
+
+Position position_of(const Flight& flight, const FlightGroup& group, Failures failures) {
+  Position position{.flight = &flight,
+                    .group_rank = group.rank,
+                    .number = group.number,
+                    .failed_at = failed_at(flight, group)};
   const auto is_of_group = [&](const FlightOperation& operation) {
     return operation.call.group == group.number && operation.call.group_hash == group.hash &&
-           operation.sequence > 0 && !is_message(operation);
+           operation.sequence > 0 && !is_message(operation) && !position.was_refused(operation);
   };
   for (const auto& operation : flight.operations) {
-    if (!is_of_group(operation) || !is_unfinished(operation)) continue;
-    if (position.open == nullptr || operation.sequence < position.open->sequence) {
-      position.open = &operation;
+    const bool is_over = operation.state == FlightState::kDone || is_harmless(operation);
+    if (!is_of_group(operation) || !is_over) continue;
+    if (position.last == nullptr || operation.sequence > position.last->sequence) {
+      position.last = &operation;
     }
   }
   for (const auto& operation : flight.operations) {
-    if (!is_of_group(operation) || operation.state != FlightState::kDone) continue;
-    const bool is_before = position.open == nullptr || operation.sequence < position.open->sequence;
-    if (is_before && (position.last == nullptr || operation.sequence > position.last->sequence)) {
-      position.last = &operation;
+    if (!is_of_group(operation) || !is_unfinished(operation)) continue;
+    if (position.has_passed(operation.sequence)) continue;
+    if (failures == Failures::kPresent && is_left_behind(flight, operation)) continue;
+    if (position.open == nullptr || operation.sequence < position.open->sequence) {
+      position.open = &operation;
     }
   }
   return position;
@@ -42,10 +64,14 @@ bool is_message(const FlightOperation& operation) {
   return op == Op::kSend || op == Op::kReceive;
 }
 
+bool Position::was_refused(const FlightOperation& operation) const {
+  return operation.state == FlightState::kFailed && failed_at > 0 && operation.started > failed_at;
+}
+
 const FlightOperation* Position::at(std::uint32_t sequence) const {
   for (const auto& operation : flight->operations) {
     if (operation.call.group == number && operation.sequence == sequence &&
-        !is_message(operation)) {
+        !is_message(operation) && !was_refused(operation)) {
       return &operation;
     }
   }
@@ -61,7 +87,7 @@ std::uint32_t GroupPositions::stands_at() const {
   return lowest;
 }
 
-std::vector<GroupPositions> find_positions(std::span<const Flight> flights) {
+std::vector<GroupPositions> find_positions(std::span<const Flight> flights, Failures failures) {
   std::map<std::pair<std::uint64_t, std::uint32_t>, GroupPositions> groups;
   for (const Flight& flight : flights) {
     std::map<std::pair<std::uint64_t, std::uint32_t>, const FlightGroup*> newest;
@@ -71,7 +97,7 @@ std::vector<GroupPositions> find_positions(std::span<const Flight> flights) {
       found.hash = group->hash;
       found.name = group->name;
       found.world_size = std::max(found.world_size, group->world_size);
-      found.ranks.push_back(position_of(flight, *group));
+      found.ranks.push_back(position_of(flight, *group, failures));
     }
   }
   std::vector<GroupPositions> result;
@@ -89,6 +115,32 @@ const GroupPositions* find_group(std::span<const GroupPositions> groups, const F
   return nullptr;
 }
 
+bool is_left_behind(const Flight& flight, const FlightOperation& failed) {
+  if (failed.state != FlightState::kFailed) return false;
+  return std::any_of(
+      flight.operations.begin(), flight.operations.end(), [&](const FlightOperation& later) {
+        const bool goes_on =
+            later.state == FlightState::kDone || later.state == FlightState::kStarted;
+        return goes_on && later.entered > failed.ended;
+      });
+}
+
+std::string words_of(const Flight& flight, const FlightOperation& failed) {
+  for (const auto& operation : flight.operations) {
+    const bool was_before =
+        operation.state == FlightState::kFailed && operation.ended < failed.ended;
+    if (was_before) return failed.error ? to_string(*failed.error) : "";
+  }
+  return flight.failure;
+}
+
+std::string last_words(const Flight& flight) {
+  for (const auto& operation : flight.operations) {
+    if (is_left_behind(flight, operation)) return "";
+  }
+  return flight.failure;
+}
+
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation) {
   std::uint64_t until = operation.ended;
   if (until == 0 && flight.process != FlightProcess::kGone) until = flight.now;
@@ -102,10 +154,11 @@ bool is_running(const Flight& flight) {
 
 bool ended_silently(const Flight& flight) {
   const bool failed =
-      std::any_of(flight.operations.begin(), flight.operations.end(),
-                  [](const auto& operation) { return operation.state == FlightState::kFailed; });
+      std::any_of(flight.operations.begin(), flight.operations.end(), [&](const auto& operation) {
+        return operation.state == FlightState::kFailed && !is_left_behind(flight, operation);
+      });
   return flight.process == FlightProcess::kGone && flight.end == FlightEnd::kOpen && !failed &&
-         flight.failure.empty();
+         last_words(flight).empty();
 }
 
 }  // namespace paceline::flight

@@ -3,6 +3,7 @@
 // Where ranks stand in their groups: what explain() reasons about. Values that point into the
 // flights that they were made of.
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,14 +17,17 @@ namespace paceline::flight {
 struct Position {
   const Flight* flight = nullptr;
   int group_rank = 0;
-  const FlightOperation* last = nullptr;  // the last collective that it finished, before `open`
-  const FlightOperation* open = nullptr;  // the first collective that it did not finish
+  const FlightOperation* last = nullptr;  // the last collective that it finished
+  const FlightOperation* open = nullptr;  // the first after it
   // Its collective with this number; null when it has none, or the ring has forgotten it.
   const FlightOperation* at(std::uint32_t sequence) const;
   bool has_passed(std::uint32_t sequence) const {
     return last != nullptr && last->sequence >= sequence;
   }
-  std::uint32_t number = 0;  // the group's, on this rank
+  // Called after the group had failed here, so this rank did not enter it.
+  bool was_refused(const FlightOperation& operation) const;
+  std::uint32_t number = 0;     // the group's, on this rank
+  std::uint64_t failed_at = 0;  // when the group failed on this rank; 0: it has not
 };
 
 struct GroupPositions {
@@ -36,8 +40,17 @@ struct GroupPositions {
 };
 
 bool is_message(const FlightOperation& operation);
+// Which failures count: those after which the rank went on in no group, or all.
+enum class Failures : std::uint8_t { kPresent, kAll };
 // A group that was made again under its name on a rank counts as the newest one only.
-std::vector<GroupPositions> find_positions(std::span<const Flight> flights);
+std::vector<GroupPositions> find_positions(std::span<const Flight> flights,
+                                           Failures failures = Failures::kPresent);
+// The rank went on afterwards: it finished something that it called later, or is in it.
+bool is_left_behind(const Flight& flight, const FlightOperation& failed);
+// What the rank said when the operation failed; of a second failure only its kind is known.
+std::string words_of(const Flight& flight, const FlightOperation& failed);
+// What it said when it failed for good; empty when it went on, or has not failed.
+std::string last_words(const Flight& flight);
 // The group that has this number on that rank; null when none has.
 const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
                                  std::uint32_t number);

@@ -107,7 +107,7 @@ Explanation stuck(const Stand& stand) {
   if (const Position* first = first_to_fail(stand)) {
     return at(Verdict::kFailed, stand, {first->flight->rank},
               fmt::format("rank {} failed first, in {}: {}", first->flight->rank, what,
-                          first->flight->failure));
+                          words_of(*first->flight, *first->at(stand.sequence))));
   }
   if (!stand.passed.empty()) {
     return at(Verdict::kStuck, stand, ranks_of(stand.inside),

@@ -12,6 +12,7 @@ const FlightOperation* unfinished_elsewhere(const Position& position) {
     if (of_this_group && !is_message(operation)) continue;
     // What was posted ahead is not what the rank waits in.
     if (is_message(operation) && operation.call.asynchronous) continue;
+    if (is_left_behind(*position.flight, operation)) continue;
     if (operation.state == FlightState::kStarted || operation.state == FlightState::kFailed) {
       return &operation;
     }
@@ -35,7 +36,8 @@ std::string whereabouts(const Position& position, std::span<const GroupPositions
                        seconds ? (is_there ? " since " : " for ") + seconds_text(*seconds) : "");
   }
   if (flight.process == FlightProcess::kStopped) return " and is stopped";
-  if (!flight.failure.empty()) return fmt::format(" and failed: {}", flight.failure);
+  const std::string failure = last_words(flight);
+  if (!failure.empty()) return fmt::format(" and failed: {}", failure);
   if (flight.end == FlightEnd::kException) return " and left by an exception";
   if (flight.end == FlightEnd::kInOrder) return " and left in order";
   if (flight.process == FlightProcess::kGone) return " and its process is gone";

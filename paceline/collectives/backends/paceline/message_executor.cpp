@@ -29,6 +29,8 @@ constexpr std::size_t kMaxPlans = 256;
 // A reduce looks after the sockets between blocks of this size.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
+// A rank that was away for longer may be late, and find what others sent before they gave up.
+constexpr auto kMayBeLateAfter = 20ms;
 // The sequence number of all calls before a group's first.
 constexpr std::uint32_t kWhileForming = 0;
 
@@ -73,7 +75,7 @@ struct MessageExecutor::Operation {
   const Piece* piece = nullptr;    // whose steps are taken now
   std::size_t num_begun = 0;       // pieces
   std::size_t scratch_stride = 0;  // from piece to piece, in elements
-  bool has_warned = false;
+  SlowWaitSteps steps;
   bool has_said_present = false;
 };
 
@@ -88,6 +90,7 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
                       size_of(call.dtype),
                       partial_size_of(call.dtype),
                       Deadline::Clock::now()};
+  if (operation.begin - last_end_ > kMayBeLateAfter) mesh_.throw_if_failed();
   const int world = mesh_.world_size();
   const Candidate plan = plan_for(call);
   const std::size_t most = piece_count(call, plan.algorithm);
@@ -111,6 +114,7 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
     } while (begin < length);
     while (!operation.pieces.empty()) end_piece(operation);
     finish(operation);
+    last_end_ = Deadline::Clock::now();
   } catch (...) {
     exchange_.clear();
     scoreboard_.clear();
@@ -353,16 +357,21 @@ void MessageExecutor::wait_until(Operation& operation, Ready ready) {
     return ready();
   };
   if (done()) return;
-  exchange_.run_until(done, header_check(operation), operation.wait.deadline, [&] {
-    say_present(operation);
-    if (operation.has_warned) return;
-    operation.has_warned =
-        warn_of_slow_wait(operation.fingerprint, operation.begin, missing(operation));
-  });
-  if (!done()) {
-    throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
-                          missing(operation));
-  }
+  const bool asks = operation.fingerprint.sequence != kWhileForming;
+  const auto run_until = [&](Deadline deadline) {
+    exchange_.run_until(done, header_check(operation), deadline, [&] {
+      say_present(operation);
+      answer(operation);
+      warn_of_slow_wait(mesh_, operation.fingerprint, operation.begin, asks, operation.steps,
+                        [&] { return missing(operation); });
+    });
+    return done();
+  };
+  if (run_until(operation.wait.deadline)) return;
+  if (asks) mesh_.ask_peers();
+  if (asks && run_until(Deadline::after(kAnswerLimit))) return;
+  throw slow_wait_error(mesh_, operation.fingerprint, operation.wait, operation.begin,
+                        missing(operation));
 }
 
 void MessageExecutor::finish(Operation& operation) {
@@ -402,22 +411,23 @@ void MessageExecutor::say_present(Operation& operation) {
   }
 }
 
-std::string MessageExecutor::missing(const Operation& operation) const {
-  const auto list = [&](const std::vector<int>& peers) {
-    std::string text;
-    for (const int peer : peers) text += (text.empty() ? "" : ", ") + mesh_.describe(peer);
-    return text;
-  };
-  std::vector<int> absent;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    const bool is_seen =
-        last_seen_[static_cast<std::size_t>(peer)] >= operation.fingerprint.sequence;
-    if (peer != mesh_.rank() && !is_seen) absent.push_back(peer);
+void MessageExecutor::answer(const Operation& operation) {
+  if (mesh_.is_asked()) mesh_.answer(awaited(operation));
+}
+
+std::vector<Awaited> MessageExecutor::awaited(const Operation& operation) const {
+  std::vector<Awaited> ranks;
+  for (const int peer : exchange_.waiting_for()) {
+    const auto seen = last_seen_[static_cast<std::size_t>(peer)];
+    ranks.push_back({peer, seen >= operation.fingerprint.sequence});
   }
-  if (!absent.empty()) return list(absent) + " has not come";
-  const auto waiting = exchange_.waiting_for();
-  if (!waiting.empty()) return list(waiting) + " came, but stopped in the middle";
-  return "a peer that takes no bytes has stopped in the middle";
+  return ranks;
+}
+
+std::string MessageExecutor::missing(const Operation& operation) const {
+  const auto ranks = awaited(operation);
+  const auto suspects = find_suspects(mesh_, ranks);
+  return suspects.empty() ? describe_waiting(mesh_, ranks) : describe_suspects(mesh_, suspects);
 }
 
 }  // namespace paceline

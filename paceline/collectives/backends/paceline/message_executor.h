@@ -12,8 +12,8 @@
 //
 // Every message carries the fingerprint, and headers are read as they come, also those that the
 // schedule does not expect: ranks that mean different things may have chosen different algorithms.
-// A rank that has waited for a while tells all others that it is there (a presence), so that a
-// time-out names who is missing and not who waits like itself.
+// A rank that has waited for a while tells all others that it is there (a presence), and who asks
+// for whom it waits, so that a time-out names who is missing and not who waits like itself.
 //
 // Thread safety: none; calls come one at a time.
 
@@ -77,6 +77,8 @@ class MessageExecutor {
   void finish(Operation& operation);
   Exchange::CheckHeader header_check(const Operation& operation);
   void say_present(Operation& operation);
+  void answer(const Operation& operation);
+  std::vector<Awaited> awaited(const Operation& operation) const;
   std::string missing(const Operation& operation) const;
 
   Mesh& mesh_;
@@ -91,6 +93,7 @@ class MessageExecutor {
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // of the reduce under way
   std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that it was heard of in
+  Deadline::Clock::time_point last_end_;  // of a collective
 };
 
 }  // namespace paceline

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include <sched.h>
 #include <xxhash.h>
@@ -28,10 +29,15 @@ constexpr auto kMostYielding = 200us;
 constexpr auto kForeignSlice = 1ms;
 constexpr int kMostWithoutYields = 4096;
 constexpr auto kSleepSlice = 2ms;
+// A rank that has given up tells all others at once.
+constexpr auto kTellingLimit = 5s;
 
 }  // namespace
 
-PhaseBarrier::PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks) : mesh_(mesh), blocks_(blocks) {}
+PhaseBarrier::PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks)
+    : mesh_(mesh),
+      blocks_(blocks),
+      asks_(mesh.neighbours().size() < static_cast<std::size_t>(mesh.world_size())) {}
 
 ControlBlock& PhaseBarrier::block(int rank) const {
   return *reinterpret_cast<ControlBlock*>(blocks_.of(rank));
@@ -40,7 +46,8 @@ ControlBlock& PhaseBarrier::block(int rank) const {
 void PhaseBarrier::announce(const Announcement& announcement) {
   sequence_ = announcement.fingerprint.sequence;
   slot_ = sequence_ == 0 ? 2 + (num_forming_++ & 1) : sequence_ & 1;
-  warned_ = false;
+  steps_ = {};
+  answers_until_.reset();
   auto& own = block(mesh_.rank());
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
   own.digests[slot_] = digest_;
@@ -59,15 +66,42 @@ bool PhaseBarrier::has_arrived(int rank) const {
   return static_cast<std::int32_t>(phase - phase_) >= 0;
 }
 
+bool PhaseBarrier::has_given_up(int rank) const {
+  const auto phase = block(rank).given_up.load(std::memory_order_relaxed);
+  return phase != 0 && static_cast<std::int32_t>(phase_ - phase) >= 0;
+}
+
+void PhaseBarrier::throw_given_up(int rank) const {
+  const auto limit = Deadline::after(kTellingLimit);
+  do {
+    mesh_.throw_if_failed();
+    std::this_thread::sleep_for(kSleepSlice);
+  } while (!limit.expired());
+  fail(ErrorCode::kAborted, "rank {}: group {} was given up by {}; see its log", mesh_.rank(),
+       mesh_.name(), mesh_.describe(rank));
+}
+
 void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
                                    const std::function<void()>& while_waiting) {
   ++phase_;
   auto& own = block(mesh_.rank());
   own.phase.store(phase_, std::memory_order_seq_cst);
   if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(own.phase);
+  try {
+    wait_for_all(operation, wait, while_waiting);
+  } catch (...) {
+    own.given_up.store(phase_, std::memory_order_release);
+    throw;
+  }
+}
+
+void PhaseBarrier::wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
+                                const std::function<void()>& while_waiting) {
   for (const int peer : mesh_.neighbours()) {
-    if (has_arrived(peer) || spin(peer, wait.may_spin)) continue;
-    sleep(peer, operation, wait, Deadline::Clock::now(), while_waiting);
+    if (!has_arrived(peer) && !spin(peer, wait.may_spin)) {
+      sleep(peer, operation, wait, Deadline::Clock::now(), while_waiting);
+    }
+    if (has_given_up(peer)) throw_given_up(peer);
   }
 }
 
@@ -117,40 +151,61 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
       const bool awaited_here = std::find(here.begin(), here.end(), left) != here.end();
       if (awaited_here && !has_arrived(left)) mesh_.throw_lost(left, "has left the group");
     }
-    if (wait.deadline.expired()) {
-      const std::string absent = describe_absent();
-      if (absent.empty()) return;  // all came just now
-      throw slow_wait_error(mesh_, operation, wait, begin, absent);
+    if (mesh_.is_asked()) mesh_.answer(absent_ranks());
+    if (!has_time_left(wait.deadline)) {
+      if (absent_ranks().empty()) return;  // all came just now
+      throw slow_wait_error(mesh_, operation, wait, begin, describe_absent());
     }
-    if (!warned_) warned_ = warn_of_slow_wait(operation, begin, describe_absent());
+    warn_of_slow_wait(mesh_, operation, begin, asks_, steps_, [&] { return describe_absent(); });
   }
 }
 
-std::vector<int> PhaseBarrier::absent_ranks() const {
-  std::vector<int> ranks;
+// The collective's time, then that of the answers.
+bool PhaseBarrier::has_time_left(Deadline deadline) {
+  if (!deadline.expired()) return true;
+  if (!asks_ || sequence_ == 0) return false;
+  if (!answers_until_) {
+    mesh_.ask_peers();
+    answers_until_ = Deadline::after(kAnswerLimit);
+  }
+  return !answers_until_->expired();
+}
+
+std::uint32_t PhaseBarrier::last_entered(int rank) const {
+  return static_cast<std::uint32_t>(block(rank).entered.load(std::memory_order_relaxed) >> 8);
+}
+
+std::vector<Awaited> PhaseBarrier::absent_ranks() const {
+  std::vector<Awaited> ranks;
   for (const int peer : mesh_.neighbours()) {
-    if (!has_arrived(peer)) ranks.push_back(peer);
+    if (!has_arrived(peer)) ranks.push_back({peer, last_entered(peer) >= sequence_});
   }
   return ranks;
 }
 
 std::string PhaseBarrier::describe_absent() const {
+  const auto absent = absent_ranks();
+  std::vector<Suspect> far;
   std::string text;
-  for (const int peer : absent_ranks()) {
-    const auto entered = block(peer).entered.load(std::memory_order_relaxed);
-    const auto sequence = static_cast<std::uint32_t>(entered >> 8);
-    if (!text.empty()) text += "; ";
-    text += mesh_.describe(peer);
-    if (sequence == 0) {
-      text += " has not called any collective yet";
-    } else if (sequence < sequence_) {
-      text += fmt::format(" has not come: its last call was {} #{}",
-                          name_of(static_cast<Op>(entered & 0xff)), sequence);
-    } else {
-      text += " came, but stopped in the middle";
+  for (const Suspect& suspect : find_suspects(mesh_, absent)) {
+    if (suspect.waiter != mesh_.rank()) {
+      far.push_back(suspect);
+      continue;
     }
+    if (!text.empty()) text += "; ";
+    text += describe_absent(suspect.rank);
   }
-  return text;
+  if (!far.empty()) text += (text.empty() ? "" : "; ") + describe_suspects(mesh_, far);
+  return text.empty() ? describe_waiting(mesh_, absent) : text;
+}
+
+std::string PhaseBarrier::describe_absent(int rank) const {
+  const auto sequence = last_entered(rank);
+  const auto op = static_cast<Op>(block(rank).entered.load(std::memory_order_relaxed) & 0xff);
+  const std::string who = mesh_.describe(rank);
+  if (sequence == 0) return who + " has not called any collective yet";
+  if (sequence >= sequence_) return who + " came, but stopped in the middle";
+  return fmt::format("{} has not come: its last call was {} #{}", who, name_of(op), sequence);
 }
 
 }  // namespace paceline

@@ -8,6 +8,9 @@
 // that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
 // slices it looks for dead peers, abort notices and the deadline.
 //
+// Who gives up at a phase, having arrived there, says so in its block: whoever comes after that
+// must not pass as if the others had waited.
+//
 // Memory ordering: a counter is raised with sequential consistency and read with acquire, so that
 // either the waiter sees the new phase or the arriving rank sees the waiter's entry in `sleepers`
 // and wakes it.
@@ -15,9 +18,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -38,10 +44,11 @@ struct Announcement {
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
 // two collectives ahead. Two others for the calls before a group's first, which all have number 0.
-// A digest of what they are about lies beside the phase, so that peers who need no more fetch one
-// cache line.
+// A digest of what they are about, and whether the rank has given up, lie beside the phase, so that
+// peers who need no more fetch one cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
+  std::atomic<std::uint32_t> given_up;  // at this phase; 0: not
   std::uint64_t digests[4];
   alignas(128) std::atomic<std::uint32_t> sleepers;
   alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
@@ -61,7 +68,8 @@ class PhaseBarrier {
   const Announcement& announcement_of(int rank) const;
 
   // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
-  // kAborted as Mesh says. `while_waiting`, if there is one, is called between sleeps.
+  // kAborted as Mesh says, also when others have come here and given up. `while_waiting`, if there
+  // is one, is called between sleeps.
   void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
                        const std::function<void()>& while_waiting = {});
 
@@ -70,12 +78,19 @@ class PhaseBarrier {
 
   ControlBlock& block(int rank) const;
   bool has_arrived(int rank) const;
+  bool has_given_up(int rank) const;
+  [[noreturn]] void throw_given_up(int rank) const;
+  void wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
+                    const std::function<void()>& while_waiting);
   bool spin(int peer, bool may_spin);
   bool yield_to(int peer);
   void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
              Deadline::Clock::time_point begin, const std::function<void()>& while_waiting);
-  std::vector<int> absent_ranks() const;
+  bool has_time_left(Deadline deadline);
+  std::uint32_t last_entered(int rank) const;
+  std::vector<Awaited> absent_ranks() const;
   std::string describe_absent() const;
+  std::string describe_absent(int rank) const;
 
   Mesh& mesh_;
   const SharedBlocks& blocks_;
@@ -84,7 +99,9 @@ class PhaseBarrier {
   std::uint32_t num_forming_ = 0;  // announced with number 0
   std::size_t slot_ = 0;           // of the announcements in use
   std::uint64_t digest_ = 0;
-  bool warned_ = false;  // once per collective
+  SlowWaitSteps steps_;                    // of the collective under way
+  std::optional<Deadline> answers_until_;  // once its deadline has passed
+  const bool asks_;                        // there are others, for whom those of this host may wait
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };

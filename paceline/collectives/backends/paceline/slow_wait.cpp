@@ -1,6 +1,9 @@
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -15,26 +18,80 @@ using namespace std::chrono_literals;
 
 constexpr auto kWarnAfter = 10s;
 
+// "rank 1 (box), rank 2 (box)".
+template <class Rank>
+std::string list(const Mesh& mesh, std::span<const Rank> ranks) {
+  std::string text;
+  for (const Rank& one : ranks) text += (text.empty() ? "" : ", ") + mesh.describe(one.rank);
+  return text;
+}
+
 double seconds_since(Deadline::Clock::time_point begin) {
   return std::chrono::duration<double>(Deadline::Clock::now() - begin).count();
 }
 
 }  // namespace
 
+std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited) {
+  std::vector<Suspect> suspects;
+  std::deque<Suspect> way;
+  std::set<int> seen{mesh.rank()};
+  const auto go_on_to = [&](std::span<const Awaited> next, int waiter) {
+    for (const Awaited& one : next) {
+      if (seen.insert(one.rank).second) way.push_back({one.rank, one.has_come, waiter});
+    }
+  };
+  for (go_on_to(awaited, mesh.rank()); !way.empty(); way.pop_front()) {
+    const Suspect here = way.front();
+    if (const auto answer = mesh.answer_of(here.rank)) {
+      go_on_to(*answer, here.rank);
+    } else {
+      suspects.push_back(here);
+    }
+  }
+  const auto has_come = [](const Suspect& suspect) { return suspect.has_come; };
+  if (!std::all_of(suspects.begin(), suspects.end(), has_come)) std::erase_if(suspects, has_come);
+  return suspects;
+}
+
+std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects) {
+  const Suspect& first = suspects.front();
+  std::string text = list(mesh, suspects);
+  const bool is_of_another = first.waiter != mesh.rank();
+  const bool have_one_waiter =
+      std::all_of(suspects.begin(), suspects.end(),
+                  [&](const Suspect& suspect) { return suspect.waiter == first.waiter; });
+  if (is_of_another && have_one_waiter) {
+    text += fmt::format(", for which rank {} waits,", first.waiter);
+  }
+  if (first.has_come) return text + " came, but stopped in the middle";
+  return text + (suspects.size() == 1 ? " has not come" : " have not come");
+}
+
+std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited) {
+  if (awaited.empty()) return "a peer that takes no bytes has stopped in the middle";
+  return list(mesh, awaited) + (awaited.size() == 1 ? " waits, too" : " wait, too");
+}
+
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       Deadline::Clock::time_point begin, const std::string& missing) {
   return Error(ErrorCode::kTimeout,
                fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}; {}{}",
                            mesh.rank(), operation.describe(), mesh.name(), seconds_since(begin),
-                           missing, kAdviceForLate, told_by_records(wait.recorder)));
+                           missing, kAdviceForLate, told_by_records(wait.recorder, mesh.name())));
 }
 
-bool warn_of_slow_wait(const Fingerprint& operation, Deadline::Clock::time_point begin,
-                       const std::string& missing) {
-  if (Deadline::Clock::now() - begin < kWarnAfter) return false;
+void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, Deadline::Clock::time_point begin,
+                       bool asks, SlowWaitSteps& steps,
+                       const std::function<std::string()>& missing) {
+  const auto waited = Deadline::Clock::now() - begin;
+  if (steps.has_warned || waited < kWarnAfter - kAnswerLimit) return;
+  if (asks && !steps.has_asked) mesh.ask_peers();
+  steps.has_asked = true;
+  if (waited < kWarnAfter) return;
   log::warning(fmt::format("{} waits since {:.0f} s: {}", operation.describe(),
-                           seconds_since(begin), missing));
-  return true;
+                           seconds_since(begin), missing()));
+  steps.has_warned = true;
 }
 
 }  // namespace paceline

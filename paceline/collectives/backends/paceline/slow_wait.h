@@ -2,8 +2,16 @@
 
 // What is said of a collective that waits too long: a warning after 10 s, an error at the deadline.
 // Both name the ranks that are missing.
+//
+// Who is waited for may wait itself, for a third. So before a rank names anybody it asks all others
+// for whom they wait (Mesh::ask_peers), gives them kAnswerLimit, and follows the answers to ranks
+// that gave none.
 
+#include <chrono>
+#include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "paceline/collectives/backend.h"
 #include "paceline/core/deadline.h"
@@ -11,12 +19,34 @@
 
 namespace paceline {
 
+inline constexpr std::chrono::milliseconds kAnswerLimit{250};
+
+struct Suspect {
+  int rank = 0;
+  bool has_come = false;  // to the operation
+  int waiter = 0;         // who waits for it, perhaps this rank
+};
+// Those who keep the ones waiting for whom this rank waits, as far as the answers tell; if some of
+// them have not come, only these. Empty when all of them say that they wait.
+std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited);
+// "rank 3 (box), for which rank 1 waits, has not come".
+std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
+// For when there is no suspect: "rank 1 (box) waits, too".
+std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited);
+
 // Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and what the
 // flight records tell.
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       Deadline::Clock::time_point begin, const std::string& missing);
-// Logs a warning when the wait has lasted 10 s; true when it did.
-bool warn_of_slow_wait(const Fingerprint& operation, Deadline::Clock::time_point begin,
-                       const std::string& missing);
+
+// What was done about a collective's slowness: each once.
+struct SlowWaitSteps {
+  bool has_asked = false;
+  bool has_warned = false;
+};
+// Logs a warning when the wait has lasted 10 s, having asked the peers shortly before if `asks`.
+void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, Deadline::Clock::time_point begin,
+                       bool asks, SlowWaitSteps& steps,
+                       const std::function<std::string()>& missing);
 
 }  // namespace paceline

@@ -1,0 +1,85 @@
+#include "paceline/transport/inquiry.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "paceline/core/bytes.h"
+
+namespace paceline {
+namespace {
+
+// In place of a notice's ErrorCode. Behind the answer's follow the number of ranks in one byte,
+// then each in four: its number, and in the highest bit whether it has come.
+constexpr char kQuestion = 0x7e;
+constexpr char kAnswer = 0x7d;
+constexpr std::size_t kAnswerHead = 2;
+constexpr std::size_t kMostAwaited = 64;
+constexpr std::uint32_t kHasCome = 0x80000000;
+
+std::size_t size_of_answer(std::string_view bytes) {
+  return kAnswerHead + sizeof(std::uint32_t) * static_cast<unsigned char>(bytes[1]);
+}
+
+// Empty for numbers that are no ranks.
+std::optional<std::vector<Awaited>> decode_answer(std::string_view bytes, int world_size) {
+  ByteReader reader(as_bytes(bytes.substr(kAnswerHead)));
+  std::vector<Awaited> awaited;
+  while (reader.remaining() > 0) {
+    const auto word = reader.get<std::uint32_t>();
+    const auto rank = word & ~kHasCome;
+    if (rank >= static_cast<std::uint32_t>(world_size)) return {};
+    awaited.push_back({static_cast<int>(rank), (word & kHasCome) != 0});
+  }
+  return awaited;
+}
+
+}  // namespace
+
+std::string Inquiry::encode_question() { return std::string(1, kQuestion); }
+
+std::string Inquiry::encode_answer(std::span<const Awaited> awaited) {
+  awaited = awaited.first(std::min(awaited.size(), kMostAwaited));
+  ByteWriter writer;
+  writer.put(kAnswer);
+  writer.put(static_cast<std::uint8_t>(awaited.size()));
+  for (const Awaited& one : awaited) {
+    writer.put(static_cast<std::uint32_t>(one.rank) | (one.has_come ? kHasCome : 0));
+  }
+  return to_string(writer.bytes());
+}
+
+std::string Inquiry::take(int peer, std::string_view bytes) {
+  std::string left = std::exchange(unfinished_[peer], {}).append(bytes);
+  while (!left.empty() && (left[0] == kQuestion || left[0] == kAnswer)) {
+    std::size_t size = 1;
+    if (left[0] == kQuestion) {
+      askers_.insert(peer);
+    } else {
+      if (left.size() < kAnswerHead || left.size() < size_of_answer(left)) {
+        unfinished_[peer] = std::move(left);
+        return {};
+      }
+      size = size_of_answer(left);
+      auto awaited = decode_answer(std::string_view(left).substr(0, size), world_size_);
+      if (!awaited) return left;  // which is no notice, either
+      answers_[peer] = std::move(*awaited);
+    }
+    left.erase(0, size);
+  }
+  return left;
+}
+
+std::optional<std::vector<Awaited>> Inquiry::answer_of(int peer) const {
+  const auto found = answers_.find(peer);
+  if (found == answers_.end()) return {};
+  return found->second;
+}
+
+std::vector<int> Inquiry::take_askers() {
+  std::vector<int> ranks(askers_.begin(), askers_.end());
+  askers_.clear();
+  return ranks;
+}
+
+}  // namespace paceline

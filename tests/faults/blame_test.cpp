@@ -1,0 +1,122 @@
+// A rank that is stopped anywhere in a run of collectives is the one that is accused: not those who
+// wait for it, whom others wait for.
+
+#include <functional>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
+
+namespace paceline {
+namespace {
+
+using harness::ProcessResult;
+using harness::run_process_ranks;
+using harness::SharedCounter;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+using namespace std::chrono_literals;
+
+struct Setting {
+  const char* name;
+  int world_size;
+  TransportKind transport;
+  int ranks_per_host;  // 0: all on one
+  std::function<void(ProcessGroup&, std::span<float>, const CallOptions&)> call;
+};
+
+void broadcast(ProcessGroup& group, std::span<float> data, const CallOptions& options) {
+  group.broadcast(data, 0, options);
+}
+void all_reduce(ProcessGroup& group, std::span<float> data, const CallOptions& options) {
+  group.all_reduce(data, ReduceOp::kMax, options);
+}
+void barrier(ProcessGroup& group, std::span<float>, const CallOptions& options) {
+  group.barrier(options);
+}
+
+class BlameTest : public testing::TestWithParam<Setting> {
+ protected:
+  // The ranks' results: `stopped` goes on once all others have failed.
+  std::vector<ProcessResult> run(int stopped, std::chrono::microseconds after) const {
+    const Setting& setting = GetParam();
+    SharedCounter running;
+    SharedCounter failed;
+    return run_process_ranks(
+        setting.world_size,
+        [&](ProcessGroup& group) {
+          std::vector<float> data(50'000);
+          const CallOptions options{.timeout = 600ms, .keep_alive = nullptr};
+          try {
+            for (int i = 0;; ++i) {
+              if (i == 3) running.add();
+              setting.call(group, data, options);
+            }
+          } catch (const Error&) {
+            failed.add();
+            throw;
+          }
+          return std::string();
+        },
+        {.transport = setting.transport,
+         .adjust =
+             [&](int rank, GroupOptions& options) {
+               if (setting.ranks_per_host == 0) return;
+               options.host = "h" + std::to_string(rank / setting.ranks_per_host);
+             }},
+        [&](const std::vector<pid_t>& pids) {
+          running.wait_for(static_cast<std::uint32_t>(setting.world_size), Deadline::after(20s));
+          std::this_thread::sleep_for(after);
+          ::kill(pids[static_cast<std::size_t>(stopped)], SIGSTOP);
+          failed.wait_for(static_cast<std::uint32_t>(setting.world_size - 1), Deadline::after(20s));
+          ::kill(pids[static_cast<std::size_t>(stopped)], SIGCONT);
+        });
+  }
+};
+
+// Where a rank is said to be missing, "rank N (host)" stands in front of it.
+void expect_only_named(const std::string& report, int guilty, int world_size) {
+  const std::string accusation = report.substr(report.find(" timed out after "));
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto name = HasSubstr("rank " + std::to_string(rank) + " (");
+    if (rank == guilty) {
+      EXPECT_THAT(accusation, name) << report;
+    } else {
+      EXPECT_THAT(accusation, Not(name)) << report;
+    }
+  }
+  EXPECT_THAT(accusation, AnyOf(HasSubstr("has not come"), HasSubstr("stopped in the middle")));
+}
+
+TEST_P(BlameTest, falls_on_the_stopped_rank_alone_and_it_hears_of_that) {
+  const int world = GetParam().world_size;
+  for (int round = 0; round < world; ++round) {
+    const int stopped = world - 1 - round;
+    const auto results = run(stopped, 100us + round * 137us);
+    for (int rank = 0; rank < world; ++rank) {
+      const auto& result = results[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(result.threw);
+      ASSERT_THAT(result.report, HasSubstr(" timed out after "));
+      expect_only_named(result.report, stopped, world);
+    }
+    EXPECT_EQ(results[static_cast<std::size_t>(stopped)].code, ErrorCode::kAborted);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Hosts, BlameTest,
+    testing::Values(Setting{"two_hosts_broadcast", 4, TransportKind::kAuto, 2, broadcast},
+                    Setting{"two_hosts_all_reduce", 4, TransportKind::kAuto, 2, all_reduce},
+                    Setting{"two_hosts_barrier", 4, TransportKind::kAuto, 2, barrier},
+                    Setting{"sockets_broadcast", 3, TransportKind::kTcp, 0, broadcast},
+                    Setting{"sockets_barrier", 3, TransportKind::kTcp, 0, barrier},
+                    Setting{"shared_memory_broadcast", 3, TransportKind::kShm, 0, broadcast}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace paceline
