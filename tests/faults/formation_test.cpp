@@ -284,6 +284,35 @@ TEST_P(FormationTest, what_an_operation_keeps_alive_may_be_the_last_owner_of_the
                         {.transport = GetParam()});
 }
 
+TEST_P(FormationTest, what_a_message_keeps_alive_may_be_the_last_owner_of_the_group) {
+  struct Trainer {
+    std::shared_ptr<ProcessGroup> group;
+    std::vector<float> data = std::vector<float>(1'000'000);
+  };
+  harness::run_ranks_ok(
+      2,
+      [](ProcessGroup& world) {
+        auto trainer = std::make_shared<Trainer>();
+        trainer->group = world.new_group({0, 1});
+        ProcessGroup& group = *trainer->group;
+        const std::weak_ptr<Trainer> seen = trainer;
+        const auto data = std::span(trainer->data);
+        const auto work =
+            world.rank() == 0
+                ? group.send_async(data, 1, 0, {.timeout = {}, .keep_alive = trainer})
+                : group.recv_async(data, 0, 0, {.timeout = {}, .keep_alive = trainer});
+        trainer.reset();
+        work->wait();
+        world.barrier();
+        const auto deadline = std::chrono::steady_clock::now() + 20s;
+        while (!seen.expired() && std::chrono::steady_clock::now() < deadline)
+          std::this_thread::sleep_for(1ms);
+        EXPECT_TRUE(seen.expired());
+        world.barrier();
+      },
+      {.transport = GetParam()});
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, FormationTest,
                          testing::ValuesIn(harness::and_ucx({TransportKind::kShm,
                                                              TransportKind::kTcp})),

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <poll.h>
 
@@ -60,7 +61,10 @@ PointToPoint::~PointToPoint() {
     [[maybe_unused]] const auto* const waited_on = left_.release();
     return;
   }
-  if (thread_.joinable()) {
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    *is_gone_ = true;
+    thread_.detach();
+  } else if (thread_.joinable()) {
     {
       const std::lock_guard lock(mutex_);
       thread_.request_stop();
@@ -116,6 +120,8 @@ WorkPtr PointToPoint::move(std::unique_lock<std::mutex>& lock, WorkPtr work, boo
     if (somebody_sleeps_) wake();  // to wait for this, too
   }
   if (is_left()) leave_to_thread();
+  const auto dropped = std::exchange(dropped_, {});
+  lock.unlock();
   return work;
 }
 
@@ -153,13 +159,22 @@ void PointToPoint::leave_to_thread() {
   left_->notify_one();
 }
 
+// What a call kept alive may own the group, which then ends in the middle of this.
 void PointToPoint::run(const std::stop_token& stop) {
+  const auto is_gone = is_gone_;
   std::unique_lock lock(mutex_);
   for (;;) {
+    if (!dropped_.empty()) {
+      auto dropped = std::exchange(dropped_, {});
+      lock.unlock();
+      dropped.clear();
+      if (*is_gone) return;
+      lock.lock();
+    }
     left_->wait(lock, [&] { return stop.stop_requested() || is_left(); });
     left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
     if (stop.stop_requested()) return;
-    while (is_left() && !stop.stop_requested()) {
+    while (is_left() && dropped_.empty() && !stop.stop_requested()) {
       pump_all();
       look_around();
       if (is_left()) sleep(lock);
@@ -253,12 +268,14 @@ bool PointToPoint::pump_send(int peer) {
   const ssize_t sent = streams_.send(peer, rest.head, rest.payload);
   if (sent < 0) {
     if (would_block(errno)) return false;
+    mesh_.throw_if_own(errno, peer, "sending to");
     mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}", label("send", message.call),
                                        std::strerror(errno)));
   }
   message.sent += static_cast<std::size_t>(sent);
   if (message.sent == total) {
     message.work->complete(nullptr);
+    let_go(message.call);
     queue.pop_front();
   }
   return true;
@@ -354,6 +371,7 @@ void PointToPoint::require_matching(int peer, const MessageHeader& header,
 void PointToPoint::finish_message(int peer, Incoming& incoming) {
   if (incoming.receive) {
     incoming.receive->work->complete(nullptr, peer);
+    let_go(incoming.receive->call);
   } else {
     Unexpected message{incoming.header, std::move(incoming.unexpected)};
     // A receive may have been posted while the message came in.
@@ -365,6 +383,7 @@ void PointToPoint::finish_message(int peer, Incoming& incoming) {
       receives_.erase(posted);
       incoming = {};
       deliver_unexpected(claim);
+      let_go(claim.call);
       return;
     }
     unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
@@ -445,18 +464,27 @@ std::optional<MessageHeader> PointToPoint::next_unreceived(int peer) {
   return is_whole ? std::optional(header) : std::nullopt;
 }
 
+// Not now: mutex_ is held, and it may own this.
+void PointToPoint::let_go(PointToPointCall& call) {
+  if (call.keep_alive) dropped_.push_back(std::move(call.keep_alive));
+}
+
 void PointToPoint::fail_all(const Error& error) {
   if (!failure_) failure_ = error;
   if (is_pending()) streams_.cancel();
   const auto cause = std::make_exception_ptr(error);
+  const auto end = [&](auto& message, const std::exception_ptr& why) {
+    message.work->complete(why);
+    let_go(message.call);
+  };
   for (auto& queue : sends_) {
-    for (Outgoing& message : queue) message.work->complete(cause);
+    for (Outgoing& message : queue) end(message, cause);
     queue.clear();
   }
-  for (Posted& posted : receives_) posted.work->complete(cause);
+  for (Posted& posted : receives_) end(posted, cause);
   receives_.clear();
   for (Incoming& incoming : incoming_) {
-    if (incoming.receive) incoming.receive->work->complete(cause);
+    if (incoming.receive) end(*incoming.receive, cause);
     incoming = {};
   }
 }

@@ -94,6 +94,7 @@ class PointToPoint {
   void check_deadlines();
   void require_senders() const;
   bool is_pending() const;
+  void let_go(PointToPointCall& call);
   void fail_all(const Error& error);
   void warn_of_unreceived();
   std::optional<MessageHeader> next_unreceived(int peer);
@@ -110,8 +111,11 @@ class PointToPoint {
   std::vector<std::deque<Unexpected>> unexpected_;
   std::size_t unexpected_bytes_ = 0;
   std::optional<Error> failure_;
-  bool somebody_sleeps_ = false;  // and is woken by wake()
-  int callers_ = 0;               // of blocking calls, who move messages
+  bool somebody_sleeps_ = false;                // and is woken by wake()
+  int callers_ = 0;                             // of blocking calls, who move messages
+  std::vector<std::shared_ptr<void>> dropped_;  // what calls that ended kept alive
+  // This object, if what a call kept alive owned it: for the thread.
+  const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
   // Something is left to the thread.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
