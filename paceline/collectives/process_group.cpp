@@ -70,6 +70,9 @@ ProcessGroup::~ProcessGroup() {
   abort("the group was destroyed with operations under way");
 }
 
+// What every description of an operation begins with.
+std::string ProcessGroup::own_rank() const { return fmt::format("rank {}: ", rank_); }
+
 // Nobody may hear of the error that it ends with.
 void ProcessGroup::warn_of_what_is_under_way() const {
   constexpr std::size_t kMostNames = 4;
@@ -77,10 +80,11 @@ void ProcessGroup::warn_of_what_is_under_way() const {
   const std::size_t count = names.size();
   if (count == 0) return;
   names.resize(std::min(count, kMostNames));
+  for (std::string& name : names) name.erase(0, own_rank().size());
   log::warning(fmt::format(
-      "rank {}: group {} is destroyed with {} operation{} under way: {}{}; what they would have "
+      "{}group {} is destroyed with {} operation{} under way: {}{}; what they would have "
       "done is lost: wait() for each before the group goes",
-      rank_, name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
+      own_rank(), name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
       count > names.size() ? ", ..." : ""));
 }
 
@@ -348,7 +352,7 @@ WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options)
         placed.work = order && !options_.blocking_wait ? wait.work : nullptr;
         execute(placed, ticket, wait);
       },
-      fmt::format("rank {}: {} in group {}", rank_, name_of(call.op), name_), options);
+      fmt::format("{} in group {}", name_of(call.op), name_), options);
 }
 
 // In the calling thread when nothing else is under way; otherwise behind what is.
@@ -362,11 +366,11 @@ void ProcessGroup::run_in_order(Operation operation, const CallOptions& options)
   enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
 }
 
-WorkPtr ProcessGroup::enqueue(Operation operation, std::string description,
+WorkPtr ProcessGroup::enqueue(Operation operation, const std::string& description,
                               const CallOptions& options) {
   require_own_process("an asynchronous call");
   require_time(options);
-  auto work = std::make_shared<Work>(std::move(description), options.order);
+  auto work = std::make_shared<Work>(own_rank() + description, options.order);
   order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
 }

@@ -283,6 +283,7 @@ class ProcessGroup {
 
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
+  std::string own_rank() const;
   void warn_of_what_is_under_way() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
@@ -316,7 +317,7 @@ class ProcessGroup {
   void run(const Collective& call, const CallOptions& options);
   WorkPtr submit(const Collective& call, const CallOptions& options);
   void run_in_order(Operation operation, const CallOptions& options);
-  WorkPtr enqueue(Operation operation, std::string description, const CallOptions& options);
+  WorkPtr enqueue(Operation operation, const std::string& description, const CallOptions& options);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
