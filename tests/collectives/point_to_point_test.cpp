@@ -1,3 +1,5 @@
+#include <array>
+#include <memory>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -81,6 +83,27 @@ TEST_P(PointToPointTest, runs_beside_collectives) {
       sent->wait();
       EXPECT_EQ(from_previous, previous * 1000 + i);
     }
+  });
+}
+
+TEST_P(PointToPointTest, what_a_message_kept_alive_is_free_once_the_group_has_failed) {
+  run(2, [](ProcessGroup& group) {
+    std::array<int, 3> values{};
+    if (group.rank() == 1) {
+      group.send(std::span(values), 0, 5);
+      group.send(std::span(values), 0, 6);
+      EXPECT_THROW(group.recv(std::span(values), 0), Error);  // rank 0 fails
+      return;
+    }
+    auto kept = std::make_shared<std::array<int, 3>>();
+    const std::weak_ptr<std::array<int, 3>> seen = kept;
+    const auto never =
+        group.recv_async(std::span(*kept), 1, 1, {.timeout = {}, .keep_alive = kept});
+    kept.reset();
+    group.recv(std::span(values), 1, 6);  // the one before it has come, too, and waits
+    EXPECT_THROW(group.recv(std::span(values).first(2), 1, 5), Error);
+    EXPECT_THROW(never->wait(), Error);
+    EXPECT_TRUE(seen.expired());
   });
 }
 

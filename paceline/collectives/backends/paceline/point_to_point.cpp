@@ -17,8 +17,10 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
 constexpr std::chrono::milliseconds kPollSlice{10};
-// After so many rounds over the peers it looks at deadlines and lets send() and receive() in.
+// After so many rounds over the peers whoever moves messages lets others in, and after so many
+// turns it looks at deadlines, also when something moves all the time.
 constexpr int kPumpsPerTurn = 64;
+constexpr int kTurnsPerLook = 256;
 // Rounds that move nothing before a call sleeps.
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingCores = 20;
@@ -103,6 +105,8 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   } catch (const Error& error) {
     mesh_.abort(error);
     fail_all(error);
+    const auto dropped = std::exchange(dropped_, {});
+    lock.unlock();
     throw;
   }
   if (work->is_completed()) return work;
@@ -128,10 +132,11 @@ WorkPtr PointToPoint::move(std::unique_lock<std::mutex>& lock, WorkPtr work, boo
 // Returns early when another thread sleeps already: that one moves it then.
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work) {
   int spins = 0;
-  for (;;) {
+  for (int turn = 1;; ++turn) {
     const bool has_moved = pump_all();
     if (failure_ || work.is_completed()) return;
     if (has_moved) spins = 0;
+    if (turn % kTurnsPerLook == 0 && has_moved) look_around();
     if (++spins < most_spins_ && !mesh_.failed()) {
       lock.unlock();
       spin_pause();
