@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/cgroup_membership.h"
+
 namespace paceline {
 namespace {
 
@@ -43,18 +45,12 @@ std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::str
     const auto quota = quota_of_folder(folder, unified);
     if (quota && (!smallest || *quota < *smallest)) smallest = quota;
   };
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    // hierarchy:controllers:path; the unified hierarchy has no controllers.
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const bool unified = controllers == ",,";
-    if (!unified && controllers.find(",cpu,") == std::string::npos) continue;
+  for (const CgroupMembership& cgroup : cgroup_memberships(membership)) {
+    const bool unified = cgroup.is_unified();
+    if (!unified && !cgroup.has("cpu")) continue;
     const std::string mount = unified ? root : fmt::format("{}/cpu", root);
-    for (std::string_view path = std::string_view(line).substr(second + 1);
-         path.starts_with('/') && path.size() > 1; path = path.substr(0, path.rfind('/'))) {
+    for (std::string_view path = cgroup.path; path.starts_with('/') && path.size() > 1;
+         path = path.substr(0, path.rfind('/'))) {
       look_at(fmt::format("{}{}", mount, path), unified);
     }
     look_at(mount, unified);

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/cgroup_membership.h"
+
 namespace paceline {
 namespace {
 
@@ -61,18 +63,9 @@ std::optional<std::uint64_t> room_of(const std::string& folder, bool is_unified,
 
 std::optional<MemoryCgroup> memory_cgroup(const std::string& root, const std::string& membership) {
   std::optional<MemoryCgroup> unified;
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    // hierarchy:controllers:path; the unified hierarchy has no controllers.
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const std::string path = line.substr(second + 1);
-    if (controllers.find(",memory,") != std::string::npos) {
-      return MemoryCgroup{root + "/memory", path, false};
-    }
-    if (controllers == ",,") unified = MemoryCgroup{root, path, true};
+  for (const CgroupMembership& cgroup : cgroup_memberships(membership)) {
+    if (cgroup.has("memory")) return MemoryCgroup{root + "/memory", cgroup.path, false};
+    if (cgroup.is_unified()) unified = MemoryCgroup{root, cgroup.path, true};
   }
   return unified;
 }

@@ -1,4 +1,5 @@
 set(SOURCES
+  cgroup_membership.cpp
   copy.cpp
   cpu_list.cpp
   cpu_quota.cpp

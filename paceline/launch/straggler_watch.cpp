@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/cgroup_membership.h"
 #include "paceline/core/error.h"
 #include "paceline/launch/thread_census.h"
 
@@ -81,18 +82,12 @@ std::string straggler_cause(const RankActivity& activity) {
 }
 
 double throttled_seconds(const std::string& cgroups, const std::string& membership) {
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const std::string path = line.substr(second + 1);
-    if (controllers == ",,") {
-      const auto time = number_of(cgroups + path + "/cpu.stat", "throttled_usec");
+  for (const CgroupMembership& cgroup : cgroup_memberships(membership)) {
+    if (cgroup.is_unified()) {
+      const auto time = number_of(cgroups + cgroup.path + "/cpu.stat", "throttled_usec");
       if (time) return *time * kMicroseconds;
-    } else if (controllers.find(",cpu,") != std::string::npos) {
-      const auto time = number_of(cgroups + "/cpu" + path + "/cpu.stat", "throttled_time");
+    } else if (cgroup.has("cpu")) {
+      const auto time = number_of(cgroups + "/cpu" + cgroup.path + "/cpu.stat", "throttled_time");
       if (time) return *time * kNanoseconds;
     }
   }
