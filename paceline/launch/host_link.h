@@ -50,10 +50,9 @@ class HostLink {
   bool ended() const { return status_.has_value(); }
   // As a shell reports it. Requires: ended().
   int status() const { return *status_; }
-  // Nothing has come for `limit`, though it would have been read: never while held, and only so
-  // long after.
-  bool silent_for(std::chrono::nanoseconds limit) const {
-    return !held_ && Deadline::Clock::now() - heard_ > limit;
+  // For so long nothing has come that would have been read: 0 while held, and from 0 on after.
+  std::chrono::nanoseconds silence() const {
+    return held_ ? std::chrono::nanoseconds(0) : Deadline::Clock::now() - heard_;
   }
   const ClockComparison& clock() const { return clock_; }
   // The last lines of what the connecting process, or a shell there, printed; indented.

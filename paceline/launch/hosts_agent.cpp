@@ -218,7 +218,7 @@ void HostsAgent::look_after_connections() {
     if (link.ended() || !link.greeted()) continue;
     hosts_[i].link->send(FrameKind::kAlive);
     hosts_[i].link->compare_clocks();
-    if (!link.silent_for(kSilenceLimit)) continue;
+    if (link.silence() < kSilenceLimit) continue;
     const std::string how = fmt::format("{} was lost: nothing came from it for {} s",
                                         named(hosts_[i]), kSilenceLimit.count());
     if (!plan_.goes_on) {

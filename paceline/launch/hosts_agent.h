@@ -108,6 +108,7 @@ class HostsAgent {
   void lose(std::size_t index, const std::string& how);
   std::string end_of_connection(const HostState& host) const;
   void fail(std::size_t index, int exit_code, const std::string& text);
+  void name_silent_hosts();
   void stop_all(int signal, std::chrono::nanoseconds grace);
   void push_harder();
   void wait_for_timelines();

@@ -16,6 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kExitOfSsh = 255;
+constexpr std::chrono::nanoseconds kUsualSilence = 2 * kAliveInterval;
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 // A host ends its ranks itself when their time is over; this is what it may take to say so.
 constexpr std::chrono::nanoseconds kTimeToAnswer = 5s;
@@ -172,7 +173,20 @@ void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text)
   stop_all(SIGTERM, std::min(kLongestGraceAfterFailure, plan_.shutdown_timeout));
 }
 
+// A scheduler may notice that a host has died, and end the job, before it counts as lost here.
+void HostsAgent::name_silent_hosts() {
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const HostState& host = hosts_[i];
+    const auto silence = std::chrono::floor<std::chrono::seconds>(host.link->silence());
+    const bool there = host.running && !host.lost && !host.link->ended() && culprit_ != i;
+    if (!there || silence < kUsualSilence) continue;
+    consoles_.say(fmt::format("paceline: nothing has come from {} for {} s: it may have died\n",
+                              named(host), silence.count()));
+  }
+}
+
 void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
+  if (!stopping_) name_silent_hosts();
   const std::string payload(1, static_cast<char>(signal));
   for (const HostState& host : hosts_) {
     if (!host.running) {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -126,6 +127,28 @@ TEST_F(RunHostsReturn, a_signal_during_a_try_ends_the_job) {
   job->send(SIGTERM);
   const Outcome outcome = job->wait();
   EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
+}
+
+// As a scheduler does that knows of it first. The connection stays, but nothing passes it.
+TEST_F(RunHostsReturn, a_host_that_fell_silent_is_named_when_the_job_is_stopped) {
+  const std::string relay = hosts->directory().file("relay");
+  const auto job = start({"--max-restarts", "3", "--shutdown-timeout", "1"},
+                         "[ $1 = 10.77.0.2 ] && { " + hosts->ssh() +
+                             " \"$@\" | { sh -c 'echo $PPID' > " + relay + "; cat; }; exit; }");
+  wait_for(*job, 0, "0/2/0");
+  wait_for(*job, 1, "1/2/0");
+  pid_t pid = 0;
+  std::ifstream(relay) >> pid;
+  ASSERT_GT(pid, 1);
+  const std::string whole = fmt::format("pkill -STOP -P {0}; kill -STOP {0}", pid);
+  ASSERT_EQ(std::system(whole.c_str()), 0);
+  std::this_thread::sleep_for(12s);
+  job->send(SIGTERM);
+  const Outcome outcome = job->wait();
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::ContainsRegex(
+                               "nothing has come from host 10.77.0.2 for 1[0-9] s: it may have"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("nothing has come from host 10.77.0.1")));
 }
 
 }  // namespace
