@@ -370,7 +370,8 @@ WorkPtr ProcessGroup::enqueue(Operation operation, const std::string& descriptio
                               const CallOptions& options) {
   require_own_process("an asynchronous call");
   require_time(options);
-  auto work = std::make_shared<Work>(own_rank() + description, options.order);
+  auto work =
+      std::make_shared<Work>([text = own_rank() + description] { return text; }, options.order);
   order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
 }

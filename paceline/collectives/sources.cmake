@@ -18,6 +18,7 @@ set(SOURCES
   backends/paceline/message_executor.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
+  backends/paceline/message_queues.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
   backends/paceline/shared_schedules.cpp

@@ -24,22 +24,29 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 }  // namespace
 
 void Work::wait() {
+  help(Deadline::never());
   std::unique_lock lock(mutex_);
   completed_.wait(lock, [&] { return may_go_on(); });
   go_on(std::move(lock));
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
+  const Deadline end = Deadline::after(timeout);
+  help(end);
   std::unique_lock lock(mutex_);
-  const auto end = Deadline::after(timeout).moment();
-  if (!completed_.wait_until(lock, end, [&] { return may_go_on(); })) {
+  if (!completed_.wait_until(lock, end.moment(), [&] { return may_go_on(); })) {
     throw_slow(timeout, std::move(lock));
   }
   go_on(std::move(lock));
 }
 
+void Work::help(Deadline limit) const {
+  if (is_completed()) return;
+  if (const auto progress = progress_.lock()) progress->progress(*this, limit);
+}
+
 void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::mutex> lock) const {
-  std::string what = description_;
+  std::string what = describe_();
   auto recorder = recorder_;
   if (begun_) {
     what = fmt::format("rank {}: {} in group {}", begun_->rank, begun_->fingerprint.describe(),

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,16 +22,30 @@
 
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/device_order.h"
+#include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/telemetry/flight_recorder.h"
 
 namespace paceline {
 
+class Work;
+
+// Moves operations that nobody moves but those who wait for them.
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  // Until `work` has completed or `limit` is there, or another thread does it.
+  virtual void progress(const Work& work, Deadline limit) = 0;
+};
+
 class Work {
  public:
-  // `description` stands in the time-out's message; `order` is null but for device memory.
-  explicit Work(std::string description, std::shared_ptr<const DeviceOrder> order = nullptr)
-      : description_(std::move(description)), order_(std::move(order)) {}
+  // `describe` is asked for the words of a time-out's message; `order` is null but for device
+  // memory; who waits helps `progress`, while there is such a thing.
+  explicit Work(std::function<std::string()> describe,
+                std::shared_ptr<const DeviceOrder> order = nullptr,
+                std::weak_ptr<Progress> progress = {})
+      : describe_(std::move(describe)), order_(std::move(order)), progress_(std::move(progress)) {}
 
   // Waits until the operation has ended (above) and throws its error, if it had one. The
   // operation's own deadline ends the wait.
@@ -39,7 +54,7 @@ class Work {
   // on.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const;
-  const std::string& description() const { return description_; }
+  std::string description() const { return describe_(); }
   // The rank that a completed receive took its message from; -1 otherwise.
   int source_rank() const;
 
@@ -64,6 +79,7 @@ class Work {
     std::shared_ptr<FlightRecorder> recorder;
   };
 
+  void help(Deadline limit) const;
   bool may_go_on() const { return done_ || queued_ != nullptr; }  // requires mutex_
   void go_on(std::unique_lock<std::mutex> lock) const;            // requires may_go_on()
   [[noreturn]] void throw_slow(std::chrono::milliseconds timeout,
@@ -71,8 +87,9 @@ class Work {
   void throw_error() const;  // requires mutex_; if there is one
   void record();             // requires mutex_, done_
 
-  const std::string description_;
+  const std::function<std::string()> describe_;
   const std::shared_ptr<const DeviceOrder> order_;
+  const std::weak_ptr<Progress> progress_;
   mutable std::mutex mutex_;  // guards what is below
   std::condition_variable completed_;
   std::optional<Begun> begun_;

@@ -18,6 +18,8 @@ using FingerprintWords = std::uint64_t[4];
 
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5001;  // "\x01PLM": version 1
+  // The payload lies where the 8 bytes behind the header say (message_streams.h).
+  static constexpr std::uint32_t kOfferMagic = 0x444c5001;  // "\x01PLD"
   // On a data channel: "I am in this operation", said to all by a rank that has waited for a while.
   static constexpr std::uint32_t kPresenceTag = 1;
 
@@ -25,6 +27,8 @@ struct MessageHeader {
   std::uint32_t tag = 0;  // of point-to-point; on a data channel 0 or kPresenceTag
   std::uint64_t payload_bytes = 0;
   FingerprintWords fingerprint{};
+
+  bool is_offer() const { return magic == kOfferMagic; }
 };
 static_assert(sizeof(MessageHeader) == 48);
 

@@ -6,10 +6,12 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include <poll.h>
 
 #include "paceline/core/check.h"
+#include "paceline/transport/direct_read.h"
 #include "paceline/transport/message.h"
 
 namespace paceline {
@@ -20,6 +22,13 @@ constexpr std::size_t kLeastCapacity = 4 << 10;
 constexpr std::size_t kMostOfABlock = 4 << 20;  // unless there are very many ranks
 // After so many bytes the other end may go on with what is there.
 constexpr std::size_t kPieceBytes = 16 << 10;
+// Of a payload that is read where it lies: the other peers have their turn then.
+constexpr std::size_t kPieceOfOffer = 256 << 10;
+
+std::uint64_t random_token() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32) | random() | 1;
+}
 
 std::size_t capacity_for(std::size_t num_ranks) {
   return std::clamp(std::bit_floor(kMostOfABlock / num_ranks), kLeastCapacity, kMostCapacity);
@@ -35,12 +44,15 @@ struct MessageStreams::Ring {
   // Of the end that reads.
   alignas(128) std::atomic<std::uint64_t> taken;
   std::atomic<std::uint32_t> reader_sleeps;
+  alignas(128) DirectRead direct;
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
 MessageStreams::MessageStreams(Mesh& mesh)
-    : mesh_(mesh), lanes_(static_cast<std::size_t>(mesh.world_size())) {}
+    : mesh_(mesh),
+      token_(std::make_unique<const std::uint64_t>(random_token())),
+      lanes_(static_cast<std::size_t>(mesh.world_size())) {}
 
 std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
   return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
@@ -61,6 +73,7 @@ void MessageStreams::use(std::shared_ptr<SharedBlocks> blocks, std::size_t offse
     lane(ranks[i]).out = ring(ranks[i], self);
     lane(ranks[i]).in = ring(mesh_.rank(), i);
     lane(ranks[i]).room_until = capacity_;
+    lane(ranks[i]).out->direct.introduce(*token_);
   }
 }
 
@@ -121,6 +134,7 @@ ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
 ssize_t MessageStreams::receive(int peer, std::span<std::byte> into) {
   Lane& lane = this->lane(peer);
   if (lane.in == nullptr) return mesh_.receive(peer, Channel::kPointToPoint, into);
+  lane.in->direct.try_once();
   const std::uint64_t begin = lane.taken;
   while (!into.empty()) {
     const std::size_t at = lane.taken & (capacity_ - 1);
@@ -151,6 +165,46 @@ ssize_t MessageStreams::peek(int peer, std::span<std::byte> into) {
   return static_cast<ssize_t>(count);
 }
 
+bool MessageStreams::can_offer(int peer) const {
+  const Lane& lane = this->lane(peer);
+  return lane.out != nullptr && lane.out->direct.is_possible();
+}
+
+void MessageStreams::offer(int peer) {
+  lane(peer).has_offered = true;
+  lane(peer).out->direct.offer();
+}
+
+bool MessageStreams::is_taken(int peer) {
+  Lane& lane = this->lane(peer);
+  const bool is_taken = lane.out->direct.is_taken();
+  if (is_taken) lane.has_offered = false;
+  if (!is_taken && lane.is_closed) mesh_.throw_lost(peer, "is gone, and has not taken a message");
+  return is_taken;
+}
+
+void MessageStreams::withdraw(int peer) { lane(peer).out->direct.withdraw(); }
+
+std::size_t MessageStreams::read_offered(int peer, std::uint64_t address,
+                                         std::span<std::byte> into) {
+  Lane& lane = this->lane(peer);
+  lane.is_reading = true;
+  const ssize_t got =
+      lane.in->direct.read(address, into.first(std::min(into.size(), kPieceOfOffer)));
+  if (got <= 0) mesh_.throw_lost(peer, "is gone in the middle of a message");
+  return static_cast<std::size_t>(got);
+}
+
+void MessageStreams::take(int peer) {
+  Lane& lane = this->lane(peer);
+  lane.is_reading = false;
+  if (!lane.in->direct.take()) mesh_.throw_lost(peer, "gave up in the middle of a message");
+  if (lane.in->writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+      lane.in->writer_sleeps.exchange(0) != 0) {
+    ring_bell(peer);
+  }
+}
+
 bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
   bool is_ready = false;
   for (Interest& interest : interests) {
@@ -158,11 +212,13 @@ bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
     if (lane.out == nullptr) continue;
     if ((interest.events & POLLIN) != 0) {
       lane.in->reader_sleeps.store(1, std::memory_order_seq_cst);
-      is_ready |= lane.in->written.load(std::memory_order_seq_cst) != lane.taken;
+      is_ready |= lane.is_reading || lane.in->written.load(std::memory_order_seq_cst) != lane.taken;
     }
     if ((interest.events & POLLOUT) != 0) {
       lane.out->writer_sleeps.store(1, std::memory_order_seq_cst);
-      is_ready |= lane.out->taken.load(std::memory_order_seq_cst) + capacity_ != lane.written;
+      is_ready |= lane.has_offered
+                      ? lane.out->direct.is_taken()
+                      : lane.out->taken.load(std::memory_order_seq_cst) + capacity_ != lane.written;
     }
     is_ready |= lane.is_closed;
     interest.events = POLLIN;  // the bell

@@ -6,7 +6,7 @@
 // Each rank's block of memory has a ring for every rank of the host, which that one writes and this
 // one reads. Whoever sleeps says so in the ring, and who then moves something there writes a byte
 // to the wire's channel, the *bell*. The end of that channel is the stream's, behind what is in the
-// ring.
+// ring. Large payloads can be read where they lie instead (direct_read.h).
 //
 // Memory ordering: a position and the other end's "I sleep" are both written and read with
 // sequential consistency, so that either the sleeper sees the new position or the mover sees it
@@ -44,6 +44,20 @@ class MessageStreams {
   ssize_t receive(int peer, std::span<std::byte> into);
   ssize_t peek(int peer, std::span<std::byte> into);
 
+  // A payload that `peer` reads where it lies, as what is sent then says. One at a time; it stays
+  // as it is until it is taken or withdrawn.
+  bool can_offer(int peer) const;
+  void offer(int peer);
+  // True once; the offer is over then. Error(kPeerLost) when the peer has ended.
+  bool is_taken(int peer);
+  void withdraw(int peer);
+  // The other end. Whether `peer` may say such a thing.
+  bool may_be_offered(int peer) const { return lane(peer).in != nullptr; }
+  // Reads some of what lies at `address` there; take(), when it has read all. Error(
+  // kPeerLost) when it is gone, or was withdrawn.
+  std::size_t read_offered(int peer, std::uint64_t address, std::span<std::byte> into);
+  void take(int peer);
+
   // To sleep until something of `interests` (of the point-to-point channel) is ready: true when it
   // may be worth it, and sleep() has to follow, and then awake().
   bool prepare_to_sleep(std::span<Interest> interests);
@@ -63,16 +77,19 @@ class MessageStreams {
     std::uint64_t room_until = 0;
     std::uint64_t taken = 0;  // by this rank
     std::uint64_t filled_until = 0;
-    bool is_closed = false;  // the peer has ended
+    bool has_offered = false, is_reading = false;  // a payload where it lies
+    bool is_closed = false;                        // the peer has ended
   };
 
   Lane& lane(int peer) { return lanes_[static_cast<std::size_t>(peer)]; }
+  const Lane& lane(int peer) const { return lanes_[static_cast<std::size_t>(peer)]; }
   std::size_t room(Lane& lane, std::size_t wanted) const;
   std::size_t filled(int peer, Lane& lane, std::size_t wanted) const;
   void ring_bell(int peer) const;
   void hear_bell(int peer, Lane& lane) const;
 
   Mesh& mesh_;
+  const std::unique_ptr<const std::uint64_t> token_;  // by which others know this process's memory
   std::shared_ptr<SharedBlocks> blocks_;  // owners: the executor that allocated them, and this
   std::size_t capacity_ = 0;              // of a ring
   std::vector<Lane> lanes_;

@@ -6,6 +6,7 @@ set(SOURCES
   cipher.cpp
   connect.cpp
   dialer.cpp
+  direct_read.cpp
   exchange.cpp
   formation_watch.cpp
   inquiry.cpp

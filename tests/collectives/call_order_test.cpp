@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 WorkPtr add(CallOrder& order, std::function<void()> body, std::shared_ptr<void> keep = nullptr) {
-  auto work = std::make_shared<Work>("an operation");
+  auto work = std::make_shared<Work>([] { return "an operation"; });
   order.add({[body = std::move(body)](const WaitOptions&) { body(); }, Deadline::after(30s), work,
              std::move(keep)});
   return work;

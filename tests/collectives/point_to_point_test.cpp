@@ -1,9 +1,13 @@
+#include <algorithm>
 #include <array>
+#include <future>
 #include <memory>
 #include <numeric>
+#include <thread>
 
 #include <gtest/gtest.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -107,11 +111,129 @@ TEST_P(PointToPointTest, what_a_message_kept_alive_is_free_once_the_group_has_fa
   });
 }
 
+TEST_P(PointToPointTest, large_messages_that_nobody_has_asked_for_are_taken_all_the_same) {
+  run(2, [](ProcessGroup& group) {
+    const int other = 1 - group.rank();
+    std::vector<int> mine(500'000), theirs(mine.size());
+    for (int round = 0; round < 5; ++round) {
+      std::iota(mine.begin(), mine.end(), group.rank() + round);
+      group.send(std::span(mine), other);  // as the other does
+      mine.assign(mine.size(), -1);        // and has it by then
+      group.recv(std::span(theirs), other);
+      EXPECT_EQ(theirs.front(), other + round);
+      EXPECT_EQ(theirs.back(), other + round + 499'999);
+    }
+  });
+}
+
+TEST_P(PointToPointTest, messages_of_all_sizes_keep_their_order) {
+  run(2, [](ProcessGroup& group) {
+    constexpr std::size_t kSizes[] = {1, 200'000, 0, 40'000, 7, 32'768, 32'767, 300'000};
+    std::vector<std::vector<float>> data;
+    std::vector<WorkPtr> under_way;
+    for (int round = 0; round < 4; ++round) {
+      for (const std::size_t size : kSizes) {
+        const auto number = static_cast<float>(data.size());
+        data.emplace_back(size, group.rank() == 0 ? number : -1);
+        const std::span<float> buffer(data.back());
+        under_way.push_back(group.rank() == 0 ? group.send_async(buffer, 1)
+                                              : group.recv_async(buffer, 0));
+      }
+    }
+    for (const WorkPtr& work : under_way) work->wait();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      EXPECT_EQ(std::count(data[i].begin(), data[i].end(), static_cast<float>(i)),
+                std::ssize(data[i]));
+    }
+  });
+}
+
+TEST_P(PointToPointTest, threads_that_wait_move_each_others_messages) {
+  run(2, [](ProcessGroup& group) {
+    const int other = 1 - group.rank();
+    std::vector<std::jthread> threads;
+    for (std::uint32_t tag = 0; tag < 4; ++tag) {
+      threads.emplace_back([&, tag] {
+        std::vector<int> mine(60'000), theirs(mine.size());
+        for (int round = 0; round < 50; ++round) {
+          const int number = 100 * static_cast<int>(tag) + round;
+          mine.assign(mine.size(), number);
+          const auto sent = group.send_async(std::span(mine), other, tag);
+          const auto received = group.recv_async(std::span(theirs), other, tag);
+          received->wait();
+          sent->wait();
+          EXPECT_EQ(theirs.front(), number);
+          EXPECT_EQ(theirs.back(), number);
+        }
+      });
+    }
+  });
+}
+
+TEST_P(PointToPointTest, a_wait_with_a_limit_ends_there_and_the_message_comes_later) {
+  run(2, [](ProcessGroup& group) {
+    std::vector<int> values(200'000, group.rank());
+    int go_on = 0;
+    if (group.rank() == 0) {
+      const auto received = group.recv_async(std::span(values), 1);
+      expect_error(ErrorCode::kTimeout, {"recv of int32 x 200000", "goes on"},
+                   [&] { received->wait(50ms); });
+      group.send(std::span(&go_on, 1), 1);
+      received->wait();
+      EXPECT_EQ(values.back(), 1);
+      return;
+    }
+    group.recv(std::span(&go_on, 1), 0);
+    group.send(std::span(values), 0);
+  });
+}
+
+// What its sender was told has failed must not come, though its bytes are still there.
+TEST_P(PointToPointTest, a_message_that_was_given_up_is_not_received) {
+  std::promise<void> given_up;
+  run(2, [&](ProcessGroup& group) {
+    std::vector<int> values(2'000'000);
+    if (group.rank() == 0) {
+      expect_error(ErrorCode::kTimeout, {"send of int32 x 2000000", "does not take it"},
+                   [&] { group.send(std::span(values), 1, 0, {.timeout = 100ms}); });
+      given_up.set_value();
+      return;
+    }
+    given_up.get_future().wait();
+    EXPECT_THROW(group.recv(std::span(values), 0), Error);
+  });
+}
+
+TEST_P(PointToPointTest, another_length_is_an_error_of_both) {
+  run(2, [](ProcessGroup& group) {
+    std::vector<int> values(4'000'000);
+    if (group.rank() == 0) {
+      EXPECT_THROW(group.send(std::span(values), 1), Error);
+      return;
+    }
+    expect_error(ErrorCode::kInvalid, {"recv of int32 x 199999", "sent int32 x 4000000"},
+                 [&] { group.recv(std::span(values).first(199'999), 0); });
+  });
+}
+
+TEST_P(PointToPointTest, a_wait_ends_with_the_group) {
+  run(2, [](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      EXPECT_THROW(group.barrier(), Error);  // rank 0 gives up
+      return;
+    }
+    std::vector<int> values(200'000);
+    const auto received = group.recv_async(std::span(values), 1);
+    std::jthread waiting([&] { expect_error(ErrorCode::kAborted, {}, [&] { received->wait(); }); });
+    std::this_thread::sleep_for(50ms);  // it may wait by then
+    group.abort("enough");
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, PointToPointTest,
-                         testing::Values(TransportKind::kLoopback, TransportKind::kTcp),
-                         [](const auto& info) {
-                           return std::string(info.param == TransportKind::kTcp ? "tcp" : "local");
-                         });
+                         testing::Values(TransportKind::kLoopback, TransportKind::kShm,
+                                         TransportKind::kTcp),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
 }  // namespace paceline

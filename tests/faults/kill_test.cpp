@@ -60,10 +60,26 @@ void put_on_sockets(const Setting& setting, int rank, GroupOptions& group) {
   group.by_socket = BySocket::kAlways;
 }
 
-enum class Load { kSmall, kStaged, kSymmetric };
+enum class Load { kSmall, kStaged, kSymmetric, kMessages };
+
+// Large messages around the ring of ranks until the group fails; none comes with other contents.
+std::string exchange_for_ever(ProcessGroup& group, SharedCounter& running) {
+  const int next = (group.rank() + 1) % group.world_size();
+  const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
+  std::vector<int> mine(1 << 19), theirs(mine.size());
+  for (int i = 0;; ++i) {
+    if (i == 3) running.add();
+    std::fill(mine.begin(), mine.end(), i);
+    const auto sent = group.send_async(std::span(mine), next);
+    group.recv(std::span(theirs), previous);
+    EXPECT_EQ(std::count(theirs.begin(), theirs.end(), i), std::ssize(theirs));
+    sent->wait();
+  }
+}
 
 // Sums until the group fails.
 std::string sum_for_ever(ProcessGroup& group, Load load, SharedCounter& running) {
+  if (load == Load::kMessages) return exchange_for_ever(group, running);
   const std::size_t count = load == Load::kSmall ? 256 : 1 << 20;
   std::vector<float> plain(count, 1.0f);
   std::span<float> data(plain);
@@ -137,7 +153,7 @@ class KillTest : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
-  for (const Load load : {Load::kSmall, Load::kStaged, Load::kSymmetric}) {
+  for (const Load load : {Load::kSmall, Load::kStaged, Load::kSymmetric, Load::kMessages}) {
     for (int victim = 0; victim < GetParam().world; ++victim) {
       kill_one(victim, load);
       kill_one(victim, load);

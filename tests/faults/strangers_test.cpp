@@ -92,7 +92,7 @@ TEST_F(HostilePeer, a_flood_of_empty_messages_ends_at_the_limit) {
   // More headers than the limit holds: the connection stops taking them.
   std::size_t sent = 0;  // bytes
   const auto deadline = Deadline::after(15s);
-  const std::size_t most = 2 * PointToPoint::kMaxUnexpectedBytes;
+  const std::size_t most = 2 * MessageQueues::kMaxUnexpectedBytes;
   std::vector<MessageHeader> many(1000, header);
   auto stalled_since = Deadline::Clock::now();
   while (sent < most && !deadline.expired() && Deadline::Clock::now() - stalled_since < 500ms) {

@@ -1,8 +1,10 @@
 #include "paceline/transport/message_streams.h"
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -66,6 +68,8 @@ class MessageStreamsTest : public ConnectTest {
     }
   }
   void leave(std::size_t rank) { ranks_[rank] = {}; }
+  // Rank 0's memory is not that which it named to rank 1.
+  void forget_token() { ranks_[1].blocks->of(1)[256] ^= std::byte{2}; }
 
   std::array<Rank, 2> ranks_;
 };
@@ -168,12 +172,108 @@ TEST_P(MessageStreamsTest, a_position_that_cannot_be_is_an_error_and_no_read_beh
   }
 }
 
+// Payloads that are read where they lie.
+class OfferTest : public MessageStreamsTest {
+ protected:
+  // As a receiver does that waits for something.
+  void SetUp() override {
+    MessageStreamsTest::SetUp();
+    EXPECT_FALSE(streams(0).can_offer(1));
+    EXPECT_EQ(receive(1, 1), "nothing");
+    ASSERT_TRUE(streams(0).can_offer(1));
+  }
+  std::uint64_t offer() {
+    streams(0).offer(1);
+    return std::bit_cast<std::uintptr_t>(payload_.data());
+  }
+  void read(std::uint64_t address) {
+    for (std::size_t at = 0; at < got_.size();) {
+      at += streams(1).read_offered(0, address + at, std::span(got_).subspan(at));
+    }
+  }
+  static ErrorCode code_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("rank 0"));
+      return error.code();
+    }
+    return {};
+  }
+
+  const std::vector<std::byte> payload_ = std::vector<std::byte>(1'000'003, std::byte{42});
+  std::vector<std::byte> got_ = std::vector<std::byte>(payload_.size());
+};
+
+TEST_P(OfferTest, is_read_where_it_lies_and_taken_once) {
+  for (int round = 0; round < 3; ++round) {
+    got_.assign(got_.size(), std::byte{});
+    const std::uint64_t address = offer();
+    EXPECT_FALSE(streams(0).is_taken(1));
+    read(address);
+    EXPECT_EQ(got_, payload_);
+    EXPECT_FALSE(streams(0).is_taken(1));
+    streams(1).take(0);
+    EXPECT_TRUE(streams(0).is_taken(1));
+  }
+}
+
+TEST_P(OfferTest, that_is_withdrawn_is_not_taken) {
+  read(offer());
+  streams(0).withdraw(1);
+  EXPECT_EQ(code_of([&] { streams(1).take(0); }), ErrorCode::kPeerLost);
+}
+
+TEST_P(OfferTest, of_memory_that_is_not_there_is_a_lost_peer) {
+  offer();
+  EXPECT_EQ(code_of([&] { read(4096); }), ErrorCode::kPeerLost);
+}
+
+// After exec() the same process has other memory.
+TEST_P(OfferTest, of_a_process_that_is_another_program_by_now_is_not_taken) {
+  read(offer());
+  forget_token();
+  EXPECT_EQ(code_of([&] { streams(1).take(0); }), ErrorCode::kPeerLost);
+}
+
+TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
+  const std::uint64_t address = offer();
+  std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
+  EXPECT_TRUE(streams(0).prepare_to_sleep(writing));  // room is not what it waits for
+  std::jthread reader([&] {
+    EXPECT_GT(streams(1).read_offered(0, address, got_), 0u);
+    std::array<Interest, 1> reading = {Interest{0, Channel::kPointToPoint, POLLIN}};
+    EXPECT_FALSE(streams(1).prepare_to_sleep(reading));
+    read(address);
+    streams(1).take(0);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  streams(0).sleep(writing, 30s);
+  streams(0).awake(writing);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  reader.join();
+  EXPECT_TRUE(streams(0).is_taken(1));
+}
+
+// What its kernel does not let it read looks the same.
+TEST_P(MessageStreamsTest, nothing_is_offered_to_who_cannot_read_it) {
+  forget_token();
+  EXPECT_EQ(receive(1, 1), "nothing");
+  EXPECT_FALSE(streams(0).can_offer(1));
+  EXPECT_EQ(receive(0, 1), "nothing");
+  EXPECT_TRUE(streams(1).can_offer(0));
+}
+
 TEST(MessageStreamsSizeTest, a_block_stays_small_also_with_many_ranks) {
   EXPECT_LT(MessageStreams::bytes_for(2), 1u << 20);
   EXPECT_LE(MessageStreams::bytes_for(256), 5u << 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, MessageStreamsTest,
+                         testing::Values(TransportKind::kShm, TransportKind::kLoopback),
+                         name_of_transport);
+
+INSTANTIATE_TEST_SUITE_P(Transports, OfferTest,
                          testing::Values(TransportKind::kShm, TransportKind::kLoopback),
                          name_of_transport);
 

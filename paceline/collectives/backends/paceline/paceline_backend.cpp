@@ -102,7 +102,7 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
       group_(options.group),
       planner_(hosts_of(*mesh_), options.costs, {options.allows_any_order, options.algorithm}),
       messages_(*mesh_),
-      point_to_point_(*mesh_) {
+      point_to_point_(std::make_shared<PointToPoint>(*mesh_)) {
   if (mesh_->world_size() == 1) return;
   if (mesh_->shared_memory() != nullptr && is_one_host()) {
     try_to_share(shared_, deadline);
@@ -117,7 +117,7 @@ template <class Share>
 void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadline) {
   try {
     share.emplace(*mesh_, deadline);
-    point_to_point_.use(share->blocks(), Share::message_offset());
+    point_to_point_->use(share->blocks(), Share::message_offset());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) {
       abort(error);
@@ -242,11 +242,11 @@ void PacelineBackend::run(const Collective& call, const Fingerprint& fingerprint
 }
 
 WorkPtr PacelineBackend::send(const PointToPointCall& call, Deadline deadline) {
-  return point_to_point_.send(call, deadline);
+  return point_to_point_->send(call, deadline);
 }
 
 WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline) {
-  return point_to_point_.receive(call, deadline);
+  return point_to_point_->receive(call, deadline);
 }
 
 SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
@@ -327,7 +327,7 @@ void PacelineBackend::rethrow_aborting() {
 
 void PacelineBackend::abort(const Error& cause) {
   mesh_->abort(cause);
-  point_to_point_.wake();
+  point_to_point_->wake();
 }
 
 }  // namespace paceline

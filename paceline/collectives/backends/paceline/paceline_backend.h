@@ -30,6 +30,7 @@ class PacelineBackend : public Backend {
   // Collective. When a rank gets no shared memory, all ranks fall back to messages, with one
   // warning. Error(kInvalid) when ranks have other options than rank 0.
   PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options, Deadline deadline);
+  ~PacelineBackend() override { point_to_point_->close(); }
 
   const char* name() const override { return "paceline"; }
   const char* transport() const override;
@@ -75,7 +76,7 @@ class PacelineBackend : public Backend {
   std::optional<SharedExecutor> shared_;  // when all ranks are on one host
   std::optional<HostShare> host_share_;   // when only some are
   MessageExecutor messages_;
-  PointToPoint point_to_point_;
+  const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and who waits for a message
 };
 
 }  // namespace paceline

@@ -1,0 +1,384 @@
+#include "paceline/collectives/backends/paceline/message_queues.h"
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <poll.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+#include "paceline/transport/advice.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
+// From here on one copy and two system calls take less than two copies.
+constexpr std::size_t kLargeBytes = 128 << 10;
+
+Fingerprint describe_call(const PointToPointCall& call) {
+  Fingerprint fingerprint;
+  fingerprint.op = Op::kSend;
+  fingerprint.dtype = call.dtype;
+  fingerprint.count = call.count;
+  return fingerprint;
+}
+
+bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
+  return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
+}
+
+std::size_t bytes_of(const PointToPointCall& call) { return call.count * size_of(call.dtype); }
+
+// What a call was, without what it keeps alive.
+struct Label {
+  const char* what;
+  Dtype dtype;
+  std::size_t count;
+  int peer;
+  std::uint32_t tag;
+
+  std::string operator()() const {
+    return fmt::format("{} of {} x {}, peer {}, tag {}", what, name_of(dtype), count,
+                       peer == kAnySource ? "any" : std::to_string(peer), tag);
+  }
+};
+
+Label label_of(const char* what, const PointToPointCall& call) {
+  return {what, call.dtype, call.count, call.peer, call.tag};
+}
+
+std::string label(const char* what, const PointToPointCall& call) { return label_of(what, call)(); }
+
+}  // namespace
+
+MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
+    : mesh_(mesh),
+      streams_(streams),
+      sends_(static_cast<std::size_t>(mesh.world_size())),
+      incoming_(sends_.size()),
+      unexpected_(sends_.size()) {}
+
+WorkPtr MessageQueues::send(const PointToPointCall& call, Deadline deadline,
+                            std::weak_ptr<Progress> progress) {
+  auto work = std::make_shared<Work>(label_of("send", call), nullptr, std::move(progress));
+  Outgoing message{call, {}, deadline, work};
+  message.header.tag = call.tag;
+  message.header.payload_bytes = bytes_of(call);
+  const Fingerprint fingerprint = describe_call(call);
+  std::memcpy(&message.header.fingerprint, &fingerprint, sizeof fingerprint);
+  sends_[static_cast<std::size_t>(call.peer)].push_back(std::move(message));
+  return work;
+}
+
+WorkPtr MessageQueues::receive(const PointToPointCall& call, Deadline deadline,
+                               std::weak_ptr<Progress> progress) {
+  auto work = std::make_shared<Work>(label_of("recv", call), nullptr, std::move(progress));
+  Posted posted{call, deadline, work};
+  deliver_unexpected(posted);
+  if (!work->is_completed()) receives_.push_back(std::move(posted));
+  return work;
+}
+
+bool MessageQueues::is_pending() const {
+  bool pending = !receives_.empty();
+  for (const auto& queue : sends_) pending |= !queue.empty();
+  for (const Incoming& incoming : incoming_) pending |= incoming.receive.has_value();
+  return pending;
+}
+
+std::vector<Interest> MessageQueues::interests() const {
+  std::vector<Interest> interests;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    const auto index = static_cast<std::size_t>(peer);
+    short events = 0;
+    if (!sends_[index].empty()) events |= POLLOUT;
+    const Incoming& incoming = incoming_[index];
+    const bool is_read = incoming.got >= bytes_before_payload(incoming.header);
+    const bool stalled = is_read && !incoming.accepted;
+    if (!stalled && !incoming.ended) events |= POLLIN;
+    if (events != 0) interests.push_back({peer, Channel::kPointToPoint, events});
+  }
+  return interests;
+}
+
+bool MessageQueues::pump(bool takes_unexpected) {
+  bool moved = false;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    moved |= pump_send(peer);
+    moved |= pump_receive(peer, takes_unexpected);
+  }
+  return moved;
+}
+
+// Of a header that is there.
+std::size_t MessageQueues::bytes_before_payload(const MessageHeader& header) {
+  return kHeaderBytes + (header.is_offer() ? sizeof(Incoming::address) : 0);
+}
+
+bool MessageQueues::pump_send(int peer) {
+  auto& queue = sends_[static_cast<std::size_t>(peer)];
+  if (queue.empty()) return false;
+  Outgoing& message = queue.front();
+  std::span<const std::byte> payload(message.call.data, bytes_of(message.call));
+  if (message.sent == 0 && payload.size() >= kLargeBytes && streams_.can_offer(peer)) {
+    message.header.magic = MessageHeader::kOfferMagic;
+    message.address = std::bit_cast<std::uintptr_t>(payload.data());
+    streams_.offer(peer);
+  }
+  const bool is_offer = message.header.is_offer();
+  if (is_offer) payload = std::as_bytes(std::span(&message.address, 1));
+  const std::size_t total = kHeaderBytes + payload.size();
+  bool has_moved = false;
+  if (message.sent < total) {
+    const Unsent rest = unsent(message.header, payload, message.sent);
+    const ssize_t sent = streams_.send(peer, rest.head, rest.payload);
+    if (sent < 0) {
+      if (would_block(errno)) return false;
+      mesh_.throw_if_own(errno, peer, "sending to");
+      mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}", label("send", message.call),
+                                         std::strerror(errno)));
+    }
+    message.sent += static_cast<std::size_t>(sent);
+    has_moved = true;
+  }
+  if (message.sent < total || (is_offer && !streams_.is_taken(peer))) return has_moved;
+  message.work->complete(nullptr);
+  let_go(message.call);
+  queue.pop_front();
+  return true;
+}
+
+bool MessageQueues::pump_receive(int peer, bool takes_unexpected) {
+  Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
+  if (incoming.ended) return false;
+  if (!incoming.accepted) {
+    if (!read_header(peer, incoming) || !accept_header(peer, incoming, takes_unexpected))
+      return false;
+  }
+  const std::size_t total = bytes_before_payload(incoming.header) + incoming.header.payload_bytes;
+  if (incoming.got < total && !read_payload(peer, incoming)) return false;
+  if (incoming.got == total) finish_message(peer, incoming);
+  return true;
+}
+
+bool MessageQueues::read_payload(int peer, Incoming& incoming) {
+  const std::size_t done = incoming.got - bytes_before_payload(incoming.header);
+  std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
+  const std::span<std::byte> rest(to + done, incoming.header.payload_bytes - done);
+  if (incoming.header.is_offer()) {
+    const std::size_t got = streams_.read_offered(peer, incoming.address + done, rest);
+    incoming.got += got;
+    if (got == rest.size()) streams_.take(peer);
+    return true;
+  }
+  const ssize_t got = streams_.receive(peer, rest);
+  if (got < 0 && would_block(errno)) return false;
+  if (got <= 0) mesh_.throw_lost(peer, "is gone in the middle of a message");
+  incoming.got += static_cast<std::size_t>(got);
+  return true;
+}
+
+// True when the header is complete, with the address of an offer. The end of the connection is an
+// error only for a receive that waits for this peer.
+bool MessageQueues::read_header(int peer, Incoming& incoming) {
+  const auto header = std::as_writable_bytes(std::span(&incoming.header, 1));
+  const auto address = std::as_writable_bytes(std::span(&incoming.address, 1));
+  while (incoming.got < kHeaderBytes || incoming.got < bytes_before_payload(incoming.header)) {
+    const bool in_header = incoming.got < kHeaderBytes;
+    const ssize_t got =
+        streams_.receive(peer, in_header ? header.subspan(incoming.got)
+                                         : address.subspan(incoming.got - kHeaderBytes));
+    if (got < 0 && would_block(errno)) return false;
+    if (got <= 0) {
+      incoming.ended = true;
+      return false;
+    }
+    incoming.got += static_cast<std::size_t>(got);
+    if (incoming.got != kHeaderBytes) continue;
+    const bool is_offer = incoming.header.is_offer();
+    if (incoming.header.magic == MessageHeader::kMagic ||
+        (is_offer && streams_.may_be_offered(peer)))
+      continue;
+    fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
+         mesh_.describe(peer));
+  }
+  return true;
+}
+
+// Throws for a receive that nobody is left to answer.
+void MessageQueues::require_senders() const {
+  for (const Posted& posted : receives_) {
+    int last_ended = -1;
+    bool somebody = false;
+    for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+      if (peer == mesh_.rank() || (posted.call.peer != kAnySource && posted.call.peer != peer)) {
+        continue;
+      }
+      const bool ended = incoming_[static_cast<std::size_t>(peer)].ended;
+      somebody |= !ended;
+      if (ended) last_ended = peer;
+    }
+    if (!somebody) {
+      mesh_.throw_lost(last_ended,
+                       "is gone, and with it the message of " + label("recv", posted.call));
+    }
+  }
+}
+
+// Finds the payload's place; false while there is none.
+bool MessageQueues::accept_header(int peer, Incoming& incoming, bool takes_unexpected) {
+  for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
+    if (!asks_for(posted->call, peer, incoming.header.tag)) continue;
+    require_matching(peer, incoming.header, posted->call);
+    incoming.receive = std::move(*posted);
+    receives_.erase(posted);
+    incoming.accepted = true;
+    return true;
+  }
+  if (!takes_unexpected && incoming.header.payload_bytes >= kLargeBytes) return false;
+  const std::size_t room = kMaxUnexpectedBytes - unexpected_bytes_;
+  if (room < kHeaderBytes || incoming.header.payload_bytes > room - kHeaderBytes) return false;
+  incoming.unexpected.resize(incoming.header.payload_bytes);
+  unexpected_bytes_ += kHeaderBytes + incoming.header.payload_bytes;
+  incoming.accepted = true;
+  return true;
+}
+
+void MessageQueues::require_matching(int peer, const MessageHeader& header,
+                                     const PointToPointCall& call) const {
+  Fingerprint theirs;
+  std::memcpy(static_cast<void*>(&theirs), &header.fingerprint, sizeof theirs);
+  if (theirs == describe_call(call) && header.payload_bytes == bytes_of(call)) return;
+  fail(ErrorCode::kInvalid, "rank {}: {} was posted, but {} sent {} x {} with that tag",
+       mesh_.rank(), label("recv", call), mesh_.describe(peer), name_of(theirs.dtype),
+       theirs.count);
+}
+
+void MessageQueues::finish_message(int peer, Incoming& incoming) {
+  if (incoming.receive) {
+    incoming.receive->work->complete(nullptr, peer);
+    let_go(incoming.receive->call);
+  } else {
+    Unexpected message{incoming.header, std::move(incoming.unexpected)};
+    // A receive may have been posted while the message came in.
+    for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
+      if (!asks_for(posted->call, peer, message.header.tag)) continue;
+      require_matching(peer, message.header, posted->call);
+      unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
+      Posted claim = std::move(*posted);
+      receives_.erase(posted);
+      incoming = {};
+      deliver_unexpected(claim);
+      let_go(claim.call);
+      return;
+    }
+    unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
+  }
+  incoming = {};
+}
+
+// Completes `posted` from a message that came before it was asked for, if there is one.
+void MessageQueues::deliver_unexpected(Posted& posted) {
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    auto& queue = unexpected_[static_cast<std::size_t>(peer)];
+    for (auto message = queue.begin(); message != queue.end(); ++message) {
+      if (!asks_for(posted.call, peer, message->header.tag)) continue;
+      require_matching(peer, message->header, posted.call);
+      if (!message->payload.empty()) {
+        std::memcpy(posted.call.data, message->payload.data(), message->payload.size());
+      }
+      unexpected_bytes_ -= kHeaderBytes + message->payload.size();
+      queue.erase(message);
+      posted.work->complete(nullptr, peer);
+      return;
+    }
+  }
+}
+
+void MessageQueues::check_deadlines() const {
+  for (const auto& queue : sends_) {
+    for (const Outgoing& message : queue) {
+      if (message.deadline.expired()) {
+        fail(ErrorCode::kTimeout, "rank {}: {} timed out: {} does not take it; {}", mesh_.rank(),
+             label("send", message.call), mesh_.describe(message.call.peer), kAdviceForLate);
+      }
+    }
+  }
+  for (const Incoming& incoming : incoming_) {
+    if (incoming.receive && incoming.receive->deadline.expired()) {
+      fail(ErrorCode::kTimeout, "rank {}: {} timed out in the middle of the message; {}",
+           mesh_.rank(), label("recv", incoming.receive->call), kAdviceForLate);
+    }
+  }
+  for (const Posted& posted : receives_) {
+    if (posted.deadline.expired()) {
+      fail(ErrorCode::kTimeout, "rank {}: {} timed out: nothing came{}; {}", mesh_.rank(),
+           label("recv", posted.call),
+           posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
+           kAdviceForLate);
+    }
+  }
+}
+
+// Its sender believes that it has arrived, so this is the last chance to say that it has not.
+void MessageQueues::warn_of_unreceived() const {
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    const auto header = next_unreceived(peer);
+    if (!header) continue;
+    Fingerprint sent;
+    std::memcpy(static_cast<void*>(&sent), &header->fingerprint, sizeof sent);
+    log::warning(fmt::format(
+        "group {} ends on rank {}, and nobody has received {} x {} that {} sent with tag {}",
+        mesh_.name(), mesh_.rank(), name_of(sent.dtype), sent.count, mesh_.describe(peer),
+        header->tag));
+  }
+}
+
+// Kept, half read, or still in the channel; the first of this peer.
+std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
+  const auto index = static_cast<std::size_t>(peer);
+  if (!unexpected_[index].empty()) return unexpected_[index].front().header;
+  const Incoming& incoming = incoming_[index];
+  if (incoming.receive) return {};
+  if (incoming.got >= kHeaderBytes) return incoming.header;
+  MessageHeader header;
+  const ssize_t got = streams_.peek(peer, std::as_writable_bytes(std::span(&header, 1)));
+  const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
+                        (header.magic == MessageHeader::kMagic || header.is_offer());
+  return is_whole ? std::optional(header) : std::nullopt;
+}
+
+// Not now: it may own this.
+void MessageQueues::let_go(PointToPointCall& call) {
+  if (call.keep_alive) dropped_.push_back(std::move(call.keep_alive));
+}
+
+void MessageQueues::fail_all(const Error& error) {
+  if (is_pending()) streams_.cancel();
+  const auto cause = std::make_exception_ptr(error);
+  const auto end = [&](auto& message, const std::exception_ptr& why) {
+    message.work->complete(why);
+    let_go(message.call);
+  };
+  for (auto& queue : sends_) {
+    for (Outgoing& message : queue) {
+      if (message.header.is_offer()) streams_.withdraw(message.call.peer);
+      end(message, cause);
+    }
+    queue.clear();
+  }
+  for (Posted& posted : receives_) end(posted, cause);
+  receives_.clear();
+  for (Incoming& incoming : incoming_) {
+    if (incoming.receive) end(*incoming.receive, cause);
+    incoming = {};
+  }
+}
+
+}  // namespace paceline

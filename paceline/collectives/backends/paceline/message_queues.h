@@ -1,0 +1,106 @@
+#pragma once
+
+// The messages of a group that are to be sent, are asked for, or have come: matched by sender and
+// tag, in the order of sending, and moved as far as the streams take them. Who moves them, and
+// when, is point_to_point.h's.
+//
+// Thread safety: none.
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "paceline/collectives/backend.h"
+#include "paceline/transport/mesh.h"
+#include "paceline/transport/message.h"
+#include "paceline/transport/message_streams.h"
+
+namespace paceline {
+
+class MessageQueues {
+ public:
+  static constexpr std::size_t kMaxUnexpectedBytes = 64 << 20;
+
+  // Requires: both outlive this object.
+  MessageQueues(Mesh& mesh, MessageStreams& streams);
+
+  // Both begin an operation, which moves with pump(). A receive whose message is kept here has
+  // completed. Error(kInvalid) when that message is another one than asked for. `progress`: Work's.
+  WorkPtr send(const PointToPointCall& call, Deadline deadline, std::weak_ptr<Progress> progress);
+  WorkPtr receive(const PointToPointCall& call, Deadline deadline,
+                  std::weak_ptr<Progress> progress);
+  // An operation is under way.
+  bool is_pending() const;
+  // Moves what can be moved without waiting, once for every peer; whether anything was. A large
+  // message that nobody has asked for yet costs a copy more than it would a moment later: it is
+  // taken only when the caller has nothing else to do. Error when a peer is lost or sent something
+  // else than was asked for.
+  bool pump(bool takes_unexpected);
+  // What pump() waits for.
+  std::vector<Interest> interests() const;
+  // Error(kTimeout), and for a receive that nobody is left to answer.
+  void check_deadlines() const;
+  void require_senders() const;
+  // Ends what is under way.
+  void fail_all(const Error& error);
+  // What has come, or is on its way, and nobody asked for.
+  void warn_of_unreceived() const;
+  // What operations that have ended kept alive. It may own this.
+  bool has_dropped() const { return !dropped_.empty(); }
+  std::vector<std::shared_ptr<void>> take_dropped() { return std::exchange(dropped_, {}); }
+
+ private:
+  struct Outgoing {
+    PointToPointCall call;
+    MessageHeader header;
+    Deadline deadline;
+    WorkPtr work;
+    std::size_t sent = 0;       // of what goes through the stream
+    std::uint64_t address = 0;  // of a payload that is offered: all that follows its header
+  };
+  struct Posted {
+    PointToPointCall call;
+    Deadline deadline;
+    WorkPtr work;
+  };
+  struct Unexpected {
+    MessageHeader header;
+    std::vector<std::byte> payload;
+  };
+  // What is being read from one peer.
+  struct Incoming {
+    MessageHeader header;
+    std::uint64_t address = 0;          // of an offered payload
+    std::size_t got = 0;                // of header, address and payload together
+    std::optional<Posted> receive;      // where the payload goes, or
+    std::vector<std::byte> unexpected;  // here
+    bool accepted = false;              // the header is read and has a place
+    bool ended = false;                 // the peer sends nothing more
+  };
+
+  static std::size_t bytes_before_payload(const MessageHeader& header);
+  bool pump_send(int peer);
+  bool pump_receive(int peer, bool takes_unexpected);
+  bool read_header(int peer, Incoming& incoming);
+  bool read_payload(int peer, Incoming& incoming);
+  bool accept_header(int peer, Incoming& incoming, bool takes_unexpected);
+  void finish_message(int peer, Incoming& incoming);
+  void deliver_unexpected(Posted& posted);
+  void let_go(PointToPointCall& call);
+  std::optional<MessageHeader> next_unreceived(int peer) const;
+  void require_matching(int peer, const MessageHeader& header, const PointToPointCall& call) const;
+
+  Mesh& mesh_;
+  MessageStreams& streams_;
+  std::vector<std::deque<Outgoing>> sends_;
+  std::list<Posted> receives_;
+  std::vector<Incoming> incoming_;
+  std::vector<std::deque<Unexpected>> unexpected_;
+  std::size_t unexpected_bytes_ = 0;
+  std::vector<std::shared_ptr<void>> dropped_;
+};
+
+}  // namespace paceline
