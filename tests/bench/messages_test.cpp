@@ -91,7 +91,7 @@ TEST_F(MessagesTest, what_is_no_message_is_refused) {
 
 TEST_F(MessagesTest, a_message_without_its_members_is_refused) {
   const std::string text = R"({"kind":"turn"})";
-  send_bytes(std::string("\x0f\0\0\0", 4) + text);
+  send_bytes(std::string("\x0f\0\0\0", 4).append(text));
   expect_refusal(ErrorCode::kCorrupt, "cannot be read");
 }
 
