@@ -41,4 +41,9 @@ bool DirectRead::take() {
   return sees_token() && offer_.compare_exchange_strong(expected, kTaken);
 }
 
+void DirectRead::refuse() {
+  std::uint32_t expected = kOffered;
+  offer_.compare_exchange_strong(expected, kRefused);
+}
+
 }  // namespace paceline

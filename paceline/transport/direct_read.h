@@ -8,7 +8,8 @@
 // It lies in memory that both map, zeroed at first; one for each direction of a pair. The sender
 // offers, one payload at a time, and keeps it until it has been taken or the offer is withdrawn. A
 // payload counts as read only if it has not been withdrawn meanwhile, and the process is still the
-// same program: what was its memory then may hold anything.
+// same program: what was its memory then may hold anything. Memory that only its process can read
+// (a device's, memfd_secret) is refused, and has to go another way.
 //
 // Thread safety: one thread sends, one reads.
 
@@ -29,19 +30,22 @@ class DirectRead {
   // The reader has tried.
   bool is_possible() const { return reader_.load(std::memory_order_acquire) == kCan; }
   void offer() { offer_.store(kOffered, std::memory_order_release); }
+  bool is_open() const { return offer_.load(std::memory_order_seq_cst) == kOffered; }
   bool is_taken() const { return offer_.load(std::memory_order_seq_cst) == kTaken; }
+  bool is_refused() const { return offer_.load(std::memory_order_seq_cst) == kRefused; }
   void withdraw();
 
   // ---- the reader's
   // Whether the sender's memory can be read; tries once it has introduced itself.
   void try_once();
-  // The bytes read; less than 1 with errno when that memory is gone.
+  // The bytes read; less than 1 with errno, EFAULT when nobody else can read what lies there.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
   // All has been read; false: what was read is nothing.
   bool take();
+  void refuse();
 
  private:
-  enum Offer : std::uint32_t { kNone, kOffered, kTaken, kWithdrawn };
+  enum Offer : std::uint32_t { kNone, kOffered, kTaken, kWithdrawn, kRefused };
   enum Reader : std::uint32_t { kUnknown, kCan, kCannot };
 
   bool sees_token() const;

@@ -145,10 +145,7 @@ ssize_t MessageStreams::receive(int peer, std::span<std::byte> into) {
     into = into.subspan(count);
     lane.taken += count;
     lane.in->taken.store(lane.taken, std::memory_order_seq_cst);
-    if (lane.in->writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
-        lane.in->writer_sleeps.exchange(0) != 0) {
-      ring_bell(peer);
-    }
+    wake_writer(peer, lane);
   }
   if (lane.taken != begin) return static_cast<ssize_t>(lane.taken - begin);
   if (lane.is_closed) return 0;
@@ -175,34 +172,40 @@ void MessageStreams::offer(int peer) {
   lane(peer).out->direct.offer();
 }
 
-bool MessageStreams::is_taken(int peer) {
+MessageStreams::Offered MessageStreams::offered(int peer) {
   Lane& lane = this->lane(peer);
-  const bool is_taken = lane.out->direct.is_taken();
-  if (is_taken) lane.has_offered = false;
-  if (!is_taken && lane.is_closed) mesh_.throw_lost(peer, "is gone, and has not taken a message");
-  return is_taken;
+  const DirectRead& direct = lane.out->direct;
+  const Offered how = direct.is_taken()     ? Offered::kTaken
+                      : direct.is_refused() ? Offered::kRefused
+                                            : Offered::kOpen;
+  if (how != Offered::kOpen) {
+    lane.has_offered = false;
+  } else if (lane.is_closed) {
+    mesh_.throw_lost(peer, "is gone, and has not taken a message");
+  }
+  return how;
 }
 
 void MessageStreams::withdraw(int peer) { lane(peer).out->direct.withdraw(); }
 
-std::size_t MessageStreams::read_offered(int peer, std::uint64_t address,
-                                         std::span<std::byte> into) {
+std::optional<std::size_t> MessageStreams::read_offered(int peer, std::uint64_t address,
+                                                        std::span<std::byte> into) {
   Lane& lane = this->lane(peer);
-  lane.is_reading = true;
   const ssize_t got =
       lane.in->direct.read(address, into.first(std::min(into.size(), kPieceOfOffer)));
-  if (got <= 0) mesh_.throw_lost(peer, "is gone in the middle of a message");
-  return static_cast<std::size_t>(got);
+  lane.is_reading = got > 0;
+  if (got > 0) return static_cast<std::size_t>(got);
+  if (errno != EFAULT) mesh_.throw_lost(peer, "is gone in the middle of a message");
+  lane.in->direct.refuse();
+  wake_writer(peer, lane);
+  return {};
 }
 
 void MessageStreams::take(int peer) {
   Lane& lane = this->lane(peer);
   lane.is_reading = false;
   if (!lane.in->direct.take()) mesh_.throw_lost(peer, "gave up in the middle of a message");
-  if (lane.in->writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
-      lane.in->writer_sleeps.exchange(0) != 0) {
-    ring_bell(peer);
-  }
+  wake_writer(peer, lane);
 }
 
 bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
@@ -239,6 +242,13 @@ void MessageStreams::awake(std::span<const Interest> interests) {
     lane.in->reader_sleeps.store(0, std::memory_order_relaxed);
     lane.out->writer_sleeps.store(0, std::memory_order_relaxed);
     if (interest.is_ready) hear_bell(interest.peer, lane);
+  }
+}
+
+void MessageStreams::wake_writer(int peer, Lane& lane) const {
+  if (lane.in->writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+      lane.in->writer_sleeps.exchange(0) != 0) {
+    ring_bell(peer);
   }
 }
 

@@ -45,17 +45,19 @@ class MessageStreams {
   ssize_t peek(int peer, std::span<std::byte> into);
 
   // A payload that `peer` reads where it lies, as what is sent then says. One at a time; it stays
-  // as it is until it is taken or withdrawn.
+  // as it is until it is taken, refused or withdrawn.
+  enum class Offered { kOpen, kTaken, kRefused };
   bool can_offer(int peer) const;
   void offer(int peer);
-  // True once; the offer is over then. Error(kPeerLost) when the peer has ended.
-  bool is_taken(int peer);
+  // When it is not open any more, the offer is over. Error(kPeerLost) when the peer has ended.
+  Offered offered(int peer);
   void withdraw(int peer);
   // The other end. Whether `peer` may say such a thing.
   bool may_be_offered(int peer) const { return lane(peer).in != nullptr; }
-  // Reads some of what lies at `address` there; take(), when it has read all. Error(
-  // kPeerLost) when it is gone, or was withdrawn.
-  std::size_t read_offered(int peer, std::uint64_t address, std::span<std::byte> into);
+  // Reads some of what lies at `address` there; null when that cannot be done, the offer is refused
+  // then. take(), when it has read all. Error(kPeerLost) when it is gone, or was withdrawn.
+  std::optional<std::size_t> read_offered(int peer, std::uint64_t address,
+                                          std::span<std::byte> into);
   void take(int peer);
 
   // To sleep until something of `interests` (of the point-to-point channel) is ready: true when it
@@ -86,6 +88,7 @@ class MessageStreams {
   std::size_t room(Lane& lane, std::size_t wanted) const;
   std::size_t filled(int peer, Lane& lane, std::size_t wanted) const;
   void ring_bell(int peer) const;
+  void wake_writer(int peer, Lane& lane) const;
   void hear_bell(int peer, Lane& lane) const;
 
   Mesh& mesh_;

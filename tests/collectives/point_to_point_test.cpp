@@ -1,11 +1,18 @@
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <numeric>
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "paceline/core/fd.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
@@ -202,6 +209,33 @@ TEST_P(PointToPointTest, a_message_that_was_given_up_is_not_received) {
     given_up.get_future().wait();
     EXPECT_THROW(group.recv(std::span(values), 0), Error);
   });
+}
+
+// As a device's memory may be, and here one that the kernel shows to nobody else.
+TEST_P(PointToPointTest, memory_that_only_its_process_can_read_is_sent_too) {
+  constexpr std::size_t kBytes = 1 << 20;
+  const int file = static_cast<int>(syscall(SYS_memfd_secret, 0));
+  if (file < 0) GTEST_SKIP() << "this kernel has no memfd_secret: " << std::strerror(errno);
+  const Fd owner(file);
+  ASSERT_EQ(ftruncate(file, kBytes), 0);
+  void* const place = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (place == MAP_FAILED) GTEST_SKIP() << "no locked memory: " << std::strerror(errno);
+  const std::span<int> secret(static_cast<int*>(place), kBytes / sizeof(int));
+  std::iota(secret.begin(), secret.end(), 0);
+  run(2, [&](ProcessGroup& group) {
+    std::vector<int> values(secret.size());
+    for (int round = 0; round < 3; ++round) {
+      if (group.rank() == 0) {
+        group.recv(std::span(values), 1);  // so that this rank has shown what it can read
+        group.recv(std::span(values), 1);
+        EXPECT_TRUE(std::equal(values.begin(), values.end(), secret.begin()));
+      } else {
+        group.send(std::span(values), 0);
+        group.send(secret, 0);
+      }
+    }
+  });
+  munmap(place, kBytes);
 }
 
 TEST_P(PointToPointTest, another_length_is_an_error_of_both) {

@@ -12,6 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/transport/connect_fixture.h"
 
@@ -175,6 +177,8 @@ TEST_P(MessageStreamsTest, a_position_that_cannot_be_is_an_error_and_no_read_beh
 // Payloads that are read where they lie.
 class OfferTest : public MessageStreamsTest {
  protected:
+  using Offered = MessageStreams::Offered;
+
   // As a receiver does that waits for something.
   void SetUp() override {
     MessageStreamsTest::SetUp();
@@ -188,7 +192,7 @@ class OfferTest : public MessageStreamsTest {
   }
   void read(std::uint64_t address) {
     for (std::size_t at = 0; at < got_.size();) {
-      at += streams(1).read_offered(0, address + at, std::span(got_).subspan(at));
+      at += streams(1).read_offered(0, address + at, std::span(got_).subspan(at)).value();
     }
   }
   static ErrorCode code_of(const std::function<void()>& action) {
@@ -209,12 +213,12 @@ TEST_P(OfferTest, is_read_where_it_lies_and_taken_once) {
   for (int round = 0; round < 3; ++round) {
     got_.assign(got_.size(), std::byte{});
     const std::uint64_t address = offer();
-    EXPECT_FALSE(streams(0).is_taken(1));
+    EXPECT_EQ(streams(0).offered(1), Offered::kOpen);
     read(address);
     EXPECT_EQ(got_, payload_);
-    EXPECT_FALSE(streams(0).is_taken(1));
+    EXPECT_EQ(streams(0).offered(1), Offered::kOpen);
     streams(1).take(0);
-    EXPECT_TRUE(streams(0).is_taken(1));
+    EXPECT_EQ(streams(0).offered(1), Offered::kTaken);
   }
 }
 
@@ -224,9 +228,23 @@ TEST_P(OfferTest, that_is_withdrawn_is_not_taken) {
   EXPECT_EQ(code_of([&] { streams(1).take(0); }), ErrorCode::kPeerLost);
 }
 
-TEST_P(OfferTest, of_memory_that_is_not_there_is_a_lost_peer) {
+TEST_P(OfferTest, of_memory_that_cannot_be_read_is_refused) {
   offer();
-  EXPECT_EQ(code_of([&] { read(4096); }), ErrorCode::kPeerLost);
+  EXPECT_FALSE(streams(1).read_offered(0, 4096, got_));
+  EXPECT_EQ(streams(0).offered(1), Offered::kRefused);
+  EXPECT_EQ(streams(0).send(1, bytes_of("through the ring"), {}), 16);
+  EXPECT_EQ(receive(1, 100), "through the ring");
+}
+
+TEST_P(OfferTest, of_a_process_that_has_ended_is_a_lost_peer) {
+  const std::uint64_t address = offer();
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  // Whose memory it is: the ring's third line, behind token and address.
+  const std::int64_t number = child;
+  std::memcpy(ranks_[1].blocks->of(1) + 272, &number, sizeof number);
+  EXPECT_EQ(code_of([&] { read(address); }), ErrorCode::kPeerLost);
 }
 
 // After exec() the same process has other memory.
@@ -241,7 +259,7 @@ TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
   std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
   EXPECT_TRUE(streams(0).prepare_to_sleep(writing));  // room is not what it waits for
   std::jthread reader([&] {
-    EXPECT_GT(streams(1).read_offered(0, address, got_), 0u);
+    EXPECT_GT(streams(1).read_offered(0, address, got_).value(), 0u);
     std::array<Interest, 1> reading = {Interest{0, Channel::kPointToPoint, POLLIN}};
     EXPECT_FALSE(streams(1).prepare_to_sleep(reading));
     read(address);
@@ -252,7 +270,7 @@ TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
   streams(0).awake(writing);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
   reader.join();
-  EXPECT_TRUE(streams(0).is_taken(1));
+  EXPECT_EQ(streams(0).offered(1), Offered::kTaken);
 }
 
 // What its kernel does not let it read looks the same.

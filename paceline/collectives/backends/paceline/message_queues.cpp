@@ -146,7 +146,16 @@ bool MessageQueues::pump_send(int peer) {
     message.sent += static_cast<std::size_t>(sent);
     has_moved = true;
   }
-  if (message.sent < total || (is_offer && !streams_.is_taken(peer))) return has_moved;
+  if (message.sent < total) return has_moved;
+  if (is_offer) {
+    const auto offered = streams_.offered(peer);
+    if (offered == MessageStreams::Offered::kOpen) return has_moved;
+    if (offered == MessageStreams::Offered::kRefused) {  // it follows its header after all
+      message.header.magic = MessageHeader::kMagic;
+      message.sent = kHeaderBytes;
+      return true;
+    }
+  }
   message.work->complete(nullptr);
   let_go(message.call);
   queue.pop_front();
@@ -171,9 +180,14 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
   const std::span<std::byte> rest(to + done, incoming.header.payload_bytes - done);
   if (incoming.header.is_offer()) {
-    const std::size_t got = streams_.read_offered(peer, incoming.address + done, rest);
-    incoming.got += got;
-    if (got == rest.size()) streams_.take(peer);
+    const auto got = streams_.read_offered(peer, incoming.address + done, rest);
+    if (!got) {  // it follows its header after all
+      incoming.header.magic = MessageHeader::kMagic;
+      incoming.got = kHeaderBytes;
+      return true;
+    }
+    incoming.got += *got;
+    if (*got == rest.size()) streams_.take(peer);
     return true;
   }
   const ssize_t got = streams_.receive(peer, rest);
