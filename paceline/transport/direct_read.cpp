@@ -36,14 +36,17 @@ ssize_t DirectRead::read(std::uint64_t address, std::span<std::byte> into) const
   return process_vm_readv(static_cast<pid_t>(pid_), &local, 1, &remote, 1, 0);
 }
 
-bool DirectRead::take() {
-  std::uint32_t expected = kOffered;
-  return sees_token() && offer_.compare_exchange_strong(expected, kTaken);
+DirectRead::End DirectRead::take() { return sees_token() ? end(kTaken) : refuse(true); }
+
+DirectRead::End DirectRead::refuse(bool is_final) {
+  if (is_final) reader_.store(kCannot, std::memory_order_release);
+  return end(kRefused);
 }
 
-void DirectRead::refuse() {
+DirectRead::End DirectRead::end(Offer how) {
   std::uint32_t expected = kOffered;
-  offer_.compare_exchange_strong(expected, kRefused);
+  if (!offer_.compare_exchange_strong(expected, how)) return End::kWithdrawn;
+  return how == kTaken ? End::kTaken : End::kRefused;
 }
 
 }  // namespace paceline

@@ -8,8 +8,9 @@
 // It lies in memory that both map, zeroed at first; one for each direction of a pair. The sender
 // offers, one payload at a time, and keeps it until it has been taken or the offer is withdrawn. A
 // payload counts as read only if it has not been withdrawn meanwhile, and the process is still the
-// same program: what was its memory then may hold anything. Memory that only its process can read
-// (a device's, memfd_secret) is refused, and has to go another way.
+// same program: what was its memory then may hold anything. What cannot be read (a device's memory,
+// memfd_secret; a process that has taken its permission back, or has ended) is refused, and has to
+// go another way, where it shows if the sender has gone.
 //
 // Thread safety: one thread sends, one reads.
 
@@ -38,17 +39,20 @@ class DirectRead {
   // ---- the reader's
   // Whether the sender's memory can be read; tries once it has introduced itself.
   void try_once();
-  // The bytes read; less than 1 with errno, EFAULT when nobody else can read what lies there.
+  // The bytes read; less than 1 with errno when that cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // All has been read; false: what was read is nothing.
-  bool take();
-  void refuse();
+  // All has been read; refused when it is another program's by now.
+  enum class End { kTaken, kRefused, kWithdrawn };
+  End take();
+  // `is_final`: of this sender nothing can be read any more.
+  End refuse(bool is_final);
 
  private:
   enum Offer : std::uint32_t { kNone, kOffered, kTaken, kWithdrawn, kRefused };
   enum Reader : std::uint32_t { kUnknown, kCan, kCannot };
 
   bool sees_token() const;
+  End end(Offer how);
 
   std::atomic<std::uint64_t> token_;
   std::uint64_t token_at_;

@@ -11,7 +11,6 @@
 #include <poll.h>
 
 #include "paceline/core/check.h"
-#include "paceline/transport/direct_read.h"
 #include "paceline/transport/message.h"
 
 namespace paceline {
@@ -126,6 +125,7 @@ ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
     if (is_rest) show();  // the head together with what follows it
   }
   if (shown != lane.written) show();
+  lane.is_full = !head.empty() || !rest.empty();
   if (lane.written != begin) return static_cast<ssize_t>(lane.written - begin);
   errno = EAGAIN;
   return -1;
@@ -195,17 +195,22 @@ std::optional<std::size_t> MessageStreams::read_offered(int peer, std::uint64_t 
       lane.in->direct.read(address, into.first(std::min(into.size(), kPieceOfOffer)));
   lane.is_reading = got > 0;
   if (got > 0) return static_cast<std::size_t>(got);
-  if (errno != EFAULT) mesh_.throw_lost(peer, "is gone in the middle of a message");
-  lane.in->direct.refuse();
-  wake_writer(peer, lane);
+  end_offer(peer, lane, lane.in->direct.refuse(errno != EFAULT));
   return {};
 }
 
-void MessageStreams::take(int peer) {
+bool MessageStreams::take(int peer) {
   Lane& lane = this->lane(peer);
   lane.is_reading = false;
-  if (!lane.in->direct.take()) mesh_.throw_lost(peer, "gave up in the middle of a message");
+  return end_offer(peer, lane, lane.in->direct.take());
+}
+
+bool MessageStreams::end_offer(int peer, Lane& lane, DirectRead::End end) const {
+  if (end == DirectRead::End::kWithdrawn) {
+    mesh_.throw_lost(peer, "gave up in the middle of a message");
+  }
   wake_writer(peer, lane);
+  return end == DirectRead::End::kTaken;
 }
 
 bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
@@ -219,9 +224,10 @@ bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
     }
     if ((interest.events & POLLOUT) != 0) {
       lane.out->writer_sleeps.store(1, std::memory_order_seq_cst);
-      is_ready |= lane.has_offered
-                      ? lane.out->direct.is_taken()
-                      : lane.out->taken.load(std::memory_order_seq_cst) + capacity_ != lane.written;
+      const bool has_room =
+          lane.out->taken.load(std::memory_order_seq_cst) + capacity_ != lane.written;
+      is_ready |= has_room && (lane.is_full || !lane.has_offered);
+      is_ready |= lane.has_offered && !lane.out->direct.is_open();
     }
     is_ready |= lane.is_closed;
     interest.events = POLLIN;  // the bell

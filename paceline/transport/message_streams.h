@@ -22,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "paceline/transport/direct_read.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/shared_memory.h"
 
@@ -54,11 +55,12 @@ class MessageStreams {
   void withdraw(int peer);
   // The other end. Whether `peer` may say such a thing.
   bool may_be_offered(int peer) const { return lane(peer).in != nullptr; }
-  // Reads some of what lies at `address` there; null when that cannot be done, the offer is refused
-  // then. take(), when it has read all. Error(kPeerLost) when it is gone, or was withdrawn.
+  // Reads some of what lies at `address` there; null when that cannot be done: the offer is refused
+  // then. When all has been read, take(); false if the offer is refused instead. Error(kPeerLost)
+  // when it was withdrawn.
   std::optional<std::size_t> read_offered(int peer, std::uint64_t address,
                                           std::span<std::byte> into);
-  void take(int peer);
+  bool take(int peer);
 
   // To sleep until something of `interests` (of the point-to-point channel) is ready: true when it
   // may be worth it, and sleep() has to follow, and then awake().
@@ -79,6 +81,7 @@ class MessageStreams {
     std::uint64_t room_until = 0;
     std::uint64_t taken = 0;  // by this rank
     std::uint64_t filled_until = 0;
+    bool is_full = false;                          // send() had more than there was room for
     bool has_offered = false, is_reading = false;  // a payload where it lies
     bool is_closed = false;                        // the peer has ended
   };
@@ -88,6 +91,7 @@ class MessageStreams {
   std::size_t room(Lane& lane, std::size_t wanted) const;
   std::size_t filled(int peer, Lane& lane, std::size_t wanted) const;
   void ring_bell(int peer) const;
+  bool end_offer(int peer, Lane& lane, DirectRead::End end) const;
   void wake_writer(int peer, Lane& lane) const;
   void hear_bell(int peer, Lane& lane) const;
 

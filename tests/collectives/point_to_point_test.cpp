@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <future>
@@ -192,6 +193,60 @@ TEST_P(PointToPointTest, a_wait_with_a_limit_ends_there_and_the_message_comes_la
     }
     group.recv(std::span(&go_on, 1), 0);
     group.send(std::span(values), 0);
+  });
+}
+
+// Rank 0 never waits for anything, and yet takes what comes.
+TEST_P(PointToPointTest, a_large_message_is_taken_beside_small_ones_all_the_time) {
+  std::atomic<bool> has_arrived = false;
+  run(2, [&](ProcessGroup& group) {
+    std::vector<int> large(300'000, 1);
+    int small = 0;
+    // Rank 0 shows that it can read what rank 1 offers.
+    if (group.rank() == 1) group.send(std::span(&small, 1), 0);
+    if (group.rank() == 0) group.recv(std::span(&small, 1), 1);
+    std::jthread sender;
+    if (group.rank() == 1) {
+      sender = std::jthread([&] {
+        group.send(std::span(large), 0, 9, {.timeout = 15s});
+        has_arrived = true;
+      });
+    }
+    const auto deadline = Deadline::after(18s);
+    while (small == 0) {
+      if (group.rank() == 0) small = has_arrived || deadline.expired() ? 1 : 0;
+      if (group.rank() == 0) group.send(std::span(&small, 1), 1);
+      if (group.rank() == 1) group.recv(std::span(&small, 1), 0);
+    }
+    EXPECT_TRUE(has_arrived);
+    if (group.rank() == 0) group.recv(std::span(large), 1, 9);
+  });
+}
+
+TEST_P(PointToPointTest, a_wait_ends_at_its_limit_also_while_other_messages_move) {
+  std::atomic<bool> is_over = false;
+  run(2, [&](ProcessGroup& group) {
+    const int other = 1 - group.rank();
+    std::vector<int> never(10), mine(1000), theirs(1000);
+    std::jthread waiting;
+    if (group.rank() == 0) {
+      waiting = std::jthread([&] {
+        const auto received = group.recv_async(std::span(never), 1, 5);
+        const auto begin = std::chrono::steady_clock::now();
+        expect_error(ErrorCode::kTimeout, {}, [&] { received->wait(100ms); });
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+        is_over = true;
+        received->wait();
+      });
+    }
+    for (mine[0] = 0; mine[0] == 0;) {
+      if (group.rank() == 0 && is_over) mine[0] = 1;
+      const auto sent = group.send_async(std::span(mine), other);
+      group.recv(std::span(theirs), other);
+      if (group.rank() == 1) mine[0] = theirs[0];
+      sent->wait();
+    }
+    if (group.rank() == 1) group.send(std::span(never), 0, 5);
   });
 }
 

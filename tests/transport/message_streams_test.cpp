@@ -217,7 +217,7 @@ TEST_P(OfferTest, is_read_where_it_lies_and_taken_once) {
     read(address);
     EXPECT_EQ(got_, payload_);
     EXPECT_EQ(streams(0).offered(1), Offered::kOpen);
-    streams(1).take(0);
+    EXPECT_TRUE(streams(1).take(0));
     EXPECT_EQ(streams(0).offered(1), Offered::kTaken);
   }
 }
@@ -236,7 +236,7 @@ TEST_P(OfferTest, of_memory_that_cannot_be_read_is_refused) {
   EXPECT_EQ(receive(1, 100), "through the ring");
 }
 
-TEST_P(OfferTest, of_a_process_that_has_ended_is_a_lost_peer) {
+TEST_P(OfferTest, of_a_process_that_has_ended_is_refused_for_good) {
   const std::uint64_t address = offer();
   const pid_t child = fork();
   if (child == 0) _exit(0);
@@ -244,14 +244,16 @@ TEST_P(OfferTest, of_a_process_that_has_ended_is_a_lost_peer) {
   // Whose memory it is: the ring's third line, behind token and address.
   const std::int64_t number = child;
   std::memcpy(ranks_[1].blocks->of(1) + 272, &number, sizeof number);
-  EXPECT_EQ(code_of([&] { read(address); }), ErrorCode::kPeerLost);
+  EXPECT_FALSE(streams(1).read_offered(0, address, got_));
+  EXPECT_FALSE(streams(0).can_offer(1));  // not again; its end shows in the stream
 }
 
 // After exec() the same process has other memory.
 TEST_P(OfferTest, of_a_process_that_is_another_program_by_now_is_not_taken) {
   read(offer());
   forget_token();
-  EXPECT_EQ(code_of([&] { streams(1).take(0); }), ErrorCode::kPeerLost);
+  EXPECT_FALSE(streams(1).take(0));
+  EXPECT_EQ(streams(0).offered(1), Offered::kRefused);
 }
 
 TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
@@ -263,7 +265,7 @@ TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
     std::array<Interest, 1> reading = {Interest{0, Channel::kPointToPoint, POLLIN}};
     EXPECT_FALSE(streams(1).prepare_to_sleep(reading));
     read(address);
-    streams(1).take(0);
+    EXPECT_TRUE(streams(1).take(0));
   });
   const auto begin = std::chrono::steady_clock::now();
   streams(0).sleep(writing, 30s);
@@ -271,6 +273,21 @@ TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
   reader.join();
   EXPECT_EQ(streams(0).offered(1), Offered::kTaken);
+}
+
+TEST_P(OfferTest, that_is_refused_lets_nobody_sleep) {
+  offer();
+  EXPECT_FALSE(streams(1).read_offered(0, 4096, got_));
+  std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
+  EXPECT_FALSE(streams(0).prepare_to_sleep(writing));
+}
+
+TEST_P(OfferTest, whose_header_did_not_fit_waits_for_room) {
+  offer();
+  fill(0);
+  std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
+  EXPECT_EQ(receive(1, 10).size(), 10u);
+  EXPECT_FALSE(streams(0).prepare_to_sleep(writing));
 }
 
 // What its kernel does not let it read looks the same.

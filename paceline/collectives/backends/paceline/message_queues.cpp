@@ -15,8 +15,10 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
-// From here on one copy and two system calls take less than two copies.
-constexpr std::size_t kLargeBytes = 128 << 10;
+// What fits into a ring is there when the call that sends it returns; of what is larger one copy
+// and two system calls take less than two copies.
+constexpr std::size_t kOfferBytes = 256 << 10;
+constexpr std::chrono::microseconds kTimeToAsk{100};
 
 Fingerprint describe_call(const PointToPointCall& call) {
   Fingerprint fingerprint;
@@ -125,7 +127,7 @@ bool MessageQueues::pump_send(int peer) {
   if (queue.empty()) return false;
   Outgoing& message = queue.front();
   std::span<const std::byte> payload(message.call.data, bytes_of(message.call));
-  if (message.sent == 0 && payload.size() >= kLargeBytes && streams_.can_offer(peer)) {
+  if (message.sent == 0 && payload.size() >= kOfferBytes && streams_.can_offer(peer)) {
     message.header.magic = MessageHeader::kOfferMagic;
     message.address = std::bit_cast<std::uintptr_t>(payload.data());
     streams_.offer(peer);
@@ -180,14 +182,10 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
   const std::span<std::byte> rest(to + done, incoming.header.payload_bytes - done);
   if (incoming.header.is_offer()) {
-    const auto got = streams_.read_offered(peer, incoming.address + done, rest);
-    if (!got) {  // it follows its header after all
+    if (!read_offered(peer, incoming, rest)) {  // it follows its header after all
       incoming.header.magic = MessageHeader::kMagic;
       incoming.got = kHeaderBytes;
-      return true;
     }
-    incoming.got += *got;
-    if (*got == rest.size()) streams_.take(peer);
     return true;
   }
   const ssize_t got = streams_.receive(peer, rest);
@@ -195,6 +193,15 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   if (got <= 0) mesh_.throw_lost(peer, "is gone in the middle of a message");
   incoming.got += static_cast<std::size_t>(got);
   return true;
+}
+
+// False when the offer is refused.
+bool MessageQueues::read_offered(int peer, Incoming& incoming, std::span<std::byte> rest) {
+  const std::uint64_t address = incoming.address + incoming.header.payload_bytes - rest.size();
+  const auto got = streams_.read_offered(peer, address, rest);
+  if (!got) return false;
+  incoming.got += *got;
+  return *got < rest.size() || streams_.take(peer);
 }
 
 // True when the header is complete, with the address of an offer. The end of the connection is an
@@ -254,7 +261,10 @@ bool MessageQueues::accept_header(int peer, Incoming& incoming, bool takes_unexp
     incoming.accepted = true;
     return true;
   }
-  if (!takes_unexpected && incoming.header.payload_bytes >= kLargeBytes) return false;
+  if (incoming.header.is_offer() && !takes_unexpected) {
+    if (!incoming.take_by) incoming.take_by = Deadline::after(kTimeToAsk);
+    if (!incoming.take_by->expired()) return false;
+  }
   const std::size_t room = kMaxUnexpectedBytes - unexpected_bytes_;
   if (room < kHeaderBytes || incoming.header.payload_bytes > room - kHeaderBytes) return false;
   incoming.unexpected.resize(incoming.header.payload_bytes);

@@ -34,10 +34,10 @@ class MessageQueues {
                   std::weak_ptr<Progress> progress);
   // An operation is under way.
   bool is_pending() const;
-  // Moves what can be moved without waiting, once for every peer; whether anything was. A large
-  // message that nobody has asked for yet costs a copy more than it would a moment later: it is
-  // taken only when the caller has nothing else to do. Error when a peer is lost or sent something
-  // else than was asked for.
+  // Moves what can be moved without waiting, once for every peer; whether anything was. An offered
+  // message that nobody has asked for yet costs a copy more than it would a moment later: unless
+  // `takes_unexpected` it has that moment first. Error when a peer is lost or sent something else
+  // than was asked for.
   bool pump(bool takes_unexpected);
   // What pump() waits for.
   std::vector<Interest> interests() const;
@@ -73,7 +73,8 @@ class MessageQueues {
   // What is being read from one peer.
   struct Incoming {
     MessageHeader header;
-    std::uint64_t address = 0;          // of an offered payload
+    std::uint64_t address = 0;          // of an offered payload,
+    std::optional<Deadline> take_by;    // which waits for somebody who asks for it
     std::size_t got = 0;                // of header, address and payload together
     std::optional<Posted> receive;      // where the payload goes, or
     std::vector<std::byte> unexpected;  // here
@@ -86,6 +87,7 @@ class MessageQueues {
   bool pump_receive(int peer, bool takes_unexpected);
   bool read_header(int peer, Incoming& incoming);
   bool read_payload(int peer, Incoming& incoming);
+  bool read_offered(int peer, Incoming& incoming, std::span<std::byte> rest);
   bool accept_header(int peer, Incoming& incoming, bool takes_unexpected);
   void finish_message(int peer, Incoming& incoming);
   void deliver_unexpected(Posted& posted);

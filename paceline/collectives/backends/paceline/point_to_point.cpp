@@ -15,11 +15,31 @@ constexpr std::chrono::milliseconds kPollSlice{10};
 // turns it looks at deadlines, also when something moves all the time.
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
+constexpr int kTurnsPerClock = 64;
 // Rounds that move nothing before a call sleeps.
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingCores = 20;
 // Who calls asynchronously often waits for something next, and then moves the rest itself.
 constexpr std::chrono::microseconds kPatience{100};
+
+class Asleep {
+ public:
+  Asleep(std::unique_lock<std::mutex>& lock, bool& somebody_sleeps)
+      : lock_(lock), somebody_sleeps_(somebody_sleeps) {
+    somebody_sleeps_ = true;
+    lock_.unlock();
+  }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+  ~Asleep() {
+    lock_.lock();
+    somebody_sleeps_ = false;
+  }
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+  bool& somebody_sleeps_;
+};
 
 }  // namespace
 
@@ -30,32 +50,33 @@ PointToPoint::PointToPoint(Mesh& mesh)
       queues_(mesh, streams_) {}
 
 void PointToPoint::close() {
-  if (is_closed_) return;
   if (!owner_.is_this()) {
     // A child of fork() has no thread to join, and what it waited on has it waiting for ever.
     if (thread_.joinable()) thread_.detach();
     [[maybe_unused]] const auto* const waited_on = left_.release();
     return;
   }
-  if (thread_.get_id() == std::this_thread::get_id()) {
+  std::jthread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) return;
+    if (!failure_ && !mesh_.failed()) queues_.warn_of_unreceived();
+    is_closed_ = true;  // nobody starts the thread any more
+    fail_all(Error(ErrorCode::kAborted,
+                   fmt::format("rank {}: group {} was destroyed with a send or receive under way",
+                               mesh_.rank(), mesh_.name())));
+    thread = std::move(thread_);
+    thread.request_stop();
+  }
+  left_->notify_all();
+  wake();
+  if (thread.get_id() == std::this_thread::get_id()) {
     *is_gone_ = true;
-    thread_.detach();
-  } else if (thread_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      thread_.request_stop();
-    }
-    left_->notify_all();
-    wake();
-    thread_.join();
+    thread.detach();
+  } else if (thread.joinable()) {
+    thread.join();
   }
   std::unique_lock lock(mutex_);
-  if (!failure_ && !mesh_.failed()) queues_.warn_of_unreceived();
-  is_closed_ = true;
-  fail_all(Error(ErrorCode::kAborted,
-                 fmt::format("rank {}: group {} was destroyed with a send or receive under way",
-                             mesh_.rank(), mesh_.name())));
-  if (callers_ > 0) wake();
   left_->wait(lock, [&] { return callers_ == 0; });
 }
 
@@ -123,6 +144,7 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
   for (int turn = 1;; ++turn) {
     const bool has_moved = pump_all(spins >= most_spins_);
     if (failure_ || work.is_completed()) return;
+    if ((has_moved || turn % kTurnsPerClock == 1) && limit.expired()) return;
     if (has_moved) spins = 0;
     if (turn % kTurnsPerLook == 0 && has_moved) look_around();
     if (++spins <= most_spins_ && !mesh_.failed()) {
@@ -136,14 +158,13 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
       return;
     }
     look_around();
-    if (limit.expired()) return;
     if (!failure_) sleep(lock, limit);
   }
 }
 
 // Whether there is something to move that nobody moves or waits for.
 bool PointToPoint::is_left() const {
-  return callers_ == 0 && !somebody_sleeps_ && !failure_ && queues_.is_pending();
+  return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
 }
 
 void PointToPoint::leave_to_thread() {
@@ -171,9 +192,16 @@ void PointToPoint::run(const std::stop_token& stop) {
     left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
     if (stop.stop_requested()) return;
     while (is_left() && !queues_.has_dropped() && !stop.stop_requested()) {
-      pump_all(true);
+      const bool has_moved = pump_all(true);
       look_around();
-      if (is_left()) sleep(lock, Deadline::never());
+      if (!is_left()) break;
+      if (has_moved) {
+        lock.unlock();  // who calls may go on
+        std::this_thread::yield();
+        lock.lock();
+      } else {
+        sleep(lock, Deadline::never());
+      }
     }
   }
 }
@@ -221,14 +249,15 @@ void PointToPoint::fail_all(const Error& error) {
 
 // Until something can be moved, at most for a slice. The others may move what they like meanwhile.
 void PointToPoint::sleep(std::unique_lock<std::mutex>& lock, Deadline limit) {
-  std::vector<Interest> interests = queues_.interests();
-  if (!streams_.prepare_to_sleep(interests)) return;
-  somebody_sleeps_ = true;
-  lock.unlock();
-  streams_.sleep(interests, std::chrono::milliseconds(limit.poll_timeout_ms(kPollSlice)));
-  lock.lock();
-  somebody_sleeps_ = false;
-  streams_.awake(interests);
+  guarded([&] {
+    std::vector<Interest> interests = queues_.interests();
+    if (!streams_.prepare_to_sleep(interests)) return;
+    {
+      const Asleep asleep(lock, somebody_sleeps_);
+      streams_.sleep(interests, std::chrono::milliseconds(limit.poll_timeout_ms(kPollSlice)));
+    }
+    streams_.awake(interests);
+  });
 }
 
 }  // namespace paceline
