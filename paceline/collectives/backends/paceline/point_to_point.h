@@ -3,8 +3,7 @@
 // send and recv. A message is matched by sender and tag, in the order of sending. All of a group's
 // messages are moved together, so that a send and a receive never wait for each other: by whoever
 // waits for one of them, and by a thread of the group's, started when it is needed, when nobody
-// does. A small message to a rank of this host is there when the call
-// that sends it returns.
+// does. A small message to a rank of this host is there when the call that sends it returns.
 //
 // A message that nobody asked for yet is kept, up to MessageQueues::kMaxUnexpectedBytes per group;
 // beyond that its sender waits. One that nobody has asked for when the group ends in order is a
