@@ -15,7 +15,7 @@ set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and im
 
 set(PACELINE_BACKENDS "")
 set(PACELINE_BACKEND_SOURCES backends/blocking_calls.cpp backends/connect_backend.cpp backends/library_backend.cpp backends/library_call.cpp backends/library_list.cpp
-  backends/mean.cpp backends/poll_until.cpp backends/reduce_contributions.cpp backends/share_id.cpp backends/wait_for_keys.cpp)
+  backends/mean.cpp backends/poll_until.cpp backends/process_turn.cpp backends/reduce_contributions.cpp backends/share_id.cpp backends/wait_for_keys.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 
 # paceline_backend(NAME missing [SOURCES ...] [INCLUDES ...] [DEFINITIONS ...]): settles one backend. `missing` is why it cannot be built;

@@ -74,6 +74,37 @@ TEST_P(LibraryFault, every_survivor_of_a_killed_rank_names_it) {
   }
 }
 
+// The library is at rest then, so the group's end closes what leads to the dead.
+TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_on) {
+  for (int victim = 0; victim < 3; ++victim) {
+    SharedCounter resting;
+    SharedCounter killed;
+    const auto results = run_process_ranks(
+        3,
+        [&](ProcessGroup& group) {
+          const auto sum = [&] { group.all_reduce(std::span(lasting_data()), ReduceOp::kSum); };
+          sum();
+          resting.add();
+          killed.wait_for(1, Deadline::after(20s));
+          EXPECT_THROW(sum(), Error);
+          return std::string("went on");
+        },
+        {.backend = GetParam()},
+        [&](const std::vector<pid_t>& pids) {
+          resting.wait_for(3, Deadline::after(20s));
+          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+          std::this_thread::sleep_for(50ms);
+          killed.add();
+        });
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto& result = results[static_cast<std::size_t>(rank)];
+      if (rank == victim) continue;
+      EXPECT_EQ(result.signal, 0) << "rank " << rank << " without rank " << victim;
+      EXPECT_EQ(result.report, "went on") << "rank " << rank << " without rank " << victim;
+    }
+  }
+}
+
 TEST_P(LibraryFault, a_stopped_rank_is_a_timeout) {
   SharedCounter running;
   const auto results = run_process_ranks(

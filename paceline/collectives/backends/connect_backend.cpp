@@ -126,23 +126,42 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
                                            Deadline::after(connect.timeout));
 }
 
-// A collective of the engine before the group's first, which has number 1; all of these have 0.
-void run_before_all(PacelineBackend& engine, const Collective& call, const Rendezvous& rendezvous,
-                    const BackendOptions& options) {
+// Runs a collective of the engine that is none of the group's own, which count from 1; all of these
+// have number 0.
+using RunBeside = std::function<void(const Collective& call, Deadline deadline)>;
+
+// Usable as long as the engine.
+RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
+                 const BackendOptions& options) {
   const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
-  engine.run(call, make_fingerprint(call, 0, generation, hash_of(options.group)),
-             {.deadline = Deadline::after(options.timeout)});
+  return [&engine, generation, group = hash_of(options.group)](const Collective& call,
+                                                               Deadline deadline) {
+    engine.run(call, make_fingerprint(call, 0, generation, group), {.deadline = deadline});
+  };
 }
 
-std::vector<Statement> exchange(PacelineBackend& engine, const Statement& mine,
-                                const Rendezvous& rendezvous, const BackendOptions& options) {
+bool agree(const RunBeside& run, bool mine, Deadline deadline) {
+  const std::uint8_t own = mine ? 1 : 0;
+  std::uint8_t all = 0;
+  Collective call;
+  call.op = Op::kAllReduce;
+  call.reduce_op = ReduceOp::kMin;
+  call.count = 1;
+  call.input = reinterpret_cast<const std::byte*>(&own);
+  call.output = reinterpret_cast<std::byte*>(&all);
+  run(call, deadline);
+  return all == 1;
+}
+
+std::vector<Statement> exchange(const RunBeside& run, const Statement& mine,
+                                const BackendOptions& options) {
   std::vector<Statement> all(options.world_ranks.size());
   Collective call;
   call.op = Op::kAllGather;
   call.count = sizeof mine;
   call.input = reinterpret_cast<const std::byte*>(&mine);
   call.output = reinterpret_cast<std::byte*>(all.data());
-  run_before_all(engine, call, rendezvous, options);
+  run(call, Deadline::after(options.timeout));
   return all;
 }
 
@@ -176,7 +195,8 @@ std::unique_ptr<Library> connect_library(const std::string& name, const LibraryC
 LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
                                             const Rendezvous& rendezvous,
                                             const BackendOptions& options,
-                                            const std::string& prefix, PacelineBackend& engine) {
+                                            const std::string& prefix, PacelineBackend& engine,
+                                            const RunBeside& run) {
   const LibraryContext context{
       .group = options.group,
       .rank = options.rank,
@@ -185,7 +205,8 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
       .address = rendezvous.address,
       .store = std::make_shared<PrefixStore>(prefix + "library", rendezvous.store),
       .mesh = engine.mesh(),
-      .deadline = Deadline::after(options.timeout)};
+      .deadline = Deadline::after(options.timeout),
+      .agree = [run](bool mine, Deadline deadline) { return agree(run, mine, deadline); }};
   try {
     return {.cpu = connect_library(choice.cpu, context),
             .cuda = connect_library(choice.cuda, context)};
@@ -213,11 +234,12 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
     mine = Statement::refuse(error);
   }
   auto engine = connect_engine(rendezvous, options, prefix);
-  require_agreement(exchange(*engine, mine, rendezvous, options), options);
+  const auto run = beside(*engine, rendezvous, options);
+  require_agreement(exchange(run, mine, options), options);
   if (choice == BackendChoice()) return engine;
-  auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine);
+  auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine, run);
   // Gloo ends a process whose peer closes a connection that it has not accepted yet.
-  run_before_all(*engine, {}, rendezvous, options);
+  run({}, Deadline::after(options.timeout));
   return std::make_unique<LibraryBackend>(choice.text(), std::move(engine), std::move(libraries));
 }
 

@@ -7,6 +7,7 @@
 // A leaf is a folder with NAME_library.h, NAME_library.cpp and no_NAME_library.cpp; the build
 // compiles one of the two (cmake/PacelineBackends.cmake).
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +52,9 @@ struct LibraryContext {
   std::shared_ptr<Store> store;  // with keys of this group alone
   Mesh& mesh;                    // outlives the library; tells of peers that die meanwhile
   Deadline deadline;
+  // A collective of the engine's, within a call or while all connect: true when every rank says
+  // `mine`. Usable as long as the mesh.
+  std::function<bool(bool mine, Deadline deadline)> agree;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
 };

@@ -47,12 +47,12 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   }
 }
 
-// A library sees only that a connection broke. Who died, or who gave up and why, the engine knows a
-// little later at most.
+// A library sees only that a connection broke, and some say just that something failed. Who died,
+// or who gave up and why, the engine knows a little later at most.
 void LibraryBackend::fail_with(const Error& error) {
   const auto until = Deadline::after(kNoticeTime);
   try {
-    while (error.code() == ErrorCode::kPeerLost && !until.expired()) {
+    while (error.code() != ErrorCode::kTimeout && !until.expired()) {
       engine_->mesh().throw_if_failed();
       std::this_thread::sleep_for(kLookAgain);
     }

@@ -12,6 +12,7 @@
 #include "paceline/collectives/backends/blocking_calls.h"
 #include "paceline/collectives/backends/library_call.h"
 #include "paceline/collectives/backends/mean.h"
+#include "paceline/collectives/backends/process_turn.h"
 #include "paceline/collectives/backends/reduce_contributions.h"
 #include "paceline/collectives/backends/share_id.h"
 #include "paceline/core/check.h"
@@ -31,6 +32,12 @@ void initialize(const LaunchEnvironment& who) {
     set("CCL_LOCAL_RANK", std::to_string(who.local_rank));
     set("CCL_LOCAL_SIZE", std::to_string(who.local_world_size));
     set("CCL_LOG_LEVEL", "error");
+    // Two that keep this process alive when a peer dies. A worker thread of oneCCL's throws when a
+    // connection breaks, and nobody catches it there; without such threads the calling one does the
+    // work. And a communicator that goes takes its names back from its group's server, in rank 0,
+    // unless told not to, and ends the process when there is none any more.
+    set("CCL_WORKER_OFFLOAD", "0");
+    set("CCL_PMI_FORCE_FINALIZE", "1");
     set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
     ccl::init();
   });
@@ -83,7 +90,8 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
 }
 
 // What oneCCL has of a group. Every call of it is made in the group's thread, because over
-// libfabric oneCCL's operations end before they return.
+// libfabric oneCCL's operations end before they return, and within the process's turn, because
+// without workers two threads would both move its state (process_turn.h).
 class Connection {
  public:
   Connection(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
@@ -97,8 +105,10 @@ class Connection {
     if (!server_) server_ = ccl::create_kvs(address);
     communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_));
   }
-  void close() {
+  // The rest needs no turn, and rank 0's waits until the others have closed theirs.
+  void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
+    turn.reset();
     server_.reset();
   }
 
@@ -154,25 +164,17 @@ class OneCclLibrary : public Library {
  public:
   explicit OneCclLibrary(const LibraryContext& context)
       : group_(context.group),
+        world_ranks_(context.world_ranks),
         rank_(context.rank),
         mesh_(context.mesh),
+        agree_(context.agree),
         connection_(std::make_shared<Connection>(context.rank, context.world_size())),
         calls_("paceline-oneccl") {
     connect(context);
   }
   // What a call that was given up uses must stay.
   ~OneCclLibrary() override {
-    const auto connection = connection_;
-    const auto close = [connection] {
-      try {
-        connection->close();
-      } catch (const std::exception&) {  // what cannot be closed is left
-      }
-    };
-    if (!calls_.catch_up(Deadline::after(kCatchUp)) ||
-        !calls_.run_until(Deadline::after(kClose), close)) {
-      new std::shared_ptr<Connection>(connection_);
-    }
+    if (!close()) new std::shared_ptr<Connection>(connection_);
   }
 
   const char* transport() const override { return "oneccl"; }
@@ -182,9 +184,9 @@ class OneCclLibrary : public Library {
   }
 
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
-    const auto connection = connection_;
-    carry_out([connection, call] { connection->run(call); }, deadline,
-              std::string(name_of(call.op)));
+    const std::string what(name_of(call.op));
+    const auto turn = take_turn(deadline, what);
+    carry_out([connection = connection_, call, turn] { connection->run(call); }, deadline, what);
   }
 
   // run() looks itself; oneCCL has no way to end what is under way.
@@ -193,17 +195,37 @@ class OneCclLibrary : public Library {
  private:
   void connect(const LibraryContext& context) {
     const std::string what = "connecting with oneCCL";
-    const auto connection = connection_;
+    const auto turn = take_turn(context.deadline, what);
     const auto address = std::make_shared<ccl::kvs::address_type>();
     const bool is_first = context.rank == 0;
     carry_out(
-        [connection, address, is_first, who = context.who] {
+        [connection = connection_, address, is_first, who = context.who, turn] {
           initialize(who);
           if (is_first) *address = connection->open();
         },
         context.deadline, what);
     share_id(context, *address, "oneCCL");
-    carry_out([connection, address] { connection->connect(*address); }, context.deadline, what);
+    carry_out([connection = connection_, address, turn] { connection->connect(*address); },
+              context.deadline, what);
+  }
+
+  // False when something of oneCCL's is still under way.
+  bool close() {
+    if (!calls_.catch_up(Deadline::after(kCatchUp))) return false;
+    auto turn = ProcessTurn::take(kClose);
+    if (turn == nullptr) return false;
+    auto call = [connection = connection_, turn = std::move(turn)]() mutable {
+      try {
+        connection->close(std::move(turn));
+      } catch (const std::exception&) {  // what cannot be closed is left
+      }
+    };
+    return calls_.run_until(Deadline::after(kClose), std::move(call));
+  }
+
+  std::shared_ptr<ProcessTurn> take_turn(Deadline deadline, const std::string& what) {
+    const auto agree = [&](bool mine) { return agree_(mine, deadline); };
+    return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
   void carry_out(std::function<void()> call, Deadline deadline, const std::string& what) {
@@ -218,8 +240,10 @@ class OneCclLibrary : public Library {
   }
 
   const std::string group_;
+  const std::vector<int> world_ranks_;
   const int rank_;
   Mesh& mesh_;
+  const decltype(LibraryContext::agree) agree_;
   const std::shared_ptr<Connection> connection_;
   BlockingCalls calls_;
 };
