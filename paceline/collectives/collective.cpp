@@ -67,6 +67,8 @@ std::string_view name_of(Op op) {
       return "new_group";
     case Op::kSplit:
       return "split";
+    case Op::kTakeTurns:
+      return "take_turns";
   }
   return "an unknown operation";
 }

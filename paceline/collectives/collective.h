@@ -38,6 +38,7 @@ enum class Op : std::uint8_t {
   kAllToAllV = 14,
   kNewGroup = 15,  // the ranks compare whom they mean
   kSplit = 16,
+  kTakeTurns = 17,  // in a library that serves one group of a process at a time
 };
 
 std::string_view name_of(Op op);

@@ -12,6 +12,7 @@
 #include "paceline/collectives/agreed_stop.h"
 #include "paceline/collectives/backend_list.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
 
@@ -74,19 +75,26 @@ TEST_P(LibraryFault, every_survivor_of_a_killed_rank_names_it) {
   }
 }
 
-// The library is at rest then, so the group's end closes what leads to the dead.
+// The library is at rest then, so the group's end closes what leads to the dead, and another group
+// of the survivors goes on.
 TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_on) {
   for (int victim = 0; victim < 3; ++victim) {
     SharedCounter resting;
     SharedCounter killed;
+    const std::string name = "rank " + std::to_string(victim) + " (";
     const auto results = run_process_ranks(
         3,
         [&](ProcessGroup& group) {
-          const auto sum = [&] { group.all_reduce(std::span(lasting_data()), ReduceOp::kSum); };
+          const auto trio = group.new_group({0, 1, 2});
+          const auto pair = group.new_group({(victim + 2) % 3, (victim + 1) % 3});
+          const auto sum = [&] { trio->all_reduce(std::span(lasting_data()), ReduceOp::kSum); };
           sum();
           resting.add();
           killed.wait_for(1, Deadline::after(20s));
-          EXPECT_THROW(sum(), Error);
+          expect_error(ErrorCode::kPeerLost, {name}, sum);
+          float one = 1;
+          pair->all_reduce(std::span(&one, 1), ReduceOp::kSum);
+          EXPECT_EQ(one, 2);
           return std::string("went on");
         },
         {.backend = GetParam()},
@@ -101,6 +109,50 @@ TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_o
       if (rank == victim) continue;
       EXPECT_EQ(result.signal, 0) << "rank " << rank << " without rank " << victim;
       EXPECT_EQ(result.report, "went on") << "rank " << rank << " without rank " << victim;
+    }
+  }
+}
+
+// In the middle of a call the library may break, for other groups of the process, too: then they
+// say so, and nobody hangs or dies.
+TEST_P(LibraryFault, after_a_rank_killed_in_a_call_another_group_goes_on_or_says_why_not) {
+  for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    for (int victim = 0; victim < 3; ++victim) {
+      SharedCounter running;
+      const auto results = run_process_ranks(
+          3,
+          [&](ProcessGroup& group) {
+            auto trio = group.new_group({2, 0, 1});
+            const auto pair = group.new_group({(victim + 2) % 3, (victim + 1) % 3});
+            float one = 1;
+            if (group.rank() != victim) pair->all_reduce(std::span(&one, 1), ReduceOp::kSum);
+            const auto reduce_for_ever = [&] {
+              for (int i = 0;; ++i) {
+                if (i == 3) running.add();
+                trio->all_reduce(std::span(lasting_data()), op);
+              }
+            };
+            expect_error(ErrorCode::kPeerLost, {"rank"}, reduce_for_ever);
+            trio.reset();
+            try {
+              pair->all_reduce(std::span(&one, 1), ReduceOp::kSum);
+              EXPECT_EQ(one, 4);
+            } catch (const Error& error) {
+              EXPECT_THAT(error.what(), HasSubstr("the library cannot be used any more"));
+            }
+            return std::string("went on");
+          },
+          {.backend = GetParam()},
+          [&](const std::vector<pid_t>& pids) {
+            running.wait_for(3, Deadline::after(20s));
+            ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+          });
+      for (int rank = 0; rank < 3; ++rank) {
+        const auto& result = results[static_cast<std::size_t>(rank)];
+        if (rank == victim) continue;
+        EXPECT_EQ(result.signal, 0) << "rank " << rank << " without rank " << victim;
+        EXPECT_EQ(result.report, "went on") << "rank " << rank << " without rank " << victim;
+      }
     }
   }
 }

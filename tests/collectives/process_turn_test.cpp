@@ -67,14 +67,15 @@ TEST(ProcessTurn, a_turn_that_nobody_gives_back_is_a_timeout) {
   const auto other = ProcessTurn::take(0ns);
   ASSERT_TRUE(other);
   const Agree agree = [](bool mine) { return mine; };
-  expect_error(ErrorCode::kTimeout, {"another group of this process is inside the library"}, [&] {
-    take_turns(agree, {0, 1}, *raw.mesh, Deadline::after(100ms), "all_reduce");
-  });
+  expect_error(ErrorCode::kTimeout, {"another group of this process", "is inside the library"},
+               [&] {
+                 take_turns(agree, {0, 1}, *raw.mesh, Deadline::after(100ms), "all_reduce");
+               });
 }
 
-TEST(ProcessTurn, a_peer_that_dies_ends_the_wait_and_the_turn_is_not_kept) {
+TEST(ProcessTurn, a_peer_that_dies_ends_the_wait) {
   auto raw = make_raw_mesh();
-  auto other = ProcessTurn::take(0ns);
+  const auto other = ProcessTurn::take(0ns);
   std::jthread killer([&] {
     std::this_thread::sleep_for(50ms);
     raw.die();
@@ -83,8 +84,53 @@ TEST(ProcessTurn, a_peer_that_dies_ends_the_wait_and_the_turn_is_not_kept) {
   expect_error(ErrorCode::kPeerLost, {"rank 1"}, [&] {
     take_turns(agree, {0, 1}, *raw.mesh, Deadline::after(60s), "all_reduce");
   });
-  other.reset();
-  EXPECT_TRUE(ProcessTurn::take(0ns));
+}
+
+TEST(ProcessTurn, an_error_of_the_agreement_leaves_no_turn_behind) {
+  const auto raw = make_raw_mesh();
+  for (const int fails_at : {1, 2, 3}) {
+    int asked = 0;
+    const Agree agree = [&](bool /*mine*/) -> bool {
+      if (++asked == fails_at) throw Error(ErrorCode::kPeerLost, "rank 1 is lost");
+      return asked > 1;
+    };
+    expect_error(ErrorCode::kPeerLost, {"rank 1 is lost"}, [&] {
+      take_turns(agree, {0, 1}, *raw.mesh, Deadline::after(10s), "all_reduce");
+    });
+    EXPECT_TRUE(ProcessTurn::take(0ns)) << fails_at;
+  }
+}
+
+// In processes of their own, which a lost turn does not outlive.
+TEST(ProcessTurn, one_that_is_given_up_is_lost_a_moment_later_until_it_comes_back) {
+  const auto results = run_process_ranks(1, [](ProcessGroup& /*group*/) {
+    auto turn = ProcessTurn::take(0ns);
+    turn->give_up();
+    EXPECT_FALSE(ProcessTurn::is_lost());
+    const auto raw = make_raw_mesh();
+    const Agree agree = [](bool mine) { return mine; };
+    expect_error(ErrorCode::kSystem, {"cannot be used any more in this process"}, [&] {
+      take_turns(agree, {0, 1}, *raw.mesh, Deadline::after(60s), "all_reduce");
+    });
+    EXPECT_TRUE(ProcessTurn::is_lost());
+    turn.reset();
+    EXPECT_FALSE(ProcessTurn::is_lost());
+    EXPECT_TRUE(ProcessTurn::take(0ns));
+    return std::string("done");
+  });
+  EXPECT_EQ(results[0].report, "done");
+}
+
+TEST(ProcessTurn, one_that_is_kept_is_lost_at_once_and_for_ever) {
+  const auto results = run_process_ranks(1, [](ProcessGroup& /*group*/) {
+    auto turn = ProcessTurn::take(0ns);
+    turn->keep();
+    turn.reset();
+    EXPECT_TRUE(ProcessTurn::is_lost());
+    EXPECT_FALSE(ProcessTurn::take(0ns));
+    return std::string("done");
+  });
+  EXPECT_EQ(results[0].report, "done");
 }
 
 TEST(ProcessTurn, who_must_not_go_keeps_no_turn) {

@@ -157,6 +157,7 @@ Schedule build_direct(const ScheduleSpec& spec) {
     case Op::kAllocate:
     case Op::kNewGroup:
     case Op::kSplit:
+    case Op::kTakeTurns:
       break;
   }
   return builder.take();

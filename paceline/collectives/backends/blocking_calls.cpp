@@ -68,6 +68,10 @@ BlockingCalls::BlockingCalls(const std::string& thread_name)
       }) {}
 
 BlockingCalls::~BlockingCalls() {
+  if (!owner_.is_this()) {  // a child of fork() has no such thread
+    thread_.detach();
+    return;
+  }
   {
     const std::lock_guard lock(exchange_->mutex);
     exchange_->ends = true;

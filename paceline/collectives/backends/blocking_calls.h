@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "paceline/core/deadline.h"
+#include "paceline/core/owner_process.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -42,6 +43,7 @@ class BlockingCalls {
 
   void rethrow();
 
+  const OwnerProcess owner_;
   const std::shared_ptr<Exchange> exchange_;  // with the thread
   std::thread thread_;
   bool given_up_ = false;

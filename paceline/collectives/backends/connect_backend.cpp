@@ -145,6 +145,7 @@ bool agree(const RunBeside& run, bool mine, Deadline deadline) {
   std::uint8_t all = 0;
   Collective call;
   call.op = Op::kAllReduce;
+  call.part_of = Op::kTakeTurns;
   call.reduce_op = ReduceOp::kMin;
   call.count = 1;
   call.input = reinterpret_cast<const std::byte*>(&own);

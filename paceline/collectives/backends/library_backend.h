@@ -5,10 +5,10 @@
 //
 // Before a library touches a byte the ranks meet in the engine and compare their calls, so a
 // mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
-// barrier of the engine a call (docs/backends.md). Barriers, send and recv, symmetric memory,
-// operations with unequal counts, what makes other groups and groups of one are the engine's alone.
-// What goes wrong inside a library is an error of the group, and the engine's lifelines say who
-// died.
+// barrier of the engine a call, and with oneCCL an agreement about turns (docs/backends.md).
+// Barriers, send and recv, symmetric memory, operations with unequal counts, what makes other
+// groups and groups of one are the engine's alone. What goes wrong inside a library is an error of
+// the group, and the engine's lifelines say who died.
 
 #include <functional>
 #include <memory>

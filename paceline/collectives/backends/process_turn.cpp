@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+
+#include <unistd.h>
 
 #include "paceline/core/check.h"
 
@@ -11,11 +14,15 @@ namespace {
 
 // How long a wait may go without a look at the peers.
 constexpr std::chrono::milliseconds kLook{2};
+// A call that was given up may still return: its peers may have begun it.
+constexpr std::chrono::seconds kGrace{1};
 
 struct Turn {
-  std::mutex mutex;
+  std::mutex mutex;  // of all that follows
   std::condition_variable given_back;
   bool taken = false;
+  bool kept = false;
+  std::optional<Deadline> lost_at;  // when its holder has given up
 };
 
 // Not destroyed: a call that was given up may give its turn back while the process ends.
@@ -26,33 +33,56 @@ Turn& turn() {
 
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
   for (;;) {
-    if (auto taken =
-            ProcessTurn::take(std::min<std::chrono::nanoseconds>(kLook, deadline.remaining()))) {
-      return taken;
-    }
+    if (auto taken = ProcessTurn::take(kLook)) return taken;
     mesh.throw_if_failed();
-    if (!deadline.expired()) continue;
-    fail(ErrorCode::kTimeout,
-         "rank {}: {} of group {} timed out: another group of this process is inside the library, "
-         "which serves one at a time; if a rank of that group is gone its call may never return, "
-         "and this process needs another backend, or to start anew",
-         mesh.rank(), what, mesh.name());
+    if (ProcessTurn::is_lost()) {
+      fail(ErrorCode::kSystem,
+           "rank {}: {} of group {}: the library cannot be used any more in this process (pid {}), "
+           "because a call of another group broke off inside it or never returned; start the "
+           "process anew, or choose another backend",
+           mesh.rank(), what, mesh.name(), getpid());
+    }
+    if (deadline.expired()) {
+      fail(ErrorCode::kTimeout,
+           "rank {}: {} of group {} timed out: another group of this process (pid {}) is inside "
+           "the library, which serves one at a time",
+           mesh.rank(), what, mesh.name(), getpid());
+    }
   }
 }
 
 }  // namespace
 
 std::shared_ptr<ProcessTurn> ProcessTurn::take(std::chrono::nanoseconds wait) {
+  std::shared_ptr<ProcessTurn> mine(new ProcessTurn);
   std::unique_lock lock(turn().mutex);
   if (!turn().given_back.wait_for(lock, wait, [] { return !turn().taken; })) return nullptr;
-  turn().taken = true;
-  return std::shared_ptr<ProcessTurn>(new ProcessTurn);
+  turn().taken = mine->is_taken_ = true;
+  return mine;
+}
+
+bool ProcessTurn::is_lost() {
+  const std::lock_guard lock(turn().mutex);
+  return turn().kept || (turn().lost_at && turn().lost_at->expired());
+}
+
+void ProcessTurn::give_up() {
+  const std::lock_guard lock(turn().mutex);
+  if (!turn().lost_at) turn().lost_at = Deadline::after(kGrace);
+}
+
+void ProcessTurn::keep() {
+  const std::lock_guard lock(turn().mutex);
+  turn().kept = true;
 }
 
 ProcessTurn::~ProcessTurn() {
+  if (!is_taken_) return;
   {
     const std::lock_guard lock(turn().mutex);
+    if (turn().kept) return;
     turn().taken = false;
+    turn().lost_at.reset();
   }
   turn().given_back.notify_one();
 }

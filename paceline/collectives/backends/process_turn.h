@@ -24,17 +24,27 @@
 
 namespace paceline {
 
-// Gives the turn back when it is destroyed, in any thread.
+// Gives the turn back when it is destroyed. Thread safety: all methods are safe.
 class ProcessTurn {
  public:
   // Null when another group of this process has it for longer than `wait`.
   static std::shared_ptr<ProcessTurn> take(std::chrono::nanoseconds wait);
+  // The turn will not come back, or not for all that is known.
+  static bool is_lost();
   ~ProcessTurn();
   ProcessTurn(const ProcessTurn&) = delete;
   ProcessTurn& operator=(const ProcessTurn&) = delete;
 
+  // Nobody waits any more for the call that has the turn, which may never return: the turn counts
+  // as lost from a second later on, until it does.
+  void give_up();
+  // The library is in no state for anybody else: the turn is never given back.
+  void keep();
+
  private:
   ProcessTurn() = default;
+
+  bool is_taken_ = false;
 };
 
 // A collective of the group: true when every rank says `mine`.
@@ -42,9 +52,9 @@ using Agree = std::function<bool(bool mine)>;
 
 // Collective: returns on every rank once all have their process's turn. Requires: every rank of the
 // group has come, so that nobody keeps a turn for one who may yet wait for another group.
-// `world_ranks` are those of the group's members in the job. Errors: Agree's, the mesh's failures,
-// and kTimeout when another group of this process does not give the turn back by the deadline; none
-// is kept then.
+// `world_ranks` are those of the group's members in the job. Errors, after which no turn is kept:
+// Agree's, the mesh's failures, kSystem when the turn is lost, and kTimeout when another group of
+// this process does not give it back by the deadline.
 std::shared_ptr<ProcessTurn> take_turns(const Agree& agree, const std::vector<int>& world_ranks,
                                         Mesh& mesh, Deadline deadline, const std::string& what);
 

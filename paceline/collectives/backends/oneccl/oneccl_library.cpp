@@ -16,6 +16,7 @@
 #include "paceline/collectives/backends/reduce_contributions.h"
 #include "paceline/collectives/backends/share_id.h"
 #include "paceline/core/check.h"
+#include "paceline/core/owner_process.h"
 
 namespace paceline {
 namespace {
@@ -90,7 +91,7 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
 }
 
 // What oneCCL has of a group. Every call of it is made in the group's thread, because over
-// libfabric oneCCL's operations end before they return, and within the process's turn, because
+// libfabric oneCCL's operations end before they return, and with the process's turn, because
 // without workers two threads would both move its state (process_turn.h).
 class Connection {
  public:
@@ -158,7 +159,8 @@ class Connection {
 
 // What was under way when the group ended may end by itself, because all others had begun it.
 constexpr std::chrono::milliseconds kCatchUp{200};
-constexpr std::chrono::seconds kClose{5};  // it takes milliseconds, and nobody else is needed
+constexpr std::chrono::seconds kClose{5};  // it takes milliseconds; rank 0 waits for the others'
+constexpr std::chrono::milliseconds kLook{2};
 
 class OneCclLibrary : public Library {
  public:
@@ -170,12 +172,14 @@ class OneCclLibrary : public Library {
         agree_(context.agree),
         connection_(std::make_shared<Connection>(context.rank, context.world_size())),
         calls_("paceline-oneccl") {
-    connect(context);
+    try {
+      connect(context);
+    } catch (...) {
+      leave();
+      throw;
+    }
   }
-  // What a call that was given up uses must stay.
-  ~OneCclLibrary() override {
-    if (!close()) new std::shared_ptr<Connection>(connection_);
-  }
+  ~OneCclLibrary() override { leave(); }
 
   const char* transport() const override { return "oneccl"; }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
@@ -186,7 +190,8 @@ class OneCclLibrary : public Library {
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
     const std::string what(name_of(call.op));
     const auto turn = take_turn(deadline, what);
-    carry_out([connection = connection_, call, turn] { connection->run(call); }, deadline, what);
+    carry_out(
+        *turn, [turn, connection = connection_, call] { connection->run(call); }, deadline, what);
   }
 
   // run() looks itself; oneCCL has no way to end what is under way.
@@ -199,21 +204,31 @@ class OneCclLibrary : public Library {
     const auto address = std::make_shared<ccl::kvs::address_type>();
     const bool is_first = context.rank == 0;
     carry_out(
-        [connection = connection_, address, is_first, who = context.who, turn] {
+        *turn,
+        [turn, connection = connection_, address, is_first, who = context.who] {
           initialize(who);
           if (is_first) *address = connection->open();
         },
         context.deadline, what);
     share_id(context, *address, "oneCCL");
-    carry_out([connection = connection_, address, turn] { connection->connect(*address); },
-              context.deadline, what);
+    carry_out(
+        *turn, [turn, connection = connection_, address] { connection->connect(*address); },
+        context.deadline, what);
   }
 
-  // False when something of oneCCL's is still under way.
+  // What a call that was given up uses must stay, and in a child of fork() all of it.
+  void leave() {
+    if (!owner_.is_this() || !close()) new std::shared_ptr<Connection>(connection_);
+  }
+
+  // False when something of oneCCL's is still under way, in this group or in another.
   bool close() {
     if (!calls_.catch_up(Deadline::after(kCatchUp))) return false;
-    auto turn = ProcessTurn::take(kClose);
-    if (turn == nullptr) return false;
+    std::shared_ptr<ProcessTurn> turn;
+    const auto limit = Deadline::after(kClose);
+    while (!(turn = ProcessTurn::take(kLook))) {
+      if (ProcessTurn::is_lost() || limit.expired()) return false;
+    }
     auto call = [connection = connection_, turn = std::move(turn)]() mutable {
       try {
         connection->close(std::move(turn));
@@ -228,10 +243,24 @@ class OneCclLibrary : public Library {
     return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
-  void carry_out(std::function<void()> call, Deadline deadline, const std::string& what) {
+  // Requires: `call` holds `turn`. A call that oneCCL breaks off stays among what it goes on with
+  // in any later one, so that there must be none.
+  void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
+                 const std::string& what) {
+    auto carry = [&turn, call = std::move(call)] {
+      try {
+        call();
+      } catch (const Error&) {  // not oneCCL's
+        throw;
+      } catch (...) {
+        turn.keep();
+        throw;
+      }
+    };
     try {
-      calls_.run(std::move(call), mesh_, deadline, what);
+      calls_.run(std::move(carry), mesh_, deadline, what);
     } catch (const Error&) {
+      if (calls_.given_up()) turn.give_up();
       throw;
     } catch (const std::exception& error) {
       fail(ErrorCode::kSystem, "rank {}: {} of group {} failed in oneCCL: {}", rank_, what, group_,
@@ -239,6 +268,7 @@ class OneCclLibrary : public Library {
     }
   }
 
+  const OwnerProcess owner_;
   const std::string group_;
   const std::vector<int> world_ranks_;
   const int rank_;

@@ -31,8 +31,8 @@ constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
 // A rank that was away for longer may be late, and find what others sent before they gave up.
 constexpr auto kMayBeLateAfter = 20ms;
-// The sequence number of all calls before a group's first.
-constexpr std::uint32_t kWhileForming = 0;
+// The sequence number of all calls that are none of the group's own.
+constexpr std::uint32_t kNotCounted = 0;
 
 MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_bytes) {
   MessageHeader header;
@@ -357,7 +357,7 @@ void MessageExecutor::wait_until(Operation& operation, Ready ready) {
     return ready();
   };
   if (done()) return;
-  const bool asks = operation.fingerprint.sequence != kWhileForming;
+  const bool asks = operation.fingerprint.sequence != kNotCounted;
   const auto run_until = [&](Deadline deadline) {
     exchange_.run_until(done, header_check(operation), deadline, [&] {
       say_present(operation);
@@ -389,7 +389,7 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
     auto& seen = last_seen_[static_cast<std::size_t>(peer)];
     if (theirs.group == mine.group) seen = std::max(seen, theirs.sequence);
     if (theirs == mine) return;
-    const bool is_of_another = theirs.sequence != mine.sequence || mine.sequence == kWhileForming;
+    const bool is_of_another = theirs.sequence != mine.sequence || mine.sequence == kNotCounted;
     if (!expected && theirs.group == mine.group && is_of_another) return;
     require_same(mine, theirs, mesh_.rank(), mesh_.describe(peer), mesh_.name());
   };
@@ -426,7 +426,7 @@ std::vector<Awaited> MessageExecutor::awaited(const Operation& operation) const 
 
 std::string MessageExecutor::missing(const Operation& operation) const {
   const auto ranks = awaited(operation);
-  const auto suspects = find_suspects(mesh_, ranks);
+  const auto suspects = find_suspects(mesh_, ranks, operation.fingerprint.sequence != kNotCounted);
   return suspects.empty() ? describe_waiting(mesh_, ranks) : describe_suspects(mesh_, suspects);
 }
 

@@ -59,7 +59,7 @@ class PacelineBackend : public Backend {
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
   int own_socket(const EngineOptions& options) const;
-  // An all_gather of what the engine needs to know; nobody else's call has its sequence number, 0.
+  // An all_gather of what the engine needs to know; its sequence number is 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);
   void require_no_problem(const std::string& own, const Fingerprint& fingerprint,

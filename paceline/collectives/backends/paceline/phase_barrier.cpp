@@ -45,13 +45,14 @@ ControlBlock& PhaseBarrier::block(int rank) const {
 
 void PhaseBarrier::announce(const Announcement& announcement) {
   sequence_ = announcement.fingerprint.sequence;
-  slot_ = sequence_ == 0 ? 2 + (num_forming_++ & 1) : sequence_ & 1;
+  slot_ = sequence_ == 0 ? 2 + (num_uncounted_++ & 1) : sequence_ & 1;
   steps_ = {};
   answers_until_.reset();
   auto& own = block(mesh_.rank());
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
   own.digests[slot_] = digest_;
   own.announcements[slot_] = announcement;
+  if (sequence_ == 0) return;  // none of the group's own calls
   own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
                         static_cast<std::uint8_t>(announcement.fingerprint.op),
                     std::memory_order_relaxed);
@@ -187,7 +188,7 @@ std::string PhaseBarrier::describe_absent() const {
   const auto absent = absent_ranks();
   std::vector<Suspect> far;
   std::string text;
-  for (const Suspect& suspect : find_suspects(mesh_, absent)) {
+  for (const Suspect& suspect : find_suspects(mesh_, absent, asks_ && sequence_ != 0)) {
     if (suspect.waiter != mesh_.rank()) {
       far.push_back(suspect);
       continue;

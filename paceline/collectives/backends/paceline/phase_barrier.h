@@ -43,9 +43,9 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
-// two collectives ahead. Two others for the calls before a group's first, which all have number 0.
-// A digest of what they are about, and whether the rank has given up, lie beside the phase, so that
-// peers who need no more fetch one cache line.
+// two collectives ahead. Two others for calls that are none of the group's own, which all have
+// number 0. A digest of what they are about, and whether the rank has given up, lie beside the
+// phase, so that peers who need no more fetch one cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
   std::atomic<std::uint32_t> given_up;  // at this phase; 0: not
@@ -96,8 +96,8 @@ class PhaseBarrier {
   const SharedBlocks& blocks_;
   std::uint32_t phase_ = 0;
   std::uint32_t sequence_ = 0;
-  std::uint32_t num_forming_ = 0;  // announced with number 0
-  std::size_t slot_ = 0;           // of the announcements in use
+  std::uint32_t num_uncounted_ = 0;  // announced with number 0
+  std::size_t slot_ = 0;             // of the announcements in use
   std::uint64_t digest_ = 0;
   SlowWaitSteps steps_;                    // of the collective under way
   std::optional<Deadline> answers_until_;  // once its deadline has passed

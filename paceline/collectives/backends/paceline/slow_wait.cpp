@@ -32,7 +32,7 @@ double seconds_since(Deadline::Clock::time_point begin) {
 
 }  // namespace
 
-std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited) {
+std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked) {
   std::vector<Suspect> suspects;
   std::deque<Suspect> way;
   std::set<int> seen{mesh.rank()};
@@ -43,7 +43,7 @@ std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> aw
   };
   for (go_on_to(awaited, mesh.rank()); !way.empty(); way.pop_front()) {
     const Suspect here = way.front();
-    if (const auto answer = mesh.answer_of(here.rank)) {
+    if (const auto answer = asked ? mesh.answer_of(here.rank) : std::nullopt) {
       go_on_to(*answer, here.rank);
     } else {
       suspects.push_back(here);

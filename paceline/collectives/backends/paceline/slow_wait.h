@@ -28,7 +28,7 @@ struct Suspect {
 };
 // Those who keep the ones waiting for whom this rank waits, as far as the answers tell; if some of
 // them have not come, only these. Empty when all of them say that they wait.
-std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited);
+std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked);
 // "rank 3 (box), for which rank 1 waits, has not come".
 std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
 // For when there is no suspect: "rank 1 (box) waits, too".
