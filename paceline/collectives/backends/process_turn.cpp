@@ -15,7 +15,7 @@ namespace {
 // How long a wait may go without a look at the peers.
 constexpr std::chrono::milliseconds kLook{2};
 // A call that was given up may still return: its peers may have begun it.
-constexpr std::chrono::seconds kGrace{1};
+constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {
   std::mutex mutex;  // of all that follows
@@ -31,17 +31,20 @@ Turn& turn() {
   return one;
 }
 
+void require_not_lost(const Mesh& mesh, const std::string& what) {
+  if (!ProcessTurn::is_lost()) return;
+  fail(ErrorCode::kSystem,
+       "rank {}: {} of group {}: the library cannot be used any more in this process (pid {}), "
+       "because a call of another group broke off inside it or never returned; start the process "
+       "anew, or choose another backend",
+       mesh.rank(), what, mesh.name(), getpid());
+}
+
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
   for (;;) {
     if (auto taken = ProcessTurn::take(kLook)) return taken;
     mesh.throw_if_failed();
-    if (ProcessTurn::is_lost()) {
-      fail(ErrorCode::kSystem,
-           "rank {}: {} of group {}: the library cannot be used any more in this process (pid {}), "
-           "because a call of another group broke off inside it or never returned; start the "
-           "process anew, or choose another backend",
-           mesh.rank(), what, mesh.name(), getpid());
-    }
+    require_not_lost(mesh, what);
     if (deadline.expired()) {
       fail(ErrorCode::kTimeout,
            "rank {}: {} of group {} timed out: another group of this process (pid {}) is inside "
@@ -89,6 +92,7 @@ ProcessTurn::~ProcessTurn() {
 
 std::shared_ptr<ProcessTurn> take_turns(const Agree& agree, const std::vector<int>& world_ranks,
                                         Mesh& mesh, Deadline deadline, const std::string& what) {
+  require_not_lost(mesh, what);
   auto taken = ProcessTurn::take(std::chrono::nanoseconds(0));
   if (agree(taken != nullptr)) return taken;
   taken.reset();

@@ -36,7 +36,7 @@ class ProcessTurn {
   ProcessTurn& operator=(const ProcessTurn&) = delete;
 
   // Nobody waits any more for the call that has the turn, which may never return: the turn counts
-  // as lost from a second later on, until it does.
+  // as lost from three seconds later on, until it does.
   void give_up();
   // The library is in no state for anybody else: the turn is never given back.
   void keep();

@@ -104,8 +104,11 @@ class Connection {
   }
   void connect(const ccl::kvs::address_type& address) {
     if (!server_) server_ = ccl::create_kvs(address);
-    communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_));
+    inside([&] { communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_)); });
   }
+  bool is_open() const { return server_ || communicator_; }
+  // A call broke off inside oneCCL, and lies among what it goes on with in any later one.
+  bool is_broken() const { return is_broken_; }
   // The rest needs no turn, and rank 0's waits until the others have closed theirs.
   void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
@@ -116,14 +119,28 @@ class Connection {
   void run(const Collective& call) {
     if (reduces(call.op) && !reduction_of(call.reduce_op, call.dtype)) {
       reduce_contributions(call, rank_, world_size_, contributions_,
-                           [&](const Collective& moved) { start(moved).wait(); });
+                           [&](const Collective& moved) { carry_out(moved); });
       return;
     }
-    start(call).wait();
+    carry_out(call);
     finish_mean(call, rank_, world_size_);
   }
 
  private:
+  void carry_out(const Collective& call) {
+    inside([&] { start(call).wait(); });
+  }
+  template <class Call>
+  void inside(Call&& call) {
+    try {
+      call();
+    } catch (const Error&) {  // not oneCCL's
+      throw;
+    } catch (...) {
+      is_broken_ = true;
+      throw;
+    }
+  }
   ccl::event start(const Collective& call) {
     const auto type = type_of(call.dtype);
     const auto reduction = reduction_of(call.reduce_op, call.dtype).value_or(ccl::reduction::sum);
@@ -155,6 +172,7 @@ class Connection {
   ccl::shared_ptr_class<ccl::kvs> server_;
   std::optional<ccl::communicator> communicator_;
   std::vector<std::byte> contributions_;
+  bool is_broken_ = false;
 };
 
 // What was under way when the group ended may end by itself, because all others had begun it.
@@ -174,7 +192,8 @@ class OneCclLibrary : public Library {
         calls_("paceline-oneccl") {
     try {
       connect(context);
-    } catch (...) {
+    } catch (const Error& error) {
+      mesh_.abort(error);  // the others need not wait for what follows
       leave();
       throw;
     }
@@ -224,18 +243,19 @@ class OneCclLibrary : public Library {
   // False when something of oneCCL's is still under way, in this group or in another.
   bool close() {
     if (!calls_.catch_up(Deadline::after(kCatchUp))) return false;
+    if (!connection_->is_open()) return true;
     std::shared_ptr<ProcessTurn> turn;
     const auto limit = Deadline::after(kClose);
     while (!(turn = ProcessTurn::take(kLook))) {
       if (ProcessTurn::is_lost() || limit.expired()) return false;
     }
+    const std::weak_ptr<ProcessTurn> unless_given_back = turn;
     auto call = [connection = connection_, turn = std::move(turn)]() mutable {
-      try {
-        connection->close(std::move(turn));
-      } catch (const std::exception&) {  // what cannot be closed is left
-      }
+      connection->close(std::move(turn));
     };
-    return calls_.run_until(Deadline::after(kClose), std::move(call));
+    const bool is_closed = calls_.run_until(Deadline::after(kClose), std::move(call));
+    if (const auto held = is_closed ? nullptr : unless_given_back.lock()) held->give_up();
+    return is_closed;
   }
 
   std::shared_ptr<ProcessTurn> take_turn(Deadline deadline, const std::string& what) {
@@ -243,17 +263,14 @@ class OneCclLibrary : public Library {
     return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
-  // Requires: `call` holds `turn`. A call that oneCCL breaks off stays among what it goes on with
-  // in any later one, so that there must be none.
+  // Requires: `call` holds `turn`, which nobody else may have after what broke off inside oneCCL.
   void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
                  const std::string& what) {
-    auto carry = [&turn, call = std::move(call)] {
+    auto carry = [&turn, connection = connection_, call = std::move(call)] {
       try {
         call();
-      } catch (const Error&) {  // not oneCCL's
-        throw;
       } catch (...) {
-        turn.keep();
+        if (connection->is_broken()) turn.keep();
         throw;
       }
     };
@@ -263,6 +280,7 @@ class OneCclLibrary : public Library {
       if (calls_.given_up()) turn.give_up();
       throw;
     } catch (const std::exception& error) {
+      if (calls_.given_up()) turn.give_up();
       fail(ErrorCode::kSystem, "rank {}: {} of group {} failed in oneCCL: {}", rank_, what, group_,
            error.what());
     }

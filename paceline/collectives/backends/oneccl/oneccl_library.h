@@ -10,7 +10,7 @@
 // server, by which its ranks find each other, asks nobody for a secret. Its calls block, so a
 // thread of the group makes them (blocking_calls.h), and it serves one group of a process at a
 // time, so groups take turns (process_turn.h). A call that breaks off inside it, as it may when a
-// peer dies, ends its use in this process: other groups over it fail with kSystem.
+// peer dies, ends its use in this process: other groups over it fail.
 // Thread safety: that of Library.
 
 #include <memory>

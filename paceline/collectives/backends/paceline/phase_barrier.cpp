@@ -157,7 +157,8 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
       if (absent_ranks().empty()) return;  // all came just now
       throw slow_wait_error(mesh_, operation, wait, begin, describe_absent());
     }
-    warn_of_slow_wait(mesh_, operation, begin, asks_, steps_, [&] { return describe_absent(); });
+    warn_of_slow_wait(mesh_, operation, begin, asks_ && sequence_ != 0, steps_,
+                      [&] { return describe_absent(); });
   }
 }
 
