@@ -103,7 +103,7 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
     if (bench::is_plannable(op)) plannable.push_back(op);
   }
   if (texts.empty() && mode != BenchMode::kPredict) return {Op::kAllReduce};
-  const auto ops = ops_of(texts, plannable);
+  auto ops = ops_of(texts, plannable);
   for (const bench::Operation op : ops) {
     if (bench::is_plannable(op)) continue;
     throw UsageError(fmt::format("operation: {} is measured only, not planned", name_of(op)));
@@ -207,7 +207,8 @@ std::vector<std::string> peers_of(const std::string& text, const bench::SessionO
 }
 
 bool is_fresh(const std::string& text) {
-  if (text != "" && text != "fresh" && text != "warm") refuse("--buffers", text, "fresh or warm");
+  if (!text.empty() && text != "fresh" && text != "warm")
+    refuse("--buffers", text, "fresh or warm");
   return text != "warm";
 }
 

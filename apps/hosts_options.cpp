@@ -177,7 +177,7 @@ std::string meeting_address(const std::vector<Host>& hosts, const RunTexts& text
     return !launch::is_this_machine(host.address());
   });
   if (other == hosts.end()) return "127.0.0.1";
-  const std::string own = launch::own_address_towards(other->address());
+  std::string own = launch::own_address_towards(other->address());
   check(!own.empty() && launch::numeric_address(own) == own,
         "--hosts: which address of this machine ({}) the other hosts reach cannot be told from "
         "here, as {} does not resolve; give --master-addr",

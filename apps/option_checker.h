@@ -25,7 +25,7 @@ class Checker {
   // Where the value of `flag` comes from, for messages.
   std::string source(const std::string& flag) const {
     if (line_.has(flag)) return flag;
-    const std::string variable = variable_of(flag);
+    std::string variable = variable_of(flag);
     const char* value = std::getenv(variable.c_str());
     if (value != nullptr && *value != '\0') return variable;
     for (const CommandLine::Default& one : line_.defaults) {

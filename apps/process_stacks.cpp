@@ -59,7 +59,7 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
 // Threads that stand still until release(). One that ends meanwhile is left out.
 class Standstill {
  public:
-  explicit Standstill(pid_t pid, std::vector<pid_t> threads) {
+  explicit Standstill(pid_t pid, const std::vector<pid_t>& threads) {
     for (const pid_t thread : threads) {
       if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0) {
         threads_.push_back(thread);
@@ -109,11 +109,11 @@ using DwflPtr = std::unique_ptr<Dwfl, EndDwfl>;
 DwflPtr open_process(pid_t pid) {
   unsetenv("DEBUGINFOD_URLS");  // nothing is fetched from a network
   static char* no_path = nullptr;
-  static const Dwfl_Callbacks kCallbacks = {.find_elf = dwfl_linux_proc_find_elf,
-                                            .find_debuginfo = dwfl_standard_find_debuginfo,
-                                            .section_address = nullptr,
-                                            .debuginfo_path = &no_path};
-  DwflPtr dwfl(dwfl_begin(&kCallbacks));
+  static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_linux_proc_find_elf,
+                                           .find_debuginfo = dwfl_standard_find_debuginfo,
+                                           .section_address = nullptr,
+                                           .debuginfo_path = &no_path};
+  DwflPtr dwfl(dwfl_begin(&callbacks));
   const auto failed = [&](int status) {
     if (status > 0) refuse(pid, status);
     throw Error(ErrorCode::kSystem,

@@ -30,9 +30,9 @@ enum class Phase {
 inline constexpr std::size_t kNumPhases = 7;
 
 constexpr std::string_view name_of(Phase phase) {
-  constexpr std::array<std::string_view, kNumPhases> names = {
+  constexpr std::array<std::string_view, kNumPhases> kNames = {
       "data", "forward", "backward", "communication", "optimizer", "evaluation", "checkpoint"};
-  return names[static_cast<std::size_t>(phase)];
+  return kNames[static_cast<std::size_t>(phase)];
 }
 
 class PhaseTimes {
