@@ -75,6 +75,15 @@ TEST_P(LibraryFault, every_survivor_of_a_killed_rank_names_it) {
   }
 }
 
+void expect_all_but_one_went_on(const std::vector<harness::ProcessResult>& results, int victim) {
+  for (int rank = 0; rank < static_cast<int>(results.size()); ++rank) {
+    const auto& result = results[static_cast<std::size_t>(rank)];
+    if (rank == victim) continue;
+    EXPECT_EQ(result.signal, 0) << "rank " << rank << " without rank " << victim;
+    EXPECT_EQ(result.report, "went on") << "rank " << rank << " without rank " << victim;
+  }
+}
+
 // The library is at rest then, so the group's end closes what leads to the dead, and another group
 // of the survivors goes on.
 TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_on) {
@@ -104,12 +113,7 @@ TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_o
           std::this_thread::sleep_for(50ms);
           killed.add();
         });
-    for (int rank = 0; rank < 3; ++rank) {
-      const auto& result = results[static_cast<std::size_t>(rank)];
-      if (rank == victim) continue;
-      EXPECT_EQ(result.signal, 0) << "rank " << rank << " without rank " << victim;
-      EXPECT_EQ(result.report, "went on") << "rank " << rank << " without rank " << victim;
-    }
+    expect_all_but_one_went_on(results, victim);
   }
 }
 
@@ -150,12 +154,7 @@ TEST_P(LibraryFault, after_a_rank_killed_in_a_call_another_group_goes_on_or_says
             running.wait_for(3, Deadline::after(20s));
             ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
           });
-      for (int rank = 0; rank < 3; ++rank) {
-        const auto& result = results[static_cast<std::size_t>(rank)];
-        if (rank == victim) continue;
-        EXPECT_EQ(result.signal, 0) << "rank " << rank << " without rank " << victim;
-        EXPECT_EQ(result.report, "went on") << "rank " << rank << " without rank " << victim;
-      }
+      expect_all_but_one_went_on(results, victim);
     }
   }
 }
