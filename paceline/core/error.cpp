@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include <sys/resource.h>
@@ -46,10 +47,26 @@ std::string describe_errno(int error_number) {
   return text;
 }
 
-Error said_by(int rank, const std::string& doing, const Error& error) {
+namespace {
+
+// "rank 3: ", "rank 1 (rank 3 of the world): ".
+bool begins_with_rank(std::string_view text) {
+  constexpr std::string_view kRank = "rank ";
+  if (!text.starts_with(kRank)) return false;
+  text.remove_prefix(kRank.size());
+  const auto end = text.find_first_not_of("0123456789");
+  if (end == 0 || end == std::string_view::npos) return false;
+  text.remove_prefix(end);
+  return text.starts_with(':') || (text.starts_with(" (rank ") &&
+                                   text.substr(0, text.find(':')).ends_with(" of the world)"));
+}
+
+}  // namespace
+
+Error said_by(const std::string& who, const std::string& doing, const Error& error) {
   const std::string text = error.what();
-  if (text.starts_with("rank ")) return error;
-  return Error(error.code(), "rank " + std::to_string(rank) + ": " + doing + ": " + text);
+  if (begins_with_rank(text)) return error;
+  return Error(error.code(), who + ": " + doing + ": " + text);
 }
 
 }  // namespace paceline

@@ -40,7 +40,8 @@ Error system_error(const std::string& what, int error_number);
 // strerror(error_number) and, where this process has too many descriptors, what to do.
 std::string describe_errno(int error_number);
 
-// `error` with the rank and what it was doing, unless it begins with a rank.
-Error said_by(int rank, const std::string& doing, const Error& error);
+// `error` with who says it ("rank 1", rank_name.h) and what it was doing, unless it begins with a
+// rank.
+Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
 }  // namespace paceline

@@ -1,5 +1,6 @@
 #include "paceline/core/log.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 
@@ -29,9 +30,14 @@ spdlog::level::level_enum to_spdlog(Level level) {
                                                                      : static_cast<int>(level));
 }
 
+std::atomic<int> current_rank{-1};
+
 }  // namespace
 
+int rank() { return current_rank; }
+
 void set_rank(int rank) {
+  current_rank = rank;
   logger().set_pattern(rank < 0
                            ? "%H:%M:%S.%e %^%l%$ paceline: %v"
                            : "%H:%M:%S.%e %^%l%$ paceline [rank " + std::to_string(rank) + "]: %v");

@@ -13,6 +13,8 @@ enum class Level { kTrace, kDebug, kInfo, kWarning, kError, kOff };
 
 // Lines from now on carry "[rank R]". -1 removes it.
 void set_rank(int rank);
+// The last one that was set; -1: none.
+int rank();
 void set_level(Level level);
 bool enabled(Level level);
 void write(Level level, const std::string& message);

@@ -18,6 +18,7 @@
 #include <sys/un.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 
 namespace paceline {
 namespace {
@@ -293,13 +294,12 @@ bool may_come_up(int error) {
 
 Fd accept_connection(const Fd& listener, Deadline deadline) {
   for (;;) {
-    Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd socket(accept_one(listener.get()));
     if (socket) {
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // without effect on Unix sockets
       return socket;
     }
-    const bool again = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-    if (!again) throw system_error("accept()");
+    if (errno != EAGAIN) throw system_error("accept()");
     if (!wait_ready(listener.get(), POLLIN, deadline)) return {};
   }
 }
@@ -316,47 +316,30 @@ void end_on_silence(const Fd& socket, std::chrono::seconds limit) {
 }
 
 bool wait_ready(int fd, short events, Deadline deadline) {
-  for (;;) {
-    pollfd entry{fd, events, 0};
-    const int ready = ::poll(&entry, 1, deadline.poll_timeout_ms());
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) throw system_error("poll()");
-    if (deadline.expired()) return false;
-  }
+  if (await(fd, events, deadline)) return true;
+  if (errno == ETIMEDOUT) return false;
+  throw system_error("poll()");
 }
 
 void send_all(const Fd& socket, std::span<const std::byte> bytes, Deadline deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EINTR) {
-      if (!wait_ready(socket.get(), POLLOUT, deadline)) {
-        fail(ErrorCode::kTimeout, "sending to {} took too long", peer_name(socket));
-      }
-    } else {
-      const int error = errno;
-      fail(ErrorCode::kPeerLost, "the connection to {} broke while sending: {}", peer_name(socket),
-           std::strerror(error));
-    }
+  if (send_whole(socket.get(), bytes, deadline)) return;
+  const int error = errno;
+  if (error == ETIMEDOUT && deadline.expired()) {
+    fail(ErrorCode::kTimeout, "sending to {} took too long", peer_name(socket));
   }
+  fail(ErrorCode::kPeerLost, "the connection to {} broke while sending: {}", peer_name(socket),
+       std::strerror(error));
 }
 
 void receive_all(const Fd& socket, std::span<std::byte> bytes, Deadline deadline) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
-    if (got > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(got));
-    } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-      if (!wait_ready(socket.get(), POLLIN, deadline)) {
-        fail(ErrorCode::kTimeout, "waiting for bytes from {} took too long", peer_name(socket));
-      }
-    } else {
-      const char* cause = got == 0 ? "it was closed" : std::strerror(errno);
-      fail(ErrorCode::kPeerLost, "the connection to {} broke while receiving: {}",
-           peer_name(socket), cause);
-    }
+  const ssize_t got = receive_whole(socket.get(), bytes, deadline);
+  if (got == static_cast<ssize_t>(bytes.size())) return;
+  const int error = errno;
+  if (got < 0 && error == ETIMEDOUT && deadline.expired()) {
+    fail(ErrorCode::kTimeout, "waiting for bytes from {} took too long", peer_name(socket));
   }
+  fail(ErrorCode::kPeerLost, "the connection to {} broke while receiving: {}", peer_name(socket),
+       got >= 0 ? "it was closed" : std::strerror(error));
 }
 
 }  // namespace paceline

@@ -1,4 +1,5 @@
 set(SOURCES
+  awake_clock.cpp
   cgroup_membership.cpp
   copy.cpp
   cpu_list.cpp
@@ -9,12 +10,18 @@ set(SOURCES
   futex.cpp
   handshake.cpp
   host.cpp
+  io.cpp
   log.cpp
   memory_room.cpp
   network_interface.cpp
   owner_process.cpp
+  peer_credentials.cpp
+  rank_name.cpp
   record_clock.cpp
   secret.cpp
+  send_queue.cpp
   socket.cpp
+  standard_streams.cpp
+  terminal.cpp
   topology.cpp)
 set(LIBRARIES fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::HWLOC)

@@ -11,6 +11,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -146,7 +147,7 @@ std::string Arrival::give_up(const Error& error) {
 std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::milliseconds timeout,
                                       LogTimes log_times) {
   for (auto pause = log_times.first;; pause = log_times.every) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(put_off(deadline).remaining());
     try {
       return store_->get(key("outcome"), std::min(left, pause));
     } catch (const Error& error) {
@@ -155,7 +156,7 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
     const auto missing = missing_ranks();
     const auto text = fmt::format("rank {} of {} waits for rank{} {}", who_.rank, who_.world_size,
                                   missing.size() == 1 ? "" : "s", describe_ranks(missing));
-    if (deadline.expired()) {
+    if (put_off(deadline).expired()) {
       return give_up(
           {ErrorCode::kTimeout,
            fmt::format("{}, which did not come within {} ms: were all {} processes started?", text,

@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 
 namespace paceline {
 namespace {
@@ -42,15 +44,6 @@ std::string file_name(std::string job) {
   return job.substr(0, 200) + ".job";
 }
 
-void write_all(const Fd& file, const std::string& text, const std::string& path) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t put = ::write(file.get(), text.data() + done, text.size() - done);
-    if (put < 0 && errno != EINTR) throw system_error("writing " + path);
-    done += static_cast<std::size_t>(std::max<ssize_t>(put, 0));
-  }
-}
-
 }  // namespace
 
 Bulletin::Bulletin(const GetVariable& variable, const std::string& job) {
@@ -64,7 +57,8 @@ void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) const {
   const Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) throw system_error("creating " + draft);
   try {
-    write_all(file, to_string(endpoint) + " " + secret.to_hex() + "\n", draft);
+    const std::string text = to_string(endpoint) + " " + secret.to_hex() + "\n";
+    if (!write_whole(file.get(), as_bytes(text))) throw system_error("writing " + draft);
     if (::rename(draft.c_str(), path_.c_str()) != 0) throw system_error("renaming to " + path_);
   } catch (const Error&) {
     ::unlink(draft.c_str());
@@ -77,7 +71,7 @@ std::optional<JobNotice> Bulletin::read() const {
   if (!file && errno == ENOENT) return std::nullopt;
   if (!file) throw system_error("opening " + path_);
   char buffer[512];
-  const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
+  const ssize_t got = read_whole(file.get(), std::as_writable_bytes(std::span(buffer)));
   if (got < 0) throw system_error("reading " + path_);
   const std::string text(buffer, static_cast<std::size_t>(got));
   const auto space = text.find(' ');

@@ -20,8 +20,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
+#include "paceline/core/peer_credentials.h"
 #include "paceline/core/socket.h"
 #include "paceline/rendezvous/loaded_files.h"
 
@@ -71,12 +74,11 @@ bool is_part_of_the_program() {
 // The launcher's end made both: a number that something else has got by now is left alone.
 Fd take_socket(const ForkServerInvitation& invitation) {
   int type = 0;
-  ucred peer{};
-  socklen_t type_size = sizeof type, peer_size = sizeof peer;
+  socklen_t size = sizeof type;
   const int fd = invitation.socket;
-  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 || type != SOCK_SEQPACKET ||
-      getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) != 0 ||
-      peer.pid != invitation.launcher) {
+  const auto peer = peer_credentials(fd);
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET || !peer ||
+      peer->pid != invitation.launcher) {
     return {};
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -99,17 +101,21 @@ bool has_own_descriptors(const ForkServerInvitation& invitation) {
 
 enum class Role { kRank, kSeed };
 
-bool say(const Fd& socket, char word) { return send(socket.get(), &word, 1, MSG_NOSIGNAL) == 1; }
+bool say(const Fd& socket, std::string_view words) {
+  return send_whole(socket.get(), as_bytes(words), Deadline::never());
+}
+bool say(const Fd& socket, char word) { return say(socket, std::string_view(&word, 1)); }
 
 bool hear(const Fd& socket, char word) {
   char heard = 0;
-  return recv(socket.get(), &heard, 1, 0) == 1 && heard == word;
+  const auto into = std::as_writable_bytes(std::span(&heard, 1));
+  return receive_whole(socket.get(), into, Deadline::never()) == 1 && heard == word;
 }
 
 // Waits for a child, which is to end at once.
 void see_off(pid_t child) {
   const Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  if (!pidfd || !wait_ready(pidfd.get(), POLLIN, Deadline::after(kHelper))) kill(child, SIGKILL);
+  if (!pidfd || !await(pidfd.get(), POLLIN, Deadline::after(kHelper))) kill(child, SIGKILL);
   while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
@@ -142,7 +148,7 @@ Role plant(const Fd& socket, pid_t launcher) {
   const bool whole = num_threads() == 1 && say(own, kGoOn);
   if (!whole) own.reset();
   see_off(helper);
-  if (whole && say(own, kGoOn)) wait_ready(own.get(), POLLIN, Deadline::after(kHelper));
+  if (whole && say(own, kGoOn)) await(own.get(), POLLIN, Deadline::after(kHelper));
   return Role::kRank;
 }
 
@@ -182,8 +188,10 @@ Order await_order(const Fd& socket) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   ssize_t got = 0;
-  while ((got = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
-  }
+  do {
+    if (!await(socket.get(), POLLIN, Deadline::never())) _exit(0);
+    got = receive_message(socket.get(), message);
+  } while (got < 0 && errno == EAGAIN);
   if (got <= 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) _exit(0);
   take_descriptors(message, order);
   if (!order.descriptors[kSeedSocket] || order.variables[0] != kSeedOrder) _exit(0);
@@ -192,8 +200,7 @@ Order await_order(const Fd& socket) {
 }
 
 [[noreturn]] void refuse(const Fd& socket, const std::string& changed) {
-  const std::string text = (kSeedIsStale + changed).substr(0, kLongestAnswer);
-  send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  say(socket, (kSeedIsStale + changed).substr(0, kLongestAnswer));
   _exit(0);
 }
 

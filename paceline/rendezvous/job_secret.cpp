@@ -11,6 +11,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 #include "paceline/rendezvous/variables.h"
 
 namespace paceline {
@@ -19,7 +20,7 @@ namespace {
 // By offset: several processes share the descriptor's position.
 Secret read_secret(int fd, const std::string& source) {
   std::array<char, 4096> buffer;
-  const ssize_t got = ::pread(fd, buffer.data(), buffer.size(), 0);
+  const ssize_t got = read_whole_at(fd, 0, std::as_writable_bytes(std::span(buffer)));
   check(got >= 0, "{} cannot be read: {}", source, std::strerror(errno));
   const Secret secret =
       Secret::from_text(std::string_view(buffer.data(), static_cast<std::size_t>(got)));

@@ -155,6 +155,23 @@ void check_agreement(const Row& first, const Row& second) {
         first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
 }
 
+// `paceline run` hides from its ranks what started it (launch/worker_environment.h). A launcher
+// that a rank finds has come between the two, and every rank would be several.
+void refuse_launcher_between(const Row& row, const GetVariable& variable) {
+  if (row.who.launcher != "paceline") return;
+  std::string between;
+  if (variable("TORCHELASTIC_USE_AGENT_STORE")) between = "torchrun has started it";
+  for (const auto read : {open_mpi_row, pmi_row}) {
+    if (const auto inner = read(variable)) {
+      between = fmt::format("mpirun has started it ({})", inner->evidence);
+    }
+  }
+  check(between.empty(),
+        "two launchers, one inside the other: this process is in a rank of paceline run ({}), and "
+        "{}; start the program with one launcher only: paceline run --nproc-per-node {} {}",
+        row.evidence, between, row.who.local_world_size, own_command());
+}
+
 // Without this check an sbatch script of n tasks would start one process that believes to be alone.
 void refuse_batch_without_step(const GetVariable& variable) {
   if (variable("SLURM_STEP_ID")) return;
@@ -181,7 +198,9 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
   std::vector<Row> rows;
   for (const auto read : {torchrun_row, open_mpi_row, slurm_row, pmi_row}) {
     if (auto row = read(variable)) rows.push_back(std::move(*row));
-    if (!rows.empty() && rows.front().agent) return rows.front().who;
+    if (rows.empty() || !rows.front().agent) continue;
+    refuse_launcher_between(rows.front(), variable);
+    return rows.front().who;
   }
   if (rows.empty()) {
     refuse_batch_without_step(variable);

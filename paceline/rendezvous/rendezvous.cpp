@@ -12,6 +12,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/network_interface.h"
+#include "paceline/core/vigil.h"
 #include "paceline/rendezvous/arrival.h"
 #include "paceline/rendezvous/bulletin.h"
 #include "paceline/rendezvous/job_secret.h"
@@ -175,9 +176,9 @@ Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
 // A notice may be that of a dead job: nobody answers there, or somebody with another secret. Then
 // the right one is yet to come.
 Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
-  const auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
+  auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   std::string cause = "rank 0 has left no notice there";
-  for (;;) {
+  for (Vigil vigil;;) {
     if (const auto notice = attendance.bulletin->read()) {
       try {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
@@ -189,7 +190,7 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
         cause = error.what();
       }
     }
-    if (deadline.remaining() <= kNoticePause) {
+    if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms by {}: {}", timeout.count(),
            attendance.bulletin->path(), cause);
     }

@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/inotify.h>
 
+#include "paceline/core/io.h"
+#include "paceline/core/vigil.h"
 #include "paceline/store/store_errors.h"
 
 namespace paceline {
@@ -23,9 +25,10 @@ class FileWatch {
   void wait(Deadline deadline) const {
     const auto interval = events_ ? 50ms : 5ms;
     pollfd entry{events_.get(), POLLIN, 0};
-    ::poll(&entry, events_ ? 1 : 0, deadline.poll_timeout_ms(interval));
+    poll_for({&entry, events_ ? 1U : 0U},
+             std::chrono::milliseconds(deadline.poll_timeout_ms(interval)));
     char drained[4096];
-    while (::read(events_.get(), drained, sizeof drained) > 0) {
+    while (read_some(events_.get(), std::as_writable_bytes(std::span(drained))) > 0) {
     }
   }
 
@@ -135,9 +138,9 @@ void FileStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 std::vector<std::string> FileStore::multi_get(const std::vector<std::string>& keys,
                                               std::chrono::milliseconds timeout) {
   check_keys(keys);
-  const auto deadline = Deadline::after(timeout);
+  auto deadline = Deadline::after(timeout);
   const FileWatch watch(log_.path());  // before the first look, so that no change falls between
-  for (;;) {
+  for (Vigil vigil;;) {
     std::vector<std::string> values;
     const auto missing = locked([&] {
       auto absent = contents_.missing(keys);
@@ -147,7 +150,7 @@ std::vector<std::string> FileStore::multi_get(const std::vector<std::string>& ke
       return absent;
     });
     if (missing.empty()) return values;
-    if (deadline.expired()) throw missing_keys_error(missing, timeout);
+    if (vigil.sees_passed(deadline)) throw missing_keys_error(missing, timeout);
     watch.wait(deadline);
   }
 }

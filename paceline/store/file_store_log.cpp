@@ -17,7 +17,9 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/vigil.h"
 #include "paceline/store/store.h"
 
 namespace paceline {
@@ -120,13 +122,14 @@ FileStoreLog::~FileStoreLog() {
 }
 
 void FileStoreLog::lock(Deadline deadline) {
+  Vigil vigil;
   for (auto pause = 50us;; pause = std::min(pause * 2, std::chrono::microseconds(5000))) {
     const int error = try_lock(file_, F_WRLCK, kWorkByte);
     if (error == 0) break;
     if (error != EAGAIN && error != EACCES && error != EINTR) {
       throw system_error("locking the store's file " + path_, error);
     }
-    if (deadline.expired()) {
+    if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout, "another process keeps the store's file {} locked", path_);
     }
     std::this_thread::sleep_for(pause);  // the kernel offers no lock with a deadline
@@ -228,30 +231,18 @@ void FileStoreLog::append(FileStoreChange change, const std::string& key,
 void FileStoreLog::rewind() { position_ = sizeof(Header); }
 
 void FileStoreLog::read(std::uint64_t offset, void* bytes, std::size_t count) const {
-  auto* to = static_cast<char*>(bytes);
-  while (count > 0) {
-    const ssize_t got = ::pread(file_.get(), to, count, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw system_error("reading the store's file " + path_);
-    if (got == 0) {
-      fail(ErrorCode::kCorrupt, "the store's file {} ends early, at byte {}", path_, offset);
-    }
-    to += got;
-    offset += static_cast<std::uint64_t>(got);
-    count -= static_cast<std::size_t>(got);
-  }
+  const auto into = std::span(static_cast<std::byte*>(bytes), count);
+  const ssize_t got = read_whole_at(file_.get(), static_cast<off_t>(offset), into);
+  if (got < 0) throw system_error("reading the store's file " + path_);
+  if (got == static_cast<ssize_t>(count)) return;
+  fail(ErrorCode::kCorrupt, "the store's file {} ends early, at byte {}", path_,
+       offset + static_cast<std::uint64_t>(got));
 }
 
 void FileStoreLog::write(std::uint64_t offset, const void* bytes, std::size_t count) {
-  const auto* from = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t put = ::pwrite(file_.get(), from, count, static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw system_error("writing the store's file " + path_);
-    from += put;
-    offset += static_cast<std::uint64_t>(put);
-    count -= static_cast<std::size_t>(put);
-  }
+  const auto from = std::span(static_cast<const std::byte*>(bytes), count);
+  if (write_whole_at(file_.get(), static_cast<off_t>(offset), from)) return;
+  throw system_error("writing the store's file " + path_);
 }
 
 }  // namespace paceline

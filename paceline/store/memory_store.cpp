@@ -1,5 +1,6 @@
 #include "paceline/store/memory_store.h"
 
+#include "paceline/core/vigil.h"
 #include "paceline/store/store_errors.h"
 
 namespace paceline {
@@ -78,7 +79,7 @@ void MemoryStore::wait_for(std::unique_lock<std::mutex>& lock, const std::vector
   check_keys(keys);
   const auto deadline = Deadline::after(timeout);
   const bool complete =
-      changed_.wait_until(lock, deadline.moment(), [&] { return contents_.missing(keys).empty(); });
+      wait_awake(changed_, lock, deadline, [&] { return contents_.missing(keys).empty(); });
   if (!complete) throw missing_keys_error(contents_.missing(keys), timeout);
 }
 

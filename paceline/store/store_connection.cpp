@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 
 namespace paceline {
@@ -57,9 +58,9 @@ void StoreConnection::read(std::span<std::byte> scratch) {
 
 // 0 when there is nothing now.
 std::size_t StoreConnection::receive(std::span<std::byte> bytes) {
-  const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
+  const ssize_t got = receive_some(socket_.get(), bytes);
   if (got > 0) return static_cast<std::size_t>(got);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (got < 0 && errno == EAGAIN) return 0;
   const char* cause = got == 0 ? "closed" : std::strerror(errno);
   fail(ErrorCode::kPeerLost, "the connection of {}: {}", peer_, cause);
 }
@@ -80,28 +81,13 @@ std::optional<StoreRequest> StoreConnection::next_request() {
 }
 
 void StoreConnection::send(std::vector<std::byte> bytes) {
-  if (has_output()) {
-    output_.insert(output_.end(), bytes.begin(), bytes.end());
-  } else {
-    output_ = std::move(bytes);
-    sent_ = 0;
-  }
+  output_.add(std::move(bytes));
   flush();
 }
 
 void StoreConnection::flush() {
-  while (has_output()) {
-    const auto rest = std::span<const std::byte>(output_).subspan(sent_);
-    const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return;
-    if (sent < 0) {
-      fail(ErrorCode::kPeerLost, "the connection of {}: {}", peer_, std::strerror(errno));
-    }
-    sent_ += static_cast<std::size_t>(sent);
-  }
-  output_ = {};
-  sent_ = 0;
+  if (output_.flush(socket_.get())) return;
+  fail(ErrorCode::kPeerLost, "the connection of {}: {}", peer_, std::strerror(errno));
 }
 
 }  // namespace paceline

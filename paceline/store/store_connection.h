@@ -15,6 +15,7 @@
 
 #include "paceline/core/fd.h"
 #include "paceline/core/handshake.h"
+#include "paceline/core/send_queue.h"
 #include "paceline/store/store_protocol.h"
 
 namespace paceline {
@@ -33,7 +34,7 @@ class StoreConnection {
   // Sends, keeping what the socket does not take now.
   void send(std::vector<std::byte> bytes);
   void flush();
-  bool has_output() const { return sent_ < output_.size(); }
+  bool has_output() const { return !output_.empty(); }
 
   bool authenticated() const { return handshake_ == nullptr; }
   int fd() const { return socket_.get(); }
@@ -50,8 +51,7 @@ class StoreConnection {
   std::unique_ptr<ServerHandshake> handshake_;  // until it is done
   std::vector<std::byte> input_;
   std::size_t consumed_ = 0;
-  std::vector<std::byte> output_;
-  std::size_t sent_ = 0;
+  SendQueue output_;
 };
 
 // Lets the kernel notice within half a minute that the machine at the other end died without a

@@ -10,9 +10,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -63,11 +63,7 @@ StoreServerLoop::StoreServerLoop(Fd listener, const Secret& secret,
   watch(listener_.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
 }
 
-void StoreServerLoop::stop() {
-  const std::uint64_t one = 1;
-  // An eventfd at zero always takes a 1.
-  [[maybe_unused]] const auto written = ::write(stop_event_.get(), &one, sizeof one);
-}
+void StoreServerLoop::stop() { ring(stop_event_.get()); }
 
 void StoreServerLoop::run() {
   while (!stopping_) {
@@ -84,6 +80,7 @@ void StoreServerLoop::turn() {
   std::array<epoll_event, 256> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait_milliseconds());
+  vigil_.look();
   if (count < 0 && errno != EINTR) {
     stopping_ = true;
     throw system_error("epoll_wait(), the store ends");
@@ -113,11 +110,11 @@ void StoreServerLoop::count_clients() {
 
 bool StoreServerLoop::wait_until_clients_left(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  return clients_left_.wait_until(lock, deadline.moment(), [&] { return num_clients_ == 0; });
+  return wait_awake(clients_left_, lock, deadline, [&] { return num_clients_ == 0; });
 }
 
 int StoreServerLoop::wait_milliseconds() const {
-  auto next = Clock::now() + 1h;
+  Clock::time_point next = Clock::now() + Vigil::kRound;
   if (const auto deadline = service_.next_deadline()) next = std::min(next, *deadline);
   if (resume_at_) next = std::min(next, *resume_at_);
   if (!strangers_.empty()) {
@@ -136,13 +133,11 @@ void StoreServerLoop::watch(int fd, Id id, unsigned events, int operation) {
 
 void StoreServerLoop::accept_some() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd socket(accept_one(listener_.get()));
     if (socket) {
       admit(std::move(socket));
-    } else if (errno == EAGAIN) {
-      return;
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      relieve(errno);
+    } else {
+      if (errno != EAGAIN) relieve(errno);
       return;
     }
   }
@@ -177,7 +172,7 @@ void StoreServerLoop::relieve(int error) {
     return;
   }
   reserve_.reset();
-  { const Fd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+  { const Fd refused(accept_one(listener_.get())); }
   reserve_ = open_reserve();
   complain(fmt::format("refused a connection: {} (raise ulimit -n)", std::strerror(error)));
   pause_listener();

@@ -19,6 +19,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/vigil.h"
 #include "paceline/store/store_connection.h"
 #include "paceline/store/store_service.h"
 #include "paceline/store/tcp_store_server.h"
@@ -38,7 +39,7 @@ class StoreServerLoop {
 
  private:
   using Id = StoreService::Client;
-  using Clock = Deadline::Clock;
+  using Clock = AwakeClock;
 
   void turn();
   int wait_milliseconds() const;
@@ -73,6 +74,7 @@ class StoreServerLoop {
   std::condition_variable clients_left_;
   std::size_t num_clients_ = 0;  // that have completed their handshake
   bool stopping_ = false;
+  Vigil vigil_;
   StoreService service_;
   Id next_id_;
   std::unordered_map<Id, std::unique_ptr<StoreConnection>> connections_;

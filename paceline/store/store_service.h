@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "paceline/core/deadline.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/store/key_values.h"
 #include "paceline/store/store_protocol.h"
 
@@ -27,7 +27,7 @@ namespace paceline {
 class StoreService {
  public:
   using Client = std::uint64_t;
-  using Moment = Deadline::Clock::time_point;
+  using Moment = AwakeClock::time_point;
   struct Answer {
     Client client;
     StoreReply reply;

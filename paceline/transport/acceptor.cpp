@@ -6,12 +6,12 @@
 #include <cstring>
 #include <utility>
 
-#include <sys/socket.h>
-
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/log.h"
 #include "paceline/core/socket.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -22,10 +22,10 @@ constexpr auto kHandshakeTimeout = 3s;
 constexpr auto kFirstWordTimeout = 1s;  // when there is no room
 
 // The bytes that are there, at most as many as fit; 0 when none are.
-std::size_t receive_some(const Fd& socket, std::span<std::byte> into) {
-  const ssize_t got = ::recv(socket.get(), into.data(), into.size(), MSG_DONTWAIT);
+std::size_t take_some(const Fd& socket, std::span<std::byte> into) {
+  const ssize_t got = receive_some(socket.get(), into);
   if (got > 0) return static_cast<std::size_t>(got);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (got < 0 && errno == EAGAIN) return 0;
   fail(ErrorCode::kPeerLost, "{} hung up", peer_name(socket));
 }
 
@@ -41,7 +41,10 @@ void Acceptor::add_to(std::vector<pollfd>& entries) {
     const bool has_room = num_strangers(is_local) < kMaxStrangers;
     entries.push_back({has_room ? door(is_local).get() : -1, POLLIN, 0});
   }
-  for (const Caller& caller : callers_) entries.push_back({caller.socket.get(), POLLIN, 0});
+  for (const Caller& caller : callers_) {
+    const int events = POLLIN | (caller.unsent.empty() ? 0 : POLLOUT);
+    entries.push_back({caller.socket.get(), static_cast<short>(events), 0});
+  }
 }
 
 std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
@@ -60,7 +63,7 @@ std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) 
   auto entry = entries.begin();
   for (auto caller = callers_.begin(); caller != callers_.end();) {
     const bool is_ready = (entry++)->revents != 0;
-    if (!is_ready && (caller->handshake.done() || !caller->deadline.expired())) {
+    if (!is_ready && (caller->handshake.done() || !put_off(caller->deadline).expired())) {
       ++caller;
       continue;
     }
@@ -92,7 +95,8 @@ std::size_t Acceptor::num_strangers(bool is_local) const {
 
 void Acceptor::send_the_silent_away(bool is_local) {
   const auto gone = callers_.remove_if([=](const Caller& caller) {
-    return caller.is_local == is_local && !caller.has_spoken && caller.first_word.expired();
+    return caller.is_local == is_local && !caller.has_spoken &&
+           put_off(caller.first_word).expired();
   });
   if (gone == 0) return;
   log::warning(fmt::format("group {}: {} connections that said nothing were closed to make room",
@@ -113,33 +117,34 @@ void Acceptor::let_in(bool is_local) {
   }
 }
 
-// True when the caller has said all that it must.
+// True when the caller has said all that it must, and has been answered.
 bool Acceptor::advance(Caller& caller) {
+  answer(caller);
   while (!caller.handshake.done()) {
     std::array<std::byte, 64> buffer;
     const auto room = std::span(buffer).first(std::min(buffer.size(), caller.handshake.wanted()));
-    const std::size_t got = receive_some(caller.socket, room);
+    const std::size_t got = take_some(caller.socket, room);
     if (got == 0) break;
     caller.has_spoken = true;
-    const auto answer = caller.handshake.feed(room.first(got));
-    // An answer is smaller than any socket's buffer, and nothing else was sent.
-    if (::send(caller.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        static_cast<ssize_t>(answer.size())) {
-      fail(ErrorCode::kPeerLost, "{} takes no answer", peer_name(caller.socket));
-    }
+    caller.unsent.add(caller.handshake.feed(room.first(got)));
+    answer(caller);
   }
-  if (caller.handshake.done() && read_hello(caller)) return true;
-  if (!caller.handshake.done() && caller.deadline.expired()) {
+  if (caller.handshake.done() && read_hello(caller)) return caller.unsent.empty();
+  if (!caller.handshake.done() && put_off(caller.deadline).expired()) {
     fail(ErrorCode::kTimeout, "{} did not say who it is within {} s", peer_name(caller.socket),
          kHandshakeTimeout.count());
   }
   return false;
 }
 
+void Acceptor::answer(Caller& caller) {
+  if (caller.unsent.flush(caller.socket.get())) return;
+  fail(ErrorCode::kPeerLost, "{} takes no answer", peer_name(caller.socket));
+}
+
 bool Acceptor::read_hello(Caller& caller) {
   while (caller.got < kHelloSize) {
-    const std::size_t got =
-        receive_some(caller.socket, std::span(caller.hello).subspan(caller.got));
+    const std::size_t got = take_some(caller.socket, std::span(caller.hello).subspan(caller.got));
     if (got == 0) return false;
     caller.got += got;
   }

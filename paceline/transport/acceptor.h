@@ -22,6 +22,7 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/send_queue.h"
 #include "paceline/transport/new_channel.h"
 
 namespace paceline {
@@ -56,6 +57,7 @@ class Acceptor {
     bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};
     std::size_t got = 0;  // of the hello
+    SendQueue unsent;     // answers
   };
   static constexpr std::size_t kNumDoors = 2;  // the local one first
 
@@ -65,6 +67,7 @@ class Acceptor {
   void send_the_silent_away(bool is_local);
   void let_in(bool is_local);
   bool advance(Caller& caller);
+  void answer(Caller& caller);
   bool read_hello(Caller& caller);
 
   const Doors doors_;

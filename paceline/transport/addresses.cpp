@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/agreement.h"
 
 namespace paceline {
@@ -53,17 +54,17 @@ class Fetcher {
   void fetch_all(std::vector<int> missing) {
     auto next_reading = Deadline::after(kReadingPause);
     std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
-    while (!take(missing, std::min(deadline_.remaining(), slice))) {
-      if (next_reading.expired() || deadline_.expired()) {
+    while (!take(missing, std::min(put_off(deadline_).remaining(), slice))) {
+      if (next_reading.expired() || put_off(deadline_).expired()) {
         // What is there may say why the others do not come.
         std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
         if (missing.empty()) return;
         next_reading = Deadline::after(kReadingPause);
       }
       look_around_(missing);
-      if (deadline_.expired()) {
-        fail(ErrorCode::kTimeout, "rank {}: rank {} of group {} did not come within {} ms",
-             options_.rank, missing.front(), options_.name, options_.timeout.count());
+      if (put_off(deadline_).expired()) {
+        fail(ErrorCode::kTimeout, "{}: rank {} of group {} did not come within {} ms",
+             options_.self(), missing.front(), options_.name, options_.timeout.count());
       }
       slice = std::min(
           {2 * slice, std::max(kLookPause, kLookPauseByRank * options_.world_size), kPause});
@@ -78,8 +79,8 @@ class Fetcher {
       values = options_.fetch(ranks, std::chrono::ceil<std::chrono::milliseconds>(wait));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kTimeout) return false;
-      throw Error(error.code(), fmt::format("rank {}: the addresses of group {} did not come: {}",
-                                            options_.rank, options_.name, error.what()));
+      throw Error(error.code(), fmt::format("{}: the addresses of group {} did not come: {}",
+                                            options_.self(), options_.name, error.what()));
     }
     for (std::size_t i = 0; i < ranks.size(); ++i) take(ranks[i], values.at(i));
     return true;

@@ -6,7 +6,8 @@
 namespace paceline {
 
 inline constexpr const char* kAdviceForLate =
-    "see the log of who is late; if it is only slow, raise the timeout (GroupOptions::timeout, "
+    "see the output of the late rank; if it is only slow, raise the timeout "
+    "(GroupOptions::timeout, "
     "CallOptions::timeout)";
 
 }  // namespace paceline

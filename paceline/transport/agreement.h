@@ -3,8 +3,6 @@
 // What all ranks of a group must have chosen alike before they connect: each compares its own
 // choices with every address it finds.
 
-#include <string>
-
 #include "paceline/transport/connect.h"
 #include "paceline/transport/peer.h"
 
@@ -13,8 +11,5 @@ namespace paceline {
 // Error(kInvalid) that names `peer` and what it chose otherwise: members, transport, encryption,
 // streams.
 void require_agreement(const ConnectOptions& mine, int peer, const PeerAddress& theirs);
-
-// "rank 2 (box)".
-std::string describe_rank(int rank, const PeerAddress& address);
 
 }  // namespace paceline

@@ -11,6 +11,8 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -43,7 +45,8 @@ Deadline Call::longest_connect(std::chrono::nanoseconds over_tcp) const {
 
 pollfd Call::entry() const {
   if (attempt_) return {attempt_->socket().get(), POLLOUT, 0};
-  return {socket_.get(), POLLIN, 0};  // none yet: poll() skips it
+  const int events = POLLIN | (unsent_.empty() ? 0 : POLLOUT);
+  return {socket_.get(), static_cast<short>(events), 0};  // none yet: poll() skips it
 }
 
 std::chrono::nanoseconds Call::time_left() const {
@@ -62,10 +65,10 @@ bool Call::go_on(bool is_ready) {
     if (begins_.expired()) begin();
   } else if (is_ready) {
     go_on_connecting();
-  } else if (connect_until_.expired()) {
+  } else if (put_off(connect_until_).expired()) {
     refused(ETIMEDOUT);
   }
-  return handshake_ && handshake_->done();
+  return handshake_ && handshake_->done() && unsent_.empty();
 }
 
 NewChannel Call::take() {
@@ -87,8 +90,10 @@ void Call::go_on_connecting() {
   socket_ = attempt_->take();
   attempt_.reset();
   handshake_.emplace(secret_, callee_.context, callee_.description, callee_.keys);
+  unsent_ = {};
+  unsent_.add(handshake_->hello());
   try {
-    send(handshake_->hello());
+    send();
   } catch (const Error& error_of_send) {
     turned_away(error_of_send);
   }
@@ -108,20 +113,21 @@ void Call::refused(int error) {
 }
 
 void Call::shake_hands() {
+  send();
   while (!handshake_->done()) {
     std::array<std::byte, 64> buffer;
     const auto room = std::span(buffer).first(std::min(buffer.size(), handshake_->wanted()));
-    const ssize_t got = ::recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    const ssize_t got = receive_some(socket_.get(), room);
+    if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {
       fail(ErrorCode::kPeerLost, "it hung up in the handshake: {}",
            got == 0 ? "the connection was closed" : std::strerror(errno));
     }
     auto answer = handshake_->feed(room.first(static_cast<std::size_t>(got)));
     if (answer.empty()) continue;
-    const auto who = hello();
-    answer.insert(answer.end(), who.begin(), who.end());
-    send(answer);
+    unsent_.add(std::move(answer));
+    unsent_.add(hello());
+    send();
   }
 }
 
@@ -132,13 +138,9 @@ std::vector<std::byte> Call::hello() const {
   return writer.take();
 }
 
-// It is smaller than any socket's buffer, and nothing else was sent.
-void Call::send(std::span<const std::byte> bytes) const {
-  const ssize_t sent =
-      ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent != static_cast<ssize_t>(bytes.size())) {
-    fail(ErrorCode::kPeerLost, "it hung up in the handshake: {}", std::strerror(errno));
-  }
+void Call::send() {
+  if (unsent_.flush(socket_.get())) return;
+  fail(ErrorCode::kPeerLost, "it hung up in the handshake: {}", std::strerror(errno));
 }
 
 void Call::turned_away(const Error& error) {

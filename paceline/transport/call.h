@@ -21,6 +21,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/send_queue.h"
 #include "paceline/core/socket.h"
 #include "paceline/transport/new_channel.h"
 #include "paceline/transport/wire.h"
@@ -60,7 +61,7 @@ class Call {
   void go_on_connecting();
   void refused(int error);
   void shake_hands();
-  void send(std::span<const std::byte> bytes) const;
+  void send();
   void turned_away(const Error& error);
   std::vector<std::byte> hello() const;
   Deadline longest_connect(std::chrono::nanoseconds over_tcp) const;
@@ -74,7 +75,8 @@ class Call {
   Deadline begins_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<ConnectAttempt> attempt_;
   std::optional<ClientHandshake> handshake_;
-  Fd socket_;  // once connected
+  Fd socket_;         // once connected
+  SendQueue unsent_;  // of what it has to say
 
   Deadline connect_until_, call_until_;
   Milliseconds connect_pause_, call_pause_;

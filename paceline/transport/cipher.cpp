@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 
 namespace paceline {
 namespace {
@@ -132,8 +133,8 @@ void Cipher::seal(std::span<const std::byte> bytes) {
 
 ssize_t Cipher::flush(int socket) {
   while (sealed_begin_ < sealed_end_) {
-    const ssize_t sent = ::send(socket, sealed_.data() + sealed_begin_, sealed_end_ - sealed_begin_,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    const auto sealed = std::span<const std::byte>(sealed_).first(sealed_end_);
+    const ssize_t sent = send_some(socket, sealed.subspan(sealed_begin_));
     if (sent < 0) return sent;
     sealed_begin_ += static_cast<std::size_t>(sent);
   }
@@ -162,8 +163,7 @@ ssize_t Cipher::fetch(int socket) {
                    arrived_end_ - arrived_begin_);
       arrived_end_ -= std::exchange(arrived_begin_, 0);
     }
-    const ssize_t got = ::recv(socket, arrived_.data() + arrived_end_,
-                               arrived_.size() - arrived_end_, MSG_DONTWAIT);
+    const ssize_t got = receive_some(socket, std::span(arrived_).subspan(arrived_end_));
     if (got <= 0) return got;
     arrived_end_ += static_cast<std::size_t>(got);
   }
@@ -226,17 +226,15 @@ ssize_t send_on(int socket, Cipher* cipher, std::span<const std::byte> head,
       parts[request.msg_iovlen++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
     }
   }
-  return ::sendmsg(socket, &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return send_message(socket, request);
 }
 
 ssize_t receive_on(int socket, Cipher* cipher, std::span<std::byte> into) {
-  return cipher != nullptr ? cipher->receive(socket, into)
-                           : ::recv(socket, into.data(), into.size(), MSG_DONTWAIT);
+  return cipher != nullptr ? cipher->receive(socket, into) : receive_some(socket, into);
 }
 
 ssize_t peek_on(int socket, Cipher* cipher, std::span<std::byte> into) {
-  return cipher != nullptr ? cipher->peek(socket, into)
-                           : ::recv(socket, into.data(), into.size(), MSG_DONTWAIT | MSG_PEEK);
+  return cipher != nullptr ? cipher->peek(socket, into) : receive_some(socket, into, MSG_PEEK);
 }
 
 }  // namespace paceline

@@ -10,7 +10,9 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/host.h"
+#include "paceline/core/io.h"
 #include "paceline/core/log.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/acceptor.h"
 #include "paceline/transport/addresses.h"
 #include "paceline/transport/agreement.h"
@@ -37,7 +39,7 @@ class Connector {
         context_(fmt::format("mesh {} generation {} of {}", options.name, options.generation,
                              options.world_size)),
         deadline_(Deadline::after(options.timeout)),
-        watch_(options, [this](int peer) { return describe(peer); }) {}
+        watch_(options, describer()) {}
 
   std::unique_ptr<Mesh> connect() {
     try {
@@ -52,12 +54,12 @@ class Connector {
       }
     } catch (const Error& cause) {
       const Error error =
-          said_by(options_.rank, fmt::format("forming group {}", options_.name), cause);
+          said_by(options_.self(), fmt::format("forming group {}", options_.name), cause);
       watch_.give_up(wire(), error);
       throw error;
     }
-    auto mesh =
-        std::make_unique<Mesh>(options_.name, options_.rank, std::move(peers_), std::move(wire_));
+    auto mesh = std::make_unique<Mesh>(options_.name, options_.rank, std::move(peers_),
+                                       std::move(wire_), options_.members);
     share_memory(*mesh);
     return mesh;
   }
@@ -65,8 +67,8 @@ class Connector {
  private:
   void require_streams() const {
     check(options_.tcp_streams >= 1 && options_.tcp_streams <= kMaxStreams,
-          "rank {}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
-          options_.rank, options_.name, options_.tcp_streams, kMaxStreams);
+          "{}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
+          options_.self(), options_.name, options_.tcp_streams, kMaxStreams);
   }
 
   // What it published.
@@ -164,9 +166,9 @@ class Connector {
   void move_to_ucx() {
     if (options_.encrypt) {
       fail(ErrorCode::kUnsupported,
-           "rank {}: transport ucx cannot encrypt; leave --encrypt (PACELINE_ENCRYPT) out, or "
+           "{}: transport ucx cannot encrypt; leave --encrypt (PACELINE_ENCRYPT) out, or "
            "choose transport tcp",
-           options_.rank);
+           options_.self());
     }
     std::vector<int> remote;
     for (int peer = 0; peer < options_.world_size; ++peer) {
@@ -174,10 +176,11 @@ class Connector {
     }
     try {
       // Nothing goes between hosts when there is one.
-      wire_ = remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, deadline_);
+      wire_ =
+          remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, describer(), deadline_);
     } catch (const Error& error) {
       watch_.require_connected_peers(*wire());  // the cause may have been told already
-      throw Error(error.code(), fmt::format("rank {}: forming group {}: {}", options_.rank,
+      throw Error(error.code(), fmt::format("{}: forming group {}: {}", options_.self(),
                                             options_.name, error.what()));
     }
   }
@@ -202,7 +205,7 @@ class Connector {
 
   // Calls the lower ranks, and hears the higher ones.
   void meet_over_sockets() {
-    Dialer dialer(options_.rank, lower_ranks(), secret_, options_.name);
+    Dialer dialer({options_.rank, options_.self()}, lower_ranks(), secret_, options_.name);
     const auto lacks_a_channel = [&](int peer) {
       for (int channel = 0; channel < num_channels(peer); ++channel) {
         if (!sockets_->has(peer, static_cast<Channel>(channel))) return true;
@@ -214,13 +217,14 @@ class Connector {
       if (peer != options_.rank) expected += num_channels(peer);
     }
     std::vector<pollfd> entries;
-    while (expected > 0) {
+    for (Vigil vigil; expected > 0;) {
       entries.clear();
       acceptor_->add_to(entries);
       dialer.add_to(entries);
       const std::size_t first_lifeline = entries.size();
       const std::vector<int> watched = watch_.add_lifelines(*sockets_, entries);
-      ::poll(entries.data(), entries.size(), poll_limit(dialer));
+      poll_for(entries, poll_limit(dialer));
+      vigil.look();
       for (NewChannel& channel : acceptor_->serve(entries)) expected -= take(std::move(channel));
       for (NewChannel& channel : go_on_calling(dialer, entries)) {
         connect(std::move(channel));
@@ -236,9 +240,10 @@ class Connector {
     }
   }
 
-  int poll_limit(const Dialer& dialer) const {
-    const auto limit = std::min<std::chrono::nanoseconds>(dialer.time_left(), kSlice);
-    return deadline_.poll_timeout_ms(std::chrono::ceil<std::chrono::milliseconds>(limit));
+  std::chrono::milliseconds poll_limit(const Dialer& dialer) const {
+    const auto left = std::min(put_off(deadline_).remaining(), dialer.time_left());
+    return std::chrono::ceil<std::chrono::milliseconds>(
+        std::min<std::chrono::nanoseconds>(left, kSlice));
   }
 
   std::vector<NewChannel> go_on_calling(Dialer& dialer, std::span<const pollfd> entries) {
@@ -252,11 +257,11 @@ class Connector {
   }
 
   void require_time_for(const std::string& missing) const {
-    if (!deadline_.expired()) return;
+    if (!put_off(deadline_).expired()) return;
     fail(ErrorCode::kTimeout,
-         "rank {}: forming group {} took longer than {} ms; missing: {}; see their logs, and raise "
+         "{}: forming group {} took longer than {} ms; missing: {}; see their logs, and raise "
          "GroupOptions::timeout if they are only slow",
-         options_.rank, options_.name, options_.timeout.count(), missing);
+         options_.self(), options_.name, options_.timeout.count(), missing);
   }
 
   // 1 when a rank's channel was added, 0 when it was not expected.
@@ -287,7 +292,12 @@ class Connector {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }
 
-  std::string describe(int peer) const { return describe_rank(peer, peers_[index(peer)]); }
+  std::string describe(int peer) const {
+    return rank_name(peer, options_.in_world(peer), peers_[index(peer)].host_name);
+  }
+  DescribeRank describer() const {
+    return [this](int peer) { return describe(peer); };
+  }
 
   std::vector<int> ranks_that(const std::function<bool(int peer)>& is_missing) const {
     std::vector<int> ranks;
@@ -314,8 +324,8 @@ class Connector {
     });
     const auto kind = options_.transport;
     check(kind != TransportKind::kShm || one_host,
-          "rank {}: transport shm was asked for, but the ranks of group {} are on several hosts",
-          options_.rank, options_.name);
+          "{}: transport shm was asked for, but the ranks of group {} are on several hosts",
+          options_.self(), options_.name);
     if (local.size() == 1 || kind == TransportKind::kTcp) return;
     if (one_process && kind != TransportKind::kShm) {
       mesh.set_shared_memory(std::make_unique<LoopbackMemory>(mesh));

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/core/rank_name.h"
 #include "paceline/core/secret.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/transport_kind.h"
@@ -23,7 +24,8 @@ struct ConnectOptions {
   std::string name = "world";  // the group's
   int rank = 0;
   int world_size = 1;
-  std::vector<int> members;  // ranks in the world, which all must agree about; may be empty
+  std::vector<int>
+      members;  // ranks in the world, which all must agree about; none: it is the world
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP
   std::string host;  // counts this rank to a part of its host; all of it when empty
@@ -51,6 +53,13 @@ struct ConnectOptions {
   // while some are missing; throws that group's failure, otherwise returns which ranks of this one
   // have left it in order. May be left out.
   std::function<std::vector<int>()> look_after_parent;
+
+  int in_world(int member) const {
+    return members.empty() ? member : members[static_cast<std::size_t>(member)];
+  }
+  // As messages call a member, and this rank.
+  std::string name_of(int member) const { return rank_name(member, in_world(member)); }
+  std::string self() const { return name_of(rank); }
 };
 
 // While ranks are missing says which, after 10 s. Error(kInvalid) when ranks mean other members,

@@ -6,8 +6,11 @@
 
 namespace paceline {
 
-Dialer::Dialer(int rank, std::vector<Callee> callees, const Secret& secret, std::string group)
-    : rank_(rank), callees_(std::move(callees)), secret_(secret), group_(std::move(group)) {
+Dialer::Dialer(Caller self, std::vector<Callee> callees, const Secret& secret, std::string group)
+    : self_(std::move(self)),
+      callees_(std::move(callees)),
+      secret_(secret),
+      group_(std::move(group)) {
   for (const Callee& callee : callees_) waiting_.emplace_back(&callee, Channel::kControl);
 }
 
@@ -15,7 +18,7 @@ void Dialer::add_to(std::vector<pollfd>& entries) {
   while (!waiting_.empty() && calls_.size() < kMostAtOnce) {
     const auto [callee, channel] = waiting_.front();
     waiting_.pop_front();
-    calls_.emplace_back(rank_, *callee, channel, secret_);
+    calls_.emplace_back(self_.rank, *callee, channel, secret_);
   }
   first_entry_ = entries.size();
   for (const Call& call : calls_) entries.push_back(call.entry());
@@ -50,7 +53,7 @@ bool Dialer::go_on(Call& call, bool is_ready) const {
   try {
     return call.go_on(is_ready);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("rank {}: connecting to {} of group {} failed: {}", rank_,
+    throw Error(error.code(), fmt::format("{}: connecting to {} of group {} failed: {}", self_.name,
                                           call.callee().description, group_, error.what()));
   }
 }

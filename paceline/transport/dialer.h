@@ -27,9 +27,12 @@ class Dialer {
   // More would only wait at the other ends.
   static constexpr std::size_t kMostAtOnce = 64;
 
-  // Of rank `rank`, called in this order. `secret` must outlive this object; `group` is for
-  // messages.
-  Dialer(int rank, std::vector<Callee> callees, const Secret& secret, std::string group);
+  struct Caller {
+    int rank = 0;
+    std::string name;  // for messages
+  };
+  // `callees` are called in this order. `secret` must outlive this object; `group` is for messages.
+  Dialer(Caller self, std::vector<Callee> callees, const Secret& secret, std::string group);
   Dialer(const Dialer&) = delete;
   Dialer& operator=(const Dialer&) = delete;
 
@@ -44,7 +47,7 @@ class Dialer {
  private:
   bool go_on(Call& call, bool is_ready) const;
 
-  const int rank_;
+  const Caller self_;
   const std::vector<Callee> callees_;
   const Secret& secret_;
   const std::string group_;

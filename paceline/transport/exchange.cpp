@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -110,7 +111,8 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
   constexpr auto kSlice = 10ms;
   // What came early for the last caller may contradict this one.
   for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
-  while (!done() && !deadline.expired()) {
+  Vigil vigil;
+  while (!done() && !vigil.sees_passed(deadline)) {
     if (pump(check)) continue;
     wait_for_peers(kSlice);
     if (pump(check)) continue;
@@ -233,7 +235,7 @@ bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
   lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
   if (lane.header_got < kHeaderBytes) return false;
   if (lane.header.magic != MessageHeader::kMagic) {
-    fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
+    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are no message", mesh_.self(),
          mesh_.describe(peer));
   }
   if (lane.header.tag == MessageHeader::kPresenceTag) {
@@ -247,7 +249,7 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   check(peer, lane.header, true);
   const std::size_t expected = lane.receives.front().size();
   if (lane.header.payload_bytes != expected) {
-    fail(ErrorCode::kInvalid, "rank {}: {} sent {} bytes where {} were expected", mesh_.rank(),
+    fail(ErrorCode::kInvalid, "{}: {} sent {} bytes where {} were expected", mesh_.self(),
          mesh_.describe(peer), lane.header.payload_bytes, expected);
   }
   lane.is_accepted = true;

@@ -12,6 +12,8 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/vigil.h"
+#include "paceline/transport/message.h"
 #include "paceline/transport/notice.h"
 
 namespace paceline {
@@ -20,6 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kNoticePause = 900ms;
+constexpr auto kLongestNotice = 1s;
 constexpr auto kWarnAfter = 10s;
 // Who leaves the parent once it has formed this group may be seen to leave before it is seen here.
 constexpr auto kLeavePatience = 3s;
@@ -29,6 +32,18 @@ std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 ErrorCode code_after(const std::optional<Notice>& notice) {
   return notice && notice->code == ErrorCode::kPeerLost ? ErrorCode::kPeerLost
                                                         : ErrorCode::kAborted;
+}
+
+// As Wire::peek(). Behind the beginning of a notice the rest follows at once, unless its sender has
+// died.
+ssize_t peek_notice(Wire& wire, int peer, std::span<char> into) {
+  const auto deadline = Deadline::after(kLongestNotice);
+  for (;;) {
+    const ssize_t got = wire.peek(peer, Channel::kControl, std::as_writable_bytes(into));
+    if (got <= 0 || is_whole_notice(into.first(static_cast<std::size_t>(got)))) return got;
+    if (deadline.expired()) return 0;
+    wire.wait({}, 1ms);
+  }
 }
 
 }  // namespace
@@ -44,9 +59,10 @@ FormationWatch::FormationWatch(const ConnectOptions& options,
 void FormationWatch::give_up(Wire* wire, const Error& error) const {
   const std::string notice = encode_notice(error);
   if (options_.give_up && error.code() != ErrorCode::kTimeout) options_.give_up(notice);
+  const auto deadline = Deadline::after(kLongestNotice);
   for (int peer = 0; wire != nullptr && peer < options_.world_size; ++peer) {
     if (peer == options_.rank || !wire->is_connected(peer)) continue;
-    wire->send(peer, Channel::kControl, as_bytes(notice), {});
+    send_whole(*wire, peer, Channel::kControl, as_bytes(notice), deadline);
   }
 }
 
@@ -54,7 +70,7 @@ void FormationWatch::require_nobody_gave_up(std::chrono::milliseconds wait) cons
   const std::string text = options_.given_up ? options_.given_up(wait) : std::string();
   const auto notice = decode_notice(text);
   if (!notice || notice->goodbye) return;
-  throw Error(code_after(notice), fmt::format("rank {}: group {} did not form: {}", options_.rank,
+  throw Error(code_after(notice), fmt::format("{}: group {} did not form: {}", options_.self(),
                                               options_.name, notice->text));
 }
 
@@ -73,37 +89,30 @@ void FormationWatch::look_after_parent(const std::vector<int>& missing) {
   for (const int rank : options_.look_after_parent()) {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end()) continue;
     const auto seen = left_parent_.try_emplace(rank, Deadline::after(kLeavePatience)).first;
-    if (!seen->second.expired()) continue;
+    if (!put_off(seen->second).expired()) continue;
     fail(ErrorCode::kPeerLost,
-         "rank {}: {} has left the group that group {} is made of, before {} had formed; see its "
+         "{}: {} has left the group that group {} is made of, before {} had formed; see its "
          "log",
-         options_.rank, name_in_world(rank), options_.name, options_.name);
+         options_.self(), options_.name_of(rank), options_.name, options_.name);
   }
 }
 
 void FormationWatch::warn_of_slow_forming(const std::vector<int>& missing) {
-  if (has_warned_ || !warn_at_.expired()) return;
+  if (has_warned_ || !put_off(warn_at_).expired()) return;
   has_warned_ = true;
   std::string names;
-  for (const int rank : missing) names += (names.empty() ? "" : ", ") + name_in_world(rank);
+  for (const int rank : missing) names += (names.empty() ? "" : ", ") + options_.name_of(rank);
   log::warning(fmt::format("forming group {} waits since {} s: {} has not come", options_.name,
                            std::chrono::seconds(kWarnAfter).count(), names));
 }
 
-// Before its address is known, too.
-std::string FormationWatch::name_in_world(int rank) const {
-  const int in_world = options_.members.empty() ? rank : options_.members[index(rank)];
-  return in_world == rank ? fmt::format("rank {}", rank)
-                          : fmt::format("rank {} (rank {} of the world)", rank, in_world);
-}
-
 void FormationWatch::require_connected(Wire& wire, int peer) {
   std::array<char, kMaxNoticeBytes> buffer;
-  const ssize_t got = wire.peek(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const ssize_t got = peek_notice(wire, peer, buffer);
+  if (got < 0 && would_block(errno)) return;
   if (got <= 0) {
     require_nobody_gave_up(kNoticeWait);  // it may have, before it could tell this rank itself
-    fail(ErrorCode::kPeerLost, "rank {}: {} died while group {} formed", options_.rank,
+    fail(ErrorCode::kPeerLost, "{}: {} died while group {} formed", options_.self(),
          describe_(peer), options_.name);
   }
   const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
@@ -111,7 +120,7 @@ void FormationWatch::require_connected(Wire& wire, int peer) {
   if (left_[index(peer)]) return;
   throw Error(
       code_after(notice),
-      fmt::format("rank {}: {} gave up while group {} formed: {}", options_.rank, describe_(peer),
+      fmt::format("{}: {} gave up while group {} formed: {}", options_.self(), describe_(peer),
                   options_.name, notice ? notice->text : "(its notice cannot be read)"));
 }
 

@@ -53,7 +53,6 @@ class FormationWatch {
  private:
   void look_after_parent(const std::vector<int>& missing);
   void warn_of_slow_forming(const std::vector<int>& missing);
-  std::string name_in_world(int rank) const;
 
   const ConnectOptions& options_;
   const std::function<std::string(int peer)> describe_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "paceline/core/bytes.h"
+#include "paceline/transport/notice.h"
 
 namespace paceline {
 namespace {
@@ -67,7 +68,9 @@ std::string Inquiry::take(int peer, std::string_view bytes) {
     }
     left.erase(0, size);
   }
-  return left;
+  if (is_whole_notice(left)) return left;
+  unfinished_[peer] = std::move(left);
+  return {};
 }
 
 std::optional<std::vector<Awaited>> Inquiry::answer_of(int peer) const {

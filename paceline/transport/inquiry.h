@@ -30,8 +30,8 @@ class Inquiry {
 
   explicit Inquiry(int world_size) : world_size_(world_size) {}
 
-  // Takes the questions and answers at the front of what has come from `peer`; the beginning of an
-  // answer waits for its end. Returns what is behind them: a notice, or nothing.
+  // Takes the questions and answers at the front of what has come from `peer`. Returns what is
+  // behind them: a notice, or nothing. The beginning of an answer or a notice waits for its end.
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }

@@ -1,5 +1,6 @@
 #include "paceline/transport/memory_exchange.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -11,7 +12,10 @@
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/advice.h"
+#include "paceline/transport/message.h"
 
 namespace paceline {
 namespace {
@@ -29,34 +33,32 @@ static_assert(sizeof(Offer) == 24);
 
 using ControlBuffer = std::array<char, CMSG_SPACE(sizeof(int))>;
 
-// What sendmsg() and recvmsg() return, for an offer with a descriptor.
-ssize_t send_with_descriptor(int socket, const Offer& offer, int fd) {
-  iovec data{const_cast<Offer*>(&offer), sizeof offer};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) ControlBuffer control{};
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-ssize_t receive_with_descriptor(int socket, Offer& offer, Fd& fd) {
-  iovec data{&offer, sizeof offer};
+// What sendmsg() and recvmsg() return. A descriptor goes with the first byte.
+ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int fd) {
+  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   alignas(cmsghdr) ControlBuffer control{};
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  return send_message(socket, message);
+}
+
+ssize_t receive_with_descriptor(int socket, std::span<std::byte> into, Fd& fd) {
+  iovec data{into.data(), into.size()};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) ControlBuffer control{};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = receive_message(socket, message);
   if (got <= 0) return got;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
@@ -69,55 +71,82 @@ ssize_t receive_with_descriptor(int socket, Offer& offer, Fd& fd) {
   return got;
 }
 
-// An offer is smaller than any channel's buffer, so it is sent whole or not at all.
-void send_offer(Mesh& mesh, int peer, const Offer& offer, int fd) {
-  const int socket = mesh.wire().socket(peer, Channel::kData);
-  const ssize_t sent =
-      fd >= 0 ? send_with_descriptor(socket, offer, fd)
-              : mesh.wire().send(peer, Channel::kData, std::as_bytes(std::span(&offer, 1)), {});
-  if (sent == static_cast<ssize_t>(sizeof offer)) return;
-  const int error = errno;
-  if (sent < 0 && (error == EPIPE || error == ECONNRESET)) {
-    mesh.throw_lost(peer, "is gone: it closed the connection");
-  }
-  throw system_error(
-      fmt::format("rank {}: passing a block of memory to {}", mesh.rank(), mesh.describe(peer)),
-      error);
+bool is_end(int error) { return error == EPIPE || error == ECONNRESET; }
+
+// How many bytes of the offer went with the descriptor; 0 and `error` when the kernel refuses to
+// pass it (it may count too many that are on their way).
+std::size_t send_descriptor(int socket, const Offer& offer, int fd, Deadline deadline, int& error) {
+  const auto bytes = std::as_bytes(std::span(&offer, 1));
+  ssize_t sent = 0;
+  do {
+    sent = send_with_descriptor(socket, bytes, fd);
+  } while (sent < 0 && errno == EAGAIN && await(socket, POLLOUT, deadline));
+  if (sent < 0 && !is_end(errno)) error = errno;
+  return static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
 }
 
-// False while nothing has come. The descriptor, if one came, is owned by `fd`.
-bool receive_offer(Mesh& mesh, int peer, Offer& offer, Fd& fd) {
-  const int socket = mesh.wire().socket(peer, Channel::kData);
-  const ssize_t got = socket >= 0 ? receive_with_descriptor(socket, offer, fd)
-                                  : mesh.receive(peer, Channel::kData,
-                                                 std::as_writable_bytes(std::span(&offer, 1)));
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (got < 0) mesh.throw_if_own(errno, peer, "receiving from");
-  if (got <= 0) mesh.throw_lost(peer, "is gone: it closed the connection");
-  if (got != static_cast<ssize_t>(sizeof offer) || offer.magic != Offer::kMagic) {
-    fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no offer of shared memory",
-         mesh.rank(), mesh.describe(peer));
+// Whole in any case, because the peer waits for it. Why the descriptor could not go with it, or 0.
+int send_offer(Mesh& mesh, int peer, Offer offer, int fd, Deadline deadline) {
+  int error = 0;
+  std::size_t sent = 0;
+  if (fd >= 0) {
+    const int socket = mesh.wire().socket(peer, Channel::kData);
+    sent = send_descriptor(socket, offer, fd, deadline, error);
+    if (error != 0) offer.value = 0;
   }
-  return true;
+  const auto rest = std::as_bytes(std::span(&offer, 1)).subspan(sent);
+  if (!send_whole(mesh.wire(), peer, Channel::kData, rest, deadline)) {
+    mesh.throw_lost(peer, is_end(errno) ? "is gone: it closed the connection"
+                                        : std::string("is gone: ") + std::strerror(errno));
+  }
+  return error;
 }
 
-void wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t bytes, Offer& offer,
-                    Fd& fd) {
+struct Incoming {
+  Offer offer;
+  std::size_t got = 0;  // of its bytes
+  Fd fd;                // that came with it, if one did
+};
+
+// True when all of it has come.
+bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
+  const int socket = mesh.wire().socket(peer, Channel::kData);
+  const auto rest = std::as_writable_bytes(std::span(&incoming.offer, 1)).subspan(incoming.got);
+  const ssize_t got = socket >= 0 ? receive_with_descriptor(socket, rest, incoming.fd)
+                                  : mesh.receive(peer, Channel::kData, rest);
+  if (got < 0 && would_block(errno)) return false;
+  if (got <= 0) {
+    mesh.throw_lost(peer, got == 0 || is_end(errno)
+                              ? "is gone: it closed the connection"
+                              : std::string("is gone: ") + std::strerror(errno));
+  }
+  incoming.got += static_cast<std::size_t>(got);
+  constexpr std::uint64_t kMagic = Offer::kMagic;
+  if (std::memcmp(&incoming.offer, &kMagic, std::min(incoming.got, sizeof kMagic)) != 0) {
+    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are no offer of shared memory", mesh.self(),
+         mesh.describe(peer));
+  }
+  return incoming.got == sizeof(Offer);
+}
+
+Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t bytes) {
   const auto begin = Deadline::Clock::now();
-  while (!receive_offer(mesh, peer, offer, fd)) {
+  Incoming incoming;
+  for (Vigil vigil; !receive_offer(mesh, peer, incoming);) {
     Interest interest{peer, Channel::kData, POLLIN};
     mesh.wire().wait({&interest, 1}, 10ms);
     mesh.throw_if_failed();
     if (const Awaited awaited{peer}; mesh.is_asked()) mesh.answer({&awaited, 1});
-    if (deadline.expired()) {
+    if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout,
-           "rank {}: allocating {} shared bytes in group {} timed out after {:.1f} s: {} has not "
+           "{}: allocating {} shared bytes in group {} timed out after {:.1f} s: {} has not "
            "allocated its block; {}",
-           mesh.rank(), bytes, mesh.name(),
+           mesh.self(), bytes, mesh.name(),
            std::chrono::duration<double>(Deadline::Clock::now() - begin).count(),
            mesh.describe(peer), kAdviceForLate);
     }
   }
+  return incoming;
 }
 
 // Only a rank itself knows its limit.
@@ -130,23 +159,25 @@ std::string cause_and_remedy(int cause, bool is_own) {
 
 }  // namespace
 
-void exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
-                         const std::function<MemoryHandle(int peer)>& make,
-                         const std::function<void(int peer, MemoryHandle handle)>& take) {
+int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
+                        const std::function<MemoryHandle(int peer)>& make,
+                        const std::function<void(int peer, MemoryHandle handle)>& take) {
+  int error = 0;
   for (const int peer : mesh.neighbours()) {
     if (peer == mesh.rank()) continue;
     const auto handle = make(peer);
-    send_offer(mesh, peer, {.bytes = bytes, .value = handle.value}, handle.fd);
+    const Offer offer{.bytes = bytes, .value = handle.value};
+    const int refused = send_offer(mesh, peer, offer, handle.fd, deadline);
+    if (error == 0) error = refused;
   }
   for (const int peer : mesh.neighbours()) {
     if (peer == mesh.rank()) continue;
-    Offer offer;
-    Fd fd;
-    wait_for_offer(mesh, peer, deadline, bytes, offer, fd);
-    check(offer.bytes == bytes, "rank {}: asked for {} shared bytes, but {} asked for {}",
-          mesh.rank(), bytes, mesh.describe(peer), offer.bytes);
-    take(peer, {offer.value, fd.release()});
+    Incoming incoming = wait_for_offer(mesh, peer, deadline, bytes);
+    check(incoming.offer.bytes == bytes, "{}: asked for {} shared bytes, but {} asked for {}",
+          mesh.self(), bytes, mesh.describe(peer), incoming.offer.bytes);
+    take(peer, {incoming.offer.value, incoming.fd.release()});
   }
+  return error;
 }
 
 void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error) {
@@ -165,8 +196,8 @@ void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int er
     const int cause = errors[static_cast<std::size_t>(rank)];
     if (cause == 0) continue;
     fail(ErrorCode::kSystem,
-         "rank {}: {} could not get its part of {} bytes of memory shared by {} ranks: {}",
-         mesh.rank(), mesh.describe(rank), bytes, mesh.neighbours().size(),
+         "{}: {} could not get its part of {} bytes of memory shared by {} ranks: {}", mesh.self(),
+         mesh.describe(rank), bytes, mesh.neighbours().size(),
          cause_and_remedy(cause, rank == mesh.rank()));
   }
 }

@@ -11,6 +11,8 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/rank_name.h"
+#include "paceline/transport/message.h"
 #include "paceline/transport/notice.h"
 
 namespace paceline {
@@ -18,12 +20,17 @@ namespace {
 
 // In front of a notice that came with them.
 constexpr std::size_t kRoomForAnswers = 1024;
+// For words that fit into any channel's buffer.
+constexpr std::chrono::seconds kLongestWords{1};
 
 }  // namespace
 
-Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire)
+Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire,
+           std::vector<int> members)
     : name_(std::move(name)),
       rank_(rank),
+      members_(std::move(members)),
+      self_(name_of(rank)),
       peers_(std::move(peers)),
       wire_(std::move(wire)),
       neighbours_(find_neighbours()),
@@ -49,8 +56,14 @@ bool Mesh::count_oversubscription() const {
 }
 
 std::string Mesh::describe(int rank) const {
-  return fmt::format("rank {} ({})", rank, peer(rank).host_name);
+  return rank_name(rank, in_world(rank), peer(rank).host_name);
 }
+
+int Mesh::in_world(int rank) const {
+  return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)];
+}
+
+std::string Mesh::name_of(int rank) const { return rank_name(rank, in_world(rank)); }
 
 void Mesh::set_failure(Error failure) {
   failure_ = std::move(failure);
@@ -101,7 +114,7 @@ void Mesh::answer(std::span<const Awaited> awaited) {
   is_asked_.store(false, std::memory_order_relaxed);
   const std::string text = Inquiry::encode_answer(awaited);
   for (const int peer : inquiry_.take_askers()) {
-    if (!failure_) wire_->send(peer, Channel::kControl, as_bytes(text), {});
+    if (!failure_) say_to(peer, text, Deadline::after(kLongestWords));
   }
 }
 
@@ -109,7 +122,7 @@ ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) cons
   const ssize_t got = wire_->receive(peer, channel, into);
   if (got < 0 && errno == EBADMSG) {
     fail(ErrorCode::kCorrupt,
-         "rank {}: what came from {} is not what it sent: it was changed on its way", rank_,
+         "{}: what came from {} is not what it sent: it was changed on its way", self_,
          describe(peer));
   }
   if (got < 0) throw_if_own(errno, peer, "receiving from");
@@ -126,7 +139,7 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
     case EMSGSIZE:
     case ENOMEM:
     case ENOBUFS:
-      throw system_error(fmt::format("rank {}: {} {}{}", rank_, what, describe(peer),
+      throw system_error(fmt::format("{}: {} {}{}", self_, what, describe(peer),
                                      error == EFAULT ? " with a buffer that is not mapped" : ""),
                          error);
     default:
@@ -134,10 +147,15 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
   }
 }
 
-// A notice fits into any channel's buffer; if the peer is gone there is nobody to tell.
+// Whole, or else not even its beginning is understood; if the peer is gone there is nobody to tell.
+void Mesh::say_to(int peer, std::string_view words, Deadline deadline) const {
+  send_whole(*wire_, peer, Channel::kControl, as_bytes(words), deadline);
+}
+
 void Mesh::send_to_all(const std::string& notice) const {
+  const auto deadline = Deadline::after(kLongestWords);
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank_) wire_->send(peer, Channel::kControl, as_bytes(notice), {});
+    if (peer != rank_) say_to(peer, notice, deadline);
   }
 }
 
@@ -166,7 +184,7 @@ std::string Mesh::read_control(int peer) {
     std::array<char, kMaxNoticeBytes + kRoomForAnswers> buffer;
     const ssize_t got =
         wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+    if (got < 0 && would_block(errno)) return {};
     if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
     if (got < 0 && errno != ECONNRESET) {
       return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
@@ -192,16 +210,15 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
   // Everybody needs a new group after a death, so its code is passed on; any other failure was the
   // other rank's.
   const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
-  set_failure(
-      Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
-            fmt::format("rank {}: group {} was aborted by {}: {}", rank_, name_, describe(peer),
-                        notice ? notice->text : "(its notice cannot be read)")));
+  set_failure(Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                    fmt::format("{}: group {} was aborted by {}: {}", self_, name_, describe(peer),
+                                notice ? notice->text : "(its notice cannot be read)")));
 }
 
 Error Mesh::lost(int peer, const std::string& how) const {
   return Error(ErrorCode::kPeerLost,
-               fmt::format("rank {}: {} of group {} {}; see the log of rank {}", rank_,
-                           describe(peer), name_, how, peer));
+               fmt::format("{}: {} of group {} {}; see the output of rank {}", self_,
+                           describe(peer), name_, how, in_world(peer)));
 }
 
 }  // namespace paceline

@@ -29,6 +29,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "paceline/core/error.h"
@@ -43,8 +44,10 @@ namespace paceline {
 
 class Mesh {
  public:
-  // Requires: `wire` connects this rank with all others. `name` is the group's, for messages.
-  Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire);
+  // Requires: `wire` connects this rank with all others. `name` is the group's, for messages;
+  // `members` are its ranks in the world, none where it is the world.
+  Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire,
+       std::vector<int> members = {});
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -97,10 +100,14 @@ class Mesh {
   // who has for whom this rank waits.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
-  // "rank 2 (host box, pid …)" for messages.
+  // For messages, as rank_name.h says: this rank, a rank, and a rank with its host.
+  const std::string& self() const { return self_; }
+  const std::vector<int>& members() const { return members_; }
+  std::string name_of(int rank) const;
   std::string describe(int rank) const;
 
  private:
+  void say_to(int peer, std::string_view words, Deadline deadline) const;
   void send_to_all(const std::string& notice) const;
   void poll_control();  // requires mutex_
   // Requires: mutex_. Empty, or how the connection has ended.
@@ -110,11 +117,14 @@ class Mesh {
   void fail_and_tell(Error cause);                       // requires mutex_
   bool has_left(int peer) const;                         // requires mutex_
   Error lost(int peer, const std::string& how) const;
+  int in_world(int rank) const;
   std::vector<int> find_neighbours() const;
   bool count_oversubscription() const;
 
   const std::string name_;
   const int rank_;
+  const std::vector<int> members_;
+  const std::string self_;
   const std::vector<PeerAddress> peers_;
   const std::unique_ptr<Wire> wire_;
   const std::vector<int> neighbours_;

@@ -11,6 +11,6 @@ Unsent unsent(const MessageHeader& header, std::span<const std::byte> payload, s
           payload.subspan(sent > head.size() ? sent - head.size() : 0)};
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+bool would_block(int error) { return error == EAGAIN; }
 
 }  // namespace paceline

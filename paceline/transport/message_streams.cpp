@@ -35,14 +35,13 @@ std::size_t capacity_for(std::size_t num_ranks) {
 
 }  // namespace
 
-// `capacity_` bytes follow.
+// `capacity_` bytes follow. Each end reads the other's flag for every message, so the flags, which
+// change only when somebody sleeps, do not share a cache line with the positions, which always do.
 struct MessageStreams::Ring {
-  // Of the end that writes.
-  alignas(128) std::atomic<std::uint64_t> written;
-  std::atomic<std::uint32_t> writer_sleeps;
-  // Of the end that reads.
-  alignas(128) std::atomic<std::uint64_t> taken;
-  std::atomic<std::uint32_t> reader_sleeps;
+  alignas(128) std::atomic<std::uint64_t> written;  // by the end that writes
+  alignas(128) std::atomic<std::uint64_t> taken;    // by the end that reads
+  alignas(128) std::atomic<std::uint32_t> writer_sleeps;
+  alignas(128) std::atomic<std::uint32_t> reader_sleeps;
   alignas(128) DirectRead direct;
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
@@ -88,11 +87,21 @@ std::size_t MessageStreams::filled(int peer, Lane& lane, std::size_t wanted) con
   if (lane.filled_until - lane.taken < wanted) {
     lane.filled_until = lane.in->written.load(std::memory_order_acquire);
     if (lane.filled_until - lane.taken > capacity_) {
-      fail(ErrorCode::kCorrupt, "rank {}: the memory through which {} sends is not as it left it",
-           mesh_.rank(), mesh_.describe(peer));
+      fail(ErrorCode::kCorrupt, "{}: the memory through which {} sends is not as it left it",
+           mesh_.self(), mesh_.describe(peer));
     }
   }
   return lane.filled_until - lane.taken;
+}
+
+bool MessageStreams::has_room(int peer, std::size_t bytes) {
+  Lane& lane = this->lane(peer);
+  return lane.out != nullptr && !lane.is_closed && room(lane, bytes) >= bytes;
+}
+
+bool MessageStreams::has_come(int peer, std::size_t bytes) {
+  Lane& lane = this->lane(peer);
+  return lane.in != nullptr && filled(peer, lane, bytes) >= bytes;
 }
 
 ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
@@ -261,7 +270,12 @@ void MessageStreams::wake_writer(int peer, Lane& lane) const {
 // A channel that takes no more has bells enough; one that has ended needs none.
 void MessageStreams::ring_bell(int peer) const {
   const std::byte bell{};
-  mesh_.wire().send(peer, Channel::kPointToPoint, {&bell, 1}, {});
+  Interest room{peer, Channel::kPointToPoint, POLLOUT};
+  while (mesh_.wire().send(peer, Channel::kPointToPoint, {&bell, 1}, {}) < 0 &&
+         would_block(errno)) {
+    mesh_.wire().wait({&room, 1}, std::chrono::milliseconds(0));
+    if (!room.is_ready) return;
+  }
 }
 
 void MessageStreams::hear_bell(int peer, Lane& lane) const {

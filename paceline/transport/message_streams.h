@@ -39,6 +39,10 @@ class MessageStreams {
   // Requires: zeroed there; nothing was sent; all ranks of the host do the same.
   void use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset);
 
+  // Rings lead to `peer` and back; the first takes so many bytes now, the second has as many.
+  bool has_ring(int peer) const { return lane(peer).in != nullptr; }
+  bool has_room(int peer, std::size_t bytes);
+  bool has_come(int peer, std::size_t bytes);
   // As Wire has them.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
   // Error(kCorrupt) for bytes that `peer` did not send so.
@@ -53,11 +57,9 @@ class MessageStreams {
   // When it is not open any more, the offer is over. Error(kPeerLost) when the peer has ended.
   Offered offered(int peer);
   void withdraw(int peer);
-  // The other end. Whether `peer` may say such a thing.
-  bool may_be_offered(int peer) const { return lane(peer).in != nullptr; }
-  // Reads some of what lies at `address` there; null when that cannot be done: the offer is refused
-  // then. When all has been read, take(); false if the offer is refused instead. Error(kPeerLost)
-  // when it was withdrawn.
+  // The other end, for a peer with a ring. Reads some of what lies at `address` there; null when
+  // that cannot be done: the offer is refused then. When all has been read, take(); false if the
+  // offer is refused instead. Error(kPeerLost) when it was withdrawn.
   std::optional<std::size_t> read_offered(int peer, std::uint64_t address,
                                           std::span<std::byte> into);
   bool take(int peer);

@@ -23,6 +23,8 @@ struct Notice {
   ErrorCode code{};
   std::string text;
 };
+// False for the beginning of a notice, of which more must come.
+bool is_whole_notice(std::span<const char> bytes);
 // Empty for bytes that are no notice.
 std::optional<Notice> decode_notice(std::span<const char> bytes);
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 
 namespace paceline {
@@ -57,7 +58,7 @@ void SocketWire::wait(std::span<Interest> interests, std::chrono::milliseconds l
   for (const Interest& interest : interests) {
     entries.push_back({socket(interest.peer, interest.channel), interest.events, 0});
   }
-  if (::poll(entries.data(), entries.size(), static_cast<int>(limit.count())) <= 0) return;
+  if (poll_for(entries, limit) <= 0) return;
   for (std::size_t i = 0; i < entries.size(); ++i) interests[i].is_ready = entries[i].revents != 0;
 }
 
@@ -67,7 +68,7 @@ void SocketWire::wait_or_wake(std::span<Interest> interests,
   for (const Interest& interest : interests) {
     entries.push_back({socket(interest.peer, interest.channel), interest.events, 0});
   }
-  ::poll(entries.data(), entries.size(), limit ? static_cast<int>(limit->count()) : -1);
+  poll_for(entries, limit.value_or(std::chrono::milliseconds(-1)));
   for (std::size_t i = 0; i < interests.size(); ++i) {
     interests[i].is_ready = entries[i + 1].revents != 0;
   }
@@ -76,12 +77,9 @@ void SocketWire::wait_or_wake(std::span<Interest> interests,
 
 void SocketWire::forget_wakeup() {
   std::uint64_t count;
-  (void)!::read(wakeup_.get(), &count, sizeof count);
+  read_record(wakeup_.get(), count);
 }
 
-void SocketWire::wake() {
-  const std::uint64_t one = 1;
-  (void)!::write(wakeup_.get(), &one, sizeof one);
-}
+void SocketWire::wake() { ring(wakeup_.get()); }
 
 }  // namespace paceline

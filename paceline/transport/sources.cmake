@@ -24,5 +24,6 @@ set(SOURCES
   shm/memory.cpp
   socket_wire.cpp
   transport_kind.cpp
+  wire.cpp
   ${PACELINE_UCX_SOURCES})
 set(LIBRARIES fmt::fmt PkgConfig::SODIUM ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:paceline_ucx>)

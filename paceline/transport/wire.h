@@ -14,6 +14,8 @@
 
 #include <sys/types.h>
 
+#include "paceline/core/deadline.h"
+
 namespace paceline {
 
 enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2, kMoreData = 3 };
@@ -72,5 +74,9 @@ class Wire {
   // For passing descriptors along; -1 where the channel is no socket.
   virtual int socket(int peer, Channel channel) const = 0;
 };
+
+// Sends all of `bytes`, waiting for room. False and errno otherwise; ETIMEDOUT at the deadline.
+bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
+                Deadline deadline);
 
 }  // namespace paceline

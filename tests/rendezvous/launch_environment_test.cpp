@@ -140,8 +140,23 @@ TEST(LaunchEnvironment, two_rows_that_agree_are_one_launcher) {
 TEST(LaunchEnvironment, agents_started_by_another_launcher_speak_for_their_workers) {
   EXPECT_EQ(detect(joined(with(kTorchrun, "TORCHELASTIC_RUN_ID", "a"), kSlurm)).launcher,
             "torchrun");
-  EXPECT_EQ(detect(joined(with(kTorchrun, "PACELINE_STORE", "h:1"), kOpenMpi)).launcher,
-            "paceline");
+  EXPECT_EQ(detect(joined(with(kTorchrun, "TORCHELASTIC_RUN_ID", "a"), kOpenMpi)).launcher,
+            "torchrun");
+  EXPECT_EQ(detect(joined(with(kTorchrun, "PACELINE_STORE", "h:1"), kSlurm)).launcher, "paceline");
+}
+
+TEST(LaunchEnvironment, a_launcher_between_paceline_run_and_its_rank_is_named) {
+  const Variables rank = with(kTorchrun, "PACELINE_STORE", "h:1");
+  const std::vector<std::string> words = {"one inside the other", "RANK=3 WORLD_SIZE=8",
+                                          "one launcher only: paceline run --nproc-per-node 2 "};
+  const auto expect_named = [&](const Variables& between, const std::string& name) {
+    std::vector<std::string> all = words;
+    all.push_back(name);
+    expect_refused(joined(rank, between), all);
+  };
+  expect_named(kOpenMpi, "mpirun has started it (OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4)");
+  expect_named({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "mpirun has started it (PMI_RANK=0");
+  expect_named({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}, "torchrun has started it");
 }
 
 // As mpirun's and Hydra's ranks find them on two nodes of a SLURM job, whatever its name.

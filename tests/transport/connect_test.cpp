@@ -273,17 +273,17 @@ TEST_P(ConnectTest, a_failure_of_the_parent_ends_the_forming_soon_and_is_told) {
   alone.give_up = [&](const std::string& notice) { told = notice; };
   alone.look_after_parent = [&]() -> std::vector<int> {
     if (Deadline::Clock::now() - begin < 200ms) return {};
-    throw Error(ErrorCode::kPeerLost, "rank 1 is gone");
+    throw Error(ErrorCode::kPeerLost, "rank 0: rank 1 is gone");
   };
   try {
     connect_mesh(alone, secret_);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
-    EXPECT_STREQ(error.what(), "rank 1 is gone");
+    EXPECT_STREQ(error.what(), "rank 0: rank 1 is gone");
   }
   EXPECT_LT(Deadline::Clock::now() - begin, 2s);
-  EXPECT_NE(told.find("rank 1 is gone"), std::string::npos);
+  EXPECT_NE(told.find("rank 0: rank 1 is gone"), std::string::npos);
 }
 
 TEST_P(ConnectTest, a_member_that_has_left_the_parent_is_lost_unless_it_came_before) {

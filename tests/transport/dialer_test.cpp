@@ -11,6 +11,7 @@
 #include <poll.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/rank_name.h"
 #include "paceline/core/socket.h"
 #include "paceline/transport/acceptor.h"
 
@@ -76,7 +77,7 @@ class DialerTest : public testing::TestWithParam<bool> {
 
 TEST_P(DialerTest, a_peer_that_says_nothing_holds_up_nobody) {
   const Door silent, open;
-  Dialer dialer(9, {callee(2, silent), callee(1, open)}, secret_, "world");
+  Dialer dialer({9, "rank 9"}, {callee(2, silent), callee(1, open)}, secret_, "world");
   auto answers = std::async(std::launch::async, [&] {
     std::vector<Fd> callers;
     for (int channel = 0; channel < kNumChannels; ++channel) callers.push_back(answer(open));
@@ -102,7 +103,7 @@ TEST_P(DialerTest, a_hundred_calls_come_through_one_door) {
   std::vector<std::future<std::size_t>> ranks;
   for (int rank = 4; rank < 40; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
-      Dialer dialer(rank, {at}, secret_, "world");
+      Dialer dialer({rank, rank_name(rank, rank)}, {at}, secret_, "world");
       return call(dialer, kNumChannels).size();
     }));
   }
@@ -121,7 +122,7 @@ TEST_P(DialerTest, a_hundred_calls_come_through_one_door) {
 TEST_P(DialerTest, both_ends_of_a_channel_that_is_to_be_encrypted_have_the_keys) {
   if (GetParam()) return;  // Unix sockets are not encrypted
   Door door;
-  Dialer dialer(4, {callee(3, door, HandshakeHalf::Keys::kAgree)}, secret_, "world");
+  Dialer dialer({4, "rank 4"}, {callee(3, door, HandshakeHalf::Keys::kAgree)}, secret_, "world");
   auto acceptor = open(door, true);
   std::vector<NewChannel> heard, called;
   const auto deadline = Deadline::after(30s);
@@ -143,7 +144,7 @@ TEST_P(DialerTest, who_listens_a_little_later_is_reached) {
   const auto at = callee(3, door);
   door.local.reset();
   door.tcp.reset();
-  Dialer dialer(4, {at}, secret_, "world");
+  Dialer dialer({4, "rank 4"}, {at}, secret_, "world");
   for (const auto until = Clock::now() + 50ms; Clock::now() < until;) turn(dialer);
   Door later;
   later.local = listen_unix(door.unix_name);
@@ -159,7 +160,7 @@ TEST_P(DialerTest, who_refuses_is_named_as_lost) {
   const auto at = callee(3, door);
   door.local.reset();
   door.tcp.reset();
-  Dialer dialer(4, {at}, secret_, "world");
+  Dialer dialer({4, "rank 4"}, {at}, secret_, "world");
   const Error error = failure_of(dialer);
   EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
   const std::string text = error.what();
@@ -170,7 +171,7 @@ TEST_P(DialerTest, who_refuses_is_named_as_lost) {
 
 TEST_P(DialerTest, who_hangs_up_in_the_handshake_is_called_again) {
   const Door door;
-  Dialer dialer(4, {callee(3, door)}, secret_, "world");
+  Dialer dialer({4, "rank 4"}, {callee(3, door)}, secret_, "world");
   auto answers = std::async(std::launch::async, [&] {
     accept_connection(door.of(GetParam()), Deadline::after(10s));  // before its first word
     Fd caller = accept_connection(door.of(GetParam()), Deadline::after(10s));
@@ -185,7 +186,8 @@ TEST_P(DialerTest, who_hangs_up_in_the_handshake_is_called_again) {
 
 TEST_P(DialerTest, another_secret_is_refused_before_this_rank_has_said_who_it_is) {
   const Door door;
-  auto dialer = std::make_unique<Dialer>(4, std::vector{callee(3, door)}, secret_, "world");
+  auto dialer = std::make_unique<Dialer>(Dialer::Caller{4, "rank 4"}, std::vector{callee(3, door)},
+                                         secret_, "world");
   auto answers = std::async(std::launch::async, [&] {
     const Fd caller = accept_connection(door.of(GetParam()), Deadline::after(10s));
     ServerHandshake other(Secret::generate(), "door", "the caller");

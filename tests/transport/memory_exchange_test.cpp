@@ -29,8 +29,9 @@ struct Offer {
   std::uint64_t value = 1;
 };
 
-void offer(const RawMesh& raw, const Offer& offer, int fd) {
-  iovec data{const_cast<Offer*>(&offer), sizeof offer};
+// In pieces of at most so many bytes, the descriptor with the first.
+void offer(const RawMesh& raw, const Offer& offer, int fd, std::size_t piece = sizeof(Offer)) {
+  iovec data{const_cast<Offer*>(&offer), piece};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &data;
@@ -45,7 +46,11 @@ void offer(const RawMesh& raw, const Offer& offer, int fd) {
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
   ASSERT_EQ(::sendmsg(raw.end(Channel::kData).get(), &message, MSG_NOSIGNAL),
-            static_cast<ssize_t>(sizeof offer));
+            static_cast<ssize_t>(piece));
+  for (std::size_t sent = piece; sent < sizeof offer; sent += piece) {
+    const std::size_t count = std::min(piece, sizeof offer - sent);
+    raw.send(Channel::kData, reinterpret_cast<const char*>(&offer) + sent, count);
+  }
 }
 
 Fd make_file(std::size_t bytes, bool sealed) {
@@ -67,6 +72,17 @@ std::optional<Error> allocate_shm(RawMesh& raw, std::chrono::milliseconds limit 
     return error;
   }
   return {};
+}
+
+TEST(ShmMemory, takes_offers_in_pieces) {
+  for (const std::size_t piece : {1u, 7u, 23u}) {
+    auto raw = make_raw_mesh();
+    const Fd file = make_file(kBytes, true);
+    offer(raw, {}, file.get(), piece);
+    offer(raw, {.value = 0}, -1, piece);
+    const auto error = allocate_shm(raw);
+    EXPECT_FALSE(error) << piece << ": " << error->what();
+  }
 }
 
 TEST(ShmMemory, takes_a_peers_sealed_file) {

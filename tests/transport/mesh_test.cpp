@@ -30,7 +30,7 @@ TEST(Mesh, a_peer_that_ends_without_goodbye_is_lost) {
   EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
   EXPECT_STREQ(error->what(),
                "rank 0: rank 1 (box) of group world is gone: its process ended without leaving the "
-               "group; see the log of rank 1");
+               "group; see the output of rank 1");
 }
 
 TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_who_waits_for_it) {
@@ -45,8 +45,9 @@ TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_who_waits_for_it) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
-    EXPECT_STREQ(error.what(),
-                 "rank 0: rank 1 (box) of group world has left the group; see the log of rank 1");
+    EXPECT_STREQ(
+        error.what(),
+        "rank 0: rank 1 (box) of group world has left the group; see the output of rank 1");
   }
 }
 
@@ -60,6 +61,30 @@ TEST(Mesh, a_notice_counts_before_the_end_of_the_connection) {
   EXPECT_EQ(error->code(), ErrorCode::kAborted);
   EXPECT_STREQ(error->what(),
                "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
+}
+
+TEST(Mesh, a_notice_in_two_pieces_is_one) {
+  const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
+  for (std::size_t cut = 1; cut < notice.size(); ++cut) {
+    auto raw = make_raw_mesh();
+    raw.send(Channel::kControl, notice.data(), cut);
+    EXPECT_FALSE(failure_of(*raw.mesh)) << cut;
+    raw.send(Channel::kControl, notice.data() + cut, notice.size() - cut);
+    const auto error = failure_of(*raw.mesh);
+    ASSERT_TRUE(error) << cut;
+    EXPECT_STREQ(error->what(),
+                 "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
+  }
+}
+
+TEST(Mesh, a_peer_that_dies_in_the_middle_of_a_notice_is_lost) {
+  auto raw = make_raw_mesh();
+  const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
+  raw.send(Channel::kControl, notice.data(), notice.size() - 1);
+  raw.die();
+  const auto error = failure_of(*raw.mesh);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
 }
 
 TEST(Mesh, the_notice_of_a_death_keeps_its_code) {
@@ -108,7 +133,7 @@ TEST(Mesh, only_the_first_cause_stays_and_is_told) {
 
 TEST(Mesh, bytes_that_are_no_notice_end_the_group_and_nothing_else) {
   for (const std::string& text :
-       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x02"), std::string("\x02\xff\xff"),
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x02\xff\xff"),
         std::string("\x63\x01\x00x", 4), std::string(5000, '\x01')}) {
     auto raw = make_raw_mesh();
     raw.send(Channel::kControl, text.data(), text.size());

@@ -71,7 +71,7 @@ class MessageStreamsTest : public ConnectTest {
   }
   void leave(std::size_t rank) { ranks_[rank] = {}; }
   // Rank 0's memory is not that which it named to rank 1.
-  void forget_token() { ranks_[1].blocks->of(1)[256] ^= std::byte{2}; }
+  void forget_token() { ranks_[1].blocks->of(1)[512] ^= std::byte{2}; }
 
   std::array<Rank, 2> ranks_;
 };
@@ -241,9 +241,9 @@ TEST_P(OfferTest, of_a_process_that_has_ended_is_refused_for_good) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   waitpid(child, nullptr, 0);
-  // Whose memory it is: the ring's third line, behind token and address.
+  // Whose memory it is: the ring's fifth line, behind token and address.
   const std::int64_t number = child;
-  std::memcpy(ranks_[1].blocks->of(1) + 272, &number, sizeof number);
+  std::memcpy(ranks_[1].blocks->of(1) + 528, &number, sizeof number);
   EXPECT_FALSE(streams(1).read_offered(0, address, got_));
   EXPECT_FALSE(streams(0).can_offer(1));  // not again; its end shows in the stream
 }

@@ -4,14 +4,19 @@
 #include "paceline/transport/ucx/ucx.h"
 
 #include <array>
+#include <cstring>
+#include <fstream>
 #include <future>
 #include <thread>
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <link.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/rank_name.h"
 
 #include "tests/harness/ucx_ranks.h"
 
@@ -37,12 +42,53 @@ std::array<std::unique_ptr<SocketWire>, 2> make_sockets() {
   return wires;
 }
 
+std::string describe(int rank) { return rank_name(rank, rank); }
+
 Wires make_wires() {
   auto sockets = make_sockets();
-  auto other = std::async(std::launch::async,
-                          [&] { return over_ucx(sockets[1], {0}, Deadline::after(10s)); });
-  auto mine = over_ucx(sockets[0], {1}, Deadline::after(10s));
+  auto other = std::async(std::launch::async, [&] {
+    return over_ucx(sockets[1], {0}, describe, Deadline::after(10s));
+  });
+  auto mine = over_ucx(sockets[0], {1}, describe, Deadline::after(10s));
   return {std::move(mine), other.get()};
+}
+
+using Code = std::array<char, 16>;
+
+Code code_in_memory(const void* function) {
+  Code code;
+  std::memcpy(code.data(), function, code.size());
+  return code;
+}
+
+// The same in the file that the function was loaded from.
+Code code_in_file(const void* function) {
+  struct Place {
+    std::uintptr_t address;
+    std::string path;
+    std::uintptr_t offset = 0;
+  } place{reinterpret_cast<std::uintptr_t>(function), "", 0};
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* to) {
+        auto& found = *static_cast<Place*>(to);
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          const auto& segment = object->dlpi_phdr[i];
+          const std::uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type != PT_LOAD || found.address < begin) continue;
+          if (found.address >= begin + segment.p_filesz) continue;
+          found.path = object->dlpi_name;
+          found.offset = found.address - begin + segment.p_offset;
+          return 1;
+        }
+        return 0;
+      },
+      &place);
+  Code code{};
+  std::ifstream file(place.path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(place.offset));
+  file.read(code.data(), code.size());
+  EXPECT_TRUE(file.good()) << place.path;
+  return code;
 }
 
 std::vector<std::byte> numbered(std::size_t count) {
@@ -156,7 +202,7 @@ TEST_P(UcxTest, addresses_that_are_none_are_refused) {
     std::vector<std::byte> said(4 + 8);
     std::memcpy(said.data(), &size, sizeof size);
     ASSERT_GT(sockets[1]->send(0, Channel::kData, said, {}), 0);
-    EXPECT_THROW(over_ucx(sockets[0], {1}, Deadline::after(2s)), Error) << size;
+    EXPECT_THROW(over_ucx(sockets[0], {1}, describe, Deadline::after(2s)), Error) << size;
     EXPECT_TRUE(sockets[0]) << "who fails keeps the sockets, to say why";
   }
 }
@@ -165,7 +211,7 @@ TEST_P(UcxTest, a_peer_that_says_nothing_is_a_time_out_and_one_that_is_gone_is_l
   auto sockets = make_sockets();
   const auto code_of = [&] {
     try {
-      over_ucx(sockets[0], {1}, Deadline::after(200ms));
+      over_ucx(sockets[0], {1}, describe, Deadline::after(200ms));
     } catch (const Error& error) {
       return error.code();
     }
@@ -174,6 +220,16 @@ TEST_P(UcxTest, a_peer_that_says_nothing_is_a_time_out_and_one_that_is_gone_is_l
   EXPECT_EQ(code_of(), ErrorCode::kTimeout);
   sockets[1].reset();
   EXPECT_EQ(code_of(), ErrorCode::kPeerLost);
+}
+
+// UCX would write jumps over these while other threads call them, and try them out on the heap's
+// end that other threads move.
+TEST_P(UcxTest, leaves_the_memory_calls_of_the_c_library_as_they_are) {
+  const auto wires = make_wires();
+  for (const char* name : {"mmap", "munmap", "brk", "sbrk", "madvise"}) {
+    const void* const function = dlsym(RTLD_DEFAULT, name);
+    EXPECT_EQ(code_in_memory(function), code_in_file(function)) << name;
+  }
 }
 
 // Otherwise every test of it would be skipped, and nobody would hear of that.

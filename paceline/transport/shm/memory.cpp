@@ -77,7 +77,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
   };
   const Fd own = make_file(bytes);
   keep(mesh_.rank(), own ? Mapping::of_file(own, bytes, pages) : Mapping());
-  exchange_with_peers(
+  const int refused = exchange_with_peers(
       mesh_, bytes, deadline,
       [&](int) {
         return MemoryHandle{static_cast<std::uint64_t>(own ? 1 : 0), own.get()};
@@ -90,15 +90,14 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
           error = EMFILE;  // it was sent, but this process can hold no more descriptors
         }
       });
-  require_all_mapped(mesh_, bytes, deadline, error);
+  require_all_mapped(mesh_, bytes, deadline, error != 0 ? error : refused);
   for (const int rank : mesh_.neighbours()) {
     const Mapping& mapping = mappings[static_cast<std::size_t>(rank)];
     if (mapping) continue;
-    fail(
-        ErrorCode::kCorrupt,
-        "rank {}: sharing {} bytes of memory in group {}: {} offered none; start the same build of "
-        "Paceline on all ranks, or choose --transport tcp",
-        mesh_.rank(), bytes, mesh_.name(), mesh_.describe(rank));
+    fail(ErrorCode::kCorrupt,
+         "{}: sharing {} bytes of memory in group {}: {} offered none; start the same build of "
+         "Paceline on all ranks, or choose --transport tcp",
+         mesh_.self(), bytes, mesh_.name(), mesh_.describe(rank));
   }
   return std::make_shared<ShmBlocks>(bytes, std::move(mappings));
 }

@@ -69,13 +69,13 @@ UcxInfo ucx_info() {
 }
 
 std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::vector<int>& remote,
-                               Deadline deadline) {
+                               const DescribeRank& describe, Deadline deadline) {
   std::string why;
   const Api* const api = Api::load(&why);
   if (api == nullptr) {
     fail(ErrorCode::kUnsupported, "transport ucx cannot be had: {}; to get it: {}", why, kAdvice);
   }
-  auto wire = std::make_unique<ucx::UcxWire>(*api, *sockets, remote, deadline);
+  auto wire = std::make_unique<ucx::UcxWire>(*api, *sockets, remote, describe, deadline);
   wire->own(std::move(sockets));
   return wire;
 }

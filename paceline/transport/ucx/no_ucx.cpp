@@ -11,7 +11,8 @@ UcxInfo ucx_info() {
 }
 
 std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& /*sockets*/,
-                               const std::vector<int>& /*remote*/, Deadline /*deadline*/) {
+                               const std::vector<int>& /*remote*/, const DescribeRank& /*describe*/,
+                               Deadline /*deadline*/) {
   const UcxInfo info = ucx_info();
   fail(ErrorCode::kUnsupported, "transport ucx is not part of this build: {}; to get it: {}",
        info.text, info.advice);

@@ -9,6 +9,7 @@
 // only endpoints made from those are read. UCX itself neither proves nor encrypts what it carries.
 // Cost: a received byte is copied once, out of UCX's buffer.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,10 +27,13 @@ struct UcxInfo {
 };
 UcxInfo ucx_info();
 
+// What messages call a rank: "rank 2 (box)".
+using DescribeRank = std::function<std::string(int rank)>;
+
 // Takes a wire on which every peer is connected, if it succeeds, and moves the channels to `remote`
 // ranks to UCX. Collective among them. Error(kUnsupported) when UCX is not there, kTimeout,
 // kPeerLost, and kSystem with what UCX says.
 std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::vector<int>& remote,
-                               Deadline deadline);
+                               const DescribeRank& describe, Deadline deadline);
 
 }  // namespace paceline

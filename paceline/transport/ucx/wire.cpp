@@ -9,6 +9,9 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
+#include "paceline/core/vigil.h"
+#include "paceline/transport/message.h"
 
 namespace paceline::ucx {
 namespace {
@@ -17,17 +20,18 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMostAddressBytes = 64 << 10;
 // UCX's shared memory does not always wake who sleeps.
-constexpr unsigned kLongestSleepMs = 2;
+constexpr auto kLongestSleep = 2ms;
 constexpr std::byte kGreeting{0x47};  // on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};
-constexpr const char* kAdvice = "see the log of that rank, or choose --transport tcp";
+constexpr const char* kAdvice = "see the output of that rank, or choose --transport tcp";
 
 }  // namespace
 
 UcxWire::UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& remote,
-                 Deadline deadline)
+                 const DescribeRank& describe, Deadline deadline)
     : sockets_(&sockets),
       remote_(remote),
+      describe_(describe),
       context_(std::make_unique<Context>(api)),
       data_(std::make_unique<Worker>(*context_, sockets.world_size())),
       point_to_point_(std::make_unique<Worker>(*context_, sockets.world_size())) {
@@ -62,7 +66,8 @@ void UcxWire::meet(int peer, Deadline deadline) {
   std::uint32_t size = 0;
   read_all(peer, std::as_writable_bytes(std::span(&size, 1)), deadline);
   if (size > 2 * kMostAddressBytes) {
-    fail(ErrorCode::kCorrupt, "rank {} says that its address in UCX has {} bytes", peer, size);
+    fail(ErrorCode::kCorrupt, "{} says that its address in UCX has {} bytes", describe_(peer),
+         size);
   }
   std::vector<std::byte> text(size);
   read_all(peer, text, deadline);
@@ -70,7 +75,7 @@ void UcxWire::meet(int peer, Deadline deadline) {
   const std::string data = reader.get_string(kMostAddressBytes);
   const std::string point_to_point = reader.get_string(kMostAddressBytes);
   if (data.empty() || point_to_point.empty()) {
-    fail(ErrorCode::kCorrupt, "rank {} has no address in UCX", peer);
+    fail(ErrorCode::kCorrupt, "{} has no address in UCX", describe_(peer));
   }
   data_->connect(peer, data);
   point_to_point_->connect(peer, point_to_point);
@@ -84,7 +89,7 @@ void UcxWire::greet_all(Deadline deadline) {
     greetings.push_back({peer});
     interests.push_back({peer, Channel::kControl, POLLIN});
   }
-  for (;;) {
+  for (Vigil vigil;;) {
     bool all_done = true;
     for (Greeting& greeting : greetings) {
       greet(greeting, *data_, 0);
@@ -92,7 +97,7 @@ void UcxWire::greet_all(Deadline deadline) {
       all_done &= tell_and_hear(greeting, deadline);
     }
     if (all_done) return;
-    if (deadline.expired())
+    if (vigil.sees_passed(deadline))
       fail(ErrorCode::kTimeout, "connecting by UCX took too long; {}", kAdvice);
     sockets_->wait(interests, 1ms);
   }
@@ -105,8 +110,8 @@ void UcxWire::greet(Greeting& greeting, Worker& worker, int channel) {
   if (!worker.is_ready(greeting.peer, POLLIN) || greeting.has_received[channel]) return;
   std::byte said{};
   const ssize_t got = worker.receive(greeting.peer, {&said, 1});
-  if (got < 0 && errno != EAGAIN) {
-    fail(ErrorCode::kPeerLost, "UCX cannot reach rank {}; {}", greeting.peer, kAdvice);
+  if (got < 0 && !would_block(errno)) {
+    fail(ErrorCode::kPeerLost, "UCX cannot reach {}; {}", describe_(greeting.peer), kAdvice);
   }
   greeting.has_received[channel] = got == 1;
 }
@@ -121,42 +126,36 @@ bool UcxWire::tell_and_hear(Greeting& greeting, Deadline deadline) {
   if (!greeting.has_heard_done) {
     std::byte said{};
     const ssize_t got = sockets_->receive(greeting.peer, Channel::kData, {&said, 1});
-    if (got == 0)
-      fail(ErrorCode::kPeerLost, "rank {} ended while UCX was set up; see its log", greeting.peer);
+    if (got == 0) fail_of_end(greeting.peer);
     greeting.has_heard_done = got == 1;
   }
   return greeting.has_said_done && greeting.has_heard_done;
 }
 
 void UcxWire::write_all(int peer, std::span<const std::byte> bytes, Deadline deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = sockets_->send(peer, Channel::kData, bytes, {});
-    if (sent > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(sent));
-    } else if (errno != EAGAIN && errno != EINTR) {
-      fail(ErrorCode::kPeerLost, "rank {} ended while UCX was set up; see its log", peer);
-    } else {
-      Interest interest{peer, Channel::kData, POLLOUT};
-      sockets_->wait({&interest, 1}, 50ms);
-    }
-    if (deadline.expired())
-      fail(ErrorCode::kTimeout, "rank {} takes no address of UCX; {}", peer, kAdvice);
-  }
+  if (send_whole(*sockets_, peer, Channel::kData, bytes, deadline)) return;
+  if (errno == ETIMEDOUT && put_off(deadline).expired())
+    fail(ErrorCode::kTimeout, "{} takes no address of UCX; {}", describe_(peer), kAdvice);
+  fail_of_end(peer);
+}
+
+void UcxWire::fail_of_end(int peer) const {
+  fail(ErrorCode::kPeerLost, "{} ended while UCX was set up; see its log", describe_(peer));
 }
 
 void UcxWire::read_all(int peer, std::span<std::byte> bytes, Deadline deadline) {
-  while (!bytes.empty()) {
+  for (Vigil vigil; !bytes.empty();) {
     const ssize_t got = sockets_->receive(peer, Channel::kData, bytes);
     if (got > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(got));
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      fail(ErrorCode::kPeerLost, "rank {} ended while UCX was set up; see its log", peer);
+    } else if (got == 0 || !would_block(errno)) {
+      fail_of_end(peer);
     } else {
       Interest interest{peer, Channel::kData, POLLIN};
       sockets_->wait({&interest, 1}, 50ms);
     }
-    if (deadline.expired())
-      fail(ErrorCode::kTimeout, "rank {} gives no address of UCX; {}", peer, kAdvice);
+    if (vigil.sees_passed(deadline))
+      fail(ErrorCode::kTimeout, "{} gives no address of UCX; {}", describe_(peer), kAdvice);
   }
 }
 
@@ -214,10 +213,9 @@ void UcxWire::wait_for(std::span<Interest> interests,
     is_ready |= interest.is_ready;
   }
   if (used != nullptr) entries.push_back({used->news(), POLLIN, 0});
-  int most = limit ? static_cast<int>(limit->count()) : -1;
-  if (used != nullptr)
-    most = static_cast<int>(std::min(static_cast<unsigned>(most), kLongestSleepMs));
-  ::poll(entries.data(), entries.size(), is_ready ? 0 : most);
+  auto most = limit.value_or(-1ms);
+  if (used != nullptr && (!limit || most > kLongestSleep)) most = kLongestSleep;
+  poll_for(entries, is_ready ? 0ms : most);
   for (std::size_t i = 0; i < interests.size(); ++i) {
     interests[i].is_ready |= entries[i + 1].revents != 0;
   }
@@ -230,11 +228,13 @@ void UcxWire::cancel(Channel channel) {
 }
 
 void UcxWire::linger() {
-  for (const int peer : remote_) sockets_->send(peer, Channel::kData, {&kFarewell, 1}, {});
   const auto deadline = Deadline::after(kLingerLimit);
   for (const int peer : remote_) {
+    send_whole(*sockets_, peer, Channel::kData, {&kFarewell, 1}, deadline);
+  }
+  for (const int peer : remote_) {
     std::array<std::byte, 1> farewell;
-    while (sockets_->receive(peer, Channel::kData, farewell) < 0 && errno == EAGAIN &&
+    while (sockets_->receive(peer, Channel::kData, farewell) < 0 && would_block(errno) &&
            !deadline.expired()) {
       Interest interest{peer, Channel::kData, POLLIN};
       sockets_->wait({&interest, 1}, 10ms);

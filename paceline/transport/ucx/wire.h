@@ -13,6 +13,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/owner_process.h"
 #include "paceline/transport/socket_wire.h"
+#include "paceline/transport/ucx/ucx.h"
 #include "paceline/transport/ucx/worker.h"
 
 namespace paceline::ucx {
@@ -22,7 +23,8 @@ inline constexpr std::chrono::seconds kLingerLimit{1};
 class UcxWire : public Wire {
  public:
   // Requires: `sockets` connects all ranks; own() gets it when this has succeeded.
-  UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& remote, Deadline deadline);
+  UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& remote,
+          const DescribeRank& describe, Deadline deadline);
   void own(std::unique_ptr<SocketWire> sockets) { owned_ = std::move(sockets); }
   ~UcxWire() override;
   UcxWire(const UcxWire&) = delete;
@@ -62,11 +64,13 @@ class UcxWire : public Wire {
   void wait_for(std::span<Interest> interests, std::optional<std::chrono::milliseconds> limit,
                 bool wakeable);
   void linger();
+  [[noreturn]] void fail_of_end(int peer) const;
 
   const OwnerProcess owner_;
   SocketWire* const sockets_;
   std::unique_ptr<SocketWire> owned_;
   const std::vector<int> remote_;
+  const DescribeRank describe_;
   std::unique_ptr<Context> context_;
   std::unique_ptr<Worker> data_, point_to_point_;
 };

@@ -10,6 +10,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/deadline.h"
+#include "paceline/core/io.h"
 #include "paceline/core/thread.h"
 
 namespace paceline::ucx {
@@ -27,11 +28,6 @@ Fd make_bell() {
   Fd bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell) throw system_error("making a descriptor for UCX's thread");
   return bell;
-}
-
-void ring(const Fd& bell) {
-  const std::uint64_t one = 1;
-  (void)!::write(bell.get(), &one, sizeof one);  // it can only be full, and then it is readable
 }
 
 ssize_t with_errno(int error) {
@@ -76,7 +72,7 @@ Worker::Worker(const Context& context, int world_size)
 
 Worker::~Worker() {
   pump_.request_stop();
-  ring(stop_);
+  ring(stop_.get());
   pump_.join();
   close([](const Link&) { return true; });
   api_.ucp_worker_destroy(worker_);
@@ -131,13 +127,13 @@ void Worker::pump(const std::stop_token& stop) {
     bool is_armed = false;
     {
       const std::lock_guard lock(mutex_);
-      if (progress()) ring(news_);
+      if (progress()) ring(news_.get());
       is_dead = is_dead_;
       is_armed = !is_dead && api_.ucp_worker_arm(worker_) == UCS_OK;
     }
     pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {descriptor_, POLLIN, 0}};
     if (is_dead || is_armed) {
-      ::poll(entries, is_dead ? 1 : 2, -1);
+      poll_for(std::span(entries).first(is_dead ? 1 : 2), -1ms);
     } else {
       std::this_thread::sleep_for(kNap);
     }
@@ -146,7 +142,7 @@ void Worker::pump(const std::stop_token& stop) {
 
 void Worker::forget_news() {
   std::uint64_t count = 0;
-  (void)!::read(news_.get(), &count, sizeof count);
+  read_record(news_.get(), count);
 }
 
 void Worker::take_status(Link& link, ucs_status_ptr_t status) {

@@ -1,0 +1,89 @@
+#include "paceline/core/awake_clock.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+
+#include "paceline/core/vigil.h"
+
+namespace paceline {
+namespace {
+
+using Clock = AwakeClock::Monotonic;
+using Moment = Clock::time_point;
+
+constexpr std::size_t kMostKept = 8;
+
+struct Standstill {
+  Moment from, to;
+};
+
+std::mutex mutex;  // guards the two that follow
+Moment recorded_until{};
+std::deque<Standstill> standstills;  // the last ones, in their order
+
+// The last look of any Vigil of this process, to within kNoted.
+std::atomic<Clock::rep> last_look{0};
+constexpr std::chrono::milliseconds kNoted{100};
+
+// Of a wait that had begun at `looked`: what the process has slept since then does not count.
+Moment prolonged(Moment moment, Moment looked) {
+  const std::lock_guard lock(mutex);
+  for (const Standstill& one : standstills) {
+    if (one.to <= looked) continue;
+    moment = std::max(moment + (one.to - one.from), one.to + AwakeClock::kLeastLeft);
+  }
+  return moment;
+}
+
+}  // namespace
+
+void AwakeClock::stood_still(Moment from, Moment to) {
+  const std::lock_guard lock(mutex);
+  from = std::max(from, recorded_until);
+  if (from >= to) return;
+  recorded_until = to;
+  standstills.push_back({from, to});
+  if (standstills.size() > kMostKept) standstills.pop_front();
+  const duration slept = duration(slept_.load(std::memory_order_relaxed)) + (to - from);
+  woke_.store((to.time_since_epoch() - slept).count(), std::memory_order_relaxed);
+  slept_.store(slept.count(), std::memory_order_relaxed);
+}
+
+Moment AwakeClock::put_off(Moment moment) {
+  const std::lock_guard lock(mutex);
+  for (const Standstill& one : standstills) {
+    if (moment < one.from || moment >= one.to) continue;
+    moment = one.to + std::max<duration>(moment - one.from, kLeastLeft);
+  }
+  return moment;
+}
+
+Deadline put_off(const Deadline& deadline) {
+  if (!deadline.expired()) return deadline;
+  const auto later = AwakeClock::put_off(deadline.moment());
+  return later == deadline.moment() ? deadline : Deadline::after(later - Clock::now());
+}
+
+void Vigil::look() {
+  const auto now = Clock::now();
+  const Moment last{Clock::duration(last_look.load())};
+  const auto awake = std::max(looked_, last);
+  if (now - awake >= kStandstill) AwakeClock::stood_still(awake, now);
+  looked_ = now;
+  // Seldom, as other threads read it in their loops; and once the standstill is recorded.
+  if (now - last >= kNoted) last_look.store(now.time_since_epoch().count());
+}
+
+bool Vigil::sees_passed(Deadline& deadline) {
+  const auto looked = looked_;
+  look();
+  if (!deadline.expired() && looked_ - looked < kStandstill) return false;
+  if (deadline.moment() == Moment::max()) return false;
+  const auto later = prolonged(deadline.moment(), looked);
+  if (later != deadline.moment()) deadline = Deadline::after(later - Clock::now());
+  deadline = put_off(deadline);
+  return deadline.expired();
+}
+
+}  // namespace paceline

@@ -1,0 +1,169 @@
+#include "paceline/core/io.h"
+
+#include <cerrno>
+
+#include <unistd.h>
+
+#include "paceline/core/vigil.h"
+
+namespace paceline {
+namespace {
+
+// `call` once more after each signal.
+template <class Call>
+ssize_t uninterrupted(const Call& call) {
+  ssize_t count = 0;
+  do {
+    count = call();
+  } while (count < 0 && errno == EINTR);
+  return count;
+}
+
+// Moves all `size` bytes by `move(done)`, which moves some behind the first `done`. How many were
+// moved before the end, or -1 and errno.
+template <class Move>
+ssize_t move_whole(int fd, short events, std::size_t size, Deadline deadline, const Move& move) {
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t count = move(done);
+    if (count == 0) break;
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (errno != EAGAIN || !await(fd, events, deadline)) {
+      return -1;
+    }
+  }
+  return static_cast<ssize_t>(done);
+}
+
+// A call that writes nothing, and does not say why, would do so for ever.
+bool is_whole(ssize_t written, std::size_t size) {
+  if (written >= 0 && static_cast<std::size_t>(written) < size) errno = EIO;
+  return written == static_cast<ssize_t>(size);
+}
+
+}  // namespace
+
+ssize_t read_some(int fd, std::span<std::byte> into) {
+  return uninterrupted([&] { return ::read(fd, into.data(), into.size()); });
+}
+
+ssize_t write_some(int fd, std::span<const std::byte> bytes) {
+  return uninterrupted([&] { return ::write(fd, bytes.data(), bytes.size()); });
+}
+
+ssize_t read_ready(int fd, std::span<std::byte> into) {
+  for (;;) {
+    const ssize_t got = read_some(fd, into);
+    if (got >= 0 || errno != EAGAIN) return got;
+    pollfd entry{fd, POLLIN, 0};
+    if (poll_for({&entry, 1}, std::chrono::milliseconds(0)) > 0) continue;
+    errno = EAGAIN;
+    return -1;
+  }
+}
+
+ssize_t receive_some(int socket, std::span<std::byte> into, int flags) {
+  return uninterrupted(
+      [&] { return ::recv(socket, into.data(), into.size(), flags | MSG_DONTWAIT); });
+}
+
+ssize_t send_some(int socket, std::span<const std::byte> bytes) {
+  return uninterrupted(
+      [&] { return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
+}
+
+ssize_t receive_message(int socket, msghdr& message) {
+  return uninterrupted(
+      [&] { return ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); });
+}
+
+ssize_t send_message(int socket, const msghdr& message) {
+  return uninterrupted([&] { return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+}
+
+int accept_one(int listener) {
+  const auto accept = [&] {
+    return static_cast<ssize_t>(
+        ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  };
+  ssize_t connection = 0;
+  do {
+    connection = uninterrupted(accept);
+  } while (connection < 0 && errno == ECONNABORTED);  // its other end has gone already
+  return static_cast<int>(connection);
+}
+
+// The clock is read after a signal only.
+int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit) {
+  int ready = ::poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
+  if (ready >= 0 || errno != EINTR) return ready;
+  const Deadline deadline = limit.count() < 0 ? Deadline::never() : Deadline::after(limit);
+  do {
+    ready = ::poll(entries.data(), entries.size(), deadline.poll_timeout_ms());
+  } while (ready < 0 && errno == EINTR);
+  return ready;
+}
+
+bool await(int fd, short events, Deadline deadline) {
+  const bool ends = deadline.moment() != Deadline::Clock::time_point::max();
+  for (Vigil vigil;;) {
+    pollfd entry{fd, events, 0};
+    const int ready =
+        poll_for({&entry, 1}, std::chrono::milliseconds(deadline.poll_timeout_ms(Vigil::kRound)));
+    if (ready != 0) return ready > 0;
+    if (ends && vigil.sees_passed(deadline)) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+  }
+}
+
+ssize_t read_whole(int fd, std::span<std::byte> into) {
+  return move_whole(fd, POLLIN, into.size(), Deadline::never(),
+                    [&](std::size_t done) { return read_some(fd, into.subspan(done)); });
+}
+
+ssize_t read_whole_at(int fd, off_t offset, std::span<std::byte> into) {
+  return move_whole(fd, POLLIN, into.size(), Deadline::never(), [&](std::size_t done) {
+    const auto rest = into.subspan(done);
+    const off_t place = offset + static_cast<off_t>(done);
+    return uninterrupted([&] { return ::pread(fd, rest.data(), rest.size(), place); });
+  });
+}
+
+ssize_t receive_whole(int socket, std::span<std::byte> into, Deadline deadline) {
+  return move_whole(socket, POLLIN, into.size(), deadline,
+                    [&](std::size_t done) { return receive_some(socket, into.subspan(done)); });
+}
+
+bool write_whole(int fd, std::span<const std::byte> bytes, Deadline deadline) {
+  return is_whole(move_whole(fd, POLLOUT, bytes.size(), deadline,
+                             [&](std::size_t done) { return write_some(fd, bytes.subspan(done)); }),
+                  bytes.size());
+}
+
+bool write_whole_at(int fd, off_t offset, std::span<const std::byte> bytes) {
+  const ssize_t written =
+      move_whole(fd, POLLOUT, bytes.size(), Deadline::never(), [&](std::size_t done) {
+        const auto rest = bytes.subspan(done);
+        const off_t place = offset + static_cast<off_t>(done);
+        return uninterrupted([&] { return ::pwrite(fd, rest.data(), rest.size(), place); });
+      });
+  return is_whole(written, bytes.size());
+}
+
+bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline) {
+  return is_whole(
+      move_whole(socket, POLLOUT, bytes.size(), deadline,
+                 [&](std::size_t done) { return send_some(socket, bytes.subspan(done)); }),
+      bytes.size());
+}
+
+// It can only be full, and then it is readable.
+void ring(int eventfd) {
+  const std::uint64_t one = 1;
+  write_some(eventfd, std::as_bytes(std::span(&one, 1)));
+}
+
+}  // namespace paceline
