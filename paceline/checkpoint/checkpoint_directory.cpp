@@ -8,20 +8,16 @@
 #include <random>
 #include <set>
 #include <string_view>
-#include <thread>
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "paceline/checkpoint/digest.h"
-#include "paceline/checkpoint/manifest.h"
+#include "paceline/checkpoint/folder.h"
 #include "paceline/checkpoint/plain_file.h"
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
-#include "paceline/core/deadline.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -29,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::milliseconds kLockPause{50};
 constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kTemporary = ".tmp-";
 constexpr const char* kShardFile = "state-00000-of-00001.safetensors";
+
+std::string name_of(std::int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -40,24 +36,7 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
   if (error != std::errc() || stop != end || step < 0) return std::nullopt;
-  return name == fmt::format("step-{:08}", step) ? std::optional(step) : std::nullopt;
-}
-
-std::string temporary_name(const std::string& folder) {
-  std::random_device random;
-  return fmt::format("{}{}{:08x}{:08x}", folder, kTemporary, random(), random());
-}
-
-std::vector<std::string> names_in(const std::string& path) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  if (error) {
-    throw Error(ErrorCode::kSystem, fmt::format("{}: cannot list: {}", path, error.message()));
-  }
-  return names;
+  return name == name_of(step) ? std::optional(step) : std::nullopt;
 }
 
 void check_folder(const std::string& folder) {
@@ -78,21 +57,11 @@ void check_digest(std::span<const std::byte> bytes, const ManifestFile& file,
   }
 }
 
-// False when another process has it at the deadline.
-bool take_lock(const Fd& file, const std::string& path, Deadline deadline) {
-  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) throw system_error(path + ": cannot lock");
-    if (deadline.expired()) return false;
-    std::this_thread::sleep_for(kLockPause);  // nothing says that a lock is free
-  }
-  return true;
-}
-
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOptions options,
                                          FileSystem& files)
-    : path_(std::move(path)), options_(options), files_(files) {
+    : path_(std::move(path)), options_(std::move(options)), files_(files) {
   check(options_.keep >= 1, "checkpoint directory {}: keep is {}, it must be at least 1", path_,
         options_.keep);
   if (options_.read_only) return;
@@ -103,51 +72,57 @@ CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOp
   if (error) {
     fail(ErrorCode::kSystem, "checkpoint directory {}: cannot create: {}", path_, error.message());
   }
-  lock();
-  remove_leftovers();
-}
-
-void CheckpointDirectory::lock() {
-  const std::string path = path_ + "/.lock";
-  lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!lock_) throw system_error(path + ": cannot open");
-  if (!take_lock(lock_, path, Deadline::after(options_.lock_timeout))) {
-    std::array<char, 32> owner{};
-    const auto size = ::pread(lock_.get(), owner.data(), owner.size(), 0);
-    const std::string_view pid(owner.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-    fail(ErrorCode::kInvalid,
-         "checkpoint directory {}: another job (process {}) writes to it; give each job its own "
-         "directory or wait for that one to end",
-         path_, pid.empty() ? "unknown" : pid);
-  }
-  // For the message above only: the lock itself is the kernel's and ends with this process.
-  const auto pid = std::to_string(::getpid());
-  if (::ftruncate(lock_.get(), 0) != 0 ||
-      ::pwrite(lock_.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    log::debug(path + ": cannot note the process id");
-  }
+  claim_.emplace(path_, options_.writer, options_.lock_timeout, files_);
 }
 
 std::string CheckpointDirectory::folder_of(std::int64_t step) const {
-  return fmt::format("{}/step-{:08}", path_, step);
+  return fmt::format("{}/{}", path_, name_of(step));
 }
 
-void CheckpointDirectory::remove_leftovers() noexcept try {
-  for (const auto& name : names_in(path_)) {
-    const auto cut = name.find(kTemporary);
-    if (cut != std::string::npos && step_of(name.substr(0, cut))) {
-      log::info(fmt::format("{}/{}: removing what a dead writer left", path_, name));
-      remove_folder(path_ + "/" + name);
-    }
+// What is renamed from there, or to there, fails once another writer has taken over.
+std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
+  std::random_device random;
+  return fmt::format("{}/{}.tmp-{:08x}{:08x}", claim_->workspace(), name_of(step), random(),
+                     random());
+}
+
+// A failure because another writer has taken over is told as such.
+void CheckpointDirectory::change(const std::function<void()>& action) {
+  check(claim_.has_value(), "checkpoint directory {}: it was opened for reading only", path_);
+  try {
+    action();
+  } catch (const Error&) {
+    claim_->check_held();
+    throw;
   }
-} catch (const std::exception& error) {
-  log::warning(error.what());
+}
+
+void CheckpointDirectory::set_mark(const RunMark& mark) {
+  change([&] { write_run_mark(path_, claim_->workspace(), mark, files_); });
 }
 
 void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
-  check(!options_.read_only, "checkpoint directory {}: save on a read-only one", path_);
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
-  const auto temporary = temporary_name(folder_of(step));
+  change([&] {
+    claim_->check_held();
+    if (room_) prune(step, std::max(1, *room_ - 1));
+    bool was_full = false;
+    for (bool saved = false; !saved;) {
+      try {
+        save_once(step, snapshot);
+        saved = true;
+      } catch (const DiskFull&) {
+        if (!make_room(step)) throw;
+        was_full = true;
+      }
+    }
+    if (was_full) note_room(step);
+  });
+  prune(step, options_.keep);
+}
+
+void CheckpointDirectory::save_once(std::int64_t step, const Snapshot& snapshot) {
+  const auto temporary = temporary_folder(step);
   try {
     write_folder(temporary, step, snapshot);
     commit(temporary, step);
@@ -155,7 +130,26 @@ void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
     remove_folder(temporary);
     throw;
   }
-  prune(step);
+}
+
+// Removes the oldest checkpoint that can be done without: the newest one that verifies stays. False
+// when there is none.
+bool CheckpointDirectory::make_room(std::int64_t newest) {
+  const auto steps = list_up_to(newest);
+  const auto whole =
+      std::find_if(steps.rbegin(), steps.rend(), [&](std::int64_t step) { return verifies(step); });
+  if (whole == steps.rend()) return false;
+  return std::ranges::any_of(
+      steps, [&](std::int64_t step) { return step != *whole && remove_checkpoint(step); });
+}
+
+// After a save that had to make room.
+void CheckpointDirectory::note_room(std::int64_t newest) {
+  room_ = static_cast<int>(list_up_to(newest).size());
+  log::warning(fmt::format(
+      "checkpoint directory {}: the disk is full: there is room for {} checkpoints, {} were to be "
+      "kept and a new one written; from step {} on the oldest is removed before each save",
+      path_, *room_, options_.keep, newest));
 }
 
 void CheckpointDirectory::write_folder(const std::string& folder, std::int64_t step,
@@ -172,13 +166,14 @@ void CheckpointDirectory::write_folder(const std::string& folder, std::int64_t s
   }
   file.digest = digest.hex();
   const auto manifest = to_json({.step = step,
+                                 .run = snapshot.run,
                                  .world_size = snapshot.world_size,
                                  .files = {file},
                                  .metadata = snapshot.metadata});
 
   if (files_.mkdir(folder, 0755) != 0) {
-    throw system_error(fmt::format("{}: cannot create (the checkpoint needs {} bytes)", folder,
-                                   file.size + manifest.size()));
+    refuse(fmt::format("{}: cannot create (the checkpoint needs {} bytes)", folder,
+                       file.size + manifest.size()));
   }
   write_plain_file(files_, folder + "/" + kShardFile, parts);
   const std::array manifest_parts = {as_bytes(manifest)};
@@ -190,7 +185,7 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
   const auto folder = folder_of(step);
   if (!fs::exists(fs::symlink_status(folder))) {
     if (files_.rename(temporary, folder) != 0) {
-      throw system_error(fmt::format("{}: cannot rename to {}", temporary, folder));
+      refuse(fmt::format("{}: cannot rename to {}", temporary, folder));
     }
     sync_directory(files_, path_);
     return;
@@ -203,7 +198,7 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
     if (errno != EINVAL && errno != ENOSYS) {
       throw system_error(fmt::format("{}: cannot swap with {}", temporary, folder));
     }
-    replaced = temporary_name(folder);
+    replaced = temporary_folder(step);
     if (files_.rename(folder, replaced) != 0) {
       throw system_error(fmt::format("{}: cannot rename to {}", folder, replaced));
     }
@@ -217,39 +212,47 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
   remove_folder(replaced);
 }
 
-void CheckpointDirectory::prune(std::int64_t newest) noexcept try {
-  auto steps = list();
-  std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
-  const auto keep = static_cast<std::size_t>(options_.keep);
-  const auto surplus = steps.size() > keep ? steps.size() - keep : 0;
-  for (const auto step : std::span(steps).first(surplus)) {
-    // Under its own name a half-removed folder would look like a checkpoint.
-    const auto folder = folder_of(step);
-    const auto doomed = temporary_name(folder);
-    if (files_.rename(folder, doomed) == 0) {
-      remove_folder(doomed);
-    } else {
-      log::warning(system_error(folder + ": cannot rename for removal").what());
-    }
+void CheckpointDirectory::prune(std::int64_t newest, int keep) noexcept try {
+  const auto steps = list_up_to(newest);
+  const auto surplus = std::max(std::int64_t{0}, std::ssize(steps) - keep);
+  for (const auto step : std::span(steps).first(static_cast<std::size_t>(surplus))) {
+    remove_checkpoint(step);
   }
 } catch (const std::exception& error) {
   log::warning(error.what());
 }
 
-void CheckpointDirectory::remove_folder(const std::string& folder) noexcept try {
-  if (!fs::exists(fs::symlink_status(folder))) return;
-  bool removed = true;
-  if (fs::is_directory(fs::symlink_status(folder))) {
-    for (const auto& name : names_in(folder)) {
-      removed = files_.unlink(folder + "/" + name) == 0 && removed;
-    }
-    removed = files_.rmdir(folder) == 0 && removed;
-  } else {
-    removed = files_.unlink(folder) == 0;
+void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
+  if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
+}
+
+// Later ones belong to a future that was left.
+std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
+  auto steps = list();
+  std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
+  return steps;
+}
+
+// Under its own name a half-removed folder would look like a checkpoint.
+bool CheckpointDirectory::remove_checkpoint(std::int64_t step) {
+  const auto folder = folder_of(step);
+  const auto doomed = temporary_folder(step);
+  if (files_.rename(folder, doomed) != 0) {
+    log::warning(system_error(folder + ": cannot rename for removal").what());
+    return false;
   }
-  if (!removed) log::warning(system_error(folder + ": cannot remove").what());
-} catch (const std::exception& error) {
-  log::warning(error.what());
+  remove_folder(doomed);
+  return true;
+}
+
+bool CheckpointDirectory::verifies(std::int64_t step) const noexcept try {
+  for (const auto& file : read_manifest(step).files) {
+    const auto path = folder_of(step) + "/" + file.name;
+    if (digest_of_plain_file(files_, path, file.size) != file.digest) return false;
+  }
+  return true;
+} catch (const std::exception&) {
+  return false;
 }
 
 std::vector<std::int64_t> CheckpointDirectory::list() const {
@@ -263,19 +266,28 @@ std::vector<std::int64_t> CheckpointDirectory::list() const {
   return steps;
 }
 
-LoadedCheckpoint CheckpointDirectory::read_folder(std::int64_t step) const {
+Manifest CheckpointDirectory::read_manifest(std::int64_t step) const {
   const auto folder = folder_of(step);
   check_folder(folder);
-  const auto manifest_path = folder + "/" + kManifestFile;
-  const auto text = to_string(read_plain_file(files_, manifest_path, kManifestLimit));
-  auto manifest = parse_manifest(text, manifest_path);
+  const auto path = folder + "/" + kManifestFile;
+  auto manifest = parse_manifest(to_string(read_plain_file(files_, path, kManifestLimit)), path);
   if (manifest.step != step) {
-    fail(ErrorCode::kCorrupt, "{}: of step {}, expected {}", manifest_path, manifest.step, step);
+    fail(ErrorCode::kCorrupt, "{}: of step {}, expected {}", path, manifest.step, step);
+  }
+  return manifest;
+}
+
+LoadedCheckpoint CheckpointDirectory::read_folder(std::int64_t step, const std::string& run) const {
+  const auto folder = folder_of(step);
+  auto manifest = read_manifest(step);
+  if (!run.empty() && !manifest.run.empty() && manifest.run != run) {
+    fail(ErrorCode::kInvalid, "{}: of run {}, expected {}", folder, manifest.run, run);
   }
   LoadedCheckpoint loaded;
   loaded.step = step;
   loaded.snapshot.metadata = std::move(manifest.metadata);
   loaded.snapshot.world_size = manifest.world_size;
+  loaded.snapshot.run = std::move(manifest.run);
   std::set<std::string> names;
   for (const auto& file : manifest.files) {
     const auto path = folder + "/" + file.name;
@@ -291,12 +303,12 @@ LoadedCheckpoint CheckpointDirectory::read_folder(std::int64_t step) const {
   return loaded;
 }
 
-std::optional<LoadedCheckpoint> CheckpointDirectory::load_newest() const {
+std::optional<LoadedCheckpoint> CheckpointDirectory::load_newest(const std::string& run) const {
   std::vector<RefusedCheckpoint> refused;
   const auto steps = list();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
-      auto loaded = read_folder(*step);
+      auto loaded = read_folder(*step, run);
       loaded.refused = std::move(refused);
       return loaded;
     } catch (const std::exception& error) {  // also bad_alloc: a size is a stranger's word
@@ -316,7 +328,20 @@ LoadedCheckpoint CheckpointDirectory::load(std::int64_t step) const {
   check(std::ranges::binary_search(steps, step),
         "checkpoint directory {}: no checkpoint of step {}; there are: {}", path_, step,
         steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
-  return read_folder(step);
+  return read_folder(step, "");
+}
+
+std::optional<CheckpointOrigin> CheckpointDirectory::newest_origin() const {
+  const auto steps = list();
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    try {
+      auto manifest = read_manifest(*step);
+      return CheckpointOrigin{*step, std::move(manifest.run), std::move(manifest.metadata)};
+    } catch (const std::exception&) {
+      // A load says why it cannot be used.
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace paceline

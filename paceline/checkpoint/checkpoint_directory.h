@@ -5,37 +5,49 @@
 //
 //   DIR/step-00000042/manifest.json                        written last: files, sizes, digests
 //   DIR/step-00000042/state-00000-of-00001.safetensors     one file a shard; replicas write one
-//   DIR/step-00000043.tmp-<random>/                        being written; of no value to anybody
-//   but its writer DIR/.lock                                              held by the one writer
+//   DIR/.writer-00000001/                                  the one writer's workspace
+//   DIR/.run                                               whose checkpoints they are (run_mark.h)
 //
-// A save writes into a temporary folder, syncs every file and the folder, and only then gives it
-// its name: a rename is the commit. Every byte is verified on load before anything is returned.
-// Cost: a load reads a checkpoint into memory once; a save copies nothing.
-// docs/checkpoint_format.md has the bytes.
+// A save writes into a temporary folder of the writer's workspace, syncs every file and the folder,
+// and only then gives it its name: a rename is the commit. A newer generation of the job takes over
+// from an older one that is frozen, whose commits then fail (writer_claim.h). Every byte is
+// verified on load before anything is returned. Cost: a load reads a checkpoint into memory once; a
+// save copies nothing. docs/checkpoint_format.md has the bytes.
 //
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "paceline/checkpoint/file_system.h"
+#include "paceline/checkpoint/manifest.h"
+#include "paceline/checkpoint/run_mark.h"
 #include "paceline/checkpoint/snapshot.h"
-#include "paceline/core/fd.h"
+#include "paceline/checkpoint/writer_claim.h"
 
 namespace paceline {
 
 struct CheckpointDirectoryOptions {
   int keep = 3;            // how many checkpoints, the newest, remain after a save
   bool read_only = false;  // neither create, lock nor clean; save() is an error
-  // How long a writer waits for another one's lock. A host that has vanished keeps its own on a
-  // network file system until the server gives it up.
+  WriterId writer = {};
+  // How long a writer waits for another one that lives and that it may not take over from. A host
+  // that has vanished lives on a network file system until the server gives up its locks.
   std::chrono::milliseconds lock_timeout{0};
+};
+
+// Where a checkpoint comes from, as its manifest says.
+struct CheckpointOrigin {
+  std::int64_t step = 0;
+  std::string run;  // empty: not known
+  std::map<std::string, std::string> metadata;
 };
 
 struct RefusedCheckpoint {
@@ -57,24 +69,29 @@ struct LoadedCheckpoint {
 
 class CheckpointDirectory {
  public:
-  // A writer creates the folder, locks it for its lifetime and removes what dead writers left
-  // half-written. Error(kInvalid) when another process holds the lock (the lock of a dead one is
-  // free) for lock_timeout, Error(kSystem) when the folder cannot be made.
+  // A writer creates the folder, claims it for its lifetime and removes what earlier writers left
+  // half-written. Errors of WriterClaim; Error(kSystem) when the folder cannot be made.
   explicit CheckpointDirectory(std::string path, CheckpointDirectoryOptions options = {},
                                FileSystem& files = FileSystem::real());
   CheckpointDirectory(const CheckpointDirectory&) = delete;
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
   // When it returns, the checkpoint survives a power cut. On an error the half-written one is
-  // removed, the older ones are intact and the caller may go on. A checkpoint of the same step is
+  // removed, the older ones are intact and the caller may go on, unless it is Error(kAborted): a
+  // newer generation has taken over, nothing was changed. A checkpoint of the same step is
   // replaced. Older ones beyond `keep` are then removed; later ones, of a future that was left by
-  // loading an older step, stay. Requires: step >= 0, a writer.
+  // loading an older step, stay. On a full disk older ones are removed first, but never the newest
+  // that verifies; once there was no room for one more, the oldest goes before each save. Requires:
+  // step >= 0, a writer.
   void save(std::int64_t step, const Snapshot& snapshot);
 
-  // The newest checkpoint that verifies; each newer one that does not is logged and listed in
-  // `refused`. Empty when there is none at all; Error(kCorrupt) with every reason when none of them
-  // verifies.
-  std::optional<LoadedCheckpoint> load_newest() const;
+  // The newest checkpoint that verifies and is not known to be of another run than `run` (empty:
+  // any run will do); each newer one is logged and listed in `refused`. Empty when there is none at
+  // all; Error(kCorrupt) with every reason when none can be used.
+  std::optional<LoadedCheckpoint> load_newest(const std::string& run = "") const;
+
+  // Of the newest checkpoint whose manifest can be read; its tensors are not verified.
+  std::optional<CheckpointOrigin> newest_origin() const;
 
   // Error(kInvalid) naming the steps there are when this one is not; Error(kCorrupt) when it does
   // not verify.
@@ -83,23 +100,38 @@ class CheckpointDirectory {
   // The steps that have a committed folder, ascending; not verified.
   std::vector<std::int64_t> list() const;
 
+  // Whose checkpoints they are; errors of write_run_mark and, as save(), Error(kAborted).
+  std::optional<RunMark> mark() const { return read_run_mark(path_, files_); }
+  void set_mark(const RunMark& mark);
+
+  // For how many checkpoints the disk has room, once it was full.
+  std::optional<int> room() const { return room_; }
+
   const std::string& path() const { return path_; }
 
  private:
   std::string folder_of(std::int64_t step) const;
-  void lock();
-  void remove_leftovers() noexcept;
+  std::string temporary_folder(std::int64_t step) const;
+  void change(const std::function<void()>& action);
+  void save_once(std::int64_t step, const Snapshot& snapshot);
+  bool make_room(std::int64_t newest);
+  void note_room(std::int64_t newest);
   void write_folder(const std::string& folder, std::int64_t step, const Snapshot& snapshot);
   void commit(const std::string& temporary, std::int64_t step);
-  void prune(std::int64_t newest) noexcept;
+  void prune(std::int64_t newest, int keep) noexcept;
+  std::vector<std::int64_t> list_up_to(std::int64_t newest) const;
+  bool verifies(std::int64_t step) const noexcept;
+  bool remove_checkpoint(std::int64_t step);
   // Best effort, logged: what stays behind is found again by the next writer.
   void remove_folder(const std::string& folder) noexcept;
-  LoadedCheckpoint read_folder(std::int64_t step) const;
+  Manifest read_manifest(std::int64_t step) const;
+  LoadedCheckpoint read_folder(std::int64_t step, const std::string& run) const;
 
   const std::string path_;
   const CheckpointDirectoryOptions options_;
   FileSystem& files_;
-  Fd lock_;
+  std::optional<int> room_;
+  std::optional<WriterClaim> claim_;  // a writer's
 };
 
 }  // namespace paceline

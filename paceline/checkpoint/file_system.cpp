@@ -34,6 +34,12 @@ class RealFileSystem final : public FileSystem {
 
 }  // namespace
 
+void refuse(const std::string& what, int error_number) {
+  const Error error = system_error(what, error_number);
+  if (error_number == ENOSPC || error_number == EDQUOT) throw DiskFull(error.code(), error.what());
+  throw error;
+}
+
 FileSystem& FileSystem::real() {
   static auto* const instance = new RealFileSystem;  // leaked: destructors at exit may still use it
   return *instance;

@@ -6,13 +6,25 @@
 //
 // Thread safety: the real one keeps no state; every function may be called from any thread.
 
+#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <string>
 
 #include <sys/types.h>
 
+#include "paceline/core/error.h"
+
 namespace paceline {
+
+// The disk is full, or the user's share of it.
+class DiskFull : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws what a call of these that failed comes to: Error(kSystem), as system_error() makes it.
+[[noreturn]] void refuse(const std::string& what, int error_number = errno);
 
 class FileSystem {
  public:

@@ -15,6 +15,7 @@
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -30,30 +31,13 @@ constexpr off_t kSealBytes = 4096;
 off_t place_of(int slot) { return slot * kSlotBytes; }
 
 void write_at(int fd, off_t offset, std::span<const std::byte> bytes, const std::string& path) {
-  constexpr std::size_t kLargestCall = std::size_t{64} << 20;
-  while (!bytes.empty()) {
-    const ssize_t count = ::pwrite(fd, bytes.data(), std::min(bytes.size(), kLargestCall), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      throw system_error(fmt::format("{}: cannot keep {} more bytes", path, bytes.size()),
-                         count == 0 ? ENOSPC : errno);
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-    offset += count;
-  }
+  if (write_whole_at(fd, offset, bytes)) return;
+  throw system_error(fmt::format("{}: cannot keep {} more bytes", path, bytes.size()));
 }
 
 // False when the file ends earlier.
 bool read_at(int fd, off_t offset, std::span<std::byte> bytes) {
-  constexpr std::size_t kLargestCall = std::size_t{64} << 20;
-  while (!bytes.empty()) {
-    const ssize_t count = ::pread(fd, bytes.data(), std::min(bytes.size(), kLargestCall), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-    offset += count;
-  }
-  return true;
+  return read_whole_at(fd, offset, bytes) == static_cast<ssize_t>(bytes.size());
 }
 
 }  // namespace

@@ -19,6 +19,10 @@ namespace paceline {
 std::vector<std::byte> read_plain_file(FileSystem& files, const std::string& path,
                                        std::uint64_t max_bytes);
 
+// XXH3-128 of the whole file, which is read piece by piece. Errors as above.
+std::string digest_of_plain_file(FileSystem& files, const std::string& path,
+                                 std::uint64_t max_bytes);
+
 // Creates `path`, writes the parts one after another and syncs. Error(kSystem) names the file, the
 // bytes it needs and how many were written; what was written stays for the caller to remove.
 // Requires: nothing exists at `path`.

@@ -16,30 +16,32 @@ namespace {
 
 constexpr std::uint64_t kLimit = 64 << 10;
 
-std::string path_in(const std::string& directory) { return directory + "/.run"; }
+constexpr const char* kName = "/.run";
 
 }  // namespace
 
 std::optional<RunMark> read_run_mark(const std::string& directory, FileSystem& files) try {
-  const auto path = path_in(directory);
+  const auto path = directory + kName;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return std::nullopt;
   const auto json = parse_strict_json(to_string(read_plain_file(files, path, kLimit)), path, 1);
-  RunMark mark{.run = json.at("run"), .job = {}};
+  RunMark mark{.run = json.at("run"), .job = {}, .seed = {}};
   if (json.contains("job")) mark.job = json.at("job").get<std::string>();
+  if (json.contains("seed")) mark.seed = json.at("seed").get<std::uint64_t>();
   return mark;
 } catch (const std::exception& error) {
   log::error(fmt::format("{}; taken for a directory of nobody's run", error.what()));
   return std::nullopt;
 }
 
-void write_run_mark(const std::string& directory, const RunMark& mark, FileSystem& files) {
+void write_run_mark(const std::string& directory, const std::string& workspace, const RunMark& mark,
+                    FileSystem& files) {
   nlohmann::json json = {{"run", mark.run}};
   if (mark.job) json["job"] = *mark.job;
+  if (mark.seed) json["seed"] = *mark.seed;
   // A launcher's name for its job need not be UTF-8.
   const auto text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const auto path = path_in(directory);
-  const auto temporary = path + ".tmp";
-  files.unlink(temporary);  // of a dead writer, if any
+  const auto path = directory + kName;
+  const auto temporary = workspace + kName;
   const std::array parts = {as_bytes(text)};
   try {
     write_plain_file(files, temporary, parts);

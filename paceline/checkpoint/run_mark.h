@@ -5,6 +5,7 @@
 //
 // Thread safety: pure functions but for the file.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,8 @@ struct RunMark {
   std::string run;  // chosen at random when it began; kept by those who continue it
   // The launcher's name for the job whose restarts go on with it unasked; nothing: nobody's do.
   std::optional<std::string> job;
+  // Of its sampler and its transforms; shown beside the run where two are confused.
+  std::optional<std::uint64_t> seed;
 
   bool operator==(const RunMark&) const = default;
 };
@@ -24,9 +27,9 @@ struct RunMark {
 std::optional<RunMark> read_run_mark(const std::string& directory,
                                      FileSystem& files = FileSystem::real());
 
-// Replaces it in one step, on the disk when it returns. Error(kSystem) when it cannot; the one
-// before it stays. Requires: the directory's lock.
-void write_run_mark(const std::string& directory, const RunMark& mark,
+// Replaces it in one step, by a file that is first written in `workspace` (writer_claim.h); on the
+// disk when it returns. Error(kSystem) when it cannot; the one before it stays.
+void write_run_mark(const std::string& directory, const std::string& workspace, const RunMark& mark,
                     FileSystem& files = FileSystem::real());
 
 }  // namespace paceline

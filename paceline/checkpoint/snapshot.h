@@ -27,6 +27,7 @@ struct Snapshot {
   std::vector<NamedTensor> tensors;
   std::map<std::string, std::string> metadata;
   int world_size = 1;  // of the job that took it
+  std::string run;     // to which it belongs (run_mark.h); empty: not known
 };
 
 }  // namespace paceline

@@ -3,6 +3,7 @@ set(SOURCES
   checkpoint_writer.cpp
   digest.cpp
   file_system.cpp
+  folder.cpp
   manifest.cpp
   memory_checkpoint.cpp
   plain_file.cpp
@@ -10,5 +11,6 @@ set(SOURCES
   run_mark.cpp
   safetensors.cpp
   shared_staging.cpp
-  strict_json.cpp)
+  strict_json.cpp
+  writer_claim.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH)

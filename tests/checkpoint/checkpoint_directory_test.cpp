@@ -55,7 +55,7 @@ TEST(CheckpointDirectory, keeps_the_newest_and_leaves_nothing_else) {
   CheckpointDirectory directory(folder.path(), {.keep = 2});
   for (const std::int64_t step : {5, 1'000'000'000, 7, 1'000'000'001}) save_sample(directory, step);
   EXPECT_THAT(directory.list(), ElementsAre(1'000'000'000, 1'000'000'001));
-  EXPECT_EQ(entries_in(folder.path()), 3U);  // and the lock
+  EXPECT_EQ(entries_in(folder.path()), 3U);  // and the workspace
 }
 
 TEST(CheckpointDirectory, never_prunes_what_it_just_saved) {
@@ -100,7 +100,7 @@ TEST(CheckpointDirectory, a_second_writer_is_refused_and_readers_are_not) {
   save_sample(writer, 1);
   const auto error = error_of([&] { CheckpointDirectory second(folder.path()); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-  EXPECT_THAT(error.what(), HasSubstr("(process " + std::to_string(::getpid()) + ")"));
+  EXPECT_THAT(error.what(), HasSubstr("(process " + std::to_string(::getpid()) + " on host"));
   EXPECT_TRUE(CheckpointDirectory(folder.path(), {.read_only = true}).load_newest());
 }
 
@@ -123,8 +123,9 @@ TEST(CheckpointDirectory, the_lock_and_the_leftovers_of_a_dead_writer_are_taken_
   if (child == 0) {
     CheckpointDirectory writer(folder.path());
     save_sample(writer, 1);
-    fs::create_directory(folder / "step-00000002.tmp-0123");
-    testing::write_text(folder / "step-00000002.tmp-0123" + kShard, "half");
+    const auto half = folder / ".writer-00000001/step-00000002.tmp-0123";
+    fs::create_directory(half);
+    testing::write_text(half + kShard, "half");
     ::raise(SIGKILL);
   }
   int status = 0;
@@ -197,6 +198,46 @@ TEST(CheckpointDirectory, links_fifos_devices_and_foreign_or_missing_files_are_r
     fs::remove(step + "/manifest.json");
     ASSERT_EQ(::mkfifo((step + "/manifest.json").c_str(), 0600), 0);
   });
+}
+
+TEST(CheckpointDirectory, a_checkpoint_of_another_run_is_passed_over_by_a_load_for_one_run) {
+  TestDirectory folder, other_folder;
+  CheckpointDirectory directory(folder.path());
+  CheckpointDirectory other(other_folder.path());
+  save_sample(directory, 1, "a");
+  save_sample(other, 500, "b");
+  fs::copy(other_folder / "step-00000500", folder / "step-00000500");
+  const auto own = directory.load_newest("a");
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->step, 1);
+  EXPECT_EQ(own->snapshot.run, "a");
+  ASSERT_EQ(own->refused.size(), 1U);
+  EXPECT_THAT(own->refused[0].reason, HasSubstr("step-00000500: of run b, expected a"));
+  for (const char* run : {"", "b"}) EXPECT_EQ(directory.load_newest(run)->step, 500);
+  const auto origin = directory.newest_origin();
+  ASSERT_TRUE(origin);
+  EXPECT_EQ(origin->run, "b");
+}
+
+TEST(CheckpointDirectory, one_of_no_known_run_is_any_runs) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  save_sample(directory, 1);
+  EXPECT_EQ(directory.load_newest("a")->step, 1);
+}
+
+TEST(CheckpointDirectory, the_origin_is_that_of_the_newest_manifest_that_can_be_read) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  EXPECT_FALSE(directory.newest_origin());
+  save_sample(directory, 1, "a");
+  save_sample(directory, 2, "b");
+  testing::write_text(folder / "step-00000002/manifest.json", "{}");
+  const auto origin = directory.newest_origin();
+  ASSERT_TRUE(origin);
+  EXPECT_EQ(origin->step, 1);
+  EXPECT_EQ(origin->run, "a");
+  EXPECT_EQ(origin->metadata.at("epoch"), "0");
 }
 
 TEST(CheckpointDirectory, when_every_checkpoint_is_bad_each_reason_is_told) {

@@ -15,6 +15,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 
 const Manifest kSample{.step = 42,
+                       .run = "5d0c1f2e9a7b3c48",
                        .world_size = 2,
                        .files = {{"state-00000-of-00001.safetensors", 17, std::string(32, 'a')}},
                        .metadata = {{"epoch", "3"}}};
@@ -63,15 +64,28 @@ TEST(Manifest, a_name_that_leaves_the_folder_is_refused) {
 
 TEST(Manifest, a_field_of_another_type_is_refused) {
   EXPECT_EQ(refusal_of(sealed_with("/step", "x")).code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(refusal_of(sealed_with("/run", 7)).code(), ErrorCode::kCorrupt);
   EXPECT_EQ(refusal_of(sealed_with("/files", 1)).code(), ErrorCode::kCorrupt);
   EXPECT_EQ(refusal_of(sealed_with("/metadata/epoch", 1)).code(), ErrorCode::kCorrupt);
   EXPECT_EQ(refusal_of(sealed_with("/format", "other")).code(), ErrorCode::kCorrupt);
 }
 
-TEST(Manifest, a_newer_version_is_unsupported_and_named) {
-  const auto error = refusal_of(sealed_with("/version", 2));
+TEST(Manifest, an_unknown_version_is_unsupported_and_named) {
+  const auto error = refusal_of(sealed_with("/version", 3));
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.what(), HasSubstr("version 2"));
+  EXPECT_THAT(error.what(), HasSubstr("version 3"));
+  EXPECT_EQ(refusal_of(sealed_with("/version", 0)).code(), ErrorCode::kUnsupported);
+}
+
+TEST(Manifest, one_of_version_1_is_read_and_is_of_no_known_run) {
+  auto json = nlohmann::json::parse(to_json(kSample));
+  json.erase("xxh3_128_of_the_rest");
+  json.erase("run");
+  json["version"] = 1;
+  json["xxh3_128_of_the_rest"] = digest_of(as_bytes(json.dump(2) + "\n"));
+  Manifest expected = kSample;
+  expected.run.clear();
+  EXPECT_EQ(parse_manifest(json.dump(2) + "\n", "manifest.json"), expected);
 }
 
 }  // namespace

@@ -60,9 +60,12 @@ inline void expect_sample(const LoadedCheckpoint& loaded, std::int64_t elements 
   }
 }
 
-inline void save_sample(CheckpointDirectory& directory, std::int64_t step) {
+inline void save_sample(CheckpointDirectory& directory, std::int64_t step,
+                        const std::string& run = "") {
   const SampleSnapshot sample(step);
-  directory.save(step, *sample);
+  Snapshot snapshot = *sample;
+  snapshot.run = run;
+  directory.save(step, snapshot);
 }
 
 // The Error that `call` throws; a failure when it throws none.
