@@ -1,5 +1,6 @@
 #include "paceline/collectives/agreed_stop.h"
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -23,7 +24,19 @@ std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 std::atomic<bool> exists{false};
 
-void note_signal(int signal) {
+// The second SIGINT ends the process, as if it were not caught. A launcher may pass on one that the
+// terminal has sent to its ranks as well, so those of the terminal and those of processes are
+// counted apart.
+std::array<std::atomic<bool>, 2> interrupted{};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void note_signal(int signal, siginfo_t* info, void* /*context*/) {
+  const std::size_t of_terminal = info->si_code > 0 ? 1 : 0;  // of the kernel
+  if (signal == SIGINT && interrupted[of_terminal].exchange(true)) {
+    ::signal(SIGINT, SIG_DFL);
+    ::raise(SIGINT);  // once this handler, which blocks it, has returned
+    return;
+  }
   int seen = caught_signal.load();
   while (seen < signal && !caught_signal.compare_exchange_weak(seen, signal)) {
   }
@@ -32,6 +45,12 @@ void note_signal(int signal) {
 std::string name_of_signal(int signal) {
   const char* name = sigabbrev_np(signal);
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+// A shell does this for SIGINT to what it starts in the background.
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 void restore(const std::vector<std::pair<int, struct sigaction>>& former) {
@@ -43,12 +62,14 @@ void restore(const std::vector<std::pair<int, struct sigaction>>& former) {
 AgreedStop::AgreedStop(AgreedStopOptions options) : options_(std::move(options)) {
   check(!exists.exchange(true), "agreed stop: there is already one in this process");
   caught_signal = 0;
+  for (auto& once : interrupted) once = false;
   struct sigaction action {};
-  action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = note_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigfillset(&action.sa_mask);
   for (const int signal : options_.signals) {
     struct sigaction former {};
+    if (signal == SIGINT && is_ignored(signal)) continue;
     if (::sigaction(signal, &action, &former) != 0) {
       const int error_number = errno;
       restore(former_);

@@ -15,7 +15,8 @@
 //
 // The signals are caught, not fatal, from construction to destruction, however often they come:
 // schedulers send SIGTERM to every process, and the launcher passes on its own as well. What ends a
-// rank that does not come to the end of its step is the launcher's or the scheduler's SIGKILL.
+// rank that does not come to the end of its step is the launcher's or the scheduler's SIGKILL, and
+// a second SIGINT (Ctrl-C), which is not caught any more. A SIGINT that is ignored stays so.
 //
 // Thread safety: none. One object a process, because signals belong to the process.
 
@@ -31,7 +32,7 @@
 namespace paceline {
 
 struct AgreedStopOptions {
-  std::vector<int> signals = {SIGUSR1, SIGTERM};
+  std::vector<int> signals = {SIGUSR1, SIGTERM, SIGINT};
   // Its existence is a request too. Rank 0 looks for it, ten times a second at most, and removes it
   // once all have agreed, so that the continued job is not stopped by it again. Empty: none.
   std::string file;

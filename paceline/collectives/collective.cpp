@@ -190,18 +190,17 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   return fingerprint;
 }
 
-void require_same(const Fingerprint& mine, const Fingerprint& theirs, int rank,
+void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
                   const std::string& peer_name, const std::string& group_name) {
   if (mine == theirs) return;
   if (mine.group != theirs.group) {
-    fail(ErrorCode::kInvalid,
-         "rank {}: {} sent a message of another group or generation to group {}", rank, peer_name,
-         group_name);
+    fail(ErrorCode::kInvalid, "{}: {} sent a message of another group or generation to group {}",
+         self, peer_name, group_name);
   }
   fail(ErrorCode::kInvalid,
-       "rank {}: collectives do not match in group {}: this rank called {}, {} called {}; every "
+       "{}: collectives do not match in group {}: this rank called {}, {} called {}; every "
        "rank must make the same calls in the same order{}",
-       rank, group_name, mine.describe(), peer_name, theirs.describe(),
+       self, group_name, mine.describe(), peer_name, theirs.describe(),
        mine.layout == theirs.layout ? "" : ", with the same list of counts");
 }
 

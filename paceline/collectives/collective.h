@@ -112,7 +112,7 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
 
 // Throws Error(kInvalid) that shows both sides when they differ; `peer_name` is as Mesh::describe
 // gives it.
-void require_same(const Fingerprint& mine, const Fingerprint& theirs, int rank,
+void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
                   const std::string& peer_name, const std::string& group_name);
 
 }  // namespace paceline

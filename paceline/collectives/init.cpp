@@ -12,7 +12,10 @@
 #include "paceline/collectives/thread_share.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/rank_name.h"
+#include "paceline/core/standard_streams.h"
 #include "paceline/telemetry/crash_reporter.h"
+#include "paceline/telemetry/uncaught_errors.h"
 #include "paceline/transport/wire.h"
 
 namespace paceline {
@@ -69,6 +72,17 @@ void read_environment(GroupOptions& group) {
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
 }
 
+// Without a rank where the variables do not tell it.
+Error said_of_init(const RendezvousOptions& options, const Error& error) {
+  constexpr const char* kDoing = "init_process_group";
+  try {
+    const int rank = who_am_i(options).rank;
+    return said_by(rank_name(rank, rank), kDoing, error);
+  } catch (const Error&) {
+    return Error(error.code(), fmt::format("{}: {}", kDoing, error.what()));
+  }
+}
+
 // Before anybody is met; the others hear of what is wrong here.
 GroupOptions checked_options(const InitOptions& options) {
   GroupOptions group = options.group;
@@ -77,8 +91,7 @@ GroupOptions checked_options(const InitOptions& options) {
     require_possible(group);
     return group;
   } catch (const Error& error) {
-    const Error named(error.code(), fmt::format("rank {}: init_process_group: {}",
-                                                who_am_i(options.rendezvous).rank, error.what()));
+    const Error named = said_of_init(options.rendezvous, error);
     decline_rendezvous(named, options.rendezvous);
     throw named;
   }
@@ -88,8 +101,7 @@ Rendezvous meet(const RendezvousOptions& options) {
   try {
     return rendezvous(options);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kSystem) throw;
-    throw said_by(who_am_i(options).rank, "init_process_group", error);
+    throw said_of_init(options, error);
   }
 }
 
@@ -107,7 +119,9 @@ std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions&
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  hold_standard_streams();
   report_crashes_to_launcher();
+  report_uncaught_errors();
   GroupOptions group = checked_options(options);
   Rendezvous meeting = meet(options.rendezvous);
   if (!group.timeline) {

@@ -11,6 +11,7 @@
 #include "paceline/collectives/backends/connect_backend.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/rank_name.h"
 
 namespace paceline {
 namespace {
@@ -40,6 +41,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       world_ranks_(std::move(world_ranks)),
       options_(options),
       rank_(index_of(rendezvous_.who.rank, world_ranks_)),
+      self_(rank_name(is_member() ? rank_ : rendezvous_.who.rank, rendezvous_.who.rank)),
       name_hash_(XXH3_64bits(name_.data(), name_.size())),
       flight_(is_member() ? options_.recorder : nullptr, name_, name_hash_, rank_, world_size(),
               rendezvous_.who.restart_count),
@@ -70,8 +72,12 @@ ProcessGroup::~ProcessGroup() {
   abort("the group was destroyed with operations under way");
 }
 
+std::string ProcessGroup::name_of_member(std::size_t rank) const {
+  return rank_name(static_cast<int>(rank), world_ranks_[rank]);
+}
+
 // What every description of an operation begins with.
-std::string ProcessGroup::own_rank() const { return fmt::format("rank {}: ", rank_); }
+std::string ProcessGroup::own_rank() const { return fmt::format("{}: ", self_); }
 
 // Nobody may hear of the error that it ends with.
 void ProcessGroup::warn_of_what_is_under_way() const {
@@ -200,23 +206,23 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   const auto op = name_of(call.op);
   require_addressable(op, call.dtype, call.count, world_size());
   check(!has_root(call.op) || (call.root >= 0 && call.root < world_size()),
-        "rank {}: {}: root {} is not a rank of group {}, which has {} ranks", rank_, op, call.root,
+        "{}: {}: root {} is not a rank of group {}, which has {} ranks", self_, op, call.root,
         name_, world_size());
   const std::size_t needed_in = input_count(call, rank_, world_size());
   const std::size_t needed_out = output_count(call, rank_, world_size());
   check(input.count == needed_in || (needed_in == 0 && call.op != Op::kAllToAll),
-        "rank {}: {} of {} elements in a group of {} needs an input of {} elements, not {}", rank_,
-        op, call.count, world_size(), needed_in, input.count);
+        "{}: {} of {} elements in a group of {} needs an input of {} elements, not {}", self_, op,
+        call.count, world_size(), needed_in, input.count);
   check(output.count == needed_out || needed_out == 0,
-        "rank {}: {} of {} elements in a group of {} needs an output of {} elements, not {}", rank_,
-        op, call.count, world_size(), needed_out, output.count);
+        "{}: {} of {} elements in a group of {} needs an output of {} elements, not {}", self_, op,
+        call.count, world_size(), needed_out, output.count);
   check(needed_in == 0 || needed_out == 0 || input.dtype == output.dtype,
-        "rank {}: {}: input is {}, output is {}", rank_, op, name_of(input.dtype),
+        "{}: {}: input is {}, output is {}", self_, op, name_of(input.dtype),
         name_of(output.dtype));
   check(needed_in == 0 || needed_out == 0 || input.device == output.device,
-        "rank {}: {}: input and output are on different devices", rank_, op);
+        "{}: {}: input and output are on different devices", self_, op);
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
-        "rank {}: {}: a buffer is null", rank_, op);
+        "{}: {}: a buffer is null", self_, op);
   require_supported(call);
   if (needed_in > 0 && needed_out > 0) require_apart_or_in_place(call, input, output);
 }
@@ -230,7 +236,7 @@ void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::
   if (!overflows && bytes <= static_cast<std::size_t>(PTRDIFF_MAX)) [[likely]]
     return;
   fail(ErrorCode::kInvalid,
-       "rank {}: {} of {} x {} in group {} of {}: that is more than memory can hold", rank_, what,
+       "{}: {} of {} x {} in group {} of {}: that is more than memory can hold", self_, what,
        name_of(dtype), count == SIZE_MAX ? "2^64 and more" : std::to_string(count), name_,
        world_size());
 }
@@ -244,30 +250,30 @@ void ProcessGroup::require_apart_or_in_place(const Collective& call, ConstBuffer
   if (in + input.bytes() <= out || out + output.bytes() <= in) return;
   const auto op = name_of(call.op);
   const auto offset = in_place_offset(call, rank_);
-  check(offset.has_value(), "rank {}: {}: input and output overlap; give it separate buffers",
-        rank_, op);
+  check(offset.has_value(), "{}: {}: input and output overlap; give it separate buffers", self_,
+        op);
   const std::size_t bytes = *offset * size_of(call.dtype);
   const bool in_place = input.bytes() > output.bytes() ? in + bytes == out : out + bytes == in;
   check(in_place,
-        "rank {}: {}: input and output overlap; the shorter one must begin {} elements into the "
+        "{}: {}: input and output overlap; the shorter one must begin {} elements into the "
         "longer one, or they must lie apart",
-        rank_, op, *offset);
+        self_, op, *offset);
 }
 
 void ProcessGroup::require_supported(const Collective& call) const {
   if (call.op == Op::kBarrier || supports(call.op, call.dtype, call.reduce_op, call.device)) return;
   const auto op = name_of(call.op);
   if (reduces(call.op) && !is_defined(call.reduce_op, call.dtype)) {
-    fail(ErrorCode::kUnsupported, "rank {}: {}: {} is not defined for {}", rank_, op,
+    fail(ErrorCode::kUnsupported, "{}: {}: {} is not defined for {}", self_, op,
          name_of(call.reduce_op), name_of(call.dtype));
   }
   if (call.device == Device::kCuda && parse_backend_choice(options_.backend).cuda.empty()) {
     fail(ErrorCode::kUnsupported,
-         "rank {}: {}: group {} has no backend for CUDA memory; form it with --backend "
+         "{}: {}: group {} has no backend for CUDA memory; form it with --backend "
          "cpu:paceline,cuda:nccl, or copy to the host",
-         rank_, op, name_);
+         self_, op, name_);
   }
-  fail(ErrorCode::kUnsupported, "rank {}: {} of {}{}{} is not in backend {}; {}", rank_, op,
+  fail(ErrorCode::kUnsupported, "{}: {} of {}{}{} is not in backend {}; {}", self_, op,
        name_of(call.dtype), reduces(call.op) ? ", " : "",
        reduces(call.op) ? name_of(call.reduce_op) : "", backend(),
        call.device == Device::kCpu ? "backend paceline can: --backend paceline"
@@ -280,9 +286,9 @@ void ProcessGroup::require_time(const CallOptions& options) const {
   if (!options.timeout || options.timeout->count() > 0) [[likely]]
     return;
   fail(ErrorCode::kInvalid,
-       "rank {}: CallOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
+       "{}: CallOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
        "or none for the {} ms of group {}",
-       rank_, options.timeout->count(), timeout().count(), name_);
+       self_, options.timeout->count(), timeout().count(), name_);
 }
 
 Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
@@ -296,7 +302,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
   WaitOptions recorded = wait;
   recorded.recorder = flight_.recorder().get();
-  if (wait.work != nullptr) wait.work->begin(rank_, name_, fingerprint, flight_.recorder());
+  if (wait.work != nullptr) wait.work->begin(self_, name_, fingerprint, flight_.recorder());
   flight_.run(call, ticket, fingerprint.sequence, [&] {
     try {
       backend_->run(call, fingerprint, recorded);
@@ -306,7 +312,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
                                    error.code() != ErrorCode::kAborted &&
                                    error.code() != ErrorCode::kSystem;
       if (names_operation) throw;
-      throw said_by(rank_, "a collective",
+      throw said_by(self_, "a collective",
                     Error(error.code(), fmt::format("{}; this rank was in {} of group {}",
                                                     error.what(), fingerprint.describe(), name_)));
     }
@@ -316,20 +322,19 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
 // A child of fork() has neither this rank's threads nor its place among the others; what it said
 // would be taken for its parent's.
 void ProcessGroup::require_own_process(const char* what) const {
-  check(
-      owner_.is_this(),
-      "rank {}: {} in group {}: the group belongs to process {}, and this is a child that it made "
-      "by fork(); fork before the group is made, or start another program (exec)",
-      rank_, what, name_, owner_.pid());
+  check(owner_.is_this(),
+        "{}: {} in group {}: the group belongs to process {}, and this is a child that it made "
+        "by fork(); fork before the group is made, or start another program (exec)",
+        self_, what, name_, owner_.pid());
 }
 
 // Every call comes through here: nothing is put into words for those that may go on.
 void ProcessGroup::require_member(std::string_view what) const {
   if (is_member()) return;
   fail(ErrorCode::kInvalid,
-       "rank {}: {}: this rank is not a member of group {}, whose members are {}; leave the call "
+       "{}: {}: this rank is not a member of group {}, whose members are {}; leave the call "
        "to them, is_member() tells who they are",
-       rendezvous_.who.rank, what, name_,
+       self_, what, name_,
        world_ranks_.empty() ? std::string("none: it gave split() a negative color")
                             : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
 }
@@ -395,7 +400,7 @@ bool ProcessGroup::is_symmetric(ConstBuffer buffer) {
 
 SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const CallOptions& options) {
   require_member("allocate_symmetric");
-  check(bytes > 0, "rank {}: allocate_symmetric: 0 bytes", rank_);
+  check(bytes > 0, "{}: allocate_symmetric: 0 bytes", self_);
   Collective call;
   call.op = Op::kAllocate;
   call.count = bytes;
@@ -416,7 +421,7 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
 void ProcessGroup::abort(const std::string& reason) {
   require_member("abort");
   require_own_process("abort");
-  const Error cause(ErrorCode::kAborted, fmt::format("rank {}: {}", rank_, reason));
+  const Error cause(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason));
   flight_.note_failure(cause.what());
   backend_->abort(cause);
 }

@@ -284,6 +284,7 @@ class ProcessGroup {
   Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
                   ReduceOp reduce_op) const;
   std::string own_rank() const;
+  std::string name_of_member(std::size_t rank) const;
   void warn_of_what_is_under_way() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
@@ -333,6 +334,7 @@ class ProcessGroup {
   const std::vector<int> world_ranks_;
   const GroupOptions options_;
   const int rank_;
+  const std::string self_;  // as messages call this rank
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
   const OwnerProcess owner_;

@@ -9,19 +9,20 @@
 
 #include "paceline/collectives/process_group.h"
 #include "paceline/core/check.h"
+#include "paceline/core/rank_name.h"
 
 namespace paceline {
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                       std::optional<GroupOptions> options) {
   require_member("new_group");
-  check(!ranks.empty(), "rank {}: new_group: no ranks", rank_);
+  check(!ranks.empty(), "{}: new_group: no ranks", self_);
   check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
-        "rank {}: new_group: a rank is named twice", rank_);
+        "{}: new_group: a rank is named twice", self_);
   for (const int rank : ranks) {
     check(rank >= 0 && rank < world_size(),
-          "rank {}: new_group: {} is not a rank of group {}, which has {} ranks", rank_, rank,
-          name_, world_size());
+          "{}: new_group: {} is not a rank of group {}, which has {} ranks", self_, rank, name_,
+          world_size());
   }
   const GroupOptions child = options_of_child(options);
   std::string name;
@@ -98,13 +99,11 @@ void ProcessGroup::require_same_members(const std::vector<int>& ranks, const Wai
   const auto own = list_of(static_cast<std::size_t>(rank_));
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto theirs = list_of(rank);
-    check(
-        theirs == own,
-        "rank {}: new_group #{} in group {} does not match: this rank, {} of the world, means its "
-        "ranks {}, rank {} of the world means {}; all ranks must make the same groups in the same "
-        "order",
-        rank_, number, name_, rendezvous_.who.rank, fmt::join(own, ", "), world_ranks_[rank],
-        fmt::join(theirs, ", "));
+    check(theirs == own,
+          "{}: new_group #{} in group {} does not match: this rank means ranks {} of the world, {} "
+          "means {}; all ranks must make the same groups in the same order",
+          self_, number, name_, fmt::join(own, ", "),
+          rank_name(static_cast<int>(rank), world_ranks_[rank]), fmt::join(theirs, ", "));
   }
 }
 
@@ -116,7 +115,7 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
   try {
     require_possible(child);
   } catch (const Error& error) {
-    throw said_by(rank_, fmt::format("a group of group {}", name_), error);
+    throw said_by(self_, fmt::format("a group of group {}", name_), error);
   }
   return child;
 }

@@ -66,7 +66,7 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
                                                 ReduceOp reduce_op) {
   const auto name = name_of(op);
   require_member(name);
-  check(inputs.size() == outputs.size(), "rank {}: {} of {} inputs into {} outputs", rank_, name,
+  check(inputs.size() == outputs.size(), "{}: {} of {} inputs into {} outputs", self_, name,
         inputs.size(), outputs.size());
   auto held = std::make_shared<Coalesced>();
   held->inputs.resize(op == Op::kReduceScatter ? world_ranks_.size() : 1);
@@ -79,13 +79,13 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
         make(op, op == Op::kBroadcast && rank_ != root ? ConstBuffer() : inputs[i], output, count,
              root, reduce_op);
     check(output.dtype == outputs[0].dtype,
-          "rank {}: {} on {} buffers: buffer {} is {}, the first is {}", rank_, name,
-          outputs.size(), i, name_of(output.dtype), name_of(outputs[0].dtype));
+          "{}: {} on {} buffers: buffer {} is {}, the first is {}", self_, name, outputs.size(), i,
+          name_of(output.dtype), name_of(outputs[0].dtype));
     if (output.device != Device::kCpu) {
       fail(ErrorCode::kUnsupported,
-           "rank {}: {} on {} buffers: buffer {} is in CUDA memory; give them one by one, or copy "
+           "{}: {} on {} buffers: buffer {} is in CUDA memory; give them one by one, or copy "
            "to the host",
-           rank_, name, outputs.size(), i);
+           self_, name, outputs.size(), i);
     }
     const std::size_t bytes = count * size_of(output.dtype);
     for (std::size_t block = 0; block < held->inputs.size(); ++block) {
@@ -119,7 +119,7 @@ void ProcessGroup::require_apart(std::string_view what, std::span<const ConstBuf
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return outputs[a].data < outputs[b].data; });
   const auto refuse = [&](const char* kind, std::size_t one, std::size_t other) {
-    fail(ErrorCode::kInvalid, "rank {}: {} on {} buffers: {} {} and output {} overlap", rank_, what,
+    fail(ErrorCode::kInvalid, "{}: {} on {} buffers: {} {} and output {} overlap", self_, what,
          outputs.size(), kind, one, other);
   };
   for (std::size_t i = 1; i < order.size(); ++i) {

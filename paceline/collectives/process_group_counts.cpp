@@ -31,9 +31,8 @@ ProcessGroup::Operation ProcessGroup::counted(Op op, ConstBuffer input, Buffer o
                                               std::span<const std::size_t> counts,
                                               ReduceOp reduce_op) {
   require_member(name_of(op));
-  check(counts.size() == world_ranks_.size(),
-        "rank {}: {}: a list of {} counts in a group of {} ranks", rank_, name_of(op),
-        counts.size(), world_size());
+  check(counts.size() == world_ranks_.size(), "{}: {}: a list of {} counts in a group of {} ranks",
+        self_, name_of(op), counts.size(), world_size());
   const auto held = std::make_shared<Counted>();
   held->counts.assign(counts.begin(), counts.end());
   Collective& call = held->call;
@@ -97,14 +96,14 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
   require_member("all_to_all_v");
   const std::size_t world = world_ranks_.size();
   check(send_counts.size() == world && receive_counts.size() == world,
-        "rank {}: all_to_all_v: lists of {} and {} counts in a group of {} ranks", rank_,
+        "{}: all_to_all_v: lists of {} and {} counts in a group of {} ranks", self_,
         send_counts.size(), receive_counts.size(), world);
   // All that this rank knows by itself: its own row and column.
   std::vector<std::size_t> mine(world * world);
   const auto self = static_cast<std::size_t>(rank_);
   for (std::size_t peer = 0; peer < world; ++peer) mine[peer * world + self] = receive_counts[peer];
   check(send_counts[self] == receive_counts[self],
-        "rank {}: all_to_all_v: gives itself {} elements and expects {}", rank_, send_counts[self],
+        "{}: all_to_all_v: gives itself {} elements and expects {}", self_, send_counts[self],
         receive_counts[self]);
   std::copy(send_counts.begin(), send_counts.end(),
             mine.begin() + static_cast<std::ptrdiff_t>(self * world));
@@ -132,9 +131,10 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
         if (given == wanted) continue;
         const Error cause(
             ErrorCode::kInvalid,
-            fmt::format("rank {}: all_to_all_v #{} in group {}: rank {} sends rank {} {} elements, "
-                        "which expects {}",
-                        rank_, sequence_, name_, from, to, given, wanted));
+            fmt::format("{}: all_to_all_v #{} in group {}: {} sends {} {} elements, which expects "
+                        "{}",
+                        self_, sequence_, name_, name_of_member(from), name_of_member(to), given,
+                        wanted));
         backend_->abort(cause);
         throw cause;
       }

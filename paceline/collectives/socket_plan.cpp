@@ -7,6 +7,7 @@
 #include "paceline/collectives/algorithms/by_socket.h"
 #include "paceline/collectives/algorithms/subtrees.h"
 #include "paceline/core/check.h"
+#include "paceline/core/rank_name.h"
 
 namespace paceline {
 namespace {
@@ -38,14 +39,18 @@ std::string_view name_of(BySocket choice) {
   return kNames[std::min<std::size_t>(static_cast<std::size_t>(choice), 2)];
 }
 
-SocketPlan::SocketPlan(const std::vector<int>& socket_of, BySocket choice)
-    : sockets_(Hosts::from(socket_of)), choice_(choice), why_not_(why_not(socket_of)) {}
+SocketPlan::SocketPlan(const std::vector<int>& socket_of, BySocket choice,
+                       const std::vector<int>& members)
+    : sockets_(Hosts::from(socket_of)), choice_(choice), why_not_(why_not(socket_of, members)) {}
 
-std::string SocketPlan::why_not(const std::vector<int>& socket_of) const {
+std::string SocketPlan::why_not(const std::vector<int>& socket_of,
+                                const std::vector<int>& members) const {
   const auto unknown = std::find(socket_of.begin(), socket_of.end(), kUnknown);
   if (unknown != socket_of.end()) {
-    return fmt::format("rank {} may run on several sockets, or its socket is not known",
-                       unknown - socket_of.begin());
+    const auto rank = static_cast<std::size_t>(unknown - socket_of.begin());
+    const int in_world = members.empty() ? static_cast<int>(rank) : members[rank];
+    return fmt::format("{} may run on several sockets, or its socket is not known",
+                       rank_name(static_cast<int>(rank), in_world));
   }
   if (sockets_.size() == 1) return "all ranks are on one socket";
   if (ranks_of_equal_subtrees(subtrees_by_host(sockets_)) < 2) {

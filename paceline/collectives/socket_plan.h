@@ -27,7 +27,9 @@ class SocketPlan {
   static constexpr int kUnknown = -1;
 
   // `socket_of`: each rank's socket, kUnknown where it may run on several or nobody knows.
-  SocketPlan(const std::vector<int>& socket_of, BySocket choice);
+  // `members` are the ranks in the world, for messages; none: it is the world.
+  SocketPlan(const std::vector<int>& socket_of, BySocket choice,
+             const std::vector<int>& members = {});
 
   // Whether there is a way by socket: all sockets are known, there are several, and each has a
   // power of two of neighbouring ranks, at least two, and all the same number.
@@ -40,7 +42,7 @@ class SocketPlan {
   std::string explain(const PlanRequest& request) const;
 
  private:
-  std::string why_not(const std::vector<int>& socket_of) const;
+  std::string why_not(const std::vector<int>& socket_of, const std::vector<int>& members) const;
 
   Hosts sockets_;
   BySocket choice_;

@@ -5,6 +5,7 @@
 #include "paceline/collectives/flight/group_flight.h"
 #include "paceline/core/check.h"
 #include "paceline/core/deadline.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -34,7 +35,7 @@ void Work::wait(std::chrono::milliseconds timeout) {
   const Deadline end = Deadline::after(timeout);
   help(end);
   std::unique_lock lock(mutex_);
-  if (!completed_.wait_until(lock, end.moment(), [&] { return may_go_on(); })) {
+  if (!wait_awake(completed_, lock, end, [&] { return may_go_on(); })) {
     throw_slow(timeout, std::move(lock));
   }
   go_on(std::move(lock));
@@ -49,7 +50,7 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
   std::string what = describe_();
   auto recorder = recorder_;
   if (begun_) {
-    what = fmt::format("rank {}: {} in group {}", begun_->rank, begun_->fingerprint.describe(),
+    what = fmt::format("{}: {} in group {}", begun_->self, begun_->fingerprint.describe(),
                        begun_->group);
     recorder = begun_->recorder;
   }
@@ -59,10 +60,10 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
        told_by_records(recorder.get(), group));
 }
 
-void Work::begin(int rank, const std::string& group, const Fingerprint& fingerprint,
+void Work::begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
                  std::shared_ptr<FlightRecorder> recorder) {
   const std::lock_guard lock(mutex_);
-  begun_ = Begun{rank, group, fingerprint, std::move(recorder)};
+  begun_ = Begun{self, group, fingerprint, std::move(recorder)};
 }
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {
@@ -110,11 +111,6 @@ void Work::record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket tic
   if (done_) record();
 }
 
-bool Work::is_completed() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
-}
-
 int Work::source_rank() const {
   const std::lock_guard lock(mutex_);
   return source_rank_;
@@ -125,10 +121,10 @@ void Work::complete(std::exception_ptr error, int source_rank) {
   {
     const std::lock_guard lock(mutex_);
     if (done_) return;
-    done_ = true;
     error_ = std::move(copy);
     source_rank_ = source_rank;
     record();
+    done_.store(true, std::memory_order_release);
   }
   completed_.notify_all();
 }

@@ -11,6 +11,7 @@
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -53,7 +54,7 @@ class Work {
   // As wait(), but Error(kTimeout) after `timeout`, with what the records tell; the operation goes
   // on.
   void wait(std::chrono::milliseconds timeout);
-  bool is_completed() const;
+  bool is_completed() const { return done_.load(std::memory_order_acquire); }
   std::string description() const { return describe_(); }
   // The rank that a completed receive took its message from; -1 otherwise.
   int source_rank() const;
@@ -63,7 +64,7 @@ class Work {
   void queue(DeviceEvent done);
   bool is_queued() const;
   // For groups: it is this collective of theirs, and has begun. `recorder` may be null.
-  void begin(int rank, const std::string& group, const Fingerprint& fingerprint,
+  void begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
              std::shared_ptr<FlightRecorder> recorder);
   // For executors: ends the operation; null means success. Only the first call counts. Waiters get
   // copies of the error: threads must not share an exception object.
@@ -73,8 +74,7 @@ class Work {
 
  private:
   struct Begun {
-    int rank = 0;
-    std::string group;
+    std::string self, group;
     Fingerprint fingerprint;
     std::shared_ptr<FlightRecorder> recorder;
   };
@@ -85,7 +85,7 @@ class Work {
   [[noreturn]] void throw_slow(std::chrono::milliseconds timeout,
                                std::unique_lock<std::mutex> lock) const;
   void throw_error() const;  // requires mutex_; if there is one
-  void record();             // requires mutex_, done_
+  void record();             // requires mutex_, and that it has ended
 
   const std::function<std::string()> describe_;
   const std::shared_ptr<const DeviceOrder> order_;
@@ -93,7 +93,7 @@ class Work {
   mutable std::mutex mutex_;  // guards what is below
   std::condition_variable completed_;
   std::optional<Begun> begun_;
-  bool done_ = false;
+  std::atomic<bool> done_ = false;  // written last
   DeviceEvent queued_;  // what comes after an operation that the device has; null before
   std::optional<Error> error_;
   int source_rank_ = -1;

@@ -19,6 +19,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "paceline/core/deadline.h"
+#include "paceline/core/io.h"
+#include "paceline/core/peer_credentials.h"
+
 namespace paceline {
 namespace {
 
@@ -60,18 +64,17 @@ std::size_t write_message(char* text, int thread, int signal) {
 void tell_launcher(int signal) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
-  ucred peer{};
-  socklen_t size = sizeof peer;
   // Anybody can take a name in the abstract namespace; only this user's launcher is believed.
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&launcher.address), launcher.length) == 0 &&
-      getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid()) {
-    prctl(PR_SET_PTRACER, peer.pid, 0, 0, 0);
+  const auto* const address = reinterpret_cast<const sockaddr*>(&launcher.address);
+  const bool is_connected = connect(fd, address, launcher.length) == 0;
+  const auto peer = peer_credentials(fd);
+  if (is_connected && peer && peer->uid == getuid()) {
+    prctl(PR_SET_PTRACER, peer->pid, 0, 0, 0);
     char message[48];
     const auto length = write_message(message, static_cast<int>(syscall(SYS_gettid)), signal);
-    pollfd end{fd, POLLIN, 0};
-    if (send(fd, message, length, MSG_NOSIGNAL) == static_cast<ssize_t>(length)) {
-      while (poll(&end, 1, kLongestWaitMs) < 0 && errno == EINTR) {
-      }
+    const Deadline longest = Deadline::after(std::chrono::milliseconds(kLongestWaitMs));
+    if (send_whole(fd, std::as_bytes(std::span(message, length)), longest)) {
+      await(fd, POLLIN, longest);
     }
   }
   close(fd);
@@ -85,14 +88,19 @@ void wait_for_first() {
   }
 }
 
-void on_crash(int signal, siginfo_t* info, void* /*context*/) {
-  const int error = errno;
+// `signal` 0: none.
+void show_stack(int signal) {
   if (!first_crash.test_and_set()) {
     tell_launcher(signal);
     reported = true;
   } else {
     wait_for_first();
   }
+}
+
+void on_crash(int signal, siginfo_t* info, void* /*context*/) {
+  const int error = errno;
+  show_stack(signal);
   std::signal(signal, SIG_DFL);
   // A fault strikes again when its instruction is run again; what was sent has to be sent again.
   if (info->si_code <= 0) syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), signal, info);
@@ -152,6 +160,10 @@ void report_crashes_to_launcher() noexcept {
     }
     sigaction(signal, &action, nullptr);
   }
+}
+
+void show_stack_to_launcher() noexcept {
+  if (launcher.length != 0) show_stack(0);
 }
 
 }  // namespace paceline

@@ -22,4 +22,8 @@ namespace paceline {
 // overflows, so call it from main().
 void report_crashes_to_launcher() noexcept;
 
+// Lets the launcher read the calling thread's stack as after a crash, for an end without a signal
+// (uncaught_errors.h). Returns at once where nobody is to be told. For the process's last moments.
+void show_stack_to_launcher() noexcept;
+
 }  // namespace paceline

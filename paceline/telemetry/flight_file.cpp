@@ -16,6 +16,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/host.h"
+#include "paceline/core/io.h"
 #include "paceline/telemetry/flight_layout.h"
 
 namespace paceline {
@@ -195,15 +196,9 @@ std::vector<std::byte> read_bytes(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw system_error("opening " + path);
   std::vector<std::byte> bytes(sizeof(File) + 1);  // one more, to see that there is no more
-  std::size_t got = 0;
-  while (got < bytes.size()) {
-    const ssize_t count = read(file.get(), bytes.data() + got, bytes.size() - got);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error("reading " + path);
-    if (count == 0) break;
-    got += static_cast<std::size_t>(count);
-  }
-  bytes.resize(got);
+  const ssize_t got = read_whole(file.get(), bytes);
+  if (got < 0) throw system_error("reading " + path);
+  bytes.resize(static_cast<std::size_t>(got));
   return bytes;
 }
 
@@ -256,7 +251,8 @@ std::uint64_t num_begun_in(const std::string& path) noexcept {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::uint64_t begun = 0;
   constexpr auto kOffset = static_cast<off_t>(offsetof(flight::Header, next));
-  return file && pread(file.get(), &begun, sizeof begun, kOffset) == sizeof begun ? begun : 0;
+  const auto into = std::as_writable_bytes(std::span(&begun, 1));
+  return file && read_whole_at(file.get(), kOffset, into) == sizeof begun ? begun : 0;
 }
 
 Flight read_flight(const std::string& path) {

@@ -7,7 +7,8 @@ set(SOURCES
   step_log.cpp
   tensorboard_log.cpp
   timeline.cpp
-  timeline_file.cpp)
+  timeline_file.cpp
+  uncaught_errors.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)
 
 # GCC's thread sanitizer does not understand fences, and says so.

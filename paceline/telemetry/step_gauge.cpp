@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 
 namespace paceline {
 namespace {
@@ -62,7 +63,8 @@ std::string step_gauge_name(int rank) { return fmt::format("rank-{:03}.steps", r
 std::optional<StepReading> read_step_gauge(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<std::uint64_t, 9> words{};
-  if (!file || pread(file.get(), words.data(), sizeof words, 0) < kShortest) return {};
+  const auto into = std::as_writable_bytes(std::span(words));
+  if (!file || read_whole_at(file.get(), 0, into) < kShortest) return {};
   if (std::memcmp(words.data(), kMagic.data(), kMagic.size()) != 0) return {};
   return StepReading{static_cast<int>(words[1]),
                      words[2],

@@ -7,8 +7,10 @@
 #include <random>
 #include <thread>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/harness/fresh_directory.h"
@@ -133,6 +135,105 @@ TEST(AgreedStop, what_one_has_seen_is_not_the_next_ones_and_the_signals_are_as_b
     return std::string();
   });
   EXPECT_EQ(results[0].exit_code, 0) << results[0].report;
+}
+
+// Of two signals that wait, one would be lost.
+void wait_until_taken(pid_t pid, int signal) {
+  const auto deadline = Deadline::after(30s);
+  for (;;) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    std::string word;
+    while (status >> word && word != "ShdPnd:") {
+    }
+    std::uint64_t waiting = 0;
+    status >> std::hex >> waiting;
+    if (!status || (waiting >> (signal - 1) & 1) == 0) return;
+    ASSERT_FALSE(deadline.expired());
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+// A terminal for one rank.
+class Terminal {
+ public:
+  Terminal() : master_(::posix_openpt(O_RDWR | O_NOCTTY)) {
+    EXPECT_EQ(::grantpt(master_.get()), 0);
+    EXPECT_EQ(::unlockpt(master_.get()), 0);
+  }
+  // Called by the rank: it becomes that terminal's foreground.
+  void take() const {
+    EXPECT_NE(::setsid(), -1);
+    EXPECT_NE(::open(::ptsname(master_.get()), O_RDWR), -1);
+  }
+  void press_ctrl_c(pid_t pid) const {
+    EXPECT_EQ(::write(master_.get(), "\x03", 1), 1);
+    for (char echo = 0; echo != 'C';) ASSERT_EQ(::read(master_.get(), &echo, 1), 1);  // of ^C
+    wait_until_taken(pid, SIGINT);
+  }
+
+ private:
+  Fd master_;
+};
+
+void send(pid_t pid, int signal) {
+  ::kill(pid, signal);
+  wait_until_taken(pid, signal);
+}
+
+// A rank that is interrupted in its only step.
+harness::ProcessResult interrupt(const std::function<void(const Terminal&, pid_t)>& press) {
+  const Terminal terminal;
+  harness::SharedCounter under_way, released;
+  return run_process_ranks(
+      1,
+      [&](ProcessGroup& group) {
+        terminal.take();
+        AgreedStop stop;
+        under_way.add();
+        released.wait_for(1, Deadline::after(30s));
+        return run_steps(group, stop, 1);
+      },
+      {},
+      [&](const std::vector<pid_t>& pids) {
+        under_way.wait_for(1, Deadline::after(30s));
+        press(terminal, pids[0]);
+        released.add();
+      })[0];
+}
+
+TEST(AgreedStop, ctrl_c_stops_after_the_step_and_the_second_one_at_once) {
+  const auto once =
+      interrupt([](const Terminal& terminal, pid_t pid) { terminal.press_ctrl_c(pid); });
+  EXPECT_EQ(once.report, "1 SIGINT");
+  const auto twice = interrupt([](const Terminal& terminal, pid_t pid) {
+    for (int i = 0; i < 2; ++i) terminal.press_ctrl_c(pid);
+  });
+  EXPECT_EQ(twice.signal, SIGINT);
+  const auto sent_once = interrupt([](const Terminal&, pid_t pid) { send(pid, SIGINT); });
+  EXPECT_EQ(sent_once.report, "1 SIGINT");
+  const auto sent_twice = interrupt([](const Terminal&, pid_t pid) {
+    for (int i = 0; i < 2; ++i) send(pid, SIGINT);
+  });
+  EXPECT_EQ(sent_twice.signal, SIGINT);
+}
+
+TEST(AgreedStop, ctrl_c_that_a_launcher_passes_on_as_well_is_one) {
+  const auto result = interrupt([](const Terminal& terminal, pid_t pid) {
+    terminal.press_ctrl_c(pid);
+    send(pid, SIGINT);
+  });
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_EQ(result.report, "1 SIGINT");
+}
+
+TEST(AgreedStop, an_ignored_sigint_stays_ignored) {
+  const auto results = run_process_ranks(1, [](ProcessGroup& group) {
+    ::signal(SIGINT, SIG_IGN);
+    AgreedStop stop;
+    for (int i = 0; i < 2; ++i) raise(SIGINT);
+    return run_steps(group, stop, 1);
+  });
+  EXPECT_EQ(results[0].report, "never");
 }
 
 TEST(AgreedStop, two_at_once_are_an_error) {

@@ -1,8 +1,10 @@
 #include "paceline/telemetry/step_log.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -46,6 +48,23 @@ TEST_F(StepLogTest, writes_nothing_unless_asked) {
   StepLog log;
   log.step(32, 0.5, 0);
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(StepLogTest, only_the_first_of_a_process_counts) {
+  setenv("PACELINE_STEP_LOG", folder_.c_str(), 1);
+  {
+    StepLog first, second;
+    EXPECT_TRUE(first.counts());
+    EXPECT_FALSE(second.counts());
+    for (StepLog* log : {&first, &second}) {
+      log->begin_at(3);
+      log->model(1000);
+      log->step(32, 0.5, 0.125);
+    }
+  }
+  EXPECT_TRUE(StepLog().counts());
+  std::ifstream file(folder_ + "/rank-007.jsonl");
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(file), {}, '\n'), 2);
 }
 
 TEST_F(StepLogTest, a_folder_that_is_not_there_is_named) {

@@ -172,14 +172,15 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
     if (all[rank].good) continue;
     const auto code = static_cast<ErrorCode>(all[rank].code);
     const bool is_own = static_cast<int>(rank) == options.rank;
-    fail(code, "rank {}: forming group {} failed{}: {}", options.rank, options.group,
-         is_own ? "" : fmt::format(" on rank {}", rank), all[rank].text);
+    fail(code, "{}: forming group {} failed{}: {}", options.self(), options.group,
+         is_own ? "" : " on " + options.name_of(rank), all[rank].text);
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check(std::strcmp(all[rank].text, all[0].text) == 0,
-          "rank {}: the ranks of group {} chose different backends: rank 0 {}, rank {} {}; give "
+          "{}: the ranks of group {} chose different backends: {} {}, {} {}; give "
           "all of them the same --backend",
-          options.rank, options.group, all[0].text, rank, all[rank].text);
+          options.self(), options.group, options.name_of(0), all[0].text, options.name_of(rank),
+          all[rank].text);
   }
 }
 

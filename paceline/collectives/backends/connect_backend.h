@@ -11,6 +11,7 @@
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/socket_plan.h"
+#include "paceline/core/rank_name.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"
 
@@ -33,6 +34,12 @@ struct BackendOptions {
   std::optional<CostModel> costs;
   std::chrono::milliseconds timeout{300'000};
   std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it
+
+  // As messages call a member, and this rank.
+  std::string name_of(std::size_t member) const {
+    return rank_name(static_cast<int>(member), world_ranks[member]);
+  }
+  std::string self() const { return name_of(static_cast<std::size_t>(rank)); }
 };
 
 // Collective. When the ranks chose differently, or one of them cannot have what it chose, every

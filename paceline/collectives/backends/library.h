@@ -57,6 +57,7 @@ struct LibraryContext {
   std::function<bool(bool mine, Deadline deadline)> agree;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
+  const std::string& self() const { return mesh.self(); }  // for messages
 };
 
 }  // namespace paceline

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "paceline/core/check.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/advice.h"
 
 namespace paceline {
@@ -13,11 +14,11 @@ constexpr std::chrono::microseconds kNap{50};
 // How often it looks for dead peers and at the deadline.
 constexpr std::chrono::milliseconds kLook{2};
 
-void look(Mesh& mesh, Deadline deadline, const std::string& what) {
+void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what) {
   mesh.throw_if_failed();
-  if (deadline.expired()) {
-    fail(ErrorCode::kTimeout, "rank {}: {} of group {} timed out after every rank had begun it; {}",
-         mesh.rank(), what, mesh.name(), kAdviceForLate);
+  if (vigil.sees_passed(deadline)) {
+    fail(ErrorCode::kTimeout, "{}: {} of group {} timed out after every rank had begun it; {}",
+         mesh.self(), what, mesh.name(), kAdviceForLate);
   }
 }
 
@@ -27,10 +28,11 @@ void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline
                 const std::string& what) {
   const auto begin = Deadline::Clock::now();
   auto next_look = begin + kLook;
+  Vigil vigil;
   while (!done()) {
     const auto now = Deadline::Clock::now();
     if (now >= next_look) {
-      look(mesh, deadline, what);
+      look(mesh, vigil, deadline, what);
       next_look = now + kLook;
     }
     if (now - begin > kSpin) {

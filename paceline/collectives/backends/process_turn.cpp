@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -34,22 +35,22 @@ Turn& turn() {
 void require_not_lost(const Mesh& mesh, const std::string& what) {
   if (!ProcessTurn::is_lost()) return;
   fail(ErrorCode::kSystem,
-       "rank {}: {} of group {}: the library cannot be used any more in this process (pid {}), "
+       "{}: {} of group {}: the library cannot be used any more in this process (pid {}), "
        "because a call of another group broke off inside it or never returned; start the process "
        "anew, or choose another backend",
-       mesh.rank(), what, mesh.name(), getpid());
+       mesh.self(), what, mesh.name(), getpid());
 }
 
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
-  for (;;) {
+  for (Vigil vigil;;) {
     if (auto taken = ProcessTurn::take(kLook)) return taken;
     mesh.throw_if_failed();
     require_not_lost(mesh, what);
-    if (deadline.expired()) {
+    if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout,
-           "rank {}: {} of group {} timed out: another group of this process (pid {}) is inside "
+           "{}: {} of group {} timed out: another group of this process (pid {}) is inside "
            "the library, which serves one at a time",
-           mesh.rank(), what, mesh.name(), getpid());
+           mesh.self(), what, mesh.name(), getpid());
     }
   }
 }

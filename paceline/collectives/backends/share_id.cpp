@@ -17,9 +17,9 @@ void share_id(const LibraryContext& context, std::span<char> id, const std::stri
   const std::string theirs = context.store->get(key);
   if (theirs.size() != id.size()) {
     fail(ErrorCode::kCorrupt,
-         "rank {}: forming group {}: the id of {} that rank 0 gave has {} bytes, not {}; build all "
+         "{}: forming group {}: the id of {} that rank 0 gave has {} bytes, not {}; build all "
          "ranks with the same {}",
-         context.rank, context.group, library, theirs.size(), id.size(), library);
+         context.self(), context.group, library, theirs.size(), id.size(), library);
   }
   std::copy(theirs.begin(), theirs.end(), id.begin());
 }

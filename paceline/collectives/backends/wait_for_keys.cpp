@@ -1,6 +1,7 @@
 #include "paceline/collectives/backends/wait_for_keys.h"
 
 #include "paceline/core/check.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -12,11 +13,11 @@ constexpr std::chrono::milliseconds kSlice{50};
 
 void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mesh,
                    Deadline deadline, const std::string& library) {
-  while (!store.check(keys)) {
+  for (Vigil vigil; !store.check(keys);) {
     mesh.throw_if_failed();
-    if (deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: a rank of group {} did not come to connect with {}",
-           mesh.rank(), mesh.name(), library);
+    if (vigil.sees_passed(deadline)) {
+      fail(ErrorCode::kTimeout, "{}: a rank of group {} did not come to connect with {}",
+           mesh.self(), mesh.name(), library);
     }
     try {
       store.wait(keys, kSlice);

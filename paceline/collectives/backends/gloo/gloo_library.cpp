@@ -53,7 +53,10 @@ void with_element_type(Dtype dtype, const Call& call) {
 class GlooLibrary : public Library {
  public:
   explicit GlooLibrary(const LibraryContext& context)
-      : group_(context.group), rank_(context.rank), world_size_(context.world_size()) {
+      : group_(context.group),
+        self_(context.self()),
+        rank_(context.rank),
+        world_size_(context.world_size()) {
     guarded("connecting", [&] { connect(context); });
     watch_ = std::make_unique<RunWatch>(context.mesh, [this] { abort(); });
   }
@@ -158,7 +161,7 @@ class GlooLibrary : public Library {
       case Op::kAllToAll:
         return all_to_all<T>(request);
       default:
-        fail(ErrorCode::kUnsupported, "rank {}: gloo has no {}", rank_, name_of(request.call.op));
+        fail(ErrorCode::kUnsupported, "{}: gloo has no {}", self_, name_of(request.call.op));
     }
   }
 
@@ -301,12 +304,13 @@ class GlooLibrary : public Library {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail(code_of_text(error.what()), "rank {}: {} of group {} failed in Gloo: {}", rank_, what,
-           group_, error.what());
+      fail(code_of_text(error.what()), "{}: {} of group {} failed in Gloo: {}", self_, what, group_,
+           error.what());
     }
   }
 
   const std::string group_;
+  const std::string self_;
   const int rank_;
   const int world_size_;
   std::shared_ptr<gloo::rendezvous::Context> context_;

@@ -22,6 +22,7 @@ class MpiLibrary : public Library {
  public:
   explicit MpiLibrary(const LibraryContext& context)
       : group_(context.group),
+        self_(context.self()),
         rank_(context.rank),
         world_size_(context.world_size()),
         mesh_(context.mesh) {
@@ -42,9 +43,9 @@ class MpiLibrary : public Library {
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
     if (call.count > std::numeric_limits<int>::max()) {
       fail(ErrorCode::kUnsupported,
-           "rank {}: {} of {} elements: MPI counts to 2147483647; backend paceline can: --backend "
+           "{}: {} of {} elements: MPI counts to 2147483647; backend paceline can: --backend "
            "paceline",
-           rank_, name_of(call.op), call.count);
+           self_, name_of(call.op), call.count);
     }
     std::vector<std::byte> scratch;
     MPI_Request request = start(call, scratch);
@@ -142,7 +143,7 @@ class MpiLibrary : public Library {
                 "MPI_Ialltoall");
         break;
       default:
-        fail(ErrorCode::kUnsupported, "rank {}: mpi has no {}", rank_, name_of(call.op));
+        fail(ErrorCode::kUnsupported, "{}: mpi has no {}", self_, name_of(call.op));
     }
     return request;
   }
@@ -166,6 +167,7 @@ class MpiLibrary : public Library {
   }
 
   const std::string group_;
+  const std::string self_;
   const int rank_;
   const int world_size_;
   Mesh& mesh_;

@@ -34,9 +34,9 @@ void initialize(const LibraryContext& context) {
   require(MPI_Initialized(&initialized), "MPI_Initialized");
   if (initialized) return;
   check(has_launcher(),
-        "rank {}: backend mpi needs MPI's own launcher, and this job was started by {}: mpirun -np "
+        "{}: backend mpi needs MPI's own launcher, and this job was started by {}: mpirun -np "
         "{} PROGRAM, or another --backend",
-        context.rank, context.who.launcher, context.who.world_size);
+        context.self(), context.who.launcher, context.who.world_size);
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   std::atexit(end);
@@ -47,7 +47,7 @@ void require_threads(const LibraryContext& context) {
   require(MPI_Query_thread(&provided), "MPI_Query_thread");
   if (provided == MPI_THREAD_MULTIPLE) return;
   fail(ErrorCode::kUnsupported,
-       "rank {}: backend mpi needs MPI_THREAD_MULTIPLE, which {} does not give{}", context.rank,
+       "{}: backend mpi needs MPI_THREAD_MULTIPLE, which {} does not give{}", context.self(),
        version(), "; if the program calls MPI_Init, let it call MPI_Init_thread");
 }
 
@@ -57,9 +57,9 @@ void require_same_world(const LibraryContext& context) {
   require(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   require(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   check(rank == context.who.rank && size == context.who.world_size,
-        "rank {}: MPI calls this process rank {} of {}, but it is rank {} of the {} of the job "
+        "{}: MPI calls this process rank {} of {}, but it is rank {} of the {} of the job "
         "(launcher: {}); start the job with the mpirun of {}, to which this program is linked",
-        context.rank, rank, size, context.who.rank, context.who.world_size, context.who.launcher,
+        context.self(), rank, size, context.who.rank, context.who.world_size, context.who.launcher,
         version());
 }
 

@@ -75,7 +75,10 @@ std::optional<ncclRedOp_t> reduction_of(ReduceOp op, Dtype dtype) {
 class NcclLibrary : public Library {
  public:
   explicit NcclLibrary(const LibraryContext& context)
-      : rank_(context.rank), world_size_(context.world_size()), mesh_(context.mesh) {
+      : self_(context.self()),
+        rank_(context.rank),
+        world_size_(context.world_size()),
+        mesh_(context.mesh) {
     require(cudaGetDevice(&device_), "cudaGetDevice");
     connect(context);
     // Non-blocking with respect to the default stream: its end is awaited by an event.
@@ -130,12 +133,11 @@ class NcclLibrary : public Library {
       require(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
       const bool is_on_device = attributes.type == cudaMemoryTypeDevice;
       check(is_on_device || attributes.type == cudaMemoryTypeManaged,
-            "rank {}: {}: a buffer is said to be in CUDA memory, but is not", rank_,
-            name_of(call.op));
+            "{}: {}: a buffer is said to be in CUDA memory, but is not", self_, name_of(call.op));
       check(!is_on_device || attributes.device == device_,
-            "rank {}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the "
+            "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the "
             "current one when it formed; choose the rank's GPU (cudaSetDevice) before",
-            rank_, name_of(call.op), attributes.device, device_);
+            self_, name_of(call.op), attributes.device, device_);
     }
   }
 
@@ -194,7 +196,7 @@ class NcclLibrary : public Library {
         exchange(call, count);
         break;
       default:
-        fail(ErrorCode::kUnsupported, "rank {}: nccl has no {}", rank_, name_of(call.op));
+        fail(ErrorCode::kUnsupported, "{}: nccl has no {}", self_, name_of(call.op));
     }
   }
 
@@ -243,6 +245,7 @@ class NcclLibrary : public Library {
     poll_until([&] { return host_is_done(); }, mesh_, deadline, what);
   }
 
+  const std::string self_;
   const int rank_;
   const int world_size_;
   Mesh& mesh_;

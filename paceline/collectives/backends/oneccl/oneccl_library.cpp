@@ -95,7 +95,8 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
 // without workers two threads would both move its state (process_turn.h).
 class Connection {
  public:
-  Connection(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+  Connection(std::string self, int rank, int world_size)
+      : self_(std::move(self)), rank_(rank), world_size_(world_size) {}
 
   // On rank 0 alone: where the others find it.
   ccl::kvs::address_type open() {
@@ -163,10 +164,11 @@ class Connection {
       case Op::kAllToAll:
         return ccl::alltoall(input, call.output, call.count, type, *communicator_);
       default:
-        fail(ErrorCode::kUnsupported, "rank {}: oneccl has no {}", rank_, name_of(call.op));
+        fail(ErrorCode::kUnsupported, "{}: oneccl has no {}", self_, name_of(call.op));
     }
   }
 
+  const std::string self_;
   const int rank_;
   const int world_size_;
   ccl::shared_ptr_class<ccl::kvs> server_;
@@ -185,10 +187,12 @@ class OneCclLibrary : public Library {
   explicit OneCclLibrary(const LibraryContext& context)
       : group_(context.group),
         world_ranks_(context.world_ranks),
+        self_(context.self()),
         rank_(context.rank),
         mesh_(context.mesh),
         agree_(context.agree),
-        connection_(std::make_shared<Connection>(context.rank, context.world_size())),
+        connection_(
+            std::make_shared<Connection>(context.self(), context.rank, context.world_size())),
         calls_("paceline-oneccl") {
     try {
       connect(context);
@@ -281,7 +285,7 @@ class OneCclLibrary : public Library {
       throw;
     } catch (const std::exception& error) {
       if (calls_.given_up()) turn.give_up();
-      fail(ErrorCode::kSystem, "rank {}: {} of group {} failed in oneCCL: {}", rank_, what, group_,
+      fail(ErrorCode::kSystem, "{}: {} of group {} failed in oneCCL: {}", self_, what, group_,
            error.what());
     }
   }
@@ -289,6 +293,7 @@ class OneCclLibrary : public Library {
   const OwnerProcess owner_;
   const std::string group_;
   const std::vector<int> world_ranks_;
+  const std::string self_;
   const int rank_;
   Mesh& mesh_;
   const decltype(LibraryContext::agree) agree_;

@@ -18,7 +18,7 @@ void GroupShare::enter(const SharedOperation& operation, const Announcement& ann
   meet(operation);
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (barrier_.agrees(peer)) continue;
-    require_same(operation.fingerprint, barrier_.announcement_of(peer).fingerprint, mesh_.rank(),
+    require_same(operation.fingerprint, barrier_.announcement_of(peer).fingerprint, mesh_.self(),
                  mesh_.describe(peer), mesh_.name());
   }
 }

@@ -26,7 +26,7 @@ void HostShare::meet(const Fingerprint& operation, const WaitOptions& wait,
   if (!is_first) return;
   for (const int peer : mesh_.neighbours()) {
     const Fingerprint said = barrier_.announcement_of(peer).fingerprint;
-    require_same(operation, said, mesh_.rank(), mesh_.describe(peer), mesh_.name());
+    require_same(operation, said, mesh_.self(), mesh_.describe(peer), mesh_.name());
   }
 }
 

@@ -69,7 +69,7 @@ struct MessageExecutor::Operation {
   const WaitOptions& wait;
   std::size_t element;  // bytes
   std::size_t partial;  // bytes
-  Deadline::Clock::time_point begin;
+  AwakeClock::time_point begin;
   bool is_shared = false;          // scratch lies where the ranks of the host read it
   std::deque<Piece> pieces;        // begun
   const Piece* piece = nullptr;    // whose steps are taken now
@@ -84,12 +84,8 @@ MessageExecutor::MessageExecutor(Mesh& mesh)
 
 void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint,
                           const WaitOptions& wait) {
-  Operation operation{call,
-                      fingerprint,
-                      wait,
-                      size_of(call.dtype),
-                      partial_size_of(call.dtype),
-                      Deadline::Clock::now()};
+  Operation operation{
+      call, fingerprint, wait, size_of(call.dtype), partial_size_of(call.dtype), AwakeClock::now()};
   if (operation.begin - last_end_ > kMayBeLateAfter) mesh_.throw_if_failed();
   const int world = mesh_.world_size();
   const Candidate plan = plan_for(call);
@@ -114,7 +110,7 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
     } while (begin < length);
     while (!operation.pieces.empty()) end_piece(operation);
     finish(operation);
-    last_end_ = Deadline::Clock::now();
+    last_end_ = AwakeClock::now();
   } catch (...) {
     exchange_.clear();
     scoreboard_.clear();
@@ -217,8 +213,8 @@ void MessageExecutor::require_room(const Operation& operation, const Schedule& s
   const std::size_t room =
       operation.is_shared ? HostShare::kAreaBytes : operation.scratch_stride * operation.element;
   if (scratch <= room && schedule.partial_count * operation.partial <= partials_.size()) return;
-  fail(ErrorCode::kSystem, "rank {}: {} needs {} bytes of scratch, of which there are {}",
-       mesh_.rank(), operation.fingerprint.describe(), scratch, room);
+  fail(ErrorCode::kSystem, "{}: {} needs {} bytes of scratch, of which there are {}", mesh_.self(),
+       operation.fingerprint.describe(), scratch, room);
 }
 
 void MessageExecutor::carry_out(Operation& operation, const Step& step) {
@@ -391,18 +387,16 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
     if (theirs == mine) return;
     const bool is_of_another = theirs.sequence != mine.sequence || mine.sequence == kNotCounted;
     if (!expected && theirs.group == mine.group && is_of_another) return;
-    require_same(mine, theirs, mesh_.rank(), mesh_.describe(peer), mesh_.name());
+    require_same(mine, theirs, mesh_.self(), mesh_.describe(peer), mesh_.name());
   };
 }
 
 // Well before the deadline, so that nobody's time-out names a rank that is there.
 void MessageExecutor::say_present(Operation& operation) {
   if (operation.has_said_present) return;
-  const auto now = Deadline::Clock::now();
-  const auto limit = operation.wait.deadline.moment() - operation.begin;
-  if (now - operation.begin < std::min<Deadline::Clock::duration>(kSayPresentAfter, limit / 4)) {
-    return;
-  }
+  const auto waited = AwakeClock::now() - operation.begin;
+  const auto limit = operation.wait.deadline.moment() - Deadline::Clock::now() + waited;
+  if (waited < std::min<AwakeClock::duration>(kSayPresentAfter, limit / 4)) return;
   operation.has_said_present = true;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer != mesh_.rank()) {

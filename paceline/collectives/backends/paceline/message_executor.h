@@ -29,6 +29,7 @@
 #include "paceline/collectives/planner.h"
 #include "paceline/collectives/schedule.h"
 #include "paceline/collectives/scoreboard.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/transport/exchange.h"
 #include "paceline/transport/mapping.h"
 #include "paceline/transport/mesh.h"
@@ -93,7 +94,7 @@ class MessageExecutor {
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // of the reduce under way
   std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that it was heard of in
-  Deadline::Clock::time_point last_end_;  // of a collective
+  AwakeClock::time_point last_end_;       // of a collective
 };
 
 }  // namespace paceline

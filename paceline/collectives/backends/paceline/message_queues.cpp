@@ -9,6 +9,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/advice.h"
 
 namespace paceline {
@@ -18,6 +19,8 @@ constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
 // What fits into a ring is there when the call that sends it returns; of what is larger one copy
 // and two system calls take less than two copies.
 constexpr std::size_t kOfferBytes = 256 << 10;
+// Of what is larger the receiver reads the first piece while the next is written.
+constexpr std::size_t kAtOnceBytes = 8 << 10;
 constexpr std::chrono::microseconds kTimeToAsk{100};
 
 Fingerprint describe_call(const PointToPointCall& call) {
@@ -54,6 +57,21 @@ Label label_of(const char* what, const PointToPointCall& call) {
 
 std::string label(const char* what, const PointToPointCall& call) { return label_of(what, call)(); }
 
+// Nobody asks a blocking call's Work for its words, so those are not stored.
+WorkPtr new_work(const char* what, const PointToPointCall& call, std::weak_ptr<Progress> progress) {
+  if (call.is_blocking) return std::make_shared<Work>([what] { return std::string(what); });
+  return std::make_shared<Work>(label_of(what, call), nullptr, std::move(progress));
+}
+
+MessageHeader header_of(const PointToPointCall& call) {
+  MessageHeader header;
+  header.tag = call.tag;
+  header.payload_bytes = bytes_of(call);
+  const Fingerprint fingerprint = describe_call(call);
+  std::memcpy(&header.fingerprint, &fingerprint, sizeof fingerprint);
+  return header;
+}
+
 }  // namespace
 
 MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
@@ -63,21 +81,46 @@ MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
       incoming_(sends_.size()),
       unexpected_(sends_.size()) {}
 
+bool MessageQueues::send_at_once(const PointToPointCall& call) {
+  const std::span<const std::byte> payload(call.data, bytes_of(call));
+  if (payload.size() > kAtOnceBytes || !sends_[static_cast<std::size_t>(call.peer)].empty() ||
+      !streams_.has_room(call.peer, kHeaderBytes + payload.size())) {
+    return false;
+  }
+  const MessageHeader header = header_of(call);
+  streams_.send(call.peer, std::as_bytes(std::span(&header, 1)), payload);
+  return true;
+}
+
+MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& call) {
+  if (call.peer == kAnySource || is_pending()) return AtOnce::kNo;
+  const auto index = static_cast<std::size_t>(call.peer);
+  Incoming& incoming = incoming_[index];
+  if (!streams_.has_ring(call.peer) || !unexpected_[index].empty() || incoming.accepted) {
+    return AtOnce::kNo;
+  }
+  if (!read_header(call.peer, incoming)) return incoming.ended ? AtOnce::kNo : AtOnce::kNotYet;
+  const MessageHeader& header = incoming.header;
+  if (header.is_offer() || header.tag != call.tag || header.payload_bytes > kAtOnceBytes ||
+      !streams_.has_come(call.peer, header.payload_bytes)) {
+    return AtOnce::kNo;
+  }
+  require_matching(call.peer, header, call);
+  streams_.receive(call.peer, {call.data, header.payload_bytes});
+  incoming = {};
+  return AtOnce::kTaken;
+}
+
 WorkPtr MessageQueues::send(const PointToPointCall& call, Deadline deadline,
                             std::weak_ptr<Progress> progress) {
-  auto work = std::make_shared<Work>(label_of("send", call), nullptr, std::move(progress));
-  Outgoing message{call, {}, deadline, work};
-  message.header.tag = call.tag;
-  message.header.payload_bytes = bytes_of(call);
-  const Fingerprint fingerprint = describe_call(call);
-  std::memcpy(&message.header.fingerprint, &fingerprint, sizeof fingerprint);
-  sends_[static_cast<std::size_t>(call.peer)].push_back(std::move(message));
+  auto work = new_work("send", call, std::move(progress));
+  sends_[static_cast<std::size_t>(call.peer)].push_back({call, header_of(call), deadline, work});
   return work;
 }
 
 WorkPtr MessageQueues::receive(const PointToPointCall& call, Deadline deadline,
                                std::weak_ptr<Progress> progress) {
-  auto work = std::make_shared<Work>(label_of("recv", call), nullptr, std::move(progress));
+  auto work = new_work("recv", call, std::move(progress));
   Posted posted{call, deadline, work};
   deliver_unexpected(posted);
   if (!work->is_completed()) receives_.push_back(std::move(posted));
@@ -222,10 +265,9 @@ bool MessageQueues::read_header(int peer, Incoming& incoming) {
     incoming.got += static_cast<std::size_t>(got);
     if (incoming.got != kHeaderBytes) continue;
     const bool is_offer = incoming.header.is_offer();
-    if (incoming.header.magic == MessageHeader::kMagic ||
-        (is_offer && streams_.may_be_offered(peer)))
+    if (incoming.header.magic == MessageHeader::kMagic || (is_offer && streams_.has_ring(peer)))
       continue;
-    fail(ErrorCode::kCorrupt, "rank {}: {} sent bytes that are no message", mesh_.rank(),
+    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are no message", mesh_.self(),
          mesh_.describe(peer));
   }
   return true;
@@ -278,9 +320,8 @@ void MessageQueues::require_matching(int peer, const MessageHeader& header,
   Fingerprint theirs;
   std::memcpy(static_cast<void*>(&theirs), &header.fingerprint, sizeof theirs);
   if (theirs == describe_call(call) && header.payload_bytes == bytes_of(call)) return;
-  fail(ErrorCode::kInvalid, "rank {}: {} was posted, but {} sent {} x {} with that tag",
-       mesh_.rank(), label("recv", call), mesh_.describe(peer), name_of(theirs.dtype),
-       theirs.count);
+  fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {} with that tag", mesh_.self(),
+       label("recv", call), mesh_.describe(peer), name_of(theirs.dtype), theirs.count);
 }
 
 void MessageQueues::finish_message(int peer, Incoming& incoming) {
@@ -327,21 +368,21 @@ void MessageQueues::deliver_unexpected(Posted& posted) {
 void MessageQueues::check_deadlines() const {
   for (const auto& queue : sends_) {
     for (const Outgoing& message : queue) {
-      if (message.deadline.expired()) {
-        fail(ErrorCode::kTimeout, "rank {}: {} timed out: {} does not take it; {}", mesh_.rank(),
+      if (put_off(message.deadline).expired()) {
+        fail(ErrorCode::kTimeout, "{}: {} timed out: {} does not take it; {}", mesh_.self(),
              label("send", message.call), mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
   }
   for (const Incoming& incoming : incoming_) {
-    if (incoming.receive && incoming.receive->deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: {} timed out in the middle of the message; {}",
-           mesh_.rank(), label("recv", incoming.receive->call), kAdviceForLate);
+    if (incoming.receive && put_off(incoming.receive->deadline).expired()) {
+      fail(ErrorCode::kTimeout, "{}: {} timed out in the middle of the message; {}", mesh_.self(),
+           label("recv", incoming.receive->call), kAdviceForLate);
     }
   }
   for (const Posted& posted : receives_) {
-    if (posted.deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: {} timed out: nothing came{}; {}", mesh_.rank(),
+    if (put_off(posted.deadline).expired()) {
+      fail(ErrorCode::kTimeout, "{}: {} timed out: nothing came{}; {}", mesh_.self(),
            label("recv", posted.call),
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
            kAdviceForLate);
@@ -357,10 +398,10 @@ void MessageQueues::warn_of_unreceived() const {
     if (!header) continue;
     Fingerprint sent;
     std::memcpy(static_cast<void*>(&sent), &header->fingerprint, sizeof sent);
-    log::warning(fmt::format(
-        "group {} ends on rank {}, and nobody has received {} x {} that {} sent with tag {}",
-        mesh_.name(), mesh_.rank(), name_of(sent.dtype), sent.count, mesh_.describe(peer),
-        header->tag));
+    log::warning(
+        fmt::format("group {} ends on {}, and nobody has received {} x {} that {} sent with tag {}",
+                    mesh_.name(), mesh_.self(), name_of(sent.dtype), sent.count,
+                    mesh_.describe(peer), header->tag));
   }
 }
 

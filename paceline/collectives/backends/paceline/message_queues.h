@@ -7,7 +7,6 @@
 // Thread safety: none.
 
 #include <deque>
-#include <list>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -27,6 +26,13 @@ class MessageQueues {
   // Requires: both outlive this object.
   MessageQueues(Mesh& mesh, MessageStreams& streams);
 
+  // Sends a whole message now if it is small, goes through a ring and waits for no other; else does
+  // nothing and returns false.
+  bool send_at_once(const PointToPointCall& call);
+  // Takes such a message into `call`, if it is the next that its peer has sent and has come whole.
+  // kNo: wait for it by receive(), as it is not small or something else is under way.
+  enum class AtOnce { kTaken, kNotYet, kNo };
+  AtOnce receive_at_once(const PointToPointCall& call);
   // Both begin an operation, which moves with pump(). A receive whose message is kept here has
   // completed. Error(kInvalid) when that message is another one than asked for. `progress`: Work's.
   WorkPtr send(const PointToPointCall& call, Deadline deadline, std::weak_ptr<Progress> progress);
@@ -98,7 +104,7 @@ class MessageQueues {
   Mesh& mesh_;
   MessageStreams& streams_;
   std::vector<std::deque<Outgoing>> sends_;
-  std::list<Posted> receives_;
+  std::vector<Posted> receives_;  // in the order of posting
   std::vector<Incoming> incoming_;
   std::vector<std::deque<Unexpected>> unexpected_;
   std::size_t unexpected_bytes_ = 0;

@@ -140,13 +140,13 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
   check(same_choices(mine, all[0]),
-        "rank {}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
+        "{}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
         "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0: {} here, {} there",
-        mesh_->rank(), mesh_->name(), choices_text(mine), choices_text(all[0]));
+        mesh_->self(), mesh_->name(), choices_text(mine), choices_text(all[0]));
   if (shared_) {
     std::vector<int> sockets;
     for (const Terms& theirs : all) sockets.push_back(theirs.socket);
-    shared_->use(SocketPlan(sockets, options.by_socket));
+    shared_->use(SocketPlan(sockets, options.by_socket, mesh_->members()));
     return;
   }
   all[0].origin.back() = '\0';
@@ -199,9 +199,9 @@ void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
     theirs.source.back() = '\0';
     if (theirs.needed <= theirs.room) continue;
     fail(ErrorCode::kSystem,
-         "rank {}: allocate_symmetric: {} bytes for each rank are {} on the host of {}, and {} are "
+         "{}: allocate_symmetric: {} bytes for each rank are {} on the host of {}, and {} are "
          "left {}; allocate less, or start fewer ranks there",
-         mesh_->rank(), bytes, theirs.needed, mesh_->describe(rank), theirs.room,
+         mesh_->self(), bytes, theirs.needed, mesh_->describe(rank), theirs.room,
          theirs.source.data());
   }
 }
@@ -298,9 +298,8 @@ void PacelineBackend::require_no_problem(const std::string& own, const Fingerpri
     Words& problem = all[static_cast<std::size_t>(rank)];
     problem.back() = '\0';
     if (problem.front() == '\0') continue;
-    fail(ErrorCode::kSystem,
-         "rank {}: {} could not get its part of the memory: {}; free memory there", mesh_->rank(),
-         mesh_->describe(rank), problem.data());
+    fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
+         mesh_->self(), mesh_->describe(rank), problem.data());
   }
 }
 
@@ -317,9 +316,8 @@ void PacelineBackend::rethrow_aborting() {
     abort(error);
     throw;
   } catch (const std::exception& error) {  // no memory: the other ranks must not wait for this one
-    const Error cause(ErrorCode::kSystem,
-                      fmt::format("rank {}: a collective of group {} failed: {}", mesh_->rank(),
-                                  mesh_->name(), error.what()));
+    const Error cause(ErrorCode::kSystem, fmt::format("{}: a collective of group {} failed: {}",
+                                                      mesh_->self(), mesh_->name(), error.what()));
     abort(cause);
     throw cause;
   }

@@ -10,6 +10,7 @@
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/core/check.h"
 #include "paceline/core/futex.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/shared_memory.h"
 
 namespace paceline {
@@ -78,7 +79,7 @@ void PhaseBarrier::throw_given_up(int rank) const {
     mesh_.throw_if_failed();
     std::this_thread::sleep_for(kSleepSlice);
   } while (!limit.expired());
-  fail(ErrorCode::kAborted, "rank {}: group {} was given up by {}; see its log", mesh_.rank(),
+  fail(ErrorCode::kAborted, "{}: group {} was given up by {}; see its log", mesh_.self(),
        mesh_.name(), mesh_.describe(rank));
 }
 
@@ -100,7 +101,7 @@ void PhaseBarrier::wait_for_all(const Fingerprint& operation, const WaitOptions&
                                 const std::function<void()>& while_waiting) {
   for (const int peer : mesh_.neighbours()) {
     if (!has_arrived(peer) && !spin(peer, wait.may_spin)) {
-      sleep(peer, operation, wait, Deadline::Clock::now(), while_waiting);
+      sleep(peer, operation, wait, AwakeClock::now(), while_waiting);
     }
     if (has_given_up(peer)) throw_given_up(peer);
   }
@@ -135,14 +136,16 @@ bool PhaseBarrier::yield_to(int peer) {
 }
 
 void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
-                         Deadline::Clock::time_point begin,
-                         const std::function<void()>& while_waiting) {
+                         AwakeClock::time_point begin, const std::function<void()>& while_waiting) {
   auto& awaited = block(peer);
+  Vigil vigil;
+  Deadline deadline = wait.deadline;
   while (!has_arrived(peer)) {
     awaited.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const auto seen = awaited.phase.load(std::memory_order_seq_cst);
     if (static_cast<std::int32_t>(seen - phase_) < 0) futex_wait(awaited.phase, seen, kSleepSlice);
     awaited.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    const bool is_late = vigil.sees_passed(deadline);
     if (has_arrived(peer)) return;
     if (while_waiting) while_waiting();
     // A rank that arrived and then left is not missed: look at its phase only after its goodbye.
@@ -153,7 +156,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
       if (awaited_here && !has_arrived(left)) mesh_.throw_lost(left, "has left the group");
     }
     if (mesh_.is_asked()) mesh_.answer(absent_ranks());
-    if (!has_time_left(wait.deadline)) {
+    if (is_late && !has_time_for_answers()) {
       if (absent_ranks().empty()) return;  // all came just now
       throw slow_wait_error(mesh_, operation, wait, begin, describe_absent());
     }
@@ -162,9 +165,8 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
   }
 }
 
-// The collective's time, then that of the answers.
-bool PhaseBarrier::has_time_left(Deadline deadline) {
-  if (!deadline.expired()) return true;
+// Once the collective's time is over.
+bool PhaseBarrier::has_time_for_answers() {
   if (!asks_ || sequence_ == 0) return false;
   if (!answers_until_) {
     mesh_.ask_peers();

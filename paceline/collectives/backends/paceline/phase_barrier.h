@@ -85,8 +85,8 @@ class PhaseBarrier {
   bool spin(int peer, bool may_spin);
   bool yield_to(int peer);
   void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
-             Deadline::Clock::time_point begin, const std::function<void()>& while_waiting);
-  bool has_time_left(Deadline deadline);
+             AwakeClock::time_point begin, const std::function<void()>& while_waiting);
+  bool has_time_for_answers();
   std::uint32_t last_entered(int rank) const;
   std::vector<Awaited> absent_ranks() const;
   std::string describe_absent() const;

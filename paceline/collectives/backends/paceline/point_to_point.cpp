@@ -6,6 +6,7 @@
 
 #include "paceline/core/futex.h"
 #include "paceline/core/thread.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -41,11 +42,20 @@ class Asleep {
   bool& somebody_sleeps_;
 };
 
+// Of a message that needed no waiting; may be that of many.
+WorkPtr completed_work(int source_rank) {
+  auto work = std::make_shared<Work>([] { return std::string("a message"); });
+  work->complete(nullptr, source_rank);
+  return work;
+}
+
 }  // namespace
 
 PointToPoint::PointToPoint(Mesh& mesh)
     : mesh_(mesh),
       most_spins_(mesh.oversubscribed() ? kSpinsWhenSharingCores : kSpins),
+      sent_(completed_work(-1)),
+      taken_(static_cast<std::size_t>(mesh.world_size())),
       streams_(mesh),
       queues_(mesh, streams_) {}
 
@@ -63,8 +73,8 @@ void PointToPoint::close() {
     if (!failure_ && !mesh_.failed()) queues_.warn_of_unreceived();
     is_closed_ = true;  // nobody starts the thread any more
     fail_all(Error(ErrorCode::kAborted,
-                   fmt::format("rank {}: group {} was destroyed with a send or receive under way",
-                               mesh_.rank(), mesh_.name())));
+                   fmt::format("{}: group {} was destroyed with a send or receive under way",
+                               mesh_.self(), mesh_.name())));
     thread = std::move(thread_);
     thread.request_stop();
   }
@@ -83,20 +93,45 @@ void PointToPoint::close() {
 WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
+  if (queues_.send_at_once(call)) {
+    guarded([&] { queues_.pump(false); });  // a rank that only sends takes what others send to it
+    leave(std::move(lock));
+    return sent_;
+  }
   return begin(std::move(lock), queues_.send(call, deadline, helper(call)), call.is_blocking);
 }
 
 WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
+  if (call.is_blocking && take_at_once(lock, call)) return taken_from(call.peer);
   WorkPtr work;
-  guarded([&] { work = queues_.receive(call, deadline, helper(call)); });
+  if (!failure_) guarded([&] { work = queues_.receive(call, deadline, helper(call)); });
   if (work && work->is_completed()) return work;
   if (work) return begin(std::move(lock), std::move(work), call.is_blocking);
   const auto dropped = queues_.take_dropped();
   const Error failure(*failure_);
   lock.unlock();
   throw failure;
+}
+
+// Waits for a small message as long as a call spins, while nothing else is under way.
+bool PointToPoint::take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call) {
+  auto how = MessageQueues::AtOnce::kNotYet;
+  for (int spins = 0; spins < most_spins_ && !failure_ && !mesh_.failed(); ++spins) {
+    guarded([&] { how = queues_.receive_at_once(call); });
+    if (how != MessageQueues::AtOnce::kNotYet) break;
+    lock.unlock();
+    spin_pause();
+    lock.lock();
+  }
+  return how == MessageQueues::AtOnce::kTaken;
+}
+
+WorkPtr PointToPoint::taken_from(int peer) {
+  WorkPtr& work = taken_[static_cast<std::size_t>(peer)];
+  if (!work) work = completed_work(peer);
+  return work;
 }
 
 // Of an asynchronous call: whoever waits for it later.
@@ -141,10 +176,11 @@ void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
                                    Deadline limit) {
   int spins = 0;
+  Vigil vigil;
   for (int turn = 1;; ++turn) {
-    const bool has_moved = pump_all(spins >= most_spins_);
+    const bool has_moved = pump_all(spins >= most_spins_, &work);
     if (failure_ || work.is_completed()) return;
-    if ((has_moved || turn % kTurnsPerClock == 1) && limit.expired()) return;
+    if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
     if (has_moved) spins = 0;
     if (turn % kTurnsPerLook == 0 && has_moved) look_around();
     if (++spins <= most_spins_ && !mesh_.failed()) {
@@ -157,6 +193,7 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
       wake();
       return;
     }
+    vigil.look();
     look_around();
     if (!failure_) sleep(lock, limit);
   }
@@ -191,8 +228,10 @@ void PointToPoint::run(const std::stop_token& stop) {
     has_idle_thread_ = false;
     left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
     if (stop.stop_requested()) return;
+    Vigil vigil;
     while (is_left() && !queues_.has_dropped() && !stop.stop_requested()) {
       const bool has_moved = pump_all(true);
+      vigil.look();
       look_around();
       if (!is_left()) break;
       if (has_moved) {
@@ -206,12 +245,14 @@ void PointToPoint::run(const std::stop_token& stop) {
   }
 }
 
-// Moves what can be moved now; whether anything was.
-bool PointToPoint::pump_all(bool takes_unexpected) {
+// Moves what can be moved now, or until `until` has completed; whether anything was moved.
+bool PointToPoint::pump_all(bool takes_unexpected, const Work* until) {
   bool has_moved = false;
   guarded([&] {
-    for (int i = 0; i < kPumpsPerTurn && !failure_ && queues_.pump(takes_unexpected); ++i)
+    for (int i = 0; i < kPumpsPerTurn && !failure_ && queues_.pump(takes_unexpected); ++i) {
       has_moved = true;
+      if (until != nullptr && until->is_completed()) break;
+    }
   });
   return has_moved;
 }
@@ -235,8 +276,8 @@ void PointToPoint::guarded(Action&& action) {
     fail_all(error);
   } catch (const std::exception& error) {  // no memory for a message
     const Error cause(ErrorCode::kSystem,
-                      fmt::format("rank {}: moving the messages of group {} failed: {}",
-                                  mesh_.rank(), mesh_.name(), error.what()));
+                      fmt::format("{}: moving the messages of group {} failed: {}", mesh_.self(),
+                                  mesh_.name(), error.what()));
     mesh_.abort(cause);
     fail_all(cause);
   }

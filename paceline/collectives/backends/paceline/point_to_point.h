@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/backends/paceline/message_queues.h"
@@ -46,6 +47,8 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
 
  private:
   // All but run() require that mutex_ is held; those with `lock`, by it.
+  bool take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call);
+  WorkPtr taken_from(int peer);
   WorkPtr begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking);
   void wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit);
   void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit);
@@ -54,7 +57,7 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool is_left() const;
   void leave_to_thread();
   void run(const std::stop_token& stop);
-  bool pump_all(bool takes_unexpected);
+  bool pump_all(bool takes_unexpected, const Work* until = nullptr);
   void look_around();
   void sleep(std::unique_lock<std::mutex>& lock, Deadline limit);
   template <class Action>
@@ -65,6 +68,9 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   const OwnerProcess owner_;
   const int most_spins_;
   std::mutex mutex_;  // guards everything below
+  // Of every message that was sent at once, and that was taken so, by its peer.
+  const WorkPtr sent_;
+  std::vector<WorkPtr> taken_;
   MessageStreams streams_;
   MessageQueues queues_;
   std::optional<Error> failure_;

@@ -26,8 +26,8 @@ std::string list(const Mesh& mesh, std::span<const Rank> ranks) {
   return text;
 }
 
-double seconds_since(Deadline::Clock::time_point begin) {
-  return std::chrono::duration<double>(Deadline::Clock::now() - begin).count();
+double seconds_since(AwakeClock::time_point begin) {
+  return std::chrono::duration<double>(AwakeClock::now() - begin).count();
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspect
       std::all_of(suspects.begin(), suspects.end(),
                   [&](const Suspect& suspect) { return suspect.waiter == first.waiter; });
   if (is_of_another && have_one_waiter) {
-    text += fmt::format(", for which rank {} waits,", first.waiter);
+    text += fmt::format(", for which {} waits,", mesh.name_of(first.waiter));
   }
   if (first.has_come) return text + " came, but stopped in the middle";
   return text + (suspects.size() == 1 ? " has not come" : " have not come");
@@ -74,17 +74,17 @@ std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited)
 }
 
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
-                      Deadline::Clock::time_point begin, const std::string& missing) {
+                      AwakeClock::time_point begin, const std::string& missing) {
   return Error(ErrorCode::kTimeout,
-               fmt::format("rank {}: {} in group {} timed out after {:.1f} s: {}; {}{}",
-                           mesh.rank(), operation.describe(), mesh.name(), seconds_since(begin),
-                           missing, kAdviceForLate, told_by_records(wait.recorder, mesh.name())));
+               fmt::format("{}: {} in group {} timed out after {:.1f} s: {}; {}{}", mesh.self(),
+                           operation.describe(), mesh.name(), seconds_since(begin), missing,
+                           kAdviceForLate, told_by_records(wait.recorder, mesh.name())));
 }
 
-void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, Deadline::Clock::time_point begin,
+void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, AwakeClock::time_point begin,
                        bool asks, SlowWaitSteps& steps,
                        const std::function<std::string()>& missing) {
-  const auto waited = Deadline::Clock::now() - begin;
+  const auto waited = AwakeClock::now() - begin;
   if (steps.has_warned || waited < kWarnAfter - kAnswerLimit) return;
   if (asks && !steps.has_asked) mesh.ask_peers();
   steps.has_asked = true;

@@ -1,7 +1,7 @@
 #pragma once
 
 // What is said of a collective that waits too long: a warning after 10 s, an error at the deadline.
-// Both name the ranks that are missing.
+// Both name the ranks that are missing, and count the time in which this process was awake.
 //
 // Who is waited for may wait itself, for a third. So before a rank names anybody it asks all others
 // for whom they wait (Mesh::ask_peers), gives them kAnswerLimit, and follows the answers to ranks
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "paceline/collectives/backend.h"
-#include "paceline/core/deadline.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -37,7 +37,7 @@ std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited)
 // Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and what the
 // flight records tell.
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
-                      Deadline::Clock::time_point begin, const std::string& missing);
+                      AwakeClock::time_point begin, const std::string& missing);
 
 // What was done about a collective's slowness: each once.
 struct SlowWaitSteps {
@@ -45,7 +45,7 @@ struct SlowWaitSteps {
   bool has_warned = false;
 };
 // Logs a warning when the wait has lasted 10 s, having asked the peers shortly before if `asks`.
-void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, Deadline::Clock::time_point begin,
+void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, AwakeClock::time_point begin,
                        bool asks, SlowWaitSteps& steps,
                        const std::function<std::string()>& missing);
 
