@@ -27,7 +27,7 @@ int main() {
     while (const auto batch = loader.next()) {
       optimizer.zero_grad();
       const auto loss =
-          torch::nn::functional::cross_entropy(model.forward(batch->data), batch->target);
+          torch::nn::functional::cross_entropy(model->forward(batch->data), batch->target);
       loss.backward();
       optimizer.step();
       loss_sum += loss.item<double>();

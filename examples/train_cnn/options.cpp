@@ -1,41 +1,150 @@
 #include "examples/train_cnn/options.h"
 
-#include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
+#include "paceline/core/exit_code.h"
 #include "paceline/launch/shell_words.h"
+
+#include "apps/command_line.h"
+#include "apps/option_value.h"
+#include "apps/usage_error.h"
 
 namespace train_cnn {
 namespace {
 
-// "nan" is in every range: it compares false with both ends.
-CLI::Validator is_number() {
-  return {[](const std::string& text) {
-            double value = 0;
-            return CLI::detail::lexical_cast(text, value) && !std::isfinite(value)
-                       ? text + " is not a finite number"
-                       : std::string();
-          },
-          "", "finite"};
+using namespace paceline::apps;
+
+constexpr long kMost = 1L << 40;
+constexpr double kMostRate = 1e9;
+
+constexpr const char* kExamples =
+    "\nExamples:\n  train_cnn\n  paceline run --nproc-per-node 2 train_cnn --epochs 3\n"
+    "  mpirun -np 2 train_cnn --dataset cifar10 --data-dir DIR --lr 1e-3";
+
+// Adds options of one group to the help, with their defaults.
+class Group {
+ public:
+  Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
+
+  template <class T>
+  CLI::Option* value(const char* name, T& target, const char* type, const char* text) {
+    return app_.add_option(name, target, text)
+        ->type_name(type)
+        ->group(name_)
+        ->capture_default_str();
+  }
+  template <class T>
+  CLI::Option* count(const char* name, T& target, const char* text, long min, long max = kMost) {
+    auto* const option = value(name, target, "N", text)->check(is_whole_number(min, max));
+    return static_cast<long>(target) < min ? option->default_str("") : option;
+  }
+  void number(const char* name, double& target, const char* text, double max = kMostRate) {
+    value(name, target, "X", text)->check(is_number(0, max));
+  }
+  CLI::Option* flag(const char* name, bool& target, const char* text) {
+    return app_.add_flag(name, target, text)->group(name_);
+  }
+
+ private:
+  CLI::App& app_;
+  const char* name_;
+};
+
+void declare_data(CLI::App& app, Options& options) {
+  Group data(app, "Data and model");
+  data.value("--dataset", options.dataset, "NAME", "fashion-mnist, mnist or cifar10")
+      ->check(is_one_of({"fashion-mnist", "mnist", "cifar10"}));
+  data.value("--data-dir", options.data_dir, "DIR",
+             "Folder of the data set's files [Debian's Fashion-MNIST]");
+  data.value("--model", options.model, "NAME", "cnn, or net for images of 28x28")
+      ->check(is_one_of({"cnn", "net"}));
+  data.flag("--augment", options.augment, "Crop and flip images at random");
 }
 
-// Text that begins with "-" would wrap around to a large unsigned number.
-CLI::Validator is_not_negative() {
-  return {[](const std::string& text) {
-            return text.starts_with('-') ? text + " is below 0" : std::string();
-          },
-          "", "not negative"};
+void declare_training(CLI::App& app, Options& options) {
+  Group training(app, "Training");
+  training.value("--optimizer", options.optimizer, "NAME", "adam, adamw or sgd")
+      ->check(is_one_of({"adam", "adamw", "sgd"}));
+  training.number("--lr", options.lr, "Learning rate");
+  training.number("--momentum", options.momentum, "Momentum of sgd, 0 to 1", 1);
+  training.number("--weight-decay", options.weight_decay, "Weight decay");
+  auto* const batch =
+      training.count("--batch-size", options.batch_size, "Samples of each rank in a step", 1);
+  auto* const global_batch =
+      training
+          .count("--global-batch-size", options.global_batch_size,
+                 "Samples of all ranks in a step, instead of --batch-size", 1)
+          ->excludes(batch);
+  training
+      .count("--micro-batch-size", options.micro_batch_size,
+             "Most samples of a rank at once; gradients add up [all]", 1)
+      ->needs(global_batch);
+  training.count("--epochs", options.epochs, "Passes over the training images", 1);
+  training.count("--max-steps", options.max_steps, "Steps after which to end; 0: no limit", 0);
+  training.count("--seed", options.seed, "Seed of weights and of the samples' order", 0,
+                 std::numeric_limits<long>::max());
+  training.count("--threads", options.threads, "Threads of each rank; 0: the launcher's choice", 0,
+                 4096);
+  training.value("--backend", options.backend, "NAME",
+                 "paceline, gloo, c10d, mpi or oneccl [PACELINE_BACKEND, or paceline]");
+}
+
+void declare_output(CLI::App& app, Options& options) {
+  Group output(app, "Output");
+  auto* const directory = output.value("--checkpoint-dir", options.checkpoint_dir, "DIR",
+                                       "Save checkpoints into DIR; used ones need --resume");
+  output
+      .count("--checkpoint-every", options.checkpoint_every,
+             "Steps between checkpoints; 0: one an epoch", 0)
+      ->needs(directory);
+  output
+      .count("--memory-checkpoint-every", options.memory_checkpoint_every,
+             "Steps between copies in memory, which outlive a rank; 0: none", 0)
+      ->needs(directory);
+  auto* const resume =
+      output.flag("--resume", options.resume, "Continue from the newest checkpoint")
+          ->needs(directory);
+  output
+      .flag("--resume-other-run", options.resume_other_run,
+            "With --resume: also from a checkpoint of another run")
+      ->needs(resume);
+  output
+      .value("--stop-file", options.stop_file, "FILE",
+             "Stop all ranks after the same step when FILE appears, as SIGUSR1 and SIGTERM do: "
+             "with a checkpoint and exit code 85")
+      ->needs(directory);
+  output.value("--metrics", options.metrics, "FILE", "Append metrics to FILE, as JSON lines");
+  output.value("--tensorboard", options.tensorboard, "DIR", "Write metrics for TensorBoard");
 }
 
 // What no single flag is wrong about.
 void check_together(const Options& options) {
   if (options.model == "net" && options.dataset == "cifar10") {
-    throw CLI::ValidationError(
-        "--model net",
-        "takes images of 1x28x28, those of --dataset cifar10 are 3x32x32; use --model cnn");
+    throw UsageError(
+        "--model net: takes images of 1x28x28, those of --dataset cifar10 are 3x32x32; use --model "
+        "cnn");
   }
+}
+
+// False when --help was asked for. Throws UsageError.
+bool parse(Options& options, CLI::App& app, const std::vector<std::string>& arguments) {
+  declare_data(app, options);
+  declare_training(app, options);
+  declare_output(app, options);
+  const CommandLine line = split_command_line(app, arguments);
+  if (!line.program.empty()) {
+    throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
+  }
+  if (!take_options(app, line)) return false;
+  options.lr_given = line.has("--lr");
+  options.seed_given = line.has("--seed");
+  check_together(options);
+  return true;
 }
 
 }  // namespace
@@ -46,90 +155,18 @@ Options parse_options(int argc, char** argv) {
     if (i > 0) options.command += ' ';
     options.command += paceline::launch::shell_quoted(argv[i]);
   }
-  CLI::App app("Trains a small convolutional network with any number of ranks.");
-  // The last one counts: "the same with --epochs 3" may be put behind a command that says another.
-  app.option_defaults()->always_capture_default()->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeLast);
-  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 40);
-  const CLI::Range not_negative(std::int64_t{0}, std::int64_t{1} << 40);
-  const CLI::Range rate(0.0, 1e9);
-
-  auto* data = app.add_option_group("Data and model");
-  data->add_option("--dataset", options.dataset)
-      ->check(CLI::IsMember({"fashion-mnist", "mnist", "cifar10"}));
-  data->add_option("--data-dir", options.data_dir, "the folder with the data set's files");
-  data->add_option("--model", options.model, "net is for the 28x28 data sets")
-      ->check(CLI::IsMember({"cnn", "net"}));
-  data->add_flag("--augment", options.augment, "random crops and flips");
-
-  auto* training = app.add_option_group("Training");
-  training->add_option("--optimizer", options.optimizer)
-      ->check(CLI::IsMember({"adam", "adamw", "sgd"}));
-  training->add_option("--lr", options.lr, "learning rate")->check(is_number())->check(rate);
-  training->add_option("--momentum", options.momentum, "for sgd")
-      ->check(is_number())
-      ->check(CLI::Range(0.0, 1.0));
-  training->add_option("--weight-decay", options.weight_decay)->check(is_number())->check(rate);
-  auto* batch =
-      training->add_option("--batch-size", options.batch_size, "samples a step, of each rank")
-          ->check(positive);
-  auto* global_batch =
-      training
-          ->add_option("--global-batch-size", options.global_batch_size,
-                       "samples a step, of all ranks together, whatever their number")
-          ->check(positive)
-          ->excludes(batch);
-  training
-      ->add_option("--micro-batch-size", options.micro_batch_size,
-                   "of it, at most so many samples of a rank at once; gradients add up")
-      ->check(positive)
-      ->needs(global_batch);
-  training->add_option("--epochs", options.epochs)->check(positive);
-  training->add_option("--max-steps", options.max_steps, "end after this many steps; 0: no limit")
-      ->check(not_negative);
-  auto* seed = training->add_option("--seed", options.seed)->check(is_not_negative());
-  training->add_option("--threads", options.threads, "of each rank; 0: what the launcher says")
-      ->check(CLI::Range(0, 4096));
-  training->add_option("--backend", options.backend,
-                       "paceline, gloo, mpi (under mpirun), oneccl; default: PACELINE_BACKEND");
-
-  auto* output = app.add_option_group("Output");
-  auto* directory =
-      output->add_option("--checkpoint-dir", options.checkpoint_dir,
-                         "save checkpoints into this folder, which has none yet unless "
-                         "--resume is given");
-  output
-      ->add_option("--checkpoint-every", options.checkpoint_every,
-                   "steps, and at the end; 0: at the end of each epoch")
-      ->check(not_negative)
-      ->needs(directory);
-  output
-      ->add_option("--memory-checkpoint-every", options.memory_checkpoint_every,
-                   "steps; keep the state in memory too, which outlives a rank; 0: never")
-      ->check(not_negative)
-      ->needs(directory);
-  output->add_flag("--resume", options.resume, "continue from the newest checkpoint")
-      ->needs(directory);
-  output
-      ->add_option("--stop-file", options.stop_file,
-                   "stop as SIGUSR1 and SIGTERM do: when this file appears, all ranks end after "
-                   "the same step with a checkpoint and exit code 85")
-      ->needs(directory);
-  output->add_option("--metrics", options.metrics, "append metrics to this file, as JSON lines");
-  output->add_option("--tensorboard", options.tensorboard,
-                     "write metrics into this folder, for TensorBoard");
-  app.footer(
-      "Examples:\n  train_cnn\n  paceline run --nproc-per-node 2 train_cnn --epochs 3\n"
-      "  mpirun -np 2 train_cnn --dataset cifar10 --data-dir DIR --lr 1e-3");
+  CLI::App app("Trains a small convolutional network with any number of ranks.", "train_cnn");
+  app.get_formatter()->column_width(34);
+  app.get_help_ptr()->group("Help");
+  app.footer(kExamples);
   try {
-    app.parse(argc, argv);
-    options.seed_given = seed->count() > 0;
-    check_together(options);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    std::exit(code == 0 ? 0 : 2);
+    if (parse(options, app, {argv + 1, argv + argc})) return options;
+    fmt::print("{}", app.help());
+    std::exit(0);
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "train_cnn: {}; see train_cnn --help\n", error.what());
+    std::exit(paceline::kExitUsage);
   }
-  return options;
 }
 
 }  // namespace train_cnn

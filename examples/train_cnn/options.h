@@ -14,6 +14,7 @@ struct Options {
   std::string model = "cnn";              // or net
   std::string optimizer = "adam";         // or adamw, sgd
   double lr = 1e-3;
+  bool lr_given = false;
   double momentum = 0.9;
   double weight_decay = 0;
   std::int64_t batch_size = 32;        // of each rank
@@ -30,6 +31,7 @@ struct Options {
   std::int64_t memory_checkpoint_every = 0;  // steps; 0: never
   std::string stop_file;
   bool resume = false;
+  bool resume_other_run = false;
   bool augment = false;
   std::string metrics;
   std::string tensorboard;

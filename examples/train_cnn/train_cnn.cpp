@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -27,6 +28,10 @@ namespace data = paceline::data;
 namespace train = paceline::train;
 using paceline::Phase;
 
+std::string words_for(const data::ImageDataset& images) {
+  return fmt::format("{} ({} images)", images.name, images.size());
+}
+
 class TrainingRun {
  public:
   TrainingRun(const Options& options, std::shared_ptr<paceline::ProcessGroup> group,
@@ -44,6 +49,7 @@ class TrainingRun {
     if (!options.tensorboard.empty() && is_first()) {
       scalars_ = paceline::TensorBoardLog(options.tensorboard);
     }
+    state_.data = words_for(*images.training);
     if (!options.checkpoint_dir.empty() && begin_checkpoints()) take_seed(images);
   }
 
@@ -60,7 +66,7 @@ class TrainingRun {
     const auto begin = std::chrono::steady_clock::now();
     first_step_ = state_.step;
     const auto loss = [&](const data::Batch& batch) {
-      return torch::nn::functional::cross_entropy(model_.forward(batch.data), batch.target);
+      return torch::nn::functional::cross_entropy(model_(batch.data), batch.target);
     };
     const train::LoopHooks hooks{
         .after_step = [&](const auto& report) { after_step(report); },
@@ -86,8 +92,8 @@ class TrainingRun {
                            {"samples_per_second", report.samples_per_second},
                            {"steps", report.steps},
                            {"world_size", std::int64_t{group_->world_size()}}});
-    progress_.note(fmt::format("\n{}  {:<24}{}", report.table(evaluation_), "next",
-                               next_command(options_, *group_, state_)));
+    progress_.note(fmt::format("\n{}{}  {:<24}{}", report.table(evaluation_), checkpoints_row(),
+                               "next", next_command(options_, *group_, state_)));
     if (!saved_) {
       progress_.note(fmt::format("the last checkpoint could not be written to {}; see above",
                                  options_.checkpoint_dir));
@@ -95,6 +101,14 @@ class TrainingRun {
   }
 
  private:
+  // Of the closing table.
+  std::string checkpoints_row() const {
+    const auto room = checkpointer_ ? checkpointer_->room_on_disk() : std::nullopt;
+    if (!room) return {};
+    return fmt::format("  {:<24}the disk has room for {}; the oldest goes before each save\n",
+                       "checkpoints", *room);
+  }
+
   bool is_first() const { return group_->rank() == 0; }
 
   std::int64_t num_steps() const {
@@ -109,9 +123,11 @@ class TrainingRun {
         group_, options_.checkpoint_dir,
         train::CheckpointerOptions{.memory = in_memory ? train::memory_path() : std::string()});
     stop_.emplace(paceline::AgreedStopOptions{.file = options_.stop_file});
-    const auto restored = checkpointer_->begin(model_.module(), *optimizer_, options_.resume);
+    const auto restored = checkpointer_->begin(
+        model_.module(), *optimizer_,
+        {.resume = options_.resume, .other_run = options_.resume_other_run, .seed = options_.seed});
     if (restored) {
-      state_ = restored->state;
+      take_state(restored->state);
       if (!restored->from_memory) saved_step_ = state_.step;
       progress_.note(fmt::format("  resumed at step {}{}", state_.step,
                                  restored->from_memory ? ", from memory" : ""));
@@ -119,6 +135,21 @@ class TrainingRun {
       progress_.note("  no checkpoint yet; from the beginning");
     }
     return restored.has_value();
+  }
+
+  void take_state(const train::TrainingState& restored) {
+    const std::string data = std::exchange(state_, restored).data;
+    if (!state_.data.empty() && state_.data != data) {
+      throw paceline::Error(paceline::ErrorCode::kInvalid,
+                            fmt::format("the run in {} trains on {}, this program was given {}; "
+                                        "continue it with the same --dataset and --data-dir",
+                                        options_.checkpoint_dir, state_.data, data));
+    }
+    state_.data = data;
+    const double saved = optimizer_->learning_rate();
+    if (!options_.lr_given || saved == options_.lr) return;
+    optimizer_->set_learning_rate(options_.lr);
+    progress_.note(fmt::format("  learning rate {} from here on, {} before", options_.lr, saved));
   }
 
   // The order of the samples is the seed's: with another one the epoch under way would repeat some
@@ -135,13 +166,16 @@ class TrainingRun {
   }
 
   void stop() {
+    progress_.note(
+        fmt::format("stopping after step {} by {}; saving to {}, a second Ctrl-C ends at once",
+                    state_.step, stop_->reason(), options_.checkpoint_dir));
     if (saved_step_ != state_.step) save();
     stopped_ = true;
     saved_ = finish_checkpoints();
     metrics_.write("stopped", {{"step", state_.step}, {"reason", stop_->reason()}});
     progress_.note(fmt::format(
         "stopped after step {} by {}; {}", state_.step, stop_->reason(),
-        saved_ ? std::string("continue with --resume")
+        saved_ ? std::string("to continue: the same command with --resume")
                : fmt::format("the state could not be written to {}: see above; --resume continues "
                              "from an older one",
                              options_.checkpoint_dir)));
@@ -150,7 +184,8 @@ class TrainingRun {
   void after_step(const train::StepReport& report) {
     samples_ += report.samples;
     progress_.after_step(report);
-    metrics_.write("step", {{"step", state_.step}, {"epoch", state_.epoch}, {"loss", report.loss}});
+    metrics_.write("step",
+                   {{"step", state_.step}, {"epoch", state_.epoch + 1}, {"loss", report.loss}});
     scalars_.scalar("train/loss", state_.step, report.loss);
     const auto due = [&](std::int64_t every) { return every > 0 && state_.step % every == 0; };
     if (due(options_.checkpoint_every)) save();
@@ -172,8 +207,8 @@ class TrainingRun {
   void evaluate() {
     const auto timed = times_.measure(Phase::kEvaluation);
     model_->eval();
-    evaluation_ = train::evaluate(
-        *group_, *test_loader_, [&](const at::Tensor& images) { return model_->forward(images); });
+    evaluation_ = train::evaluate(*group_, *test_loader_,
+                                  [&](const at::Tensor& images) { return model_(images); });
     model_->train();
   }
 
@@ -237,8 +272,8 @@ int main(int argc, char** argv) {
   const auto options = train_cnn::parse_options(argc, argv);
   try {
     return train_cnn::run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "train_cnn: {}\n", error.what());
+  } catch (const std::exception& error) {  // so that a checkpoint under way is finished
+    fmt::print(stderr, "error: {}\n", error.what());
     // The clean-up of LibTorch's own would only hold up a restart.
     std::fflush(nullptr);
     std::_Exit(1);

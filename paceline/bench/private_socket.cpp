@@ -1,9 +1,9 @@
 #include "paceline/bench/private_socket.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/peer_credentials.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
 
@@ -13,10 +13,8 @@ namespace {
 constexpr int kNameBytes = 16;
 
 bool is_mine(const Fd& socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == geteuid();
+  const auto peer = peer_credentials(socket.get());
+  return peer && peer->uid == geteuid();
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "paceline/bench/own_variables.h"
 #include "paceline/bench/start_line.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
 
@@ -159,7 +160,7 @@ void RankSet::answer_each(Deadline deadline, const Answer& receive) {
   std::vector<pollfd> waiting;
   for (const auto& rank : ranks_) waiting.push_back({rank->fd(), POLLIN, 0});
   for (std::size_t answered = 0; answered < ranks_.size();) {
-    const int ready = poll(waiting.data(), waiting.size(), deadline.poll_timeout_ms());
+    const int ready = poll_for(waiting, std::chrono::milliseconds(deadline.poll_timeout_ms()));
     if (ready == 0 && deadline.expired()) {
       fail(ErrorCode::kTimeout, "{} of {} ranks answered in time", answered, num_ranks_);
     }
@@ -202,7 +203,8 @@ std::string RankSet::output() const {
   const off_t size = lseek(output_.get(), 0, SEEK_END);
   const auto shown = std::min<off_t>(size, kShownOutput);
   std::string text(static_cast<std::size_t>(std::max<off_t>(shown, 0)), '\0');
-  const ssize_t length = pread(output_.get(), text.data(), text.size(), size - shown);
+  const ssize_t length =
+      read_whole_at(output_.get(), size - shown, std::as_writable_bytes(std::span(text)));
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;

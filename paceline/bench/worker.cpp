@@ -1,5 +1,6 @@
 #include "paceline/bench/worker.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
@@ -17,6 +18,7 @@
 #include "paceline/bench/private_socket.h"
 #include "paceline/bench/start_line.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 #include "paceline/core/thread.h"
 #include "paceline/rendezvous/launch_environment.h"
@@ -53,10 +55,8 @@ void bind_to(const std::vector<int>& cpus) {
 // The alarm ends this process when the coordinator is gone for a while but the library still hangs
 // or its end does; asleep until then.
 std::jthread start_lifeline(int fd) {
-  return start_thread("lifeline", [fd](const std::stop_token& stop) {
-    pollfd entry{fd, POLLRDHUP, 0};
-    while (!stop.stop_requested() && poll(&entry, 1, -1) < 0) {
-    }
+  return start_thread("lifeline", [fd] {
+    await(fd, POLLRDHUP, Deadline::never());
     alarm(kSecondsToEnd);
   });
 }
@@ -101,9 +101,13 @@ class Worker {
 
   // False when the coordinator has closed the conversation.
   bool wait_for_turn() {
-    wait_ready(conversation_.fd(), POLLIN, Deadline::never());
-    char first;
-    return recv(conversation_.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    std::byte first{};
+    ssize_t got = 0;
+    do {
+      wait_ready(conversation_.fd(), POLLIN, Deadline::never());
+      got = receive_some(conversation_.fd(), {&first, 1}, MSG_PEEK);
+    } while (got < 0 && errno == EAGAIN);
+    return got > 0;
   }
 
   const LaunchEnvironment who_;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/core/thread.h"
 
 namespace paceline::data {
@@ -78,14 +79,52 @@ DataLoader::~DataLoader() { stop_threads(); }
 
 void DataLoader::begin_epoch(std::int64_t epoch, std::int64_t consumed) {
   stop_threads();
+  warn_of_repeated_order(epoch, consumed);
   if (sampler_) sampler_->set_epoch(epoch, consumed);
   plan_ = plan();
+  if (consumed == 0) require_batches();
+  state_ = State::kInEpoch;
   epoch_ = epoch;
   consumed_ = consumed;
   num_taken_ = next_to_prepare_ = 0;
   ready_.clear();
   error_ = nullptr;
   start_threads();
+}
+
+void DataLoader::warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed) {
+  const bool shuffles = sampler_ && sampler_->options().shuffle;
+  if (!shuffles || warned_ || state_ != State::kEnded || epoch != epoch_ || consumed > 0) return;
+  warned_ = true;
+  log::warning(
+      fmt::format("data loader: begin_epoch({}) was called for a second pass: it repeats the order "
+                  "of the first; give every epoch its own number",
+                  epoch));
+}
+
+void DataLoader::require_batches() const {
+  if (!sampler_ || !plan_.empty()) return;
+  const bool global = options_.global_batch_size > 0;
+  fail(
+      ErrorCode::kInvalid,
+      "rank {}: data loader: drop_last leaves no batch of an epoch: {} samples for {} ranks, and a "
+      "{} of {}; take a smaller one, or keep the last batch",
+      sampler_->rank(), sampler_->num_samples(), sampler_->num_replicas(),
+      global ? "global batch size" : "batch size of each rank",
+      global ? options_.global_batch_size : options_.batch_size);
+}
+
+void DataLoader::require_begun() const {
+  if (state_ == State::kInEpoch) return;
+  const std::string who = sampler_ ? fmt::format("rank {}: ", sampler_->rank()) : "";
+  check(state_ == State::kEnded,
+        "{}data loader: next() was called before begin_epoch(): call begin_epoch(epoch) before the "
+        "first batch of every epoch",
+        who);
+  fail(ErrorCode::kInvalid,
+       "{}data loader: next() was called after the end of epoch {}: call begin_epoch({}) before "
+       "the first batch of the next epoch",
+       who, epoch_, epoch_ + 1);
 }
 
 std::vector<PlannedBatch> DataLoader::plan() const {
@@ -118,7 +157,11 @@ std::int64_t DataLoader::num_batches() const {
 }
 
 std::optional<Batch> DataLoader::next() {
-  if (num_taken_ >= plan_.size()) return std::nullopt;
+  require_begun();
+  if (exhausted()) {
+    state_ = State::kEnded;
+    return std::nullopt;
+  }
   Batch batch;
   if (options_.num_threads == 0) {
     batch = prepare(plan_[num_taken_]);

@@ -71,9 +71,12 @@ class DataLoader {
   DataLoader& operator=(const DataLoader&) = delete;
 
   // Begins an epoch, after `consumed` samples of all ranks together. What was prepared before is
-  // dropped.
+  // dropped. Warns once when a shuffled epoch that was taken to its end begins again under the same
+  // number: its order would repeat. Error(kInvalid) when drop_last leaves nothing of a whole epoch:
+  // a loop would train on nothing.
   void begin_epoch(std::int64_t epoch, std::int64_t consumed = 0);
-  // The next batch; nothing at the end of the epoch. Requires: begin_epoch() was called.
+  // The next batch; nothing, once, at the end of the epoch. Error(kInvalid) outside of an epoch:
+  // before begin_epoch(), and after the end.
   std::optional<Batch> next();
 
   // All of this epoch's batches have been taken. Requires: begin_epoch() was called.
@@ -87,6 +90,9 @@ class DataLoader {
   const ImageDataset& dataset() const { return *dataset_; }
 
  private:
+  void warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed);
+  void require_batches() const;
+  void require_begun() const;
   void start_threads();
   void stop_threads();
   void work(std::stop_token stop);
@@ -99,6 +105,9 @@ class DataLoader {
   const ImageTransform transform_;
   const std::vector<std::int64_t> indices_;  // without a sampler
   std::vector<PlannedBatch> plan_;           // from where the epoch was begun
+  enum class State { kNew, kInEpoch, kEnded };
+  State state_ = State::kNew;
+  bool warned_ = false;
   std::int64_t epoch_ = 0;
   std::int64_t consumed_ = 0;
   std::size_t num_taken_ = 0;

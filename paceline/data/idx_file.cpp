@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <filesystem>
-#include <memory>
-
-#include <zlib.h>
+#include <span>
 
 #include "paceline/core/check.h"
+#include "paceline/data/gzip_file.h"
 
 namespace paceline::data {
 namespace {
@@ -18,58 +16,36 @@ constexpr std::uint8_t kUint8Type = 0x08;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 33;
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-
-// Plain files pass through zlib unchanged.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
-    if (!file_) throw system_error("opening " + path);
-  }
+  explicit Reader(const std::string& path) : path_(path), file_(path) {}
 
   // Fills `to` or fails.
-  void read(std::uint8_t* to, std::size_t count) {
-    const int got = gzread(file_.get(), to, static_cast<unsigned>(count));
-    if (got > 0) offset_ += got;
-    if (got == static_cast<int>(count)) return;
-    require_intact();
-    fail(ErrorCode::kCorrupt, "{}: ends at byte {}, {} bytes too early", path_, offset_,
-         static_cast<std::int64_t>(count) - std::max(got, 0));
+  void read(std::span<std::uint8_t> to) {
+    const std::size_t got = file_.read(std::as_writable_bytes(to));
+    if (got == to.size()) return;
+    fail(ErrorCode::kCorrupt, "{}: ends at byte {}, {} bytes too early", path_, file_.offset(),
+         to.size() - got);
   }
 
   std::int64_t read_size() {
     std::array<std::uint8_t, 4> b;
-    read(b.data(), b.size());
+    read(b);
     return (std::int64_t{b[0]} << 24) | (b[1] << 16) | (b[2] << 8) | b[3];
   }
 
   // Reads on to gzip's own checksum, which stands behind the data.
   void require_end() {
-    std::uint8_t extra;
-    const int got = gzread(file_.get(), &extra, 1);
-    require_intact();
-    if (got == 0) return;
+    const std::int64_t end = file_.offset();
+    std::byte extra{};
+    if (file_.read({&extra, 1}) == 0) return;
     fail(ErrorCode::kCorrupt, "{}: goes on after byte {}, where its header says it ends", path_,
-         offset_);
+         end);
   }
 
  private:
-  void require_intact() {
-    int status = Z_OK;
-    const std::string why = gzerror(file_.get(), &status);
-    if (status == Z_ERRNO) {
-      throw system_error(fmt::format("{}: reading at byte {}", path_, offset_));
-    }
-    if (status == Z_OK || status == Z_STREAM_END) return;
-    fail(ErrorCode::kCorrupt, "{}: ends at byte {}: its gzip data is {}", path_, offset_,
-         status == Z_BUF_ERROR ? "cut" : "damaged (" + why + ")");
-  }
-
   const std::string path_;
-  std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip> file_;
-  std::int64_t offset_ = 0;
+  GzipFile file_;
 };
 
 std::string find(const std::string& path) {
@@ -90,7 +66,7 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
   file.path = find(path);
   Reader reader(file.path);
   std::array<std::uint8_t, 4> magic;
-  reader.read(magic.data(), magic.size());
+  reader.read(magic);
   if (magic[0] != 0 || magic[1] != 0 || magic[2] != kUint8Type || magic[3] != num_dims) {
     fail(ErrorCode::kCorrupt, "{}: byte 0: this is no IDX file of bytes in {} dimensions",
          file.path, num_dims);
@@ -109,7 +85,7 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
     // Grown as the data comes: what the header promises costs no memory yet.
     const std::size_t have = file.elements.size();
     file.elements.resize(std::min(size, have + kPiece));
-    reader.read(file.elements.data() + have, file.elements.size() - have);
+    reader.read(std::span(file.elements).subspan(have));
   }
   reader.require_end();
   return file;

@@ -2,6 +2,7 @@ set(SOURCES
   batch_plan.cpp
   data_loader.cpp
   distributed_sampler.cpp
+  gzip_file.cpp
   idx_file.cpp
   image_dataset.cpp
   transform.cpp)

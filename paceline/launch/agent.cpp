@@ -1,6 +1,7 @@
 #include "paceline/launch/agent.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <memory>
 
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/core/exit_code.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/consoles.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/descriptor_limit.h"
@@ -246,9 +248,12 @@ void Agent::on_coordinator_lost() {
     end_ = EndOrder{kExitEnvironment, "", ""};
     return;
   }
-  consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
   told_to_stop_ = true;
   if (running()) stop_others(kGraceAfterLoss);
+  if (!membership_.may_have_a_successor()) {
+    return obey(EndOrder{.exit_code = kExitLostHost, .cause = "the loss of " + cause});
+  }
+  consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
 }
 
 void Agent::report_stopped() {
@@ -337,11 +342,14 @@ bool Agent::finished() const {
 }
 
 void Agent::on_control() {
-  unsigned char signal = 0;
-  if (read(channel_.control.get(), &signal, 1) != 1) {
+  std::byte first{};
+  const ssize_t length = read_some(channel_.control.get(), {&first, 1});
+  if (length < 0 && errno == EAGAIN) return;
+  if (length != 1) {
     abandoned_ = true;
     return;
   }
+  const int signal = std::to_integer<int>(first);
   if (signal == SIGTSTP || signal == SIGCONT) watch_.rest(signal == SIGTSTP);
   if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     if (generation_) generation_->send(signal);

@@ -11,7 +11,9 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 #include "paceline/launch/agent_messages.h"
 
@@ -43,16 +45,15 @@ AgentLink::AgentLink(Fd socket, const Secret& secret) : AgentLink(std::move(sock
 bool AgentLink::shake_hands() {
   std::array<std::byte, 64> buffer;
   const auto wanted = std::min(buffer.size(), handshake_->wanted());
-  const ssize_t got = ::recv(socket_.get(), buffer.data(), wanted, 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  const ssize_t got = receive_some(socket_.get(), std::span(buffer).first(wanted));
+  if (got < 0 && errno == EAGAIN) return false;
   if (got <= 0) {
     fail(ErrorCode::kPeerLost,
          "{} hung up before it proved that it belongs to the job: an agent with another secret "
          "(PACELINE_SECRET_FILE must be the same on every node), or no agent at all",
          peer_);
   }
-  const auto answer = handshake_->feed({buffer.data(), static_cast<std::size_t>(got)});
-  output_.append(reinterpret_cast<const char*>(answer.data()), answer.size());
+  output_.add(handshake_->feed({buffer.data(), static_cast<std::size_t>(got)}));
   flush();
   if (handshake_->done()) handshake_.reset();
   return true;
@@ -60,13 +61,14 @@ bool AgentLink::shake_hands() {
 
 bool AgentLink::receive() {
   std::array<char, 16 << 10> buffer;
-  const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  const ssize_t got = receive_some(socket_.get(), std::as_writable_bytes(std::span(buffer)));
+  if (got < 0 && errno == EAGAIN) return false;
   if (got <= 0) {
     closed_ = got == 0 ? "the connection was closed" : std::strerror(errno);
     return false;
   }
   last_heard_ = Deadline::Clock::now();
+  silence_.heard();
   input_.append(buffer.data(), static_cast<std::size_t>(got));
   return true;
 }
@@ -97,7 +99,7 @@ std::vector<std::string> AgentLink::read() {
 
 void AgentLink::compare_clocks() { send(fmt::format("?{}", clock_reading().count())); }
 
-// False for what is a message. last_heard() is when this one was read.
+// False for what is a message. last_heard_ is when this one was read.
 bool AgentLink::take_clock(const std::string& message) {
   if (message.front() != '?' && message.front() != '!') return false;
   std::istringstream text(message.substr(1));
@@ -118,21 +120,15 @@ bool AgentLink::take_clock(const std::string& message) {
 }
 
 void AgentLink::send(const std::string& text) {
-  for (std::size_t i = 0; i < kHeader; ++i) {
-    output_ += static_cast<char>(text.size() >> 8 * i & 0xff);
-  }
-  output_ += text;
+  ByteWriter frame;
+  frame.put_string(text);
+  output_.add(frame.take());
   flush();
 }
 
 void AgentLink::flush() {
-  while (has_output()) {
-    const ssize_t sent = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return;
-    if (sent < 0) fail(ErrorCode::kPeerLost, "{}: {}", peer_, std::strerror(errno));
-    output_.erase(0, static_cast<std::size_t>(sent));
-  }
+  if (output_.flush(socket_.get())) return;
+  fail(ErrorCode::kPeerLost, "{}: {}", peer_, std::strerror(errno));
 }
 
 }  // namespace paceline::launch

@@ -18,7 +18,9 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/handshake.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/send_queue.h"
 #include "paceline/launch/clock_comparison.h"
+#include "paceline/launch/silence.h"
 
 namespace paceline::launch {
 
@@ -26,8 +28,6 @@ inline constexpr char kAgentContext[] = "agents of a job";
 
 class AgentLink {
  public:
-  using Moment = Deadline::Clock::time_point;
-
   // The agent's end: `socket` has been authenticated.
   explicit AgentLink(Fd socket);
   // The coordinator's end: a stranger until it has proved that it knows the secret, which must
@@ -46,8 +46,8 @@ class AgentLink {
   bool has_output() const { return !output_.empty(); }
 
   bool authenticated() const { return handshake_ == nullptr; }
-  // When bytes came last; at first, when the connection was made.
-  Moment last_heard() const { return last_heard_; }
+  // Since bytes came last; at first, since the connection was made.
+  std::chrono::nanoseconds silence() const { return silence_.lasted(); }
   int fd() const { return socket_.get(); }
   const ClockComparison& clock() const { return clock_; }
   // Address and port of the other end.
@@ -61,9 +61,11 @@ class AgentLink {
   Fd socket_;
   std::string peer_;
   std::unique_ptr<ServerHandshake> handshake_;  // until it is done
-  Moment last_heard_ = Deadline::Clock::now();
+  Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
+  Silence silence_;
   ClockComparison clock_;
-  std::string input_, output_;
+  std::string input_;
+  SendQueue output_;
   std::string closed_;  // why nothing more comes
 };
 

@@ -7,6 +7,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
+#include "paceline/core/io.h"
+
 namespace paceline::launch {
 
 void Console::write(std::string_view bytes) {
@@ -18,14 +21,15 @@ void Console::write(std::string_view bytes) {
 void Console::flush() {
   while (!empty() && error_ == 0) {
     pollfd entry{fd_, POLLOUT, 0};
-    if (::poll(&entry, 1, 0) <= 0) break;
+    if (poll_for({&entry, 1}, std::chrono::milliseconds(0)) <= 0) break;
     const auto size = std::min<std::size_t>(PIPE_BUF, pending_.size() - sent_);
-    const ssize_t written = ::write(fd_, pending_.data() + sent_, size);
+    const auto bytes = as_bytes(std::string_view(pending_).substr(sent_, size));
+    const ssize_t written = write_some(fd_, bytes);
     if (written > 0) {
       sent_ += static_cast<std::size_t>(written);
     } else if (errno == EAGAIN) {
       break;
-    } else if (errno != EINTR) {
+    } else {
       error_ = errno;
     }
   }

@@ -6,16 +6,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/remote_frames.h"
 
 namespace paceline::launch {
 
+// Where the reader is gone, this host's part is, too.
 void write_notice(int notices_fd, std::string_view frames) {
-  while (!frames.empty()) {
-    const ssize_t written = ::write(notices_fd, frames.data(), frames.size());
-    if (written < 0 && errno != EINTR) return;  // the reader is gone, and this host's part with it
-    if (written > 0) frames.remove_prefix(static_cast<std::size_t>(written));
-  }
+  write_whole(notices_fd, as_bytes(frames));
 }
 
 void Consoles::say(const std::string& text) {

@@ -16,7 +16,6 @@
 namespace paceline::launch {
 namespace {
 
-constexpr int kLostHost = 1;
 constexpr std::chrono::seconds kFirstReminder{5}, kNextReminder{30};
 constexpr int kMembership = 1, kFailure = 2, kLost = 3;
 
@@ -129,7 +128,7 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
   if (!member.leaving && phase_ != Phase::kGathering) {
     const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
-    stop_all(agent, {kLost, what, "a lost host", kLostHost}, now);
+    stop_all(agent, {kLost, what, "a lost host", kExitLostHost}, now);
   }
   admit_spares();
   if (phase_ == Phase::kGathering) return start_if_possible(now);
@@ -172,7 +171,7 @@ void Coordinator::lose_the_stuck(Moment now) {
                   std::chrono::duration<double>(settings_.stop_timeout).count());
   for (const Agent agent : stuck) {
     const std::string host = members_.at(agent).joining.host;
-    send(agent, EndOrder{.exit_code = kLostHost,
+    send(agent, EndOrder{.exit_code = kExitLostHost,
                          .cause = fmt::format("host {} is lost: {}", host, cause),
                          .alone = true});
     lose(agent, cause, now);
@@ -184,7 +183,7 @@ void Coordinator::settle(Moment now) {
   const bool all_ready = std::all_of(members_.begin(), members_.end(),
                                      [](const auto& entry) { return entry.second.ready; });
   if (phase_ != Phase::kStopping || !all_ready) return;
-  if (members_.empty()) return end_all({kLostHost, reason_.cause, ""});
+  if (members_.empty()) return end_all({kExitLostHost, reason_.cause, ""});
   const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
   const Reason reason = std::exchange(reason_, {});
   // Fewer hosts are what MIN:MAX allows, and more are no failure either.
@@ -192,11 +191,13 @@ void Coordinator::settle(Moment now) {
   const bool for_free = reason.weight == kMembership ||
                         (reason.weight == kLost && elastic && num_members() >= settings_.min_nodes);
   if (for_free) {
+    if (progressed) policy_.note_progress();
     gather(now, fmt::format("{}; going on with {}", reason.cause, counted(num_members(), "node")));
     return start_if_possible(now);
   }
+  const bool blameless = reason.on_purpose || reason.weight == kLost;
   const auto decision =
-      policy_.after({reason.kind, progressed, lived_, reason.on_purpose, reason.why}, now);
+      policy_.after({reason.kind, progressed, lived_, blameless, reason.why}, now);
   if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
   gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
                           settings_.restarts.max_restarts, reason.cause));

@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-#include "paceline/core/deadline.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/launch/agent_messages.h"
 #include "paceline/launch/failure_order.h"
 #include "paceline/launch/hang_inquiry.h"
@@ -37,6 +37,9 @@
 #include "paceline/launch/straggler_inquiry.h"
 
 namespace paceline::launch {
+
+// Of a job that ends because a host is lost.
+inline constexpr int kExitLostHost = 1;
 
 struct CoordinatorSettings {
   std::string version;  // of Paceline
@@ -60,7 +63,7 @@ struct CoordinatorSettings {
 class Coordinator {
  public:
   using Agent = int;  // a number that the owner of the connections gave to one
-  using Moment = Deadline::Clock::time_point;
+  using Moment = AwakeClock::time_point;
 
   // Gathers from `now` on.
   Coordinator(CoordinatorSettings settings, Moment now);

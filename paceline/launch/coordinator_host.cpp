@@ -29,6 +29,11 @@ std::size_t strangers_within_descriptors() {
 
 Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
 
+Deadline at(Coordinator::Moment moment) {
+  if (moment == Coordinator::Moment::max()) return Deadline::never();
+  return Deadline::after(moment - AwakeClock::now());
+}
+
 Deadline at(Deadline::Clock::time_point moment) {
   if (moment == Deadline::Clock::time_point::max()) return Deadline::never();
   return Deadline::after(moment - now());
@@ -37,12 +42,12 @@ Deadline at(Deadline::Clock::time_point moment) {
 }  // namespace
 
 CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings)
-    : loop_(loop), coordinator_(settings, now()) {}
+    : loop_(loop), coordinator_(settings, AwakeClock::now()) {}
 
 CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
                                  const Secret& secret, const KeepAlive& keep_alive)
     : loop_(loop),
-      coordinator_(settings, now()),
+      coordinator_(settings, AwakeClock::now()),
       listener_(std::move(listener)),
       max_strangers_(strangers_within_descriptors()),
       secret_(secret),
@@ -59,7 +64,7 @@ CoordinatorHost::~CoordinatorHost() {
 
 void CoordinatorHost::report(const Report& report) {
   if (!lost_.empty()) return;
-  coordinator_.receive(kOwn, report, now());
+  coordinator_.receive(kOwn, report, AwakeClock::now());
   deliver();
 }
 
@@ -143,10 +148,10 @@ void CoordinatorHost::serve(Agent agent) {
 void CoordinatorHost::take(Agent agent, const Report& report) {
   if (std::holds_alternative<Joining>(report)) remotes_.at(agent).link->compare_clocks();
   if (const auto* failure = std::get_if<RankFailure>(&report)) {
-    return coordinator_.receive(agent, on_own_clock(agent, *failure), now());
+    return coordinator_.receive(agent, on_own_clock(agent, *failure), AwakeClock::now());
   }
   const auto* giving_up = std::get_if<GivingUp>(&report);
-  if (giving_up == nullptr) return coordinator_.receive(agent, report, now());
+  if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
   const auto host = coordinator_.follower(agent);
   if (!host) return;  // it ends, and its connection with it
   lost_ = fmt::format(
@@ -210,14 +215,16 @@ void CoordinatorHost::drop(Agent agent, const std::string& cause) {
   if (!authenticated) complain(fmt::format("refused a connection: {}", cause));
   loop_.forget(found->second.link->fd());
   remotes_.erase(found);
-  if (authenticated) coordinator_.lose(agent, cause, now());
+  if (authenticated) coordinator_.lose(agent, cause, AwakeClock::now());
 }
 
 void CoordinatorHost::tend() {
   if (!lost_.empty()) return;
+  loop_.look();
+  const auto awake = AwakeClock::now();
+  if (coordinator_.next_deadline() <= awake) coordinator_.tick(awake);
   const Moment moment = now();
-  if (coordinator_.next_deadline() <= moment) coordinator_.tick(moment);
-  if (next_signs_ <= moment) check_signs_of_life(moment);
+  if (next_signs_ <= moment) check_signs_of_life();
   if (resume_at_ <= moment) {
     resume_at_ = Moment::max();
     loop_.change(listener_.get(), EPOLLIN);
@@ -225,14 +232,13 @@ void CoordinatorHost::tend() {
   deliver();
 }
 
-void CoordinatorHost::check_signs_of_life(Moment moment) {
-  if (moment - next_signs_ > keep_alive_.limit()) judged_from_ = moment;
-  next_signs_ = moment + keep_alive_.interval;
+void CoordinatorHost::check_signs_of_life() {
+  next_signs_ = now() + keep_alive_.interval;
   std::vector<std::pair<Agent, std::string>> silent;
   for (const auto& [agent, remote] : remotes_) {
     const bool known = remote.link->authenticated();
     const std::chrono::milliseconds limit = known ? keep_alive_.limit() : kHandshakeTimeout;
-    if (moment - std::max(remote.link->last_heard(), judged_from_) <= limit) continue;
+    if (remote.link->silence() <= limit) continue;
     silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
                                            remote.link->peer(), limit.count() / 1000.0));
   }
@@ -247,7 +253,9 @@ void CoordinatorHost::check_signs_of_life(Moment moment) {
 }
 
 Deadline CoordinatorHost::next_deadline() const {
-  return at(std::min({coordinator_.next_deadline(), next_signs_, resume_at_}));
+  const Deadline own = at(std::min(next_signs_, resume_at_)),
+                 led = at(coordinator_.next_deadline());
+  return own.moment() < led.moment() ? own : led;
 }
 
 bool CoordinatorHost::flushed() const {

@@ -7,8 +7,7 @@
 // line of log a second between them; when none is left the oldest of them goes.
 //
 // An agent is lost when its connection breaks, which the kernel tells at once when the process
-// dies, and when it gives no sign of life, as from a host that has vanished. After a standstill of
-// its own the coordinator gives everybody their time again before it calls them silent.
+// dies, and when it gives no sign of life, as from a host that has vanished (silence.h).
 //
 // The clocks of the agents are compared with this one's from time to time, so that it can be told
 // whose rank failed first.
@@ -51,7 +50,7 @@ class CoordinatorHost final : public JobControl {
 
  private:
   using Agent = Coordinator::Agent;
-  using Moment = Coordinator::Moment;
+  using Moment = Deadline::Clock::time_point;
   static constexpr Agent kOwn = 0;
   struct Remote {
     std::unique_ptr<AgentLink> link;
@@ -72,7 +71,7 @@ class CoordinatorHost final : public JobControl {
   void watch_for_room(Agent agent, Remote& remote);
   void drop(Agent agent, const std::string& cause);
   void take(Agent agent, const Report& report);
-  void check_signs_of_life(Moment now);
+  void check_signs_of_life();
 
   EventLoop& loop_;
   Coordinator coordinator_;
@@ -85,7 +84,6 @@ class CoordinatorHost final : public JobControl {
   std::optional<Secret> secret_;
   KeepAlive keep_alive_;
   Moment next_signs_ = Moment::max();
-  Moment judged_from_{};  // silence before that counts for nobody
   std::string lost_;
   Agent last_agent_ = kOwn;
   std::map<Agent, Remote> remotes_;

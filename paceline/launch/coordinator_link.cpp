@@ -59,8 +59,9 @@ void CoordinatorLink::tend() {
   const auto now = Deadline::Clock::now();
   if (now < next_sign_) return;
   next_sign_ = now + keep_alive_.interval;
+  loop_.look();
   guard([&] {
-    if (now - link_->last_heard() > keep_alive_.limit()) {
+    if (link_->silence() > keep_alive_.limit()) {
       link_->send(encode(GivingUp{keep_alive_.limit()}));
       throw Error(ErrorCode::kPeerLost,
                   fmt::format("no sign of life for {:g} s", keep_alive_.limit().count() / 1000.0));

@@ -70,7 +70,7 @@ CoordinatorSettings CoordinatorSearch::settings() const {
 std::unique_ptr<JobControl> CoordinatorSearch::find() {
   if (!options_.agents_meet()) return std::make_unique<CoordinatorHost>(loop_, settings());
   auto found = last_ ? find_successor() : find_first();
-  if (!found && give_up_at_.expired()) give_up();
+  if (!found && put_off(give_up_at_).expired()) give_up();
   return found;
 }
 
@@ -198,6 +198,10 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
   mine.expected_nodes = last_->place.num_nodes - 1;
   mine.first_generation = last_->place.generation + 1;
   mine.first_note = "lost " + lost_because_;
+  // Nobody is replaced: those that are left come as soon as nothing runs there any more.
+  if (mine.restarts.max_restarts == 0) {
+    mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
+  }
   current_ = stand_in_;
   return std::make_unique<CoordinatorHost>(loop_, mine, std::move(stand_in_listener_), *secret_,
                                            options_.meeting.keep_alive);

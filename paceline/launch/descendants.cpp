@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 
 namespace paceline::launch {
 namespace {
@@ -25,7 +26,8 @@ namespace {
 pid_t parent_of(const char* pid) {
   char text[512];
   const Fd file(open((std::string("/proc/") + pid + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  const ssize_t length = file ? read(file.get(), text, sizeof text - 1) : -1;
+  const auto room = std::as_writable_bytes(std::span(text)).first(sizeof text - 1);
+  const ssize_t length = file ? read_some(file.get(), room) : -1;
   if (length <= 0) return -1;
   text[length] = '\0';
   // "pid (name) state ppid": the name may hold anything, so look for its last parenthesis.

@@ -40,8 +40,13 @@ void EventLoop::forget(int fd) {
 
 void EventLoop::turn(Deadline deadline) {
   std::array<epoll_event, kEventsAtOnce> events;
-  const int count =
-      epoll_wait(epoll_.get(), events.data(), events.size(), deadline.poll_timeout_ms());
+  int count = 0;
+  do {
+    vigil_.look();
+    count = epoll_wait(epoll_.get(), events.data(), events.size(),
+                       deadline.poll_timeout_ms(Vigil::kRound));
+  } while (count == 0 && !deadline.expired());
+  vigil_.look();
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
     const auto found = watched_.find(static_cast<int>(tag & 0xffffffff));

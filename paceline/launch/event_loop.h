@@ -2,7 +2,8 @@
 
 // Waits for descriptors of every kind (pipes, pidfds, timers, sockets) in one place and calls the
 // handler of each that is ready, in the order in which epoll says they became so. Parts of the
-// agent that know nothing of each other share one loop and so one thread.
+// agent that know nothing of each other share one loop and so one thread. It notices when this
+// process stood still (core/awake_clock.h), before it calls any handler.
 //
 // Thread safety: none. Descriptors stay their owners'; forget() one before closing it. A handler
 // may watch and forget others and itself; one that was forgotten is not called any more, also when
@@ -17,6 +18,7 @@
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline::launch {
 
@@ -35,6 +37,9 @@ class EventLoop {
 
   // Waits until something is ready, at most until the deadline, and calls the handlers.
   void turn(Deadline deadline);
+  // For whoever judges after a turn that others are silent: whether this process stood still
+  // meanwhile.
+  void look() { vigil_.look(); }
 
  private:
   struct Watched {
@@ -43,6 +48,7 @@ class EventLoop {
   };
 
   Fd epoll_;
+  Vigil vigil_;
   std::uint32_t last_id_ = 0;
   std::unordered_map<int, Watched> watched_;
 };

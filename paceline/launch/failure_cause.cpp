@@ -133,6 +133,15 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
   return "";
 }
 
+// What a program says that knows why it ends (telemetry/uncaught_errors.h), or this launcher inside
+// a rank.
+std::string cause_by_program(std::string_view line) {
+  for (const std::string_view verdict : {"error: ", "paceline run: "}) {
+    if (line.starts_with(verdict)) return std::string(line.substr(verdict.size()));
+  }
+  return "";
+}
+
 std::string cause_by_assertion(std::string_view line) {
   const auto text = between(line, ": Assertion `", "' failed");
   return text ? fmt::format("a failed assertion: {}", *text) : "";
@@ -166,6 +175,7 @@ std::string cause_by_lines(const EndEvidence& evidence) {
   for (std::size_t at = lines.size(); at-- > 0;) {
     std::string cause = cause_by_loader(lines[at]);
     if (cause.empty()) cause = cause_by_exception(lines, at);
+    if (cause.empty() && evidence.end.signal == 0) cause = cause_by_program(lines[at]);
     if (cause.empty() && evidence.end.signal == SIGABRT) cause = cause_by_assertion(lines[at]);
     if (cause.empty() && evidence.end.signal == SIGABRT) cause = cause_by_c_library(lines[at]);
     if (!cause.empty()) return cause;

@@ -27,7 +27,7 @@ bool failed_before(const FailureMark& later, const FailureMark& earlier) {
 }
 
 std::optional<int> rank_called_gone(std::string_view words) {
-  constexpr std::string_view kAdvice = "; see the log of rank ";  // of transport/mesh.cpp
+  constexpr std::string_view kAdvice = "; see the output of rank ";  // of transport/mesh.cpp
   const auto at = words.rfind(kAdvice);
   if (at == std::string_view::npos) return {};
   const char* begin = words.data() + at + kAdvice.size();

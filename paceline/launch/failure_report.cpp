@@ -65,12 +65,39 @@ std::string hint_for(const RankEnd& end) {
   }
 }
 
+namespace {
+
+// The cause stands above them already.
+std::string without_cause(const std::string& lines, const std::string& cause) {
+  const auto at = cause.empty() ? std::string::npos : lines.rfind(cause + "\n");
+  if (at == std::string::npos) return lines;
+  const auto before = lines.rfind('\n', at);
+  const auto begin = before == std::string::npos ? 0 : before + 1;
+  return lines.substr(0, begin) + lines.substr(at + cause.size() + 1);
+}
+
+// Their folder is named at the end of the report.
+std::string without_records(std::string cause) {
+  const auto begin = cause.find("; flight records: ");
+  if (begin != std::string::npos) cause.erase(begin, cause.find(')', begin) + 1 - begin);
+  return cause;
+}
+
+std::string last_words(const RankEnd& culprit, const FailureContext& context) {
+  if (context.last_lines.empty()) return "  it wrote nothing\n";
+  const std::string lines = without_cause(context.last_lines, context.cause);
+  if (lines.empty()) return "";
+  return fmt::format("  the last lines of rank {}:\n{}", culprit.rank, lines);
+}
+
+}  // namespace
+
 std::string failure_report(const RankEnd& culprit, const FailureContext& context) {
   std::string text = fmt::format(
       "paceline: rank {} failed first: {} (host {}, pid {}, after {:.1f} s)\n", culprit.rank,
       describe(culprit), context.host, culprit.pid, culprit.after.count());
   if (!context.cause.empty()) {
-    text += fmt::format("  cause: {}\n", context.cause);
+    text += fmt::format("  cause: {}\n", without_records(context.cause));
   } else if (const std::string hint = hint_for(culprit);
              !hint.empty() && (context.stack.empty() || culprit.signal != SIGSEGV)) {
     text += fmt::format("  hint: {}\n", hint);
@@ -80,11 +107,7 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
                         context.finished.size() == 1 ? "" : "s", format_ranks(context.finished));
   }
   text += context.stack;
-  if (context.last_lines.empty()) {
-    text += "  it wrote nothing\n";
-  } else {
-    text += fmt::format("  the last lines of rank {}:\n{}", culprit.rank, context.last_lines);
-  }
+  text += last_words(culprit, context);
   if (!context.log_path.empty()) text += fmt::format("  log: {}\n", context.log_path);
   return text;
 }

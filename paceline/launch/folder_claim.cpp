@@ -10,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/deadline.h"
+#include "paceline/core/io.h"
 
 namespace paceline::launch {
 namespace {
@@ -19,13 +21,12 @@ constexpr std::chrono::seconds kOthersClaim{1};
 constexpr std::size_t kLongestName = 512;
 
 bool write_holder(int file, const std::string& job) {
-  return ftruncate(file, 0) == 0 &&
-         pwrite(file, job.data(), job.size(), 0) == static_cast<ssize_t>(job.size());
+  return ftruncate(file, 0) == 0 && write_whole_at(file, 0, as_bytes(job));
 }
 
 std::string read_holder(int file) {
   char text[kLongestName];
-  const ssize_t length = pread(file, text, sizeof text, 0);
+  const ssize_t length = read_whole_at(file, 0, std::as_writable_bytes(std::span(text)));
   return length > 0 ? std::string(text, static_cast<std::size_t>(length)) : "another job";
 }
 

@@ -249,7 +249,7 @@ bool Generation::strike(int rank, const std::string& because) {
 }
 
 void Generation::tend() {
-  if (kill_at_ && kill_at_->expired()) kill();
+  if (kill_at_ && put_off(*kill_at_).expired()) kill();
   report_when_known();
   if (num_running_ == 0 && !over_ && unreported_ == nullptr) close_outputs();
   hold_back_or_resume();
@@ -257,7 +257,7 @@ void Generation::tend() {
 
 Deadline Generation::next_deadline() const {
   if (descendants_until_ && !over_ && !descendants_until_->expired()) return Deadline::after(0ns);
-  return kill_at_.value_or(Deadline::never());
+  return kill_at_ ? put_off(*kill_at_) : Deadline::never();
 }
 
 bool Generation::owns(pid_t pid) const {

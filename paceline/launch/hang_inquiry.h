@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/core/deadline.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/launch/agent_messages.h"
 #include "paceline/launch/outbox.h"
 #include "paceline/telemetry/flight_file.h"
@@ -39,7 +39,7 @@ std::string hang_text(const HangOrder& hang);
 class HangInquiry {
  public:
   using Agent = int;
-  using Moment = Deadline::Clock::time_point;
+  using Moment = AwakeClock::time_point;
 
   // The agents of a generation that begins, by the names of their hosts. Forgets all others.
   void begin(int generation, std::map<Agent, std::string> agents);

@@ -20,13 +20,14 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/core/awake_clock.h"
 #include "paceline/launch/quiet_ranks.h"
 
 namespace paceline::launch {
 
 class HangWatch {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   using Ranks = QuietRanks::Ranks;
 
   // `directory` has the records; `meeting` may be empty.

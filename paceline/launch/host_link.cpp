@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/rank_output.h"
 
@@ -23,7 +24,7 @@ constexpr int kFirstExchanges = 8;
 }  // namespace
 
 HostLink::Taken HostLink::nothing_taken(ssize_t length) {
-  const bool later = length < 0 && (errno == EAGAIN || errno == EINTR);
+  const bool later = length < 0 && errno == EAGAIN;
   return later ? Taken::kNothing : Taken::kEnd;
 }
 
@@ -79,7 +80,7 @@ void HostLink::watch_for_room() {
 void HostLink::hold(bool held) {
   if (held == held_ || !out_) return;
   held_ = held;
-  if (!held) heard_ = Deadline::Clock::now();
+  if (!held) silence_.heard();
   loop_.change(out_.get(), held ? 0U : EPOLLIN);
 }
 
@@ -93,9 +94,10 @@ void HostLink::on_out() {
 
 HostLink::Taken HostLink::read_out() {
   static char buffer[kReadSize];
-  const ssize_t length = read(out_.get(), buffer, sizeof buffer);
+  const ssize_t length = read_ready(out_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length <= 0) return nothing_taken(length);
   heard_ = Deadline::Clock::now();
+  silence_.heard();
   try {
     take({buffer, static_cast<std::size_t>(length)});
   } catch (const Error& error) {
@@ -141,7 +143,7 @@ void HostLink::on_err() {
 
 HostLink::Taken HostLink::read_err() {
   static char buffer[kReadSize];
-  const ssize_t length = read(err_.get(), buffer, sizeof buffer);
+  const ssize_t length = read_ready(err_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length <= 0) return nothing_taken(length);
   err_text_.append(buffer, static_cast<std::size_t>(length));
   if (err_text_.size() > kKeptWords) err_text_.erase(0, err_text_.size() - kKeptWords);

@@ -20,6 +20,7 @@
 #include "paceline/launch/event_loop.h"
 #include "paceline/launch/process.h"
 #include "paceline/launch/remote_frames.h"
+#include "paceline/launch/silence.h"
 
 namespace paceline::launch {
 
@@ -52,7 +53,7 @@ class HostLink {
   int status() const { return *status_; }
   // For so long nothing has come that would have been read: 0 while held, and from 0 on after.
   std::chrono::nanoseconds silence() const {
-    return held_ ? std::chrono::nanoseconds(0) : Deadline::Clock::now() - heard_;
+    return held_ ? std::chrono::nanoseconds(0) : silence_.lasted();
   }
   const ClockComparison& clock() const { return clock_; }
   // The last lines of what the connecting process, or a shell there, printed; indented.
@@ -90,6 +91,7 @@ class HostLink {
   FrameReader reader_{kGreeting};
   std::string err_text_;
   Deadline::Clock::time_point heard_ = Deadline::Clock::now();
+  Silence silence_;
   ClockComparison clock_;
   int first_exchanges_left_ = 0;
   bool greeted_ = false, watches_in_ = false, held_ = false;

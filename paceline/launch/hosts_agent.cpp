@@ -1,6 +1,7 @@
 #include "paceline/launch/hosts_agent.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -9,6 +10,7 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/descriptor_limit.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/remote_end.h"
@@ -21,7 +23,7 @@ HostsAgent::HostsAgent(const HostsPlan& plan, AgentChannel channel)
     : plan_(plan),
       control_(std::move(channel.control)),
       consoles_(loop_),
-      entry_(loop_, plan.job),
+      entry_(loop_, plan.job, [this](const std::string& line) { consoles_.say(line); }),
       timelines_(plan.timeline),
       input_(loop_, std::move(channel.stdin_fd),
              [this](FrameKind kind, std::string_view payload) {
@@ -51,13 +53,13 @@ int HostsAgent::run() {
 
 void HostsAgent::turn() {
   loop_.turn(next_deadline());
-  if (!stopping_ && !all(&HostState::running) && start_by_.expired()) on_late_start();
-  if (finish_by_ && finish_by_->expired()) end_stragglers();
-  if (push_at_ && push_at_->expired()) push_harder();
+  if (!stopping_ && !all(&HostState::running) && put_off(start_by_).expired()) on_late_start();
+  if (finish_by_ && put_off(*finish_by_).expired()) end_stragglers();
+  if (push_at_ && put_off(*push_at_).expired()) push_harder();
   if (decide_at_ && decide_at_->expired()) decide_first();
   if (alive_at_.expired()) look_after_connections();
   tend_returns();
-  inquiry_.tick(Deadline::Clock::now());
+  inquiry_.tick(AwakeClock::now());
   pass_on_inquiries();
   input_.tend();
   consoles_.watch_for_room();
@@ -67,19 +69,19 @@ void HostsAgent::turn() {
 
 Deadline HostsAgent::next_deadline() const {
   auto left = alive_at_.remaining();
-  if (finish_by_) left = std::min(left, finish_by_->remaining());
-  if (push_at_) left = std::min(left, push_at_->remaining());
+  if (finish_by_) left = std::min(left, put_off(*finish_by_).remaining());
+  if (push_at_) left = std::min(left, put_off(*push_at_).remaining());
   if (decide_at_) left = std::min(left, decide_at_->remaining());
   for (const HostState& host : hosts_) {
-    if (host.answer_by) left = std::min(left, host.answer_by->remaining());
+    if (host.answer_by) left = std::min(left, put_off(*host.answer_by).remaining());
     if (!host.comeback.next()) continue;
     left = std::min<std::chrono::nanoseconds>(left, *host.comeback.next() - Deadline::Clock::now());
   }
   if (inquiry_.next_deadline() != HangInquiry::Moment::max()) {
-    left =
-        std::min<std::chrono::nanoseconds>(left, inquiry_.next_deadline() - Deadline::Clock::now());
+    left = std::min<std::chrono::nanoseconds>(left, inquiry_.next_deadline() - AwakeClock::now());
   }
-  if (!stopping_ && !all(&HostState::running)) left = std::min(left, start_by_.remaining());
+  if (!stopping_ && !all(&HostState::running))
+    left = std::min(left, put_off(start_by_).remaining());
   return Deadline::after(left);
 }
 
@@ -99,11 +101,14 @@ int HostsAgent::num_left() const {
 }
 
 void HostsAgent::on_control() {
-  unsigned char signal = 0;
-  if (read(control_.get(), &signal, 1) != 1) {
+  std::byte first{};
+  const ssize_t length = read_some(control_.get(), {&first, 1});
+  if (length < 0 && errno == EAGAIN) return;
+  if (length != 1) {
     abandoned_ = true;
     return;
   }
+  const int signal = std::to_integer<int>(first);
   if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     const std::string payload(1, static_cast<char>(signal));
     for (const HostState& host : hosts_) {
@@ -167,7 +172,7 @@ void HostsAgent::on_report(std::size_t index, const std::string& text) {
   const auto agent = static_cast<HangInquiry::Agent>(index);
   if (stopping_) return;
   if (const auto* where = std::get_if<Whereabouts>(&report)) {
-    inquiry_.take(agent, *where, Deadline::Clock::now());
+    inquiry_.take(agent, *where, AwakeClock::now());
   }
   if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(agent, *shares);
   pass_on_inquiries();
@@ -213,6 +218,7 @@ void HostsAgent::on_words(std::size_t index, const std::string& text) {
 
 void HostsAgent::look_after_connections() {
   alive_at_ = Deadline::after(kAliveInterval);
+  loop_.look();
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const HostLink& link = *hosts_[i].link;
     if (link.ended() || !link.greeted()) continue;

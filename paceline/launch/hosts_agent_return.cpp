@@ -20,7 +20,7 @@ void HostsAgent::tend_returns() {
   if (stopping_ || over_) return;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     HostState& host = hosts_[i];
-    if (host.answer_by && host.answer_by->expired()) {
+    if (host.answer_by && put_off(*host.answer_by).expired()) {
       host.answer_by.reset();
       host.link->cut();
     }

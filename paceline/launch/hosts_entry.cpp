@@ -10,9 +10,10 @@
 
 namespace paceline::launch {
 
-HostsEntry::HostsEntry(EventLoop& loop, HostsJob job)
+HostsEntry::HostsEntry(EventLoop& loop, HostsJob job, const JobSocket::Say& say)
     : job_(std::move(job)),
-      socket_(loop, 0, 0, [this](const JobRequest& request) { answer(request); }) {}
+      socket_(
+          loop, 0, 0, [this](const JobRequest& request) { answer(request); }, say) {}
 
 void HostsEntry::answer(const JobRequest& request) const {
   const std::string what = request.words.empty() ? "" : request.words.front();

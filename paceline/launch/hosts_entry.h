@@ -28,7 +28,7 @@ struct HostsJob {
 class HostsEntry {
  public:
   // `loop` must outlive it.
-  HostsEntry(EventLoop& loop, HostsJob job);
+  HostsEntry(EventLoop& loop, HostsJob job, const JobSocket::Say& say);
 
  private:
   void answer(const JobRequest& request) const;

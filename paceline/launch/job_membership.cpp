@@ -53,6 +53,11 @@ std::string JobMembership::lose_coordinator() {
   return cause;
 }
 
+bool JobMembership::may_have_a_successor() const {
+  return options_.restarts.max_restarts > 0 ||
+         last_start_->place.num_nodes - 1 >= options_.min_agents();
+}
+
 void JobMembership::begin(const StartOrder& order) {
   last_start_ = order;
   if (order.place.node_rank != 0) services_->use({order.store, order.master});

@@ -40,6 +40,10 @@ class JobMembership {
   // The coordinator is gone; returns why. Once the job has begun, another one is looked for.
   std::string lose_coordinator();
 
+  // Whether the job may go on under another coordinator: enough nodes are left, or may come.
+  // Requires: has_begun().
+  bool may_have_a_successor() const;
+
   // A generation starts, with the services of its first node.
   void begin(const StartOrder& order);
   bool has_begun() const { return last_start_.has_value(); }

@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 #include "paceline/rendezvous/job_secret.h"
 
@@ -67,7 +69,7 @@ void JobServices::use(const Offer& others) {
 Fd JobServices::make_secret_fd() const {
   const std::string text = secret_.to_hex();
   Fd fd(memfd_create("paceline-secret", MFD_CLOEXEC));
-  if (!fd || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+  if (!fd || !write_whole(fd.get(), as_bytes(text))) {
     throw system_error("memfd_create, for the job's secret");
   }
   lseek(fd.get(), 0, SEEK_SET);

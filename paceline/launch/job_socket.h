@@ -8,14 +8,13 @@
 // closes the connection:
 //
 //   describe             the job as JSON: id, command, ranks with their pids, folders; of a
-//   launcher
-//                        of --hosts its hosts
+//                        launcher of --hosts its hosts
 //   stacks               where every rank is, as text
 //   stop                 ends the job as SIGTERM to the launcher does
 //   crash THREAD SIGNAL  from a rank (telemetry/crash_reporter.h), which waits for the end
 //
-// Its name says the launcher's pid and how many threads its ranks compute with; running_jobs.h
-// finds the jobs of a machine by it.
+// Its name says the launcher's pid and how many threads its ranks compute with, and cannot be
+// guessed; running_jobs.h finds the jobs of a machine by it, job_questions.h asks them.
 //
 // Thread safety: none; everything happens in handlers of the loop.
 
@@ -26,7 +25,6 @@
 
 #include <sys/types.h>
 
-#include "paceline/core/deadline.h"
 #include "paceline/core/fd.h"
 #include "paceline/launch/event_loop.h"
 
@@ -41,16 +39,17 @@ struct JobRequest {
 class JobSocket {
  public:
   using Handler = std::function<void(JobRequest)>;
+  using Say = std::function<void(const std::string& line)>;
 
   // `num_threads` of all `num_ranks` local ranks together; 0 and 0 for a launcher without any. A
-  // socket that cannot be made (the name is taken, sockets are forbidden) leaves name() empty: the
-  // job runs, and cannot be asked.
-  JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler);
+  // socket that cannot be made is reported by `say` and leaves name() empty: the job runs, and
+  // cannot be asked.
+  JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler, const Say& say);
   JobSocket(const JobSocket&) = delete;
   JobSocket& operator=(const JobSocket&) = delete;
   ~JobSocket();
 
-  // Without the zero that begins it: "paceline-job/711/2x4".
+  // Without the zero that begins it: "paceline-job/711/2x4/9f86d081884c7d65".
   const std::string& name() const { return name_; }
 
  private:
@@ -72,9 +71,5 @@ class JobSocket {
 
 // Writes the whole answer; a reader that does not read gets a second.
 void send_answer(const JobRequest& request, const std::string& text);
-
-// Asks the job whose socket has this name and returns the whole answer. Error(kSystem) when the job
-// is gone or belongs to another user, Error(kTimeout) when no end of the answer comes.
-std::string ask_job(const std::string& name, const std::string& request, Deadline deadline);
 
 }  // namespace paceline::launch

@@ -53,8 +53,10 @@ JobWatch::JobWatch(EventLoop& loop, const LaunchPlan& plan, Folders folders, Act
       plan_(plan),
       folders_(std::move(folders)),
       actions_(std::move(actions)),
-      socket_(loop, plan.options.num_local_ranks, all_threads(plan),
-              [this](JobRequest request) { guarded([&] { answer(std::move(request)); }); }) {
+      socket_(
+          loop, plan.options.num_local_ranks, all_threads(plan),
+          [this](JobRequest request) { guarded([&] { answer(std::move(request)); }); },
+          actions_.say) {
   if (folders_.flights.empty()) return;
   const LaunchOptions& options = plan_.options;
   if (options.hang_timeout.count() > 0) {

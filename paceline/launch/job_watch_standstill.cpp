@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "paceline/core/error.h"
 #include "paceline/core/host.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/flight_digest.h"
 #include "paceline/launch/hang_inquiry.h"
 #include "paceline/launch/job_watch.h"
@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kTimeToEnd{5};
 // Whether the timer has really expired.
 bool take(const Fd& timer) {
   std::uint64_t times = 0;
-  return ::read(timer.get(), &times, sizeof times) == sizeof times;
+  return read_record(timer.get(), times);
 }
 
 }  // namespace
@@ -89,6 +89,9 @@ void JobWatch::show(const HangOrder& hang) {
 
 void JobWatch::look_for_straggler() {
   if (!take(straggler_timer_) || ranks_.empty() || at_rest_) return;
+  // What the ranks waited while the job stood still is nobody's fault.
+  const auto awake = AwakeClock::now() - AwakeClock::woke();
+  if (awake < plan_.options.straggler_patience) return make_straggler_watch();
   if (straggler_report_) return report_shares();
   const auto said = straggler_watch_->look(ranks_);
   if (said) actions_.say(fmt::format("paceline: {}\n", *said));

@@ -8,6 +8,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "paceline/core/io.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -41,8 +43,8 @@ std::optional<KernelKill> KernelLog::find(pid_t pid) {
   std::optional<KernelKill> found;
   char record[kLongestRecord];
   for (int i = 0; file_ && i < kMostRecords; ++i) {
-    const ssize_t length = read(file_.get(), record, sizeof record);
-    if (length < 0 && (errno == EINTR || errno == EPIPE)) continue;  // EPIPE: records were lost
+    const ssize_t length = read_some(file_.get(), std::as_writable_bytes(std::span(record)));
+    if (length < 0 && errno == EPIPE) continue;  // records were lost
     if (length <= 0) break;
     const auto kill = parse_kernel_kill(std::string(record, static_cast<std::size_t>(length)));
     if (kill && kill->pid == pid) found = kill;

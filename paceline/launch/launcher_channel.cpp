@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/socket.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 #include "paceline/core/log.h"
 #include "paceline/launch/consoles.h"
 
@@ -38,8 +38,8 @@ void LauncherChannel::send_timeline(const std::string& packed) {
 
 void LauncherChannel::read() {
   char buffer[16 << 10];
-  const ssize_t length = recv(orders_.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const ssize_t length = receive_some(orders_.get(), std::as_writable_bytes(std::span(buffer)));
+  if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {  // the remote end is gone, and ends this process
     loop_.forget(orders_.get());
     return orders_.reset();

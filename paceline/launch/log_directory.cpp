@@ -12,7 +12,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
 #include "paceline/core/host.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/folder_claim.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/old_log_folders.h"
@@ -28,6 +31,10 @@ std::string absolute(const std::string& path) {
 std::string base_of_temporary() {
   const char* base = std::getenv("TMPDIR");
   return absolute(base != nullptr && *base != '\0' ? base : "/tmp");
+}
+
+[[noreturn]] void refuse(const std::string& folder, const std::string& why) {
+  fail(ErrorCode::kInvalid, "--log-dir: the folder {} {}", neutralise_in_line(folder), why);
 }
 
 // paceline-20261231-235959-x7Fq2a, readable by its owner alone.
@@ -48,7 +55,7 @@ int num_requeues() {
 // A disk that is full is noticed by the first line of the rank itself.
 void mark(const Fd& file, const std::string& what) {
   const std::string line = fmt::format("=== paceline: {} ===\n", what);
-  if (write(file.get(), line.data(), line.size()) < 0) return;
+  write_whole(file.get(), as_bytes(line));
 }
 
 }  // namespace
@@ -77,17 +84,10 @@ void LogDirectory::use(const std::string& wanted, const std::string& job) {
   path_ = wanted;
   std::error_code error;
   std::filesystem::create_directories(path_, error);
-  if (error) {
-    return use_another(base_of_temporary(), job, "could not be made: " + error.message());
-  }
+  if (error) refuse(path_, "could not be made: " + error.message());
   FolderClaim claim = claim_folder(path_, job);
-  if (!claim.problem.empty()) {
-    return use_another(base_of_temporary(), job, "cannot be written: " + claim.problem);
-  }
-  if (!claim.holder.empty()) {
-    return use_another(path_, job,
-                       fmt::format("is in use by another job ({})", neutralise(claim.holder)));
-  }
+  if (!claim.problem.empty()) refuse(path_, "cannot be written: " + claim.problem);
+  if (!claim.holder.empty()) return use_one_inside(job, claim.holder);
   claim_ = std::move(claim.lock);
 }
 
@@ -96,10 +96,10 @@ void LogDirectory::use_new(const std::string& base, const std::string& job) {
   if (problem_.empty()) claim_ = claim_folder(path_, job).lock;
 }
 
-void LogDirectory::use_another(const std::string& base, const std::string& job,
-                               const std::string& why) {
-  const std::string reason = fmt::format("the log folder {} {}", path_, why);
-  use_new(base, job);
+void LogDirectory::use_one_inside(const std::string& job, const std::string& holder) {
+  const std::string reason =
+      fmt::format("the log folder {} is in use by another job ({})", path_, neutralise(holder));
+  use_new(path_, job);
   if (problem_.empty()) {
     notice_ = fmt::format("{}; logs and records are in {}", reason, path_);
   } else {

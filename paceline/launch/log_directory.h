@@ -11,9 +11,9 @@
 // one folder: what that one wrote may hold the cause of its end. It goes on as well when SLURM has
 // queued the job again (SLURM_RESTART_COUNT).
 //
-// Logs are a help, not a condition: where the folder that the user named cannot be written, or is
-// another job's that runs (folder_claim.h), another one is used, which is kept and said. Without
-// any, training goes on.
+// A folder that the user named and that cannot be made or written is an error before the start. One
+// that belongs to another job that runs (folder_claim.h) gets a folder inside, which is kept and
+// reported. Without a temporary folder, training goes on without logs.
 
 #include <set>
 #include <string>
@@ -28,7 +28,8 @@ std::string owner_of_logs(const LaunchOptions& options);
 
 class LogDirectory {
  public:
-  // `wanted` empty: a temporary one. `job` is owner_of_logs().
+  // `wanted` empty: a temporary one. `job` is owner_of_logs(). Error(kInvalid) for a `wanted` one
+  // that cannot be used.
   LogDirectory(const std::string& wanted, const std::string& job);
   LogDirectory(const LogDirectory&) = delete;
   LogDirectory& operator=(const LogDirectory&) = delete;
@@ -52,7 +53,7 @@ class LogDirectory {
  private:
   void use(const std::string& wanted, const std::string& job);
   void use_new(const std::string& base, const std::string& job);
-  void use_another(const std::string& base, const std::string& job, const std::string& why);
+  void use_one_inside(const std::string& job, const std::string& holder);
 
   std::string path_;
   bool temporary_ = false;

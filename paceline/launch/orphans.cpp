@@ -5,9 +5,9 @@
 
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 
 namespace paceline::launch {
 namespace {
@@ -30,7 +30,7 @@ Orphans::Orphans(EventLoop& loop) : ends_(make_child_signal_fd()) {
 bool Orphans::may_wait() {
   if (!std::exchange(may_wait_, false)) return false;
   signalfd_siginfo info;
-  while (read(ends_.get(), &info, sizeof info) == sizeof info) {
+  while (read_record(ends_.get(), info)) {
   }
   return true;
 }

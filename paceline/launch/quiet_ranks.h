@@ -17,7 +17,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/core/deadline.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/launch/agent_messages.h"
 #include "paceline/launch/thread_census.h"
 #include "paceline/rendezvous/arrival.h"
@@ -26,7 +26,7 @@ namespace paceline::launch {
 
 class QuietRanks {
  public:
-  using Clock = Deadline::Clock;
+  using Clock = AwakeClock;
   using Ranks = std::map<int, pid_t>;
   using Meeting = std::function<Absence()>;
 

@@ -8,7 +8,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 
 namespace paceline::launch {
 namespace {
@@ -16,7 +18,7 @@ namespace {
 constexpr std::size_t kReadSize = 64 << 10;
 constexpr int kDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB where a program asked for it
 constexpr std::size_t kTailSize = 16 << 10;
-constexpr std::size_t kShownLine = 500;
+constexpr std::size_t kShownLine = 2000;
 
 }  // namespace
 
@@ -50,8 +52,8 @@ bool RankOutput::read_some(int stream) {
   static char buffer[kReadSize];  // one event loop, one reader
   Stream& from = streams_[stream];
   if (!from.pipe) return false;
-  const ssize_t length = ::read(from.pipe.get(), buffer, sizeof buffer);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  const ssize_t length = read_ready(from.pipe.get(), std::as_writable_bytes(std::span(buffer)));
+  if (length < 0 && errno == EAGAIN) return false;
   if (length <= 0) {
     close(stream);
     return false;
@@ -82,15 +84,9 @@ void RankOutput::close(int stream) {
 }
 
 void RankOutput::write_log(std::string_view bytes) {
-  while (log_ && !bytes.empty()) {
-    const ssize_t written = ::write(log_.get(), bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      log_problem_ = std::strerror(errno);
-      log_.reset();
-    }
-  }
+  if (!log_ || write_whole(log_.get(), as_bytes(bytes))) return;
+  log_problem_ = std::strerror(errno);
+  log_.reset();
 }
 
 void RankOutput::remember(std::string_view bytes) {

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 #include "paceline/rendezvous/fork_server.h"
 
@@ -87,7 +88,8 @@ struct Word {
   std::string text;
 };
 
-Word hear(const Fd& socket) {
+// What is said until the deadline.
+Word hear(const Fd& socket, Deadline deadline) {
   std::array<char, kLongestAnswer> heard;
   iovec text{heard.data(), heard.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> control{};
@@ -96,7 +98,10 @@ Word hear(const Fd& socket) {
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t got = recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t got = 0;
+  do {
+    got = receive_message(socket.get(), message);
+  } while (got < 0 && errno == EAGAIN && await(socket.get(), POLLIN, deadline));
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (got < 1 || header == nullptr || header->cmsg_type != SCM_CREDENTIALS) return {};
   ucred sender{};
@@ -137,7 +142,12 @@ bool send_order(const Fd& socket, std::string text, const ProcessSpec& spec, int
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof descriptors);
   std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
-  return sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+  const Deadline deadline = Deadline::after(kAnswer);
+  ssize_t sent = 0;
+  do {
+    sent = send_message(socket.get(), message);
+  } while (sent < 0 && errno == EAGAIN && await(socket.get(), POLLOUT, deadline));
+  return sent >= 0;
 }
 
 }  // namespace
@@ -229,8 +239,7 @@ std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std:
   if (!next.own || !send_order(seed.socket, text, spec, next.others.get())) {
     return refuse(std::strerror(errno));
   }
-  wait_ready(seed.socket.get(), POLLIN, Deadline::after(wait));
-  const Word answer = hear(seed.socket);
+  const Word answer = hear(seed.socket, Deadline::after(wait));
   if (answer.sender == seed.process.pid && answer.text.starts_with(kSeedIsStale)) {
     return refuse(answer.text.substr(1) + " has changed since it was loaded");
   }
@@ -246,7 +255,7 @@ std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std:
 // Its first word may have come since the last look.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
-  const Word word = hear(seed.socket);
+  const Word word = hear(seed.socket, Deadline::after(0ns));
   if (!is_word(word, kSeedReady)) return;
   Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, word.sender, 0)));
   if (pidfd && is_own_child(pidfd)) seed.process = {word.sender, std::move(pidfd)};

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 
 namespace paceline::launch {
 namespace {
@@ -36,7 +36,7 @@ void RankWatch::wait_for(std::chrono::nanoseconds time) {
 
 std::vector<Warning> RankWatch::look() {
   std::uint64_t expirations = 0;
-  if (read(timer_.get(), &expirations, sizeof expirations) < 0) return {};
+  if (!read_record(timer_.get(), expirations)) return {};
   const auto now = std::chrono::steady_clock::now();
   const ThreadTimes times = thread_times(pid_);
   ++num_looks_;

@@ -16,6 +16,8 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
+#include "paceline/core/send_queue.h"
 #include "paceline/launch/console.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/event_loop.h"
@@ -23,6 +25,7 @@
 #include "paceline/launch/rank_output.h"
 #include "paceline/launch/remote_frames.h"
 #include "paceline/launch/reserved_port.h"
+#include "paceline/launch/silence.h"
 
 namespace paceline::launch {
 namespace {
@@ -31,6 +34,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kReadSize = 64 << 10;
 constexpr std::size_t kMostNotices = 8 << 20;  // bytes on their way
+constexpr std::size_t kMostOrders = 1 << 20;
 constexpr auto kEndOfDescendants = 5s;
 // An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
 constexpr auto kEndOfAgent = 500ms;
@@ -97,12 +101,13 @@ class RemoteEnd {
   void hold_ports(JobPorts& ports);
   [[noreturn]] void be_part(const RemoteJob& job, std::array<Fd, 4> ends);
   void pass_input_on();
-  void pass_on(const Frame& order) const;
+  void pass_on(const Frame& order);
   void send_signal(int signal) const;
   void send(FrameKind kind, std::string_view payload = {}) {
     console_.write(encode_frame(kind, payload));
   }
   void watch_for_room();
+  void watch_notices();
   bool outputs_closed() const { return !pipes_[0] && !pipes_[1] && !notices_; }
   bool finished() const { return lost_ || (said_exit_ && console_.empty()); }
 
@@ -114,15 +119,17 @@ class RemoteEnd {
   FrameReader reader_, notice_reader_;
   Deadline::Clock::time_point heard_ = Deadline::Clock::now();
   Deadline alive_at_ = Deadline::after(kAliveInterval);
-  Deadline silence_at_ = Deadline::after(kJobDeadline);
+  Silence silence_;
   std::array<ReservedPort, 2> held_;
   pid_t child_ = -1;
   Fd pidfd_, pipes_[2], notices_, input_;
+  SendQueue orders_;  // to notices_
   std::string pending_input_;
   bool input_ends_ = false;
   std::optional<int> status_;  // of the child
-  bool lost_ = false, said_exit_ = false;
-  bool watches_out_ = false, held_up_ = false, notices_held_up_ = false;
+  bool has_job_ = false, lost_ = false, said_exit_ = false;
+  bool watches_out_ = false, held_up_ = false;
+  std::uint32_t notices_events_ = EPOLLIN;  // that are watched for
 };
 
 int RemoteEnd::serve(const std::string& version) {
@@ -140,12 +147,13 @@ int RemoteEnd::serve(const std::string& version) {
 
 void RemoteEnd::turn() {
   watch_for_room();
-  loop_.turn(Deadline::after(std::min(alive_at_.remaining(), silence_at_.remaining())));
+  loop_.turn(alive_at_);
   if (alive_at_.expired()) {
     send(FrameKind::kAlive);
     alive_at_ = Deadline::after(kAliveInterval);
   }
-  if (silence_at_.expired() || console_.error() != 0) lost_ = true;
+  const bool is_silent = silence_.lasted() > (has_job_ ? kSilenceLimit : kJobDeadline);
+  if (is_silent || console_.error() != 0) lost_ = true;
   if (status_ && outputs_closed() && !said_exit_) {
     said_exit_ = true;
     send(FrameKind::kExit, std::string(1, static_cast<char>(*status_)));
@@ -154,13 +162,13 @@ void RemoteEnd::turn() {
 
 void RemoteEnd::on_stdin() {
   static char buffer[kReadSize];
-  const ssize_t length = read(streams_.in.get(), buffer, sizeof buffer);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const ssize_t length = read_some(streams_.in.get(), std::as_writable_bytes(std::span(buffer)));
+  if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
     lost_ = true;
     return;
   }
-  if (child_ > 0) silence_at_ = Deadline::after(kSilenceLimit);
+  silence_.heard();
   heard_ = Deadline::Clock::now();
   reader_.feed({buffer, static_cast<std::size_t>(length)});
   while (auto frame = reader_.next()) on_frame(*frame);
@@ -196,11 +204,11 @@ void RemoteEnd::tell_time(const std::string& question) {
   send(FrameKind::kClock, encode(exchange));
 }
 
-// They are small and few: one that finds no room has an agent that does not run, and is dropped.
-void RemoteEnd::pass_on(const Frame& order) const {
-  if (!notices_) return;
-  const std::string bytes = encode_frame(order.kind, order.payload);
-  ::send(notices_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+// They are small and few: an agent that leaves so many lying does not run, and this one is dropped.
+void RemoteEnd::pass_on(const Frame& order) {
+  if (!notices_ || orders_.size() > kMostOrders) return;
+  orders_.add(as_bytes(encode_frame(order.kind, order.payload)));
+  orders_.flush(notices_.get());
 }
 
 // Without a child a signal that ends leaves nothing to end but this process.
@@ -210,7 +218,7 @@ void RemoteEnd::send_signal(int signal) const {
 
 void RemoteEnd::on_signal() {
   signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+  while (read_record(signals_.get(), info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (child_ < 0 && signal != SIGUSR1 && signal != SIGUSR2) lost_ = true;
     send_signal(signal);
@@ -248,7 +256,7 @@ void RemoteEnd::start(RemoteJob job) {
     setpgid(0, 0);  // with a parent beside it, the kernel lets its launcher stop for SIGTSTP
     be_part(job, std::move(ends));
   }
-  silence_at_ = Deadline::after(kSilenceLimit);
+  has_job_ = true;
   pidfd_ = open_pidfd(child_);
   pipes_[0] = std::move(out.read_end);
   pipes_[1] = std::move(err.read_end);
@@ -273,8 +281,8 @@ void RemoteEnd::be_part(const RemoteJob& job, std::array<Fd, 4> ends) {
 
 void RemoteEnd::on_output(int stream) {
   static char buffer[kReadSize];
-  const ssize_t length = read(pipes_[stream].get(), buffer, sizeof buffer);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const ssize_t length = read_some(pipes_[stream].get(), std::as_writable_bytes(std::span(buffer)));
+  if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
     loop_.forget(pipes_[stream].get());
     return pipes_[stream].reset();
@@ -285,8 +293,9 @@ void RemoteEnd::on_output(int stream) {
 // They are frames already.
 void RemoteEnd::on_notices() {
   static char buffer[kReadSize];
-  const ssize_t length = read(notices_.get(), buffer, sizeof buffer);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  orders_.flush(notices_.get());
+  const ssize_t length = read_some(notices_.get(), std::as_writable_bytes(std::span(buffer)));
+  if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
     loop_.forget(notices_.get());
     return notices_.reset();
@@ -311,9 +320,9 @@ void RemoteEnd::pass_input_on() {
   loop_.forget(input_.get());
   std::uint32_t taken = 0;
   while (!pending_input_.empty()) {
-    const ssize_t written = write(input_.get(), pending_input_.data(), pending_input_.size());
+    const ssize_t written = write_some(input_.get(), as_bytes(pending_input_));
     if (written < 0 && errno == EAGAIN) break;
-    if (written < 0 && errno != EINTR) {
+    if (written < 0) {
       pending_input_.clear();
       input_ends_ = true;
     }
@@ -345,15 +354,19 @@ void RemoteEnd::watch_for_room() {
       loop_.forget(streams_.out.get());
     }
   }
-  if (notices_ && (console_.num_pending() > kMostNotices) != notices_held_up_) {
-    notices_held_up_ = !notices_held_up_;
-    loop_.change(notices_.get(), notices_held_up_ ? 0U : EPOLLIN);
-  }
+  watch_notices();
   if (console_.saturated() == held_up_) return;
   held_up_ = !held_up_;
   for (const Fd& pipe : pipes_) {
     if (pipe) loop_.change(pipe.get(), held_up_ ? 0U : EPOLLIN);
   }
+}
+
+void RemoteEnd::watch_notices() {
+  if (!notices_) return;
+  const std::uint32_t in = console_.num_pending() > kMostNotices ? 0U : EPOLLIN;
+  const std::uint32_t events = in | (orders_.empty() ? 0U : EPOLLOUT);
+  if (std::exchange(notices_events_, events) != events) loop_.change(notices_.get(), events);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 
 namespace paceline::launch {
 namespace {
@@ -49,8 +50,8 @@ void RemoteInput::watch() {
 void RemoteInput::pump() {
   char buffer[kChunk];
   while (stdin_ && in_flight_ < kInFlight) {
-    const ssize_t length = read(stdin_.get(), buffer, sizeof buffer);
-    if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    const ssize_t length = read_some(stdin_.get(), std::as_writable_bytes(std::span(buffer)));
+    if (length < 0 && errno == EAGAIN) return;
     if (length <= 0) {
       if (watched_) loop_.forget(stdin_.get());
       watched_ = false;

@@ -19,14 +19,17 @@ std::string within(std::chrono::nanoseconds window) {
 
 }  // namespace
 
+void RestartPolicy::note_progress() { num_alike_ = num_young_ = 0; }
+
 RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
-  if (!end.on_purpose) {
-    const bool alike = !end.progressed && end.cause == last_cause_;
-    num_alike_ = end.progressed ? 0 : (alike ? num_alike_ + 1 : 1);
+  if (end.progressed) {
+    note_progress();
+  } else if (!end.blameless) {
+    num_alike_ = end.cause == last_cause_ ? num_alike_ + 1 : 1;
     last_cause_ = end.cause;
   }
   if (limits_.max_restarts == 0) return {};
-  if (!end.on_purpose && num_alike_ >= kCrashLoop) {
+  if (!end.blameless && num_alike_ >= kCrashLoop) {
     return {.reason = fmt::format(
                 "crash loop: the ranks {}{}{}, {} times in a row before any progress; "
                 "restarting does not help",
@@ -48,8 +51,8 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
 }
 
 std::chrono::nanoseconds RestartPolicy::pause_after(const GenerationEnd& end) {
-  if (end.on_purpose) return 0ns;
-  if (end.progressed || end.lived >= kYoung) {
+  if (end.blameless || end.progressed) return 0ns;
+  if (end.lived >= kYoung) {
     num_young_ = 0;
     return 0ns;
   }

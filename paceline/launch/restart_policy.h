@@ -6,8 +6,10 @@
 //   - At most max_restarts restarts within `window`; older ones no longer count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
 //     one more attempt would end in the same way, whatever is left of the budget.
-//   - An end on purpose (--chaos) is none of these: neither part of a crash loop nor a reason to
-//     pause.
+//   - An end that the program has no part in (--chaos, a lost host) is none of these: neither part
+//     of a crash loop nor a reason to pause.
+//   - Progress ends a series, of whichever generation, also of one that ended because a node came
+//     or left (note_progress).
 //   - A generation that died young without progress is followed by a pause, from 100 ms on doubling
 //     to 5 s, except the first time; a program that cannot start does not keep the machine busy.
 //
@@ -17,7 +19,7 @@
 #include <deque>
 #include <string>
 
-#include "paceline/core/deadline.h"
+#include "paceline/core/awake_clock.h"
 
 namespace paceline::launch {
 
@@ -32,8 +34,8 @@ struct GenerationEnd {
   std::string cause;        // without its place, which may differ from time to time: "exit code 3"
   bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
   std::chrono::nanoseconds lived{};
-  bool on_purpose = false;  // by --chaos: it says nothing of the program
-  std::string reason;       // of the cause, where it is known: "out of memory"
+  bool blameless = false;  // by --chaos, or with its host: it says nothing of the program
+  std::string reason;      // of the cause, where it is known: "out of memory"
 };
 
 struct RestartDecision {
@@ -44,13 +46,15 @@ struct RestartDecision {
 
 class RestartPolicy {
  public:
-  using Moment = Deadline::Clock::time_point;
+  using Moment = AwakeClock::time_point;
   static constexpr int kCrashLoop = 3;
   static constexpr std::chrono::seconds kLongLife{10};
 
   explicit RestartPolicy(const RestartLimits& limits) : limits_(limits) {}
 
   RestartDecision after(const GenerationEnd& end, Moment now);
+  // A generation made progress; after() knows it of those that it is told of.
+  void note_progress();
   // Restarts so far, also those that no longer count.
   int num_restarts() const { return num_restarts_; }
 

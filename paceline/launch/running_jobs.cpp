@@ -1,8 +1,6 @@
 #include "paceline/launch/running_jobs.h"
 
-#include <cstddef>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <set>
@@ -10,9 +8,11 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
+
+#include "paceline/core/secret.h"
+#include "paceline/core/socket.h"
+#include "paceline/launch/job_questions.h"
 
 namespace paceline::launch {
 namespace {
@@ -20,13 +20,14 @@ namespace {
 constexpr const char* kPrefix = "@paceline-job/";  // as /proc/net/unix writes the leading zero
 constexpr int kMostCpus = 8192;
 constexpr int kBacklog = 128;
+constexpr std::size_t kRandomBytes = 8;
 
-// The name as it stands in the table of sockets; nothing when it is not one of ours.
-bool parse_name(const std::string& name, RunningJob& job) {
+// False when it is not one of ours.
+bool parse_mark(const std::string& mark, RunningJob& job) {
   int length = 0;
-  const int fields = std::sscanf(name.c_str(), "@paceline-job/%d/%dx%d%n", &job.launcher,
-                                 &job.num_ranks, &job.num_threads, &length);
-  return fields == 3 && static_cast<std::size_t>(length) == name.size() && job.launcher > 0 &&
+  const int fields = std::sscanf(mark.c_str(), "paceline-job/%d/%dx%d/%*16[0-9a-f]%n",
+                                 &job.launcher, &job.num_ranks, &job.num_threads, &length);
+  return fields == 3 && static_cast<std::size_t>(length) == mark.size() && job.launcher > 0 &&
          job.num_ranks >= 0 && job.num_threads >= 0;
 }
 
@@ -51,51 +52,55 @@ void add_cpus_of(pid_t pid, std::set<int>& cpus) {
 
 }  // namespace
 
-std::string mark_name(pid_t launcher, int num_ranks, int num_threads) {
-  return fmt::format("{}{}/{}x{}", kPrefix + 1, launcher, num_ranks, num_threads);
-}
-
-Fd mark_running_job(int num_ranks, int num_threads) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string name = mark_name(getpid(), num_ranks, num_threads);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // after the zero that begins it
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(fd.get(), kBacklog) != 0) {
-    return Fd();
-  }
-  return fd;
+JobMark mark_running_job(int num_ranks, int num_threads) {
+  JobMark mark;
+  mark.name = fmt::format("{}{}/{}x{}/{}", kPrefix + 1, getpid(), num_ranks, num_threads,
+                          random_hex(kRandomBytes));
+  mark.listener = listen_unix(mark.name, kBacklog);
+  return mark;
 }
 
 std::vector<std::string> find_marks() {
-  std::map<pid_t, std::string> marks;  // connections to a mark bear its name, too
+  std::map<pid_t, std::set<std::string>> of_process;  // connections to a mark bear its name, too
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
     const auto at = line.find(kPrefix);
-    RunningJob job;
-    if (at == std::string::npos || !parse_name(line.substr(at), job)) continue;
-    marks[job.launcher] = line.substr(at + 1);
+    if (at == std::string::npos) continue;
+    const std::string name = line.substr(at + 1);
+    if (const pid_t launcher = launcher_of(name); launcher > 0) of_process[launcher].insert(name);
   }
   std::vector<std::string> names;
-  for (auto& [launcher, name] : marks) names.push_back(std::move(name));
+  while (!of_process.empty()) {
+    for (auto process = of_process.begin(); process != of_process.end();) {
+      auto& left = process->second;
+      names.push_back(std::move(left.extract(left.begin()).value()));
+      process = left.empty() ? of_process.erase(process) : std::next(process);
+    }
+  }
   return names;
 }
 
+pid_t launcher_of(const std::string& mark) {
+  RunningJob job;
+  return parse_mark(mark, job) ? job.launcher : -1;
+}
+
 std::vector<RunningJob> find_running_jobs() {
-  std::vector<RunningJob> jobs;
-  for (const std::string& name : find_marks()) {
+  std::map<pid_t, RunningJob> jobs;
+  for (const std::string& mark : find_marks()) {
     RunningJob job;
-    if (!parse_name("@" + name, job) || job.launcher == getpid()) continue;
+    if (!parse_mark(mark, job) || job.launcher == getpid() || jobs.contains(job.launcher)) continue;
     if (job.num_ranks == 0) continue;  // its children connect to other hosts
+    if (!is_held_by_its_launcher(mark)) continue;
     std::set<int> cpus;
     for (const pid_t rank : children_of(job.launcher)) add_cpus_of(rank, cpus);
     if (cpus.empty()) continue;
     job.cpus.assign(cpus.begin(), cpus.end());
-    jobs.push_back(std::move(job));
+    jobs.emplace(job.launcher, std::move(job));
   }
-  return jobs;
+  std::vector<RunningJob> all;
+  for (auto& [launcher, job] : jobs) all.push_back(std::move(job));
+  return all;
 }
 
 }  // namespace paceline::launch

@@ -2,9 +2,10 @@
 
 // The other Paceline jobs of this machine, so that two of them on the same cores do not go
 // unnoticed. Every launcher holds a mark: a Unix socket whose name, in Linux's abstract namespace,
-// says its pid and how many threads its ranks compute with. The kernel removes it with the process,
-// however that ends, so nothing is ever left behind. Anybody on the machine can make such a name;
-// it is believed for a warning; who asks a job something looks whose socket it is (job_socket.h).
+// says its pid and how many threads its ranks compute with, and ends with a random number, so that
+// nobody can take it first. The kernel removes it with the process, however that ends, so nothing
+// is ever left behind. Anybody on the machine can make a name that looks like one; whose socket it
+// is is looked at before it is believed (job_questions.h).
 //
 // Jobs in other network namespaces (most containers) are not seen.
 
@@ -25,16 +26,20 @@ struct RunningJob {
   bool operator==(const RunningJob&) const = default;
 };
 
-// The mark's name without the zero that begins it: "paceline-job/711/2x4".
-std::string mark_name(pid_t launcher, int num_ranks, int num_threads);
+struct JobMark {
+  std::string name;  // without the zero that begins it: "paceline-job/711/2x4/9f86d081884c7d65"
+  Fd listener;       // non-blocking; the mark lasts until it is closed
+};
+// Marks the calling process as the launcher of such ranks (none: they run on other hosts).
+// Error(kSystem) when there can be no socket.
+JobMark mark_running_job(int num_ranks, int num_threads);
 
-// Marks the calling process as the launcher of such ranks (none: they run on other hosts), until
-// the descriptor is closed: a listening, non-blocking stream socket (job_socket.h). Not valid when
-// the name is taken or sockets are forbidden.
-Fd mark_running_job(int num_ranks, int num_threads);
-
-// The names of all marks on this machine, this process's own included, in the order of pids.
+// The names of all marks on this machine, whoever made them, this process's own included: one of
+// each process in the order of pids, then the second of each, so that whoever makes thousands
+// stands in front of nobody.
 std::vector<std::string> find_marks();
+// The process in a mark's name; -1 when it is none.
+pid_t launcher_of(const std::string& mark);
 
 // Jobs that have a rank by now, the calling process's own excepted.
 std::vector<RunningJob> find_running_jobs();

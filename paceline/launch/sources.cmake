@@ -38,6 +38,7 @@ set(SOURCES
   job_flights.cpp
   job_membership.cpp
   job_memory.cpp
+  job_questions.cpp
   job_services.cpp
   job_socket.cpp
   job_timeline.cpp

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/deadline.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/job_services.h"
 #include "paceline/launch/placement.h"
@@ -43,7 +46,18 @@ struct SpawnedRank {
 void send_message(int fd, ErrorCode code, std::string text) {
   text.resize(std::min(text.size(), kMaxMessage));
   text.insert(text.begin(), static_cast<char>(code));
-  if (write(fd, text.data(), text.size()) < 0) _exit(1);
+  if (!write_whole(fd, as_bytes(text))) _exit(1);
+}
+
+// What is there: a process that the rank has left may keep the pipe open.
+std::size_t read_message(const Fd& pipe, std::span<char> into) {
+  std::size_t length = 0;
+  ssize_t got = 0;
+  do {
+    got = read_ready(pipe.get(), std::as_writable_bytes(into.subspan(length)));
+    length += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  } while (got > 0);
+  return length;
 }
 
 int run_body(const std::function<void(int)>& body, int rank, int message_fd) {
@@ -190,9 +204,9 @@ void SpawnedJob::throw_failure() {
          format_ranks(timed_out_), options_.timeout.count());
   }
   std::string text(kMaxMessage + 1, '\0');
-  const ssize_t length = read(ranks_[culprit_->rank].message.get(), text.data(), text.size());
+  const std::size_t length = read_message(ranks_[culprit_->rank].message, text);
   if (length > 0) {
-    text.resize(static_cast<std::size_t>(length));
+    text.resize(length);
     fail(static_cast<ErrorCode>(text[0]), "spawn: rank {} of {} failed first: {}", culprit_->rank,
          count, text.substr(1));
   }

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "paceline/core/io.h"
 #include "paceline/launch/process.h"
 #include "paceline/launch/rank_output.h"
 
@@ -124,8 +125,8 @@ StackReader::~StackReader() {
 
 void StackReader::read() {
   static char bytes[65536];  // one loop, one reader at a time
-  const ssize_t length = ::read(output_.get(), bytes, sizeof bytes);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const ssize_t length = read_some(output_.get(), std::as_writable_bytes(std::span(bytes)));
+  if (length < 0 && errno == EAGAIN) return;
   if (length > 0 && text_.size() < kLongestText) {
     text_.append(bytes, static_cast<std::size_t>(length));
     return;

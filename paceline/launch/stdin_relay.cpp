@@ -5,6 +5,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
+#include "paceline/core/io.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -30,14 +33,14 @@ short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLO
 void StdinRelay::pass_on() {
   if (pending_.empty()) {
     pending_.resize(kChunk);
-    const ssize_t length = read(terminal_, pending_.data(), pending_.size());
+    const ssize_t length = read_some(terminal_, std::as_writable_bytes(std::span(pending_)));
     pending_.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-    if (length == 0 || (length < 0 && errno != EINTR && errno != EAGAIN)) return close();
+    if (length == 0 || (length < 0 && errno != EAGAIN)) return close();
   }
   if (pending_.empty()) return;
-  const ssize_t written = write(to_rank_.get(), pending_.data(), pending_.size());
+  const ssize_t written = write_some(to_rank_.get(), as_bytes(pending_));
   if (written >= 0) pending_.erase(0, static_cast<std::size_t>(written));
-  if (written < 0 && errno != EAGAIN && errno != EINTR) close();
+  if (written < 0 && errno != EAGAIN) close();
 }
 
 }  // namespace paceline::launch

@@ -17,6 +17,7 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/descendants.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/process.h"
@@ -28,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kInterruptsBeforeForce = 3;
-constexpr int kForegroundPause = 250;  // ms
+constexpr std::chrono::milliseconds kForegroundPause = 250ms;
 
 struct BarePipe {
   Fd read_end, write_end;
@@ -39,15 +40,6 @@ BarePipe make_pipe(int write_flags) {
   if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe");
   fcntl(ends[1], F_SETFL, write_flags);
   return {Fd(ends[0]), Fd(ends[1])};
-}
-
-// A program may be started with its standard streams closed; the numbers must not be taken by
-// something else.
-void open_missing_standard_streams() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
-      open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
-  }
 }
 
 sigset_t only(int signal) {
@@ -103,8 +95,8 @@ int Supervisor::wait() {
     std::array<pollfd, 3> entries{pollfd{pidfd_.get(), POLLIN, 0},
                                   pollfd{signals_.get(), POLLIN, 0},
                                   pollfd{relay_.poll_fd(), relay_.poll_events(), 0}};
-    const int pause = relay_.waits_for_foreground() ? kForegroundPause : -1;
-    if (poll(entries.data(), entries.size(), pause) < 0) continue;
+    const auto pause = relay_.waits_for_foreground() ? kForegroundPause : -1ms;
+    if (poll_for(entries, pause) < 0) continue;
     if (entries[1].revents != 0) pass_signals_on();
     if (entries[2].revents != 0) relay_.pass_on();
     if (entries[0].revents != 0) return finish();
@@ -113,7 +105,7 @@ int Supervisor::wait() {
 
 void Supervisor::pass_signals_on() {
   signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+  while (read_record(signals_.get(), info)) {
     const auto signal = static_cast<unsigned char>(info.ssi_signo);
     if (signal == SIGTSTP) {
       suspend();
@@ -124,10 +116,9 @@ void Supervisor::pass_signals_on() {
   }
 }
 
-// Once the agent is ending it acts on none.
+// Once the agent is ending it acts on none; one that does not read the pipe full is not waited for.
 void Supervisor::pass_on(unsigned char signal) {
-  while (write(control_.get(), &signal, 1) < 0 && errno == EINTR) {
-  }
+  write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
 }
 
 // Where nobody could continue this process the kernel does not stop it, and the ranks go on at
@@ -187,7 +178,6 @@ void let_go_of_input() {
 }  // namespace
 
 int run_supervised(const std::function<int(AgentChannel)>& agent) {
-  open_missing_standard_streams();
   block_handled_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);

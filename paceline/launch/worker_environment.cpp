@@ -54,6 +54,17 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
 }
 
+// What another launcher says of this one is not true of its ranks, and would make a launcher that a
+// rank starts itself look like the same.
+void forget_outer_launcher(Environment& env) {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS", "TORCHELASTIC_USE_AGENT_STORE"}) {
+    env.erase(name);
+  }
+}
+
 // Relative folders are the launcher's, whatever folder a rank changes to.
 void settle_folders(Environment& env) {
   for (const char* name : {"PACELINE_STEP_LOG", "PACELINE_TIMELINE_DIR"}) {
@@ -78,6 +89,7 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses) {
   Environment env = inherited;
+  forget_outer_launcher(env);
   settle_folders(env);
   set_place(env, options, place, local_rank);
   set_threads(env, options, local_rank, placement);

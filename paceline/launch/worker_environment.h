@@ -1,7 +1,8 @@
 #pragma once
 
 // The environment of one rank: what the launcher inherited, plus torchrun's variables (the same
-// names, so that Python scripts run unchanged), thread counts and the job's store. Pure.
+// names, so that Python scripts run unchanged), thread counts and the job's store; without what
+// MPI's launchers and torchrun say of the launcher itself. Pure.
 
 #include <map>
 #include <string>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "paceline/core/check.h"
+#include "paceline/parallel/lockstep.h"
 #include "paceline/tensor/collectives.h"
 
 namespace paceline {
@@ -55,11 +56,12 @@ void DataParallelState::broadcast_buffers() {
   for (const auto& buffer : buffers_) broadcast(*group_, buffer, 0);
 }
 
-void DataParallelState::before_forward() {
-  reducer_->before_forward();
+void DataParallelState::before_forward(std::int64_t samples) {
+  reducer_->before_forward(samples);
   if (!options_.broadcast_buffers) return;
   const bool trains = torch::GradMode::is_enabled();
-  if (trains ? reducer_->synchronizes() : buffers_may_differ_) broadcast_buffers();
+  if (trains ? reducer_->synchronizes() : buffers_may_differ_)
+    in_lockstep([this] { broadcast_buffers(); });
   buffers_may_differ_ = trains;
 }
 

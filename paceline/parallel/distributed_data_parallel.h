@@ -7,9 +7,14 @@
 //   auto group = paceline::init_process_group();
 //   paceline::DistributedDataParallel model(std::make_shared<Net>(), group);
 //   ...
-//   auto loss = torch::nll_loss(model.forward(batch.data), batch.target);
+//   auto loss = torch::nll_loss(model->forward(batch.data), batch.target);
 //   loss.backward();       // gradients are averaged in here
 //   optimizer.step();
+//
+// It is used like a module of LibTorch: `model->forward(x)`, `model.forward(x)` and `model(x)` are
+// the same call, and `->` leads to this wrapper, which also has what loops call on a module
+// (parameters(), train(), zero_grad(), ...). module() is the module itself: what runs through its
+// own forward() goes past the other ranks.
 //
 // The constructor checks that all ranks have the same parameters and gives everybody rank 0's
 // parameters and buffers. Set up memory formats, devices and frozen parameters before. In a group
@@ -24,7 +29,9 @@
 //
 // Thread safety: none; one thread trains.
 
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -48,7 +55,7 @@ class DataParallelState {
   DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
                     const DistributedDataParallelOptions& options);
 
-  void before_forward();
+  void before_forward(std::int64_t samples);
   Reducer& reducer() { return *reducer_; }
 
  private:
@@ -79,6 +86,19 @@ class NoSync {
   const bool before_;
 };
 
+// The first dimension of the first tensor among a forward pass's arguments: its samples, as a rule.
+template <class... Args>
+std::int64_t batch_size_of(const Args&... arguments) {
+  std::int64_t size = 0;
+  const auto look_at = [&size](const auto& argument) {
+    if constexpr (std::is_base_of_v<at::TensorBase, std::decay_t<decltype(argument)>>) {
+      if (size == 0 && argument.defined() && argument.dim() > 0) size = argument.size(0);
+    }
+  };
+  (look_at(arguments), ...);
+  return size;
+}
+
 template <class Module>
 class DistributedDataParallel {
  public:
@@ -95,14 +115,30 @@ class DistributedDataParallel {
 
   // The module's forward, with any arguments and any result.
   template <class... Args>
-  auto forward(Args&&... args) {
-    state_.before_forward();
+  decltype(auto) forward(Args&&... args) {
+    state_.before_forward(batch_size_of(args...));
     return module_->forward(std::forward<Args>(args)...);
   }
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  // The module's.
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  auto named_parameters() const { return module_->named_parameters(); }
+  std::vector<at::Tensor> buffers() const { return module_->buffers(); }
+  auto named_buffers() const { return module_->named_buffers(); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  bool is_training() const { return module_->is_training(); }
+  void zero_grad() { module_->zero_grad(); }
 
   [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
   Module& module() { return *module_; }
-  Module* operator->() { return module_.get(); }
+  // For torch::save(model.module_ptr(), path), on one rank: all have the same.
+  const std::shared_ptr<Module>& module_ptr() const { return module_; }
+  DistributedDataParallel* operator->() { return this; }
   Reducer& reducer() { return state_.reducer(); }
 
  private:

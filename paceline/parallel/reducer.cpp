@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/core/check.h"
+#include "paceline/parallel/lockstep.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/tensor/tensor_view.h"
@@ -71,12 +72,21 @@ bool large_tensors_need_no_copy(ProcessGroup& group, c10::Device device) {
   return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
 }
 
+std::int64_t bytes_of(const std::vector<NamedParameter>& parameters) {
+  std::int64_t bytes = 0;
+  for (const auto& parameter : parameters) {
+    bytes += static_cast<std::int64_t>(parameter.tensor.nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
                  const BucketLimits& limits)
     : group_(std::move(group)),
-      device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))) {
+      device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
+      passes_(bytes_of(parameters)) {
   std::vector<at::Tensor> tensors;
   for (auto& named : parameters) {
     check(named.tensor.requires_grad() && named.tensor.is_leaf(),
@@ -142,6 +152,11 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
 }
 
 void Reducer::begin_backward() {
+  check(saw_forward_,
+        "rank {}: a backward pass reached the parameters, but the forward pass did not run through "
+        "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
+        "module that was given to it",
+        group_->rank());
   in_backward_ = true;
   next_bucket_ = 0;
   for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
@@ -174,8 +189,8 @@ at::Tensor Reducer::content(const Bucket& bucket) const {
 void Reducer::launch_complete_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
     auto& bucket = buckets_[next_bucket_++];
-    if (group_->world_size() > 1)
-      bucket.work = all_reduce_async(*group_, content(bucket), ReduceOp::kMean);
+    if (group_->world_size() == 1) continue;
+    in_lockstep([&] { bucket.work = all_reduce_async(*group_, content(bucket), ReduceOp::kMean); });
   }
 }
 
@@ -184,19 +199,24 @@ void Reducer::end_backward() {
   require_all_ready();
   const auto begin = std::chrono::steady_clock::now();
   wait_for_buckets();
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  exposed_seconds_ += waited.count();
+  passes_.end_backward(waited.count());
 }
 
 void Reducer::wait_for_buckets() {
-  for (auto& bucket : buckets_) {
-    if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
-  }
+  in_lockstep([this] {
+    for (auto& bucket : buckets_) {
+      if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
+    }
+  });
 }
 
-void Reducer::before_forward() {
-  const bool within_backward = torch::autograd::get_current_graph_task_exec_info() != nullptr;
-  if (in_backward_ && !within_backward) forget_failed_pass();
+void Reducer::before_forward(std::int64_t samples) {
+  if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;
+  if (in_backward_) forget_failed_pass();
+  saw_forward_ = true;
+  passes_.begin_forward(samples, at::GradMode::is_enabled());
 }
 
 void Reducer::forget_failed_pass() {
@@ -222,12 +242,11 @@ void Reducer::require_all_ready() {
   }
   if (names.empty()) return;
   const std::string message = fmt::format(
-      "rank {}: the backward pass gave no gradient to: {}. Every parameter must take part in the "
-      "loss on every rank; "
-      "freeze the others with set_requires_grad(false) before wrapping the module",
-      group_->rank(), names);
+      "the backward pass gave no gradient to: {}. Every parameter must take part in the loss on "
+      "every rank; freeze the others with set_requires_grad(false) before wrapping the module",
+      names);
   group_->abort(message);  // the other ranks wait for a bucket that will not come
-  throw Error(ErrorCode::kInvalid, message);
+  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
 }
 
 double Reducer::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }

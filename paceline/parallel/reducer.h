@@ -18,6 +18,9 @@
 // Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
 // the order of streams: at the end of the backward pass the current stream is behind all of them.
 //
+// A backward pass before the first call of before_forward() is an error: the module ran past the
+// wrapper, which shares its buffers.
+//
 // Thread safety: backward passes of one reducer come one at a time, from one thread.
 
 #include <cstdint>
@@ -29,6 +32,7 @@
 
 #include "paceline/collectives/process_group.h"
 #include "paceline/parallel/bucket_plan.h"
+#include "paceline/parallel/pass_counter.h"
 #include "paceline/parallel/replica_check.h"
 #include "paceline/tensor/libtorch_version.h"
 
@@ -46,13 +50,13 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Before every forward pass. Nothing to do, unless an exception ended the backward pass before
-  // it: that pass is then forgotten once its buckets under way are there, and all gradients are
-  // dropped, because some are averages and some are not. Collective in that case, and all ranks
-  // must have come to it so: a rank whose own pass went on waits for gradients that no longer come,
-  // which is an Error on every rank, and the group is finished. Does nothing within a backward pass
-  // (recomputation).
-  void before_forward();
+  // Before every forward pass, of so many samples. Nothing else to do, unless an exception ended
+  // the backward pass before it: that pass is then forgotten once its buckets under way are there,
+  // and all gradients are dropped, because some are averages and some are not. Collective in that
+  // case, and all ranks must have come to it so: a rank whose own pass went on waits for gradients
+  // that no longer come, which is an Error on every rank, and the group is finished. Does nothing
+  // within a backward pass (recomputation).
+  void before_forward(std::int64_t samples = 0);
 
   // While false, backward passes only accumulate into `.grad`.
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
@@ -96,6 +100,8 @@ class Reducer {
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;  // the first that is not under way
+  PassCounter passes_;
+  bool saw_forward_ = false;
   bool in_backward_ = false;
   bool synchronize_ = true;
   double exposed_seconds_ = 0;

@@ -54,11 +54,19 @@ std::string on_rank(int root, ProcessGroup& group, const std::function<std::stri
       answer = fmt::format("+{}", action());
     } catch (const Error& error) {
       answer = fmt::format("{}{}", static_cast<int>(error.code()), error.what());
+    } catch (const std::exception& error) {
+      answer = fmt::format("{}{}", static_cast<int>(ErrorCode::kSystem), error.what());
     }
   }
   answer = broadcast_text(group, answer, root);
   if (answer[0] != '+') throw Error(static_cast<ErrorCode>(answer[0] - '0'), answer.substr(1));
   return answer.substr(1);
+}
+
+// A job that another generation has replaced has nothing to go on for.
+std::string answer_to(const std::optional<Error>& error) {
+  if (error && error->code() == ErrorCode::kAborted) throw *error;
+  return error ? "" : "written";
 }
 
 bool on_all(ProcessGroup& group, bool here) {
@@ -117,23 +125,49 @@ std::optional<RunMark> mark_in(const std::map<std::string, std::string>& metadat
   const auto run = metadata.find(kRun);
   if (run == metadata.end()) return std::nullopt;
   const auto job = metadata.find(kJob);
-  return RunMark{run->second, job == metadata.end() ? std::nullopt : std::optional(job->second)};
+  RunMark mark{.run = run->second, .job = {}, .seed = {}};
+  if (job != metadata.end()) mark.job = job->second;
+  return mark;
+}
+
+template <class Value>
+void put(nlohmann::json& json, const char* key, const std::optional<Value>& value) {
+  if (value) json[key] = *value;
+}
+
+template <class Value>
+void take(const nlohmann::json& json, const char* key, std::optional<Value>& value) {
+  if (json.contains(key)) value = json[key].get<Value>();
 }
 
 nlohmann::json to_json(const FoundState& state) {
-  nlohmann::json json = nlohmann::json::object();
-  if (state.step) json["step"] = *state.step;
-  if (state.mark) json[kRun] = state.mark->run;
-  if (state.mark && state.mark->job) json[kJob] = *state.mark->job;
+  auto json = nlohmann::json::object();
+  put(json, "step", state.step);
+  if (state.mark) {
+    auto& mark = json["mark"] = {{kRun, state.mark->run}};
+    put(mark, kJob, state.mark->job);
+    put(mark, "seed", state.mark->seed);
+  }
+  if (state.newest) {
+    auto& newest = json["newest"] = {{"step", state.newest->step}, {kRun, state.newest->run}};
+    put(newest, "seed", state.newest->seed);
+  }
   return json;
 }
 
 FoundState to_found(const nlohmann::json& json) {
   FoundState state;
-  if (json.contains("step")) state.step = json["step"].get<std::int64_t>();
-  if (!json.contains(kRun)) return state;
-  state.mark = RunMark{.run = json[kRun], .job = {}};
-  if (json.contains(kJob)) state.mark->job = json[kJob].get<std::string>();
+  take(json, "step", state.step);
+  if (json.contains("mark")) {
+    state.mark = RunMark{.run = json["mark"][kRun], .job = {}, .seed = {}};
+    take(json["mark"], kJob, state.mark->job);
+    take(json["mark"], "seed", state.mark->seed);
+  }
+  if (json.contains("newest")) {
+    const auto& newest = json["newest"];
+    state.newest = FoundOrigin{.step = newest["step"], .run = newest[kRun], .seed = {}};
+    take(newest, "seed", state.newest->seed);
+  }
   return state;
 }
 
@@ -161,7 +195,9 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
       staging_(group_),
       has_memory_(!options.memory.empty()) {
   on_rank(0, *group_, [&] {
+    const auto& who = group_->launch_environment();
     directory_.emplace(path, CheckpointDirectoryOptions{.keep = options.keep,
+                                                        .writer = {who.job_id, who.restart_count},
                                                         .lock_timeout = lock_timeout(*group_)});
     writer_.emplace(*directory_, group_->timeline());
     return std::string();
@@ -180,14 +216,22 @@ void Checkpointer::open_memory(const std::string& path) {
   for (const std::string& text : all_gather_text(*group_, problem)) check(text.empty(), "{}", text);
 }
 
+FoundState Checkpointer::find_on_disk() const {
+  FoundState found;
+  if (!directory_) return found;
+  const auto newest = newest_on_disk();
+  if (newest != Newest::kNone) found.step = newest;
+  found.mark = directory_->mark();
+  if (const auto origin = directory_->newest_origin()) {
+    found.newest = FoundOrigin{origin->step, origin->run, seed_in(origin->metadata)};
+  }
+  return found;
+}
+
 // Collective.
 FoundStates Checkpointer::find_states() const {
-  FoundState on_disk, in_memory;
-  if (directory_) {
-    const auto newest = newest_on_disk();
-    if (newest != Newest::kNone) on_disk.step = newest;
-    on_disk.mark = read_run_mark(directory_->path());
-  }
+  const FoundState on_disk = find_on_disk();
+  FoundState in_memory;
   if (const auto loaded = memory_ ? memory_->load_newest() : std::nullopt) {
     in_memory = {loaded->step, mark_in(loaded->snapshot.metadata)};
   }
@@ -207,14 +251,15 @@ void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
   const auto& mark = found.on_disk.mark;
   if (!directory_ || start.restarted || !mark || mark->job != start.job) return;
   try {
-    write_run_mark(directory_->path(), {.run = mark->run, .job = {}});
+    directory_->set_mark({.run = mark->run, .job = {}, .seed = mark->seed});
   } catch (const Error& error) {
     log::error(error.what());
   }
 }
 
 // Collective.
-void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found) {
+void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
+                            std::uint64_t seed) {
   for (const int rank : own.stale_memory) {
     if (rank != group_->rank()) continue;
     log::warning(fmt::format("{}: the state of another run, of step {}; not used", memory_->path(),
@@ -223,20 +268,27 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
   }
   mark_.job = start.job;
   mark_.run = on_rank(0, *group_, [&] {
-    const RunMark mark{own.run.empty() ? random_hex(kRunIdBytes) : own.run, start.job};
-    if (mark != found.on_disk.mark) write_run_mark(directory_->path(), mark);
+    RunMark mark{.run = own.run, .job = start.job, .seed = own.seed};
+    if (mark.run.empty()) {
+      mark.run = random_hex(kRunIdBytes);
+      mark.seed = own.seed.value_or(seed);
+    }
+    if (mark != found.on_disk.mark) directory_->set_mark(mark);
     return mark.run;
   });
 }
 
 std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
-                                               optim::Optimizer& optimizer, bool resume) {
+                                               optim::Optimizer& optimizer,
+                                               const BeginOptions& options) {
   const auto& environment = group_->launch_environment();
-  const JobStart start{
-      .job = environment.job_id, .restarted = environment.restart_count > 0, .resume = resume};
+  const JobStart start{.job = environment.job_id,
+                       .restarted = environment.restart_count > 0,
+                       .resume = options.resume,
+                       .other_run = options.other_run};
   const FoundStates found = find_states();
   try {
-    take_run(start, find_ownership(start, found), found);
+    take_run(start, find_ownership(start, found), found, options.seed);
   } catch (const Error&) {
     disown(start, found);
     throw;
@@ -262,13 +314,15 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
            if (is_staged) {
              Snapshot snapshot = words_of(world_size, state, optimizer);
              snapshot.tensors = staging_.staged(run.held);
+             snapshot.run = mark_.run;
              writer_->save_in_place(state.step, std::move(snapshot));
            } else {
-             const auto owned = snapshot_of(world_size, state, tensors_of(module, *optimizer_state),
-                                            optimizer, random_states);
+             auto owned = snapshot_of(world_size, state, tensors_of(module, *optimizer_state),
+                                      optimizer, random_states);
+             owned.snapshot.run = mark_.run;
              writer_->save(state.step, owned.snapshot);
            }
-           return std::string(writer_->take_error() ? "" : "written");
+           return answer_to(writer_->take_error());
          }) == "written";
 }
 
@@ -279,8 +333,11 @@ bool Checkpointer::can_stage_parts(const optim::Optimizer& optimizer) const {
 }
 
 bool Checkpointer::finish() {
-  return on_rank(0, *group_, [&] { return std::string(writer_->finish() ? "" : "written"); }) ==
-         "written";
+  return on_rank(0, *group_, [&] { return answer_to(writer_->finish()); }) == "written";
+}
+
+std::optional<int> Checkpointer::room_on_disk() const {
+  return directory_ ? directory_->room() : std::nullopt;
 }
 
 bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
@@ -315,7 +372,7 @@ std::int64_t Checkpointer::newest_on_disk() const {
 
 std::optional<LoadedCheckpoint> Checkpointer::load_from_disk(std::optional<Error>& refused) const {
   try {
-    return directory_->load_newest();
+    return directory_->load_newest(mark_.run);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;
     refused = error;

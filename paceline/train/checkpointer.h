@@ -43,6 +43,14 @@ struct CheckpointerOptions {
 // under a launcher that keeps none.
 std::string memory_path();
 
+// What the user asked for.
+struct BeginOptions {
+  bool resume = false;     // continue what is there
+  bool other_run = false;  // also a newest checkpoint of another run than the directory's, whose
+                           // run the directory's then becomes
+  std::uint64_t seed = 0;  // of a run that begins here; noted, and shown where two are confused
+};
+
 struct RestoredRun {
   TrainingState state;
   bool from_memory = false;
@@ -50,29 +58,36 @@ struct RestoredRun {
 
 class Checkpointer {
  public:
-  // Collective. Error(kInvalid) on every rank when another job writes to `path`, kSystem when it
-  // cannot be made.
+  // Collective. Error(kInvalid) on every rank when another job writes to `path`, kAborted when a
+  // newer generation of this one does, kSystem when it cannot be made.
   Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
                const CheckpointerOptions& options = {});
 
   // Collective. How a job begins, before its first step. A first start restores nothing, and
   // Error(kInvalid) on every rank when a state is there already: of whichever run, it would be lost
-  // or taken for this one's. With `resume` it restores that. A restart by the launcher restores
-  // what its own job has left, nothing when that is nothing, and Error(kInvalid) when what is there
-  // is another's (run_ownership.h). Errors of restore(); kSystem when the directory cannot be
-  // marked as this run's. A program that calls restore() instead decides all that itself.
+  // or taken for this one's. With `resume` it restores that; Error(kInvalid) when the newest
+  // checkpoint is of another run than its directory, unless `other_run` says so. A restart by the
+  // launcher restores what its own job has left, nothing when that is nothing, and Error(kInvalid)
+  // when what is there is another's (run_ownership.h). Errors of restore(); kSystem when the
+  // directory cannot be marked as this run's. A program that calls restore() instead decides all
+  // that itself.
   std::optional<RestoredRun> begin(torch::nn::Module& module, optim::Optimizer& optimizer,
-                                   bool resume);
+                                   const BeginOptions& options);
 
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
-  // nothing else: the older ones stay. False, on every rank, when one before this one could not.
+  // nothing else: the older ones stay. False, on every rank, when one before this one could not;
+  // Error(kAborted) on every rank when a newer generation of the job writes there now.
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
   // Collective. Waits until all that was saved is on the disk; false, on every rank, when something
-  // since the last answer of save() or finish() is not.
+  // since the last answer of save() or finish() is not. Error(kAborted) as save().
   bool finish();
+
+  // For how many checkpoints the disk has room, where that are fewer than one more than are kept:
+  // the oldest is then removed before each save. Rank 0 knows; ask after finish().
+  std::optional<int> room_on_disk() const;
 
   // Collective. Keeps the state in memory that outlives the ranks' processes. Memory that does not
   // suffice is logged and costs nothing else; false then, on every rank.
@@ -91,7 +106,9 @@ class Checkpointer {
   bool can_stage_parts(const optim::Optimizer& optimizer) const;
   FoundStates find_states() const;
   void disown(const JobStart& start, const FoundStates& found);
-  void take_run(const JobStart& start, const Ownership& own, const FoundStates& found);
+  FoundState find_on_disk() const;
+  void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
+                std::uint64_t seed);
   std::int64_t newest_on_disk() const;
   std::optional<LoadedCheckpoint> load_from_disk(std::optional<Error>& refused) const;
 

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>
 
+#include "paceline/core/check.h"
+
 namespace paceline::train {
 
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
@@ -20,6 +22,7 @@ Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
     sums[2] += size;
   }
   group.all_reduce(std::span(sums));
+  check(sums[2] > 0, "rank {}: evaluate: there is no sample on any rank", group.rank());
   return {sums[0] / sums[2], sums[1] / sums[2], static_cast<std::int64_t>(sums[2])};
 }
 

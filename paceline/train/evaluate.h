@@ -19,7 +19,7 @@ struct Evaluation {
 
 // Collective. `forward` gives logits [B, classes]. Requires: `loader` gives this rank's share
 // (data::evaluation_indices). No gradients are kept; the caller sets the module to eval() if it has
-// layers that care.
+// layers that care. Error(kInvalid) when no rank has a sample.
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/core/terminal.h"
+
 namespace paceline::train {
 namespace {
 
@@ -15,10 +17,10 @@ using namespace std::chrono_literals;
 constexpr auto kTerminalInterval = 200ms;
 constexpr auto kPlainInterval = 5s;
 
-// Under the launcher stdout is a pipe, whatever is behind it; so the launcher says what is.
-bool writes_to_terminal() {
+// Under paceline run stdout is a pipe, whatever is behind it; so the launcher says what is.
+bool draws() {
   const char* told = std::getenv("PACELINE_TERMINAL");
-  return told != nullptr ? std::strcmp(told, "1") == 0 : isatty(STDOUT_FILENO) != 0;
+  return told != nullptr ? std::strcmp(told, "1") == 0 : can_draw_on(STDOUT_FILENO);
 }
 
 }  // namespace
@@ -27,7 +29,7 @@ Progress::Progress(std::int64_t total_steps, int world_size, bool silent)
     : total_steps_(total_steps),
       world_size_(world_size),
       silent_(silent),
-      terminal_(writes_to_terminal()),
+      terminal_(draws()),
       last_written_(std::chrono::steady_clock::now()) {}
 
 void Progress::after_step(const StepReport& report) {

@@ -1,5 +1,7 @@
 #include "paceline/train/run_ownership.h"
 
+#include <fmt/format.h>
+
 #include "paceline/core/check.h"
 
 namespace paceline::train {
@@ -40,9 +42,37 @@ std::string newest_run(const std::vector<FoundState>& in_memory, Wanted wanted) 
   return newest ? run_of(*newest) : "";
 }
 
-std::string run_to_resume(const FoundStates& found) {
-  if (found.on_disk.step || found.on_disk.mark) return run_of(found.on_disk);
+std::string words_for(const std::string& run, const std::optional<std::uint64_t>& seed) {
+  return fmt::format("run {} (seed {})", run, seed ? fmt::to_string(*seed) : "not known");
+}
+
+// Of the newest checkpoint, where that is known to be another run's than the directory.
+bool is_foreign(const FoundState& disk) {
+  return disk.newest && disk.mark && !disk.newest->run.empty() && disk.newest->run != run_of(disk);
+}
+
+std::string run_to_resume(const JobStart& start, const FoundStates& found) {
+  const FoundState& disk = found.on_disk;
+  // A restart knows its run; a load passes over the checkpoints of others.
+  if (is_foreign(disk) && !start.restarted) {
+    const FoundOrigin& newest = *disk.newest;
+    check(start.other_run,
+          "checkpoint directory {}: its newest checkpoint, step-{:08}, is of {}, the directory is "
+          "of {}; remove that checkpoint to continue the directory's run, or continue the "
+          "checkpoint's with --resume-other-run",
+          found.directory, newest.step, words_for(newest.run, newest.seed),
+          words_for(disk.mark->run, disk.mark->seed));
+    return newest.run;
+  }
+  if (disk.mark) return disk.mark->run;
+  if (disk.step) return disk.newest ? disk.newest->run : "";
   return newest_run(found.in_memory, [](const FoundState&) { return true; });
+}
+
+std::optional<std::uint64_t> seed_of(const std::string& run, const FoundState& disk) {
+  if (disk.mark && disk.mark->run == run && disk.mark->seed) return disk.mark->seed;
+  const bool is_newest = disk.newest && (disk.newest->run == run || disk.newest->run.empty());
+  return is_newest ? disk.newest->seed : std::nullopt;
 }
 
 std::string run_of_job(const std::string& job, const FoundStates& found) {
@@ -64,8 +94,9 @@ Ownership find_ownership(const JobStart& start, const FoundStates& found) {
     require_unused(found);
     return {};
   }
-  Ownership own{.run = start.resume ? run_to_resume(found) : run_of_job(start.job, found),
-                .stale_memory = {}};
+  Ownership own;
+  own.run = start.resume ? run_to_resume(start, found) : run_of_job(start.job, found);
+  own.seed = seed_of(own.run, found.on_disk);
   for (std::size_t rank = 0; rank < found.in_memory.size(); ++rank) {
     const FoundState& state = found.in_memory[rank];
     if (!state.step || run_of(state) == own.run) continue;

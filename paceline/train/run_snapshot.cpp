@@ -30,10 +30,13 @@ std::vector<std::int64_t> strides_of(const at::Tensor& dense) {
 }
 
 std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
-  return nlohmann::json{
-      {"epoch", state.epoch},          {"step", state.step},
-      {"consumed", state.consumed},    {"seed", state.seed},
-      {"optimizer", optimizer.name()}, {"learning_rate", optimizer.learning_rate()}}
+  return nlohmann::json{{"epoch", state.epoch},
+                        {"step", state.step},
+                        {"consumed", state.consumed},
+                        {"seed", state.seed},
+                        {"data", state.data},
+                        {"optimizer", optimizer.name()},
+                        {"learning_rate", optimizer.learning_rate()}}
       .dump();
 }
 
@@ -144,6 +147,7 @@ HeldRun held_run(const torch::nn::Module& module, const optim::Optimizer& optimi
 TakenRun take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
                    const optim::Optimizer& optimizer) {
   const Snapshot& snapshot = loaded.snapshot;
+  check(snapshot.metadata.contains(kWords), "the checkpoint is not one of a training run");
   require_same_tensors(snapshot, tensors);
   require_same_optimizer(snapshot.metadata.at(kWords), optimizer);
   std::map<std::string, const NamedTensor*> by_name;
@@ -156,7 +160,16 @@ TakenRun take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
 TrainingState state_in(const std::string& words) {
   const auto json = nlohmann::json::parse(words);
   return {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),
-          json.at("consumed").get<std::int64_t>(), json.at("seed").get<std::uint64_t>()};
+          json.at("consumed").get<std::int64_t>(), json.at("seed").get<std::uint64_t>(),
+          json.value("data", std::string())};
+}
+
+std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata) try {
+  const auto words = metadata.find(kWords);
+  if (words == metadata.end()) return std::nullopt;
+  return state_in(words->second).seed;
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
 }
 
 double learning_rate_in(const std::string& words) {

@@ -3,6 +3,9 @@
 // A training run as the tensors and words of a checkpoint, and back. Local: nothing here is
 // collective.
 
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,5 +62,7 @@ TakenRun take_over(const LoadedCheckpoint& loaded, const optim::NamedTensors& te
 
 TrainingState state_in(const std::string& words);
 double learning_rate_in(const std::string& words);
+// Of a checkpoint with this metadata; nothing when it is not one of a training run.
+std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata);
 
 }  // namespace paceline::train

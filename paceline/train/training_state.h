@@ -3,6 +3,7 @@
 // Where a training run stands. A value; what a checkpoint keeps beside the tensors.
 
 #include <cstdint>
+#include <string>
 
 namespace paceline::train {
 
@@ -11,6 +12,7 @@ struct TrainingState {
   std::int64_t step = 0;      // optimizer steps taken since the beginning
   std::int64_t consumed = 0;  // samples of the current epoch that all ranks together have consumed
   std::uint64_t seed = 0;     // of the sampler and the transforms
+  std::string data;           // which data set, in the program's words; empty: not told
 
   bool operator==(const TrainingState&) const = default;
 };

@@ -70,6 +70,21 @@ TEST(IdxFile, every_truncation_is_refused_with_file_and_offset) {
   }
 }
 
+// As `cat a.gz b.gz` makes them; what is no member behind them is ignored, as gzip does.
+TEST(IdxFile, reads_gzip_members_one_after_the_other) {
+  FreshDirectory folder;
+  const std::string text = idx({2, 100, 1000}, std::string(200'000, 'x'));
+  std::string packed;
+  for (std::size_t at = 0; at < text.size(); at += 70'000) {
+    const auto path = write_gzipped(folder, "part.gz", text.substr(at, 70'000));
+    std::ifstream file(path, std::ios::binary);
+    packed.append(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const std::string end : {"", "\x1f", "padding"}) {
+    EXPECT_EQ(read_idx(folder.write("all.gz", packed + end), 3).elements.size(), 200'000U);
+  }
+}
+
 TEST(IdxFile, damaged_gzip_data_is_refused) {
   FreshDirectory folder;
   std::string elements;

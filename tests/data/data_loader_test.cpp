@@ -3,11 +3,14 @@
 #include <functional>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <torch/torch.h>
 
 #include "paceline/core/error.h"
+
+#include "tests/harness/expect_error.h"
 
 namespace paceline::data {
 namespace {
@@ -61,6 +64,37 @@ TEST(DataLoader, reads_tensors_in_any_memory_order) {
   const DistributedSampler sampler(10, 1, 0);
   DataLoader wanted(plain, sampler, {.batch_size = 4}), loader(other, sampler, {.batch_size = 4});
   expect_equal(epoch_of(loader, 0), epoch_of(wanted, 0));
+}
+
+TEST(DataLoader, next_outside_of_an_epoch_is_an_error_that_names_the_missing_call) {
+  DataLoader loader(sample_dataset(8), DistributedSampler(8, 2, 1), {.batch_size = 2});
+  expect_error(ErrorCode::kInvalid,
+               {"rank 1: data loader: next() was called before begin_epoch(): call "
+                "begin_epoch(epoch) before the first batch of every epoch"},
+               [&] { loader.next(); });
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    EXPECT_EQ(epoch_of(loader, epoch).size(), 2U);
+    expect_error(ErrorCode::kInvalid,
+                 {fmt::format("rank 1: data loader: next() was called after the end of epoch {}: "
+                              "call begin_epoch({})",
+                              epoch, epoch + 1)},
+                 [&] { loader.next(); });
+  }
+}
+
+TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
+  const auto warnings = [](bool shuffle, const std::vector<std::pair<int, int>>& epochs) {
+    DataLoader loader(sample_dataset(8), DistributedSampler(8, 1, 0, {.shuffle = shuffle}),
+                      {.batch_size = 2});
+    testing::internal::CaptureStderr();
+    for (const auto& [epoch, consumed] : epochs) epoch_of(loader, epoch, consumed);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string text = warnings(true, {{0, 0}, {0, 0}, {0, 0}});
+  EXPECT_THAT(text, HasSubstr("begin_epoch(0) was called for a second pass"));
+  EXPECT_EQ(text.find("second pass"), text.rfind("second pass"));
+  EXPECT_EQ(warnings(true, {{0, 0}, {1, 0}, {1, 4}}), "");  // resumed in the middle
+  EXPECT_EQ(warnings(false, {{0, 0}, {0, 0}}), "");
 }
 
 TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
@@ -178,6 +212,24 @@ TEST(DataLoader, drop_last_leaves_out_what_is_not_full) {
   const auto batches = epoch_of(loader, 0);
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_THAT(batches[1].indices, ElementsAre(4, 5, 6, 7));
+}
+
+TEST(DataLoader, an_epoch_of_which_nothing_is_left_is_an_error) {
+  const auto begin = [](const SamplerOptions& sampling, const DataLoaderOptions& options) {
+    DataLoader loader(sample_dataset(3), DistributedSampler(3, 4, 1, sampling), options);
+    loader.begin_epoch(0);
+    return loader.next()->indices.size();
+  };
+  expect_error(
+      ErrorCode::kInvalid,
+      {"rank 1: data loader: drop_last leaves no batch of an epoch: 3 samples for 4 ranks, "
+       "and a batch size of each rank of 8"},
+      [&] { begin({.drop_last = true}, {.batch_size = 8}); });
+  expect_error(ErrorCode::kInvalid, {"a batch size of each rank of 2"},
+               [&] { begin({}, {.batch_size = 2, .drop_last = true}); });
+  expect_error(ErrorCode::kInvalid, {"a global batch size of 4"},
+               [&] { begin({}, {.global_batch_size = 4, .drop_last = true}); });
+  EXPECT_EQ(begin({}, {.batch_size = 8}), 1U);
 }
 
 TEST(DataLoader, a_global_batch_is_taken_up_where_another_number_of_ranks_left_it) {

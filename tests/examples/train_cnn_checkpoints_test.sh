@@ -46,6 +46,15 @@ expect same_seed 0 'resumed at step 8' "${run1[@]}" --max-steps 16 --checkpoint-
 expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(grep \"step\" "$2") && echo equal' _ \
   "$work/straight.jsonl" "$work/resumed.jsonl"
 
+# A checkpoint of another run among this one's.
+expect own_run 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 4 --checkpoint-dir "$work/own"
+expect other_run 0 'test accuracy' "${run1[@]}" --seed 7 --max-steps 8 --checkpoint-dir "$work/foreign"
+cp -r "$work/foreign/step-00000008" "$work/own"
+expect foreign_is_refused 1 'own: its newest checkpoint, step-00000008, is of run [0-9a-f]* \(seed 7\), the directory is of run [0-9a-f]* \(seed 3\)' \
+  "${run1[@]}" --checkpoint-dir "$work/own" --resume
+expect foreign_when_told 0 'resumed at step 8$' "${run1[@]}" --max-steps 10 --checkpoint-dir "$work/own" --resume --resume-other-run
+expect foreign_is_its_own_now 0 'resumed at step 10$' "${run1[@]}" --max-steps 12 --checkpoint-dir "$work/own" --resume
+
 # 4 ranks pad 9 samples to 12; one rank goes on at the epoch's end.
 /usr/bin/python3 - "$work" <<'PY'
 import os, struct, sys
@@ -61,6 +70,12 @@ nine=("$train_cnn" --dataset mnist --data-dir "$work/nine" --batch-size 1 --epoc
 expect four_ranks 0 'test accuracy' "$paceline" run --nproc-per-node 4 "${nine[@]}" --max-steps 3
 expect one_rank_after_four 0 'resumed at step 3' "${nine[@]}" --resume
 
+# Other data or another learning rate.
+expect other_data 1 'the run in .*seed trains on .* .600 images., this program was given .* .9 images.' \
+  "$train_cnn" --dataset mnist --data-dir "$work/nine" --checkpoint-dir "$work/seed" --resume
+expect other_rate 0 'learning rate 0.002 from here on, 0.001 before' "${run1[@]}" --lr 0.002 --max-steps 18 --checkpoint-dir "$work/seed" --resume
+expect that_rate_stays 0 '^0$' bash -c '"$@" | grep -c "learning rate"; true' _ "${run1[@]}" --max-steps 19 --checkpoint-dir "$work/seed" --resume
+
 # A state that could not be written is no success, whatever else came out well.
 expect full_disk 1 'the last checkpoint could not be written' bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ \
   "${run1[@]}" --checkpoint-dir "$work/full"
@@ -68,6 +83,19 @@ expect full_disk_reports 1 'test accuracy' bash -c 'trap "" XFSZ; ulimit -f 100;
 touch "$work/stop"
 expect stopped_on_a_full_disk 1 'stopped after step 1 by the file .*stop; the state could not be written' \
   bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ "${run1[@]}" --checkpoint-dir "$work/full" --stop-file "$work/stop"
+
+# Room for all that are kept, but not for one more: saving goes on, which is said in the log and in the closing table.
+if [ "$(id -u)" = 0 ]; then
+  expect measured 0 'test accuracy' "${run1[@]}" --max-steps 1 --checkpoint-dir "$work/one"
+  size=$(($(du -k "$work/one/step-00000001" | cut -f1) * 7 / 2 + 16))
+  mkdir "$work/small"
+  mount -t tmpfs -o "size=${size}k" tmpfs "$work/small" || failures=$((failures + 1))
+  small=("${run1[@]}" --checkpoint-every 1 --max-steps 9 --checkpoint-dir "$work/small/run")
+  expect small_disk 0 '^  checkpoints +the disk has room for 3; the oldest goes before each save' bash -c '"$@" 2>"$0"' "$work/small.err" "${small[@]}"
+  expect small_disk_is_said_once 0 '^1$' grep -c 'the disk is full: there is room for 3 checkpoints' "$work/small.err"
+  expect small_disk_resumed 0 'resumed at step 9$' "${small[@]}" --resume --max-steps 10
+  umount "$work/small"
+fi
 
 # A stop at the last step of all is the end.
 touch "$work/stop"

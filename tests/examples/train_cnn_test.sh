@@ -35,6 +35,13 @@ for backend in gloo mpi oneccl c10d; do
     "${launch[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
 done
 
+# mpirun gives its ranks a terminal of its own making; what is behind it here is a pipe.
+if [ -n "$mpiexec" ]; then
+  # shellcheck disable=SC2016
+  expect plain_lines_in_a_pipe 0 '^0 escapes$' env TERM=xterm bash -c '"$@" | cat >"$0" && grep -q "test accuracy" "$0" &&
+    echo "$(grep -c "$(printf "\033")" "$0") escapes"' "$work/piped" "$mpiexec" -n 2 env OMP_NUM_THREADS=1 "$train_cnn" "${data[@]}" --epochs 4
+fi
+
 # Interrupted and resumed, against not interrupted: the same final loss, digit for digit.
 expect straight 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --metrics "$work/straight.jsonl"
 expect first_half 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --max-steps 13 \
@@ -47,12 +54,20 @@ if [ "$(tail -n 2 "$work/straight.jsonl" | head -n 1)" != "$(tail -n 2 "$work/re
   failures=$((failures + 1))
 fi
 
+# Steps and epochs are counted alike: the steps of epoch 1, the end of epoch 1, the same of epoch 2.
+counted=$(grep -oE '"event":"(step|epoch)".*"epoch":[0-9]+|"event":"epoch","epoch":[0-9]+' "$work/straight.jsonl" |
+  sed -E 's/"event":"([a-z]+)".*"epoch":([0-9]+)/\1 \2/' | uniq | tr '\n' ' ')
+if [ "$counted" != "step 1 epoch 1 step 2 epoch 2 " ]; then
+  echo "FAILED epochs: the metrics count '$counted'"
+  failures=$((failures + 1))
+fi
+
 # Asked to stop, by a file, by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
 expect reference 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/straight"
 stoppable=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
   --stop-file "$work/stop")
 touch "$work/stop"
-expect stop_by_file 85 'stopped after step 1 by the file .*stop; continue with --resume' "${stoppable[@]}"
+expect stop_by_file 85 'stopped after step 1 by the file .*stop; to continue: the same command with --resume' "${stoppable[@]}"
 for signal in TERM USR1; do
   steps=$(grep -c '"event":"step"' "$work/stops.jsonl")
   "${stoppable[@]}" >"$work/stop.$signal" 2>&1 &
@@ -69,10 +84,25 @@ for signal in TERM USR1; do
 done
 expect after_the_stops 0 'test accuracy' "${stoppable[@]}"
 last=$(basename "$(find "$work/straight" -maxdepth 1 -name 'step-*' | sort | tail -n 1)")
-if ! diff -r "$work/straight/$last" "$work/stopped/$last"; then
+if ! cmp "$work/straight/$last"/*.safetensors "$work/stopped/$last"/*.safetensors; then
   echo "FAILED agreed stop: the last checkpoints differ"
   failures=$((failures + 1))
 fi
+
+# Ctrl-C at a terminal: alone, under the launcher and under mpirun, whose ranks get SIGTERM for it (Open MPI leaves them a second unless it is
+# told otherwise) and whose exit code is its own.
+press=("$(dirname "$0")/press_ctrl_c.py")
+interrupted=("$train_cnn" "${data[@]}" --epochs 2000)
+said='stopped after step [0-9]+ by SIGINT; to continue: the same command with --resume'
+expect ctrl_c_alone 85 "$said" "${press[@]}" "$work/int1.jsonl" 4 "${interrupted[@]}" --checkpoint-dir "$work/int1" --metrics "$work/int1.jsonl"
+expect ctrl_c_run 85 "$said" "${press[@]}" "$work/int2.jsonl" 4 "${run2[@]}" "${interrupted[@]}" --checkpoint-dir "$work/int2" \
+  --metrics "$work/int2.jsonl"
+[ -n "$mpiexec" ] && OMPI_MCA_odls_base_sigkill_timeout=30 "${press[@]}" "$work/int3.jsonl" 4 "$mpiexec" -n 2 "${interrupted[@]}" --checkpoint-dir "$work/int3" \
+  --metrics "$work/int3.jsonl" >"$work/int3.out" 2>&1
+for run in 1 2 ${mpiexec:+3}; do
+  step=$(grep -c '"event":"step"' "$work/int$run.jsonl")
+  expect "ctrl_c_saved_$run" 0 "resumed at step $step\$" "${interrupted[@]}" --max-steps $((step + 1)) --checkpoint-dir "$work/int$run" --resume
+done
 
 # Continued from the memory that the launcher keeps, which no disk has; without a launcher, a file of the user's choice.
 memory=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --memory-checkpoint-every 5 --checkpoint-dir)
@@ -120,6 +150,10 @@ for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threa
   # shellcheck disable=SC2086
   expect "flag $flag" 2 "${flag%% *}" "$train_cnn" "${data[@]}" $flag
 done
+expect mistyped_flag 2 "train_cnn: unknown option --epoch; did you mean --epochs\\?; see train_cnn --help" "$train_cnn" --epoch 3
+expect mistyped_word 2 "train_cnn: --optimizer: 'adma' is not one of adam, adamw, sgd; did you mean adam\\?" "$train_cnn" --optimizer adma
+expect out_of_range 2 "train_cnn: --batch-size: '0' is not a whole number from 1 to " "$train_cnn" --batch_size 0
+expect word_too_many 2 "train_cnn: 'mnist' was not expected" "$train_cnn" mnist
 expect other_size 1 '28x28, those of mnist are 1x14x56' "$train_cnn" --dataset mnist --data-dir "$work/wide" --model net
 expect uneven_global_batch 0 '86 steps' "${run2[@]}" "$train_cnn" "${data[@]}" --global-batch-size 7 --micro-batch-size 2 --epochs 1
 expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_cnn" "${data[@]}"

@@ -1,6 +1,8 @@
 #include "paceline/parallel/distributed_data_parallel.h"
 
+#include <functional>
 #include <mutex>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -139,7 +141,7 @@ TEST(DistributedDataParallel, buffers_follow_rank_0) {
     DistributedDataParallel model(make_module<Net>(0), shared);
     model.forward(batch(group.rank(), 8)).sum().backward();
     model.forward(batch(group.rank(), 8));  // begins with rank 0's statistics
-    const auto means = all_gather(group, model->norm->running_mean);
+    const auto means = all_gather(group, model.module().norm->running_mean);
     const auto local = make_module<Net>(0);
     local->forward(batch(0, 8));
     local->forward(batch(group.rank(), 8));
@@ -159,10 +161,10 @@ TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
     };
     const auto evaluate = [&] {
       const at::NoGradGuard no_grad;
-      const auto own = model->norm->running_mean.clone();
+      const auto own = model.module().norm->running_mean.clone();
       model->eval();
-      model.forward(batch(0, 1));
-      const auto means = all_gather(group, model->norm->running_mean);
+      model->forward(batch(0, 1));
+      const auto means = all_gather(group, model.module().norm->running_mean);
       EXPECT_TRUE(at::equal(means[0], means[1]));
       if (group.rank() == 0) {
         EXPECT_TRUE(at::equal(means[0], own));
@@ -180,6 +182,102 @@ TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
     model->zero_grad();
     train(6);
   });
+}
+
+TEST(DistributedDataParallel, every_way_to_call_the_model_begins_with_rank_0s_buffers) {
+  using Model = DistributedDataParallel<Net>;
+  const std::vector<std::function<void(Model&, const at::Tensor&)>> ways = {
+      [](Model& model, const at::Tensor& input) { model.forward(input); },
+      [](Model& model, const at::Tensor& input) { model->forward(input); },
+      [](Model& model, const at::Tensor& input) { model(input); }};
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    Model model(make_module<Net>(0), shared);
+    for (const auto& way : ways) {
+      model->train();
+      way(model, batch(group.rank(), 8));
+      const auto trained = all_gather(group, model.module().norm->running_mean);
+      EXPECT_FALSE(at::equal(trained[0], trained[1]));
+      const at::NoGradGuard no_grad;
+      model->eval();
+      way(model, batch(0, 1));
+      const auto means = all_gather(group, model.module().norm->running_mean);
+      EXPECT_TRUE(at::equal(means[0], means[1]));
+    }
+  });
+}
+
+// Arguments that cannot be copied, that are changed, and that may be left out.
+struct Several : torch::nn::Module {
+  Several() { layer = register_module("layer", torch::nn::Linear(8, 4)); }
+  std::pair<at::Tensor, int> forward(std::unique_ptr<int> offset, int& calls,
+                                     const at::Tensor& input, double scale = 2) {
+    ++calls;
+    return {layer(input) * scale, *offset};
+  }
+  torch::nn::Linear layer{nullptr};
+};
+
+TEST(DistributedDataParallel, forward_takes_any_arguments_and_gives_any_result) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Several>(0), shared);
+    int calls = 0;
+    const auto [output, offset] = model->forward(std::make_unique<int>(7), calls, batch(0, 4));
+    EXPECT_EQ(output.size(0), 4);
+    EXPECT_EQ(offset, 7);
+    EXPECT_EQ(model(std::make_unique<int>(3), calls, batch(0, 4), 0.5).second, 3);
+    EXPECT_EQ(calls, 2);
+  });
+}
+
+TEST(DistributedDataParallel, is_saved_as_the_module_that_it_wraps) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(0), shared);
+    std::stringstream file;
+    torch::save(model.module_ptr(), file);
+    auto loaded = make_module<Net>(1);
+    torch::load(loaded, file);
+    const auto got = loaded->named_parameters();
+    for (const auto& parameter : model->named_parameters()) {
+      EXPECT_TRUE(at::equal(got[parameter.key()], parameter.value())) << parameter.key();
+    }
+    EXPECT_EQ(loaded->named_buffers().size(), model->named_buffers().size());
+  });
+}
+
+TEST(DistributedDataParallel, a_pass_that_runs_past_the_wrapper_is_an_error_before_any_step) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Plain>(0), shared);
+    model.module().forward(batch(0, 4)).sum().backward();
+    ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
+    EXPECT_NE(std::string(result.error->what()).find("call model->forward(x)"), std::string::npos)
+        << result.error->what();
+  }
+}
+
+TEST(DistributedDataParallel, evaluation_on_one_rank_alone_is_an_error_that_says_what_to_call) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(0), shared);
+    model->forward(batch(group.rank(), 8)).sum().backward();
+    if (group.rank() == 0) {
+      const at::NoGradGuard no_grad;
+      model->forward(batch(0, 8));
+    }
+    model->forward(batch(group.rank(), 8)).sum().backward();
+    ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
+  });
+  ASSERT_TRUE(results[0].error && results[1].error);
+  EXPECT_NE(std::string(results[0].error->what()).find("model.module().forward(x)"),
+            std::string::npos)
+      << results[0].error->what();
 }
 
 struct Unused : torch::nn::Module {
@@ -307,8 +405,8 @@ TEST(DistributedDataParallel, a_parameter_with_two_names_is_reduced_once) {
                                   {.buckets = {.first_bytes = 1, .cap_bytes = 1}});
     EXPECT_EQ(model.reducer().num_buckets(), 2u);
     model.forward(parts[static_cast<std::size_t>(group.rank())]).square().mean().backward();
-    EXPECT_TRUE(at::allclose(model->encode.grad(), whole.encode.grad(), 1e-4, 1e-6));
-    EXPECT_TRUE(at::allclose(model->bias.grad(), whole.bias.grad(), 1e-4, 1e-6));
+    EXPECT_TRUE(at::allclose(model.module().encode.grad(), whole.encode.grad(), 1e-4, 1e-6));
+    EXPECT_TRUE(at::allclose(model.module().bias.grad(), whole.bias.grad(), 1e-4, 1e-6));
   });
 }
 

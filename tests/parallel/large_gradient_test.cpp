@@ -135,9 +135,9 @@ std::string train_added_map(ProcessGroup& group) {
     loss.backward();
     // The outputs are 0.75 and 1.25; accumulated gradients are averages already.
     const double scale = accumulates ? 2 : 1;
-    EXPECT_TRUE(at::allclose(model->map.grad(), at::full({400, 400}, scale * 1.0)));
-    EXPECT_TRUE(
-        at::allclose(model->body.grad(), at::full({400, 400}, scale * (0.75 + 2 * 1.25) / 2)));
+    EXPECT_TRUE(at::allclose(model.module().map.grad(), at::full({400, 400}, scale * 1.0)));
+    EXPECT_TRUE(at::allclose(model.module().body.grad(),
+                             at::full({400, 400}, scale * (0.75 + 2 * 1.25) / 2)));
   }
   return "done";
 }
@@ -165,7 +165,7 @@ TEST(LargeGradient, of_what_the_user_gave_leaves_that_alone) {
              const auto given = at::full({1, 400, 400}, group.rank() + 1.0);
              model.forward(at::ones({400, 400})).backward(given);
              EXPECT_TRUE(at::equal(given, at::full({1, 400, 400}, group.rank() + 1.0)));
-             EXPECT_TRUE(at::equal(model->map.grad(), at::full({400, 400}, 1.5)));
+             EXPECT_TRUE(at::equal(model.module().map.grad(), at::full({400, 400}, 1.5)));
              return std::string("done");
            },
            {.transport = TransportKind::kTcp})) {

@@ -240,7 +240,7 @@ TEST_F(MemoryCheckpointerTest, every_host_keeps_rank_0s_buffers) {
     SmallRun run(world.split(0, -world.rank()));
     Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
     run.train({.epochs = 1, .max_steps = 2});
-    const at::Tensor mean = run.model->norm->running_mean;
+    const at::Tensor mean = run.model.module().norm->running_mean;
     const auto means = all_gather(*run.group, mean);
     EXPECT_FALSE(at::equal(means[0], means[1]));
     EXPECT_TRUE(checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer));
@@ -316,6 +316,46 @@ TEST_F(CheckpointerTest, a_disk_that_refuses_is_told_on_every_rank_and_training_
               return answers;
             }),
             "+-+|+-+");
+}
+
+TEST_F(CheckpointerTest, a_writer_that_another_one_has_followed_is_an_error_on_every_rank) {
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+    SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+    Checkpointer checkpointer(run.group, path_.string());
+    if (group.rank() == 0) fs::rename(path_ / ".writer-00000001", path_ / ".writer-00000002");
+    checkpointer.save(run.state, run.model.module(), run.optimizer);
+    checkpointer.finish();
+    return std::string("saved");
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.threw);
+    EXPECT_EQ(result.code, ErrorCode::kAborted);
+    EXPECT_NE(result.report.find("has taken over"), std::string::npos) << result.report;
+  }
+}
+
+TEST_F(CheckpointerTest, a_checkpoint_that_is_of_no_training_is_an_error_on_every_rank) {
+  on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    checkpointer.save(run.state, run.model.module(), run.optimizer);
+    return std::string();
+  });
+  {
+    CheckpointDirectory directory(path_.string());
+    auto loaded = directory.load_newest();
+    loaded->snapshot.metadata.clear();
+    directory.save(1, loaded->snapshot);
+  }
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+    SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+    Checkpointer checkpointer(run.group, path_.string());
+    checkpointer.restore(run.model.module(), run.optimizer);
+    return std::string();
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.threw);
+    EXPECT_EQ(result.code, ErrorCode::kInvalid);
+    EXPECT_NE(result.report.find("not one of a training run"), std::string::npos) << result.report;
+  }
 }
 
 TEST_F(CheckpointerTest, a_folder_in_use_is_an_error_on_every_rank) {

@@ -52,8 +52,8 @@ TEST(Loop, replicas_stay_equal) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     SmallRun run(borrow(group));
     run.train({.epochs = 2});
-    at::Tensor parameters = at::cat(
-        {run.model->conv->weight.detach().flatten(), run.model->head->weight.detach().flatten()});
+    at::Tensor parameters = at::cat({run.model.module().conv->weight.detach().flatten(),
+                                     run.model.module().head->weight.detach().flatten()});
     for (const auto& other : all_gather(group, parameters))
       EXPECT_TRUE(at::equal(other, parameters));
   });
@@ -74,6 +74,16 @@ TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
       EXPECT_EQ(result.samples, 11);
       EXPECT_DOUBLE_EQ(result.accuracy, dataset->labels.eq(0).sum().item<double>() / 11);
     });
+  }
+}
+
+TEST(Evaluate, nothing_to_evaluate_is_an_error_on_every_rank) {
+  for (const auto& result : harness::run_ranks(2, [](ProcessGroup& group) {
+         data::DataLoader loader(small_dataset(4), std::vector<std::int64_t>{}, {.batch_size = 2});
+         evaluate(group, loader, [](const at::Tensor& images) { return images; });
+       })) {
+    ASSERT_TRUE(result.error);
+    EXPECT_NE(std::string(result.error->what()).find("no sample on any rank"), std::string::npos);
   }
 }
 

@@ -14,14 +14,23 @@ using ::testing::IsEmpty;
 const JobStart kFirst{.job = "j"};
 const JobStart kResumed{.job = "j", .resume = true};
 const JobStart kRestarted{.job = "j", .restarted = true};
+const JobStart kResumedOther{.job = "j", .resume = true, .other_run = true};
 const JobStart kResumedRestart{.job = "j", .restarted = true, .resume = true};
 
 const FoundState kNothing{};
 FoundState state(std::int64_t step, const char* run, std::optional<std::string> job = "j") {
-  return {step, RunMark{run, std::move(job)}};
+  return {step, RunMark{run, std::move(job), 3}};
+}
+
+// A directory of run "a" whose newest checkpoint is of this one.
+FoundState copied(const char* run) {
+  FoundState found = state(500, "a");
+  found.newest = FoundOrigin{.step = 500, .run = run, .seed = 7};
+  return found;
 }
 const FoundState kUnmarked{.step = 7, .mark = {}};
-const FoundState kBegun{.step = {}, .mark = RunMark{"a", "j"}};  // a job that has saved nothing yet
+const FoundState kBegun{.step = {},
+                        .mark = RunMark{"a", "j", {}}};  // a job that has saved nothing yet
 
 FoundStates found(FoundState on_disk, std::vector<FoundState> in_memory = {kNothing, kNothing}) {
   return {.directory = "dir", .on_disk = std::move(on_disk), .in_memory = std::move(in_memory)};
@@ -50,6 +59,38 @@ TEST(RunOwnership, resuming_continues_the_directorys_run) {
   EXPECT_EQ(find_ownership(kResumed, found(kUnmarked)).run, "");
   EXPECT_EQ(find_ownership(kResumed, found(kNothing)).run, "");
   EXPECT_EQ(find_ownership(kResumedRestart, found(state(20, "a", "older"))).run, "a");
+}
+
+TEST(RunOwnership, resuming_refuses_a_newest_checkpoint_of_another_run_and_shows_both) {
+  const std::string text = refusal(kResumed, found(copied("b")));
+  EXPECT_THAT(text, HasSubstr("dir: its newest checkpoint, step-00000500, is of run b (seed 7), "
+                              "the directory is of run a (seed 3)"));
+  EXPECT_THAT(text, HasSubstr("--resume-other-run"));
+}
+
+TEST(RunOwnership, resuming_takes_another_runs_checkpoint_when_it_is_told_to) {
+  const Ownership own = find_ownership(kResumedOther, found(copied("b")));
+  EXPECT_EQ(own.run, "b");
+  EXPECT_EQ(own.seed, 7U);
+  EXPECT_EQ(find_ownership(kResumedOther, found(copied("a"))).run, "a");
+}
+
+TEST(RunOwnership, a_restart_goes_on_with_its_own_run_beside_anothers_checkpoint) {
+  EXPECT_EQ(find_ownership(kRestarted, found(copied("b"))).run, "a");
+  EXPECT_EQ(find_ownership(kResumedRestart, found(copied("b"))).run, "a");
+  EXPECT_EQ(find_ownership(kResumedRestart, found(copied("b"))).seed, 3U);
+}
+
+TEST(RunOwnership, a_checkpoint_of_no_known_run_is_the_directorys) {
+  EXPECT_EQ(find_ownership(kResumed, found(copied(""))).run, "a");
+}
+
+TEST(RunOwnership, a_directory_without_a_mark_is_of_its_newest_checkpoints_run) {
+  FoundState disk = copied("b");
+  disk.mark.reset();
+  const Ownership own = find_ownership(kResumed, found(disk));
+  EXPECT_EQ(own.run, "b");
+  EXPECT_EQ(own.seed, 7U);
 }
 
 TEST(RunOwnership, resuming_takes_memory_of_the_same_run_only) {

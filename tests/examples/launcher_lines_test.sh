@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# launcher_lines_test.sh PROGRAM PACELINE TORCHRUN README...: runs the lines under "One binary, anywhere" as they stand in each README, with
+# PROGRAM as ./train. Of torchrun's, the line whose comment names TORCHRUN's version of PyTorch.
+set -uo pipefail
+program=$1 paceline=$2 torchrun=$3
+shift 3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+ln -s "$program" "$work/train"
+export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+PATH=$(dirname "$paceline"):$(dirname "$torchrun"):$PATH
+failures=0
+
+python=$(sed -n '1s/^#!//p' "$torchrun")
+version=$("$python" -c 'import torch; print(torch.__version__)') || {
+  echo "FAILED: $torchrun cannot import torch: install python3-torch (scripts/install_packages test), or for PyPI's wheel what" \
+    "scripts/install_pypi_libtorch FOLDER --torchrun installs"
+  exit 1
+}
+
+# expect PATTERN LINE: the shell runs it, with exit code 0 and a pattern in what it prints.
+expect() {
+  local output code=0
+  output=$(cd "$work" && timeout 80 bash -c "$2" 2>&1) || code=$?
+  if [ "$code" = 0 ] && grep -qE -e "$1" <<<"$output"; then
+    echo "ok $2"
+  else
+    echo "FAILED $2: exit $code (wanted 0), wanted /$1/ in:"
+    tail -n 25 <<<"$output"
+    failures=$((failures + 1))
+  fi
+}
+
+for readme in "$@"; do
+  mapfile -t lines < <(awk '/^```/ {inside = 0} /^\.\/train / {inside = 1} inside' "$readme")
+  tried=" "
+  for line in "${lines[@]}"; do
+    case $line in
+      ./train*) expect 'rank 0 of 1 over none' "$line" ;;
+      paceline* | mpirun*) expect 'rank 0 of 2 over shm' "$line" ;;
+      torchrun*"PyTorch ${version%%.*}"*) expect 'rank 0 of 2 over shm' "$line" ;;
+      *) continue ;;
+    esac
+    tried+="${line%% *} "
+  done
+  [ "$tried" = " ./train paceline mpirun torchrun " ] || { echo "FAILED $readme: tried$tried"; failures=$((failures + 1)); }
+done
+echo "with PyTorch $version"
+exit "$((failures > 0))"
