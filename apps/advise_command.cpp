@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/message.h"
+#include "apps/option_value.h"
 #include "apps/start_preview.h"
 #include "apps/trial.h"
 #include "apps/usage_error.h"
@@ -31,8 +31,8 @@ constexpr const char* kBatchPlaceholder = "{batch}";
 constexpr long kMaxSeconds = 3600;
 
 constexpr const char* kHelp = R"(
-PROGRAM must tell its steps: paceline's training loop does, own loops by paceline::StepLog, programs
-in other languages by a line of JSON a step (docs/placement.md).
+PROGRAM must tell its steps: DistributedDataParallel and paceline's training loop do, other programs by
+paceline::StepLog or a line of JSON a step (docs/placement.md).
 
 Examples:
   paceline advise -- ./train
@@ -60,15 +60,6 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
-
-long whole_number(const char* flag, const std::string& text, long max) {
-  long value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || stop != text.data() + text.size() || value < 1 || value > max) {
-    throw UsageError(fmt::format("{}: '{}' is not a whole number from 1 to {}", flag, text, max));
-  }
-  return value;
-}
 
 std::vector<std::string> with_batch(std::vector<std::string> command,
                                     std::optional<std::int64_t> batch) {
@@ -113,13 +104,13 @@ class Adviser {
     const char* path = std::getenv("PATH");
     launch::find_program(program_.front(), path != nullptr ? path : "");
     if (!texts.seconds.empty()) {
-      duration_ = std::chrono::seconds(whole_number("--seconds", texts.seconds, kMaxSeconds));
+      duration_ = std::chrono::seconds(whole_number("--seconds", texts.seconds, 1, kMaxSeconds));
     }
     if (!texts.patience.empty()) {
-      patience_ = std::chrono::seconds(whole_number("--patience", texts.patience, kMaxSeconds));
+      patience_ = std::chrono::seconds(whole_number("--patience", texts.patience, 1, kMaxSeconds));
     }
     if (!texts.global_batch.empty()) {
-      global_batch_ = whole_number("--global-batch", texts.global_batch, 1L << 40);
+      global_batch_ = whole_number("--global-batch", texts.global_batch, 1, 1L << 40);
     }
     if (global_batch_.has_value() != mentions_batch(program_)) {
       throw UsageError(

@@ -29,6 +29,9 @@ std::optional<std::vector<launch::Host>> allocated_hosts(const RunTexts& texts,
                                                          const GetVariable& variable) {
   const bool by_hand = !texts.node_rank.empty() || !texts.rdzv_endpoint.empty();
   if (texts.standalone || by_hand) return std::nullopt;
+  if (variable("TORCHELASTIC_RUN_ID")) {
+    refuse_copies(variable, "WORLD_SIZE", variable("PACELINE_STORE") ? "paceline run" : "torchrun");
+  }
   refuse_copies(variable, "OMPI_COMM_WORLD_SIZE", "mpirun");
   refuse_copies(variable, "PMI_SIZE", "mpiexec");
   if (variable("SLURM_STEP_ID")) refuse_copies(variable, "SLURM_STEP_NUM_TASKS", "srun");

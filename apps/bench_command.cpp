@@ -33,7 +33,7 @@ Times are those of the slowest rank; bandwidths are algorithm and bus bandwidth 
 
 Examples:
   paceline bench all_reduce
-  paceline bench all_reduce --np 2 --sizes 4K,64K,1M --dtype float32 --json FILE
+  paceline bench all_reduce --nproc-per-node 2 --sizes 4K,64K,1M --dtype float32 --json FILE
   paceline bench all_reduce --memory symmetric,ordinary --peer all --html curves.html
   paceline bench all --sizes 64K --check
   paceline bench --calibrate

@@ -71,7 +71,9 @@ void require_meaning(const BenchTexts& texts, BenchMode mode) {
   using enum BenchMode;
   const std::vector<Use> uses = {
       {"an operation", !texts.ops.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--np", !texts.np.empty(), {kMeasure, kCalibrate, kExplain, kPredict}},
+      {"--nproc-per-node",
+       !texts.nproc_per_node.empty(),
+       {kMeasure, kCalibrate, kExplain, kPredict}},
       {"--sizes", !texts.sizes.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
       {"--dtype", !texts.dtype.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
       {"--placement", !texts.placement.empty(), {kMeasure}},
@@ -105,16 +107,18 @@ void require_place(const BenchTexts& texts, BenchMode mode, const LaunchEnvironm
                    const std::string& command) {
   if (who.world_size == 1) return;
   if (mode == BenchMode::kMeasure) {
-    const std::string np = texts.np.empty() ? fmt::format(" --np {}", who.world_size) : "";
+    const std::string ranks =
+        texts.nproc_per_node.empty() ? fmt::format(" --nproc-per-node {}", who.world_size) : "";
     throw UsageError(fmt::format(
         "this process is rank {} of {} ({}), and bench starts ranks of its own: type it "
         "without the launcher: {}{}. To measure the ranks of a launcher, add --predict",
-        who.rank, who.world_size, starter_of(who), command, np));
+        who.rank, who.world_size, starter_of(who), command, ranks));
   }
-  if (mode != BenchMode::kSimulate && !texts.np.empty() &&
-      texts.np != std::to_string(who.world_size)) {
-    throw UsageError(fmt::format("--np: '{}': {} started {}; leave it out", texts.np,
-                                 starter_of(who), counted(who.world_size, "rank")));
+  if (mode != BenchMode::kSimulate && !texts.nproc_per_node.empty() &&
+      texts.nproc_per_node != std::to_string(who.world_size)) {
+    throw UsageError(fmt::format("--nproc-per-node: '{}': {} started {}; leave it out",
+                                 texts.nproc_per_node, starter_of(who),
+                                 counted(who.world_size, "rank")));
   }
 }
 
@@ -139,7 +143,8 @@ void require_transport(const BenchOptions& options) {
   if (cluster.hosts == 1 && transport == TransportKind::kAuto) {
     throw UsageError(fmt::format(
         "--simulate: the ranks of one host share memory, and only messages are simulated. Measure "
-        "it: paceline bench {} --np {}; or add --transport tcp for ranks that share none",
+        "it: paceline bench {} --nproc-per-node {}; or add --transport tcp for ranks that share "
+        "none",
         name_of(options.session.ops.front()), std::min(cluster.ranks, bench::kMaxRanks)));
   }
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <sstream>
 #include <system_error>
@@ -16,7 +15,7 @@
 #include "paceline/bench/size_list.h"
 
 #include "apps/bench_modes.h"
-#include "apps/suggestion.h"
+#include "apps/option_value.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -30,20 +29,8 @@ constexpr long kMaxRounds = 1000;
 constexpr long kMaxCalls = 10000;
 constexpr long kMaxSeconds = 86400;
 
-[[noreturn]] void refuse(const std::string& flag, const std::string& text,
-                         const std::string& allowed) {
-  throw UsageError(fmt::format("{}: '{}' is not {}", flag, text, allowed));
-}
-
-long whole_number(const std::string& flag, const std::string& text, long fallback, long min,
-                  long max) {
-  if (text.empty()) return fallback;
-  long value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || stop != text.data() + text.size() || value < min || value > max) {
-    refuse(flag, text, fmt::format("a whole number from {} to {}", min, max));
-  }
-  return value;
+long number_or(const char* flag, const std::string& text, long fallback, long max) {
+  return text.empty() ? fallback : whole_number(flag, text, 1, max);
 }
 
 std::vector<std::string> items_of(const std::string& text) {
@@ -57,6 +44,7 @@ std::vector<std::string> items_of(const std::string& text) {
 std::vector<std::string> op_names() {
   std::vector<std::string> names;
   for (const bench::Operation op : bench::measurable_ops()) names.emplace_back(name_of(op));
+  names.emplace_back("all");
   return names;
 }
 
@@ -77,18 +65,14 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
       }
       const auto op = bench::op_named(name);
       if (!op) {
-        const std::string meant = nearest(name, op_names());
-        refuse("operation", name,
-               fmt::format("one of {}, all{}", fmt::join(op_names(), ", "),
-                           meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+        refuse_value("operation", name, one_of(op_names(), name));
       }
       add_once(ops, *op);
     }
   }
   if (ops.empty()) {
     throw UsageError(
-        fmt::format("no operation given: paceline bench OPERATION [options]; one of "
-                    "{}, all",
+        fmt::format("no operation given: paceline bench OPERATION [options]; one of {}",
                     fmt::join(op_names(), ", ")));
   }
   return ops;
@@ -125,7 +109,7 @@ Dtype dtype_of_text(const std::string& text) {
   if (dtype) return *dtype;
   std::vector<std::string> names;
   for (const Dtype known : kAllDtypes) names.emplace_back(name_of(known));
-  refuse("--dtype", text, fmt::format("one of {}", fmt::join(names, ", ")));
+  refuse_value("--dtype", text, one_of(names, text));
 }
 
 // Where it can be; `notes` say where not. Nowhere is an error.
@@ -133,7 +117,7 @@ std::optional<Placement> placement_of(const std::string& text,
                                       const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
   if (text.empty()) return {};
-  if (text != "in" && text != "out") refuse("--placement", text, "in or out");
+  if (text != "in" && text != "out") refuse_value("--placement", text, "in or out");
   const Placement placement = text == "in" ? Placement::kInPlace : Placement::kOutOfPlace;
   std::vector<std::string_view> others;
   bool serves_any = false;
@@ -156,7 +140,7 @@ std::vector<MemoryKind> memory_of(const std::string& text) {
   std::vector<MemoryKind> kinds;
   for (const std::string& item : items_of(text)) {
     if (item != "symmetric" && item != "ordinary") {
-      refuse("--memory", item, "symmetric, ordinary or both with a comma");
+      refuse_value("--memory", item, "symmetric, ordinary or both with a comma");
     }
     add_once(kinds, item == "symmetric" ? MemoryKind::kSymmetric : MemoryKind::kOrdinary);
   }
@@ -195,8 +179,9 @@ std::vector<std::string> peers_of(const std::string& text, const bench::SessionO
       continue;
     }
     if (item == "paceline" || bench::find_entry(item) == nullptr) {
-      refuse("--peer", item,
-             fmt::format("one of {}, all, memcpy, limit", fmt::join(bench::peer_names(), ", ")));
+      std::vector<std::string> names = bench::peer_names();
+      names.insert(names.end(), {"all", "memcpy", "limit"});
+      refuse_value("--peer", item, one_of(names, item));
     }
     add_once(peers, item);
   }
@@ -208,7 +193,7 @@ std::vector<std::string> peers_of(const std::string& text, const bench::SessionO
 
 bool is_fresh(const std::string& text) {
   if (!text.empty() && text != "fresh" && text != "warm")
-    refuse("--buffers", text, "fresh or warm");
+    refuse_value("--buffers", text, "fresh or warm");
   return text != "warm";
 }
 
@@ -217,7 +202,7 @@ TransportKind transport_of(const std::string& text) {
   if (text == "shm") return TransportKind::kShm;
   if (text == "tcp") return TransportKind::kTcp;
   if (text == "ucx") return TransportKind::kUcx;
-  refuse("--transport", text, "auto, shm, tcp or ucx");
+  refuse_value("--transport", text, "auto, shm, tcp or ucx");
 }
 
 launch::Environment variables_of(const std::string& transport) {
@@ -231,7 +216,7 @@ std::optional<Algorithm> algorithm_of(const std::string& text) {
   if (algorithm) return algorithm;
   std::vector<std::string> names;
   for (const Algorithm known : kAllAlgorithms) names.emplace_back(name_of(known));
-  refuse("--algorithm", text, fmt::format("one of {}", fmt::join(names, ", ")));
+  refuse_value("--algorithm", text, one_of(names, text));
 }
 
 bench::Cluster cluster_of(const std::string& text) {
@@ -250,7 +235,8 @@ void declare_bench_options(CLI::App& app, BenchTexts& texts) {
     auto* option = app.add_option(name, target, text)->type_name(type)->group(group);
     if (*shown_default != '\0') option->default_str(shown_default);
   };
-  value("--np", texts.np, "N", "", "Ranks [one per core, at least 2]", "What");
+  value("--nproc-per-node,--np", texts.nproc_per_node, "N", "", "Ranks [one per core, at least 2]",
+        "What");
   value("--sizes", texts.sizes, "LIST", kUsualSizes,
         "Bytes: 8,64K,1M,1G; ranges 8:1G (times 4), 8:1G:2 (times 2)", "What");
   value("--dtype", texts.dtype, "TYPE", "float32", "Type of the elements", "What");
@@ -337,8 +323,9 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   require_meaning(texts, options.mode);
   bench::SessionOptions& session = options.session;
   session.ops = ops_for(options.mode, texts.ops);
-  session.num_ranks = static_cast<int>(whole_number(
-      "--np", texts.np, std::clamp(num_cores, 2, bench::kMaxRanks), 1, bench::kMaxRanks));
+  session.num_ranks =
+      static_cast<int>(number_or("--nproc-per-node", texts.nproc_per_node,
+                                 std::clamp(num_cores, 2, bench::kMaxRanks), bench::kMaxRanks));
   session.sizes = sizes_of(texts.sizes);
   session.dtype = dtype_of_text(texts.dtype);
   session.placement = placement_of(texts.placement, session.ops, session.notes);
@@ -346,11 +333,10 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
   session.fresh = is_fresh(texts.buffers);
   session.check = texts.check;
   session.rounds =
-      static_cast<int>(whole_number("--rounds", texts.rounds, session.rounds, 1, kMaxRounds));
-  session.calls =
-      static_cast<int>(whole_number("--calls", texts.calls, session.calls, 1, kMaxCalls));
+      static_cast<int>(number_or("--rounds", texts.rounds, session.rounds, kMaxRounds));
+  session.calls = static_cast<int>(number_or("--calls", texts.calls, session.calls, kMaxCalls));
   session.turn_limit =
-      std::chrono::seconds(whole_number("--timeout", texts.timeout, 120, 1, kMaxSeconds));
+      std::chrono::seconds(number_or("--timeout", texts.timeout, 120, kMaxSeconds));
   session.peers = peers_of(texts.peer, session, session.notes);
   session.variables = variables_of(texts.transport);
   session.bind = !texts.no_bind;

@@ -16,7 +16,7 @@ namespace paceline::apps {
 // As typed. Empty: not given.
 struct BenchTexts {
   std::vector<std::string> ops;
-  std::string np, sizes, dtype, placement, memory, buffers, rounds, calls, timeout;
+  std::string nproc_per_node, sizes, dtype, placement, memory, buffers, rounds, calls, timeout;
   std::string peer, transport, json, csv, html, simulate, algorithm;
   bool check = false, no_bind = false, calibrate = false, explain = false, predict = false;
   bool keep_noisy = false;

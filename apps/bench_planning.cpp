@@ -16,9 +16,11 @@
 #include "paceline/bench/size_list.h"
 #include "paceline/collectives/calibration.h"
 #include "paceline/collectives/init.h"
+#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/launch_environment.h"
 
@@ -241,7 +243,8 @@ void predict(const BenchOptions& options, ProcessGroup& group) {
 
 void require_others(const BenchOptions& options) {
   if (options.session.num_ranks > 1) return;
-  throw UsageError("--np: at least 2 ranks are needed to measure what communication costs");
+  throw UsageError(
+      "--nproc-per-node: at least 2 ranks are needed to measure what communication costs");
 }
 
 }  // namespace
@@ -256,13 +259,8 @@ void leave_output_to_files() {
 void write_bench_file(const std::string& path, const std::string& text) {
   if (path.empty()) return;
   if (path == kStandardOutput) {
-    std::string_view left = text;
-    while (!left.empty()) {
-      const ssize_t written = write(output_of_files().get(), left.data(), left.size());
-      if (written < 0 && errno != EINTR) throw system_error("writing to standard output");
-      left.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
-    }
-    return;
+    if (write_whole(output_of_files().get(), as_bytes(text))) return;
+    throw system_error("writing to standard output");
   }
   std::ofstream file(path, std::ios::trunc);
   file << text;

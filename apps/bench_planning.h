@@ -4,7 +4,7 @@
 // it predicts.
 //
 // Under a launcher (paceline run, mpirun, srun, ...) every process of the command is one rank of
-// the group; otherwise the group is made of `--np` processes of this host.
+// the group; otherwise the group is made of `--nproc-per-node` processes of this host.
 
 #include "apps/bench_options.h"
 

@@ -37,8 +37,11 @@ std::vector<std::string> known_names(const CLI::App& app) {
   return names;
 }
 
-[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& name) {
-  if (name == "-m" || name == "--module") {
+// `argument` is the whole word, `name` the option in it.
+[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& argument,
+                                 const std::string& name) {
+  const bool starts_ranks = app.get_option_no_throw("--nproc-per-node") != nullptr;
+  if (starts_ranks && (name == "-m" || name == "--module")) {
     throw UsageError(name +
                      ": write the interpreter out: paceline run [options] python3 -m MODULE");
   }
@@ -46,14 +49,18 @@ std::vector<std::string> known_names(const CLI::App& app) {
     throw UsageError(
         fmt::format("{} is an option of torchrun that this version does not have", name));
   }
-  const std::string ranks = "--nproc-per-node";
-  const bool is_mpiruns = name == "-n" && app.get_option_no_throw(ranks) != nullptr;
-  // A letter is near to every other.
-  const std::string meant = is_mpiruns               ? ranks
-                            : name.starts_with("--") ? nearest(name, known_names(app))
-                                                     : "";
-  throw UsageError(meant.empty() ? fmt::format("unknown option {}", name)
-                                 : fmt::format("unknown option {}; did you mean {}?", name, meant));
+  if (name.starts_with("--")) {
+    throw UsageError(
+        fmt::format("unknown option {}{}", name, did_you_mean(name, known_names(app))));
+  }
+  // A letter is near to every other; "-n" and "-np" are mpirun's, "-name" may lack a dash.
+  const std::string typed = argument.substr(0, argument.find('='));
+  if (starts_ranks && name == "-n") {
+    throw UsageError(fmt::format("unknown option {}; did you mean --nproc-per-node?", typed));
+  }
+  throw UsageError(
+      fmt::format("unknown option {}{}", typed,
+                  typed.size() > 2 ? did_you_mean("-" + typed, known_names(app)) : ""));
 }
 
 struct Typed {
@@ -132,6 +139,8 @@ std::string origin_of(const CLI::Option& option, const CommandLine& line) {
   return "default";
 }
 
+std::string option_name(const std::string& argument) { return take_apart(argument).name; }
+
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments) {
   CommandLine line;
   auto argument = arguments.begin();
@@ -143,7 +152,7 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
     }
     Typed typed = take_apart(*argument);
     const CLI::Option* option = app.get_option_no_throw(typed.name);
-    if (option == nullptr) refuse_unknown(app, typed.name);
+    if (option == nullptr) refuse_unknown(app, *argument, typed.name);
     const std::string name =
         option->get_lnames().empty() ? typed.name : "--" + option->get_lnames()[0];
     if (!takes_value(*option)) {

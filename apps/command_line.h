@@ -32,6 +32,9 @@ struct CommandLine {
   bool has(const std::string& name) const;
 };
 
+// "--a-b" of "--a_b=c", "-t" of "-t3".
+std::string option_name(const std::string& argument);
+
 // Throws UsageError.
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments);
 

@@ -36,7 +36,7 @@ Finding check_version() { return {"build", Verdict::kOk, version_text(), ""}; }
 
 Finding check_libtorch() {
   if (built_with_libtorch()) return {"LibTorch", Verdict::kOk, "part of this build", ""};
-  return {"LibTorch", Verdict::kWarn, "not part of this build: launcher and collectives only",
+  return {"LibTorch", Verdict::kInfo, "not built: launcher and collectives only",
           "apt-get install libtorch-dev, then cmake --preset release"};
 }
 
@@ -44,7 +44,7 @@ Finding check_libtorch() {
 // times slower than OpenBLAS.
 Finding check_blas() {
   // The engine alone does not need it.
-  const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kWarn;
+  const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kInfo;
   const char* advice = "apt-get install libopenblas0-pthread";
   const Library blas = load("libblas.so.3");
   if (!blas) {
@@ -63,7 +63,7 @@ std::vector<Finding> check_backends() {
   for (const BackendInfo& info : list_backends()) {
     std::string text = info.available ? info.text : "not built: " + info.text;
     if (info.name == "paceline" && ucx_info().available) text += ", UCX";
-    findings.push_back({"backend " + info.name, info.available ? Verdict::kOk : Verdict::kWarn,
+    findings.push_back({"backend " + info.name, info.available ? Verdict::kOk : Verdict::kInfo,
                         std::move(text), info.advice});
   }
   return findings;
@@ -75,7 +75,7 @@ Finding check_c10d() {
     return {"backend c10d", Verdict::kOk,
             "the Gloo that LibTorch carries, for programs with tensors", ""};
   }
-  return {"backend c10d", Verdict::kWarn,
+  return {"backend c10d", Verdict::kInfo,
           "not built: Gloo's headers were not found; register_c10d_backend() takes others",
           "apt-get install libgloo-dev, then configure and build again"};
 }
@@ -84,7 +84,7 @@ Finding check_c10d() {
 Finding check_ucx() {
   const UcxInfo info = ucx_info();
   if (!info.available)
-    return {"transport ucx", Verdict::kWarn, "not there: " + info.text, info.advice};
+    return {"transport ucx", Verdict::kInfo, "not available: " + info.text, info.advice};
   if (info.rdma_devices.empty()) {
     return {"transport ucx", Verdict::kOk, info.text + "; it finds no RDMA device here", ""};
   }

@@ -16,7 +16,8 @@ int doctor_command(const Arguments& arguments) {
   bool json = false;
   app.add_flag("--json", json, "One JSON object instead of lines");
   app.footer(
-      "\nExit code 3 when something must be repaired (FAIL).\n\n"
+      "\nOK, INFO (an optional part that is not available), WARN (works, with a drawback), FAIL.\n"
+      "Exit code 3 when something must be repaired (FAIL).\n\n"
       "Examples:\n  paceline doctor\n  paceline doctor --json");
   const CommandLine line = split_command_line(app, arguments);
   if (!line.program.empty()) {

@@ -12,6 +12,8 @@ const char* name_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kOk:
       return "OK";
+    case Verdict::kInfo:
+      return "INFO";
     case Verdict::kWarn:
       return "WARN";
     case Verdict::kFail:

@@ -7,7 +7,8 @@
 
 namespace paceline::apps {
 
-enum class Verdict { kOk, kWarn, kFail };
+// kInfo: an optional part that this build lacks, which is no defect.
+enum class Verdict { kOk, kInfo, kWarn, kFail };
 
 struct Finding {
   std::string name;  // "cpu", "/dev/shm", ...

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/line_formatter.h"
 
 #include "apps/message.h"
@@ -114,7 +115,7 @@ FlagFileEntry take_entry(std::string_view text, const std::string& command, int 
 
 std::string read_file(int fd, const std::string& path) {
   std::string text(kMaxFile + 1, '\0');
-  const ssize_t length = read(fd, text.data(), text.size());
+  const ssize_t length = read_whole(fd, std::as_writable_bytes(std::span(text)));
   if (length < 0) refuse(path, std::strerror(errno));
   if (length > static_cast<ssize_t>(kMaxFile)) refuse(path, "it is larger than 1 MiB");
   text.resize(static_cast<std::size_t>(length));
@@ -171,9 +172,8 @@ void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::str
     for (const CLI::Option* one : app.get_options()) {
       for (const std::string& long_name : one->get_lnames()) known.push_back(long_name);
     }
-    const std::string meant = nearest(entry.key, known);
     refuse(where, fmt::format("paceline {} has no option {}{}", entry.command, entry.key,
-                              meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+                              did_you_mean(entry.key, known)));
   }
   const bool flag = option->get_items_expected_max() == 0;
   if (flag != entry.is_flag) {

@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "paceline/core/deadline.h"
-#include "paceline/core/error.h"
 #include "paceline/launch/failure_report.h"
-#include "paceline/launch/job_socket.h"
+#include "paceline/launch/job_questions.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/running_jobs.h"
 
+#include "apps/message.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
 
@@ -23,6 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLongestAnswer = 5s;
 constexpr std::size_t kCommandWidth = 40;
+constexpr std::size_t kMostNamed = 8;
 
 // "none: 711 (0 of 2, ./train), 812 (1 of 2, ./train)": what tells the jobs apart.
 std::string list_of(const std::vector<Job>& jobs) {
@@ -109,17 +111,32 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
   }
 }
 
+namespace {
+
+// One job more or less would be taken for an answer.
+void name_the_silent(const std::vector<std::string>& marks) {
+  if (marks.empty()) return;
+  std::set<pid_t> launchers;
+  for (const std::string& mark : marks) launchers.insert(launch::launcher_of(mark));
+  std::vector<pid_t> named(launchers.begin(), launchers.end());
+  if (named.size() > kMostNamed) named.resize(kMostNamed);
+  say(
+      fmt::format("paceline: no answer from the launcher with pid {}{}: jobs of launchers that are "
+                  "stopped or busy are not shown",
+                  fmt::join(named, ", "), named.size() < launchers.size() ? ", ..." : ""));
+}
+
+}  // namespace
+
 std::vector<JobEntry> list_jobs() {
+  const auto all =
+      launch::ask_jobs(launch::find_marks(), "describe", Deadline::after(kLongestAnswer));
   std::vector<JobEntry> jobs;
-  for (const std::string& socket : launch::find_marks()) {
-    try {
-      auto job =
-          parse_job(socket, launch::ask_job(socket, "describe", Deadline::after(kLongestAnswer)));
-      if (job) jobs.push_back(std::move(*job));
-    } catch (const Error&) {
-      // Another user's, or over by now.
-    }
+  for (const launch::JobAnswer& answer : all.answers) {
+    auto job = parse_job(answer.mark, answer.text);
+    if (job && job->launcher == launch::launcher_of(answer.mark)) jobs.push_back(std::move(*job));
   }
+  name_the_silent(all.silent);
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const JobEntry& a, const JobEntry& b) { return a.started < b.started; });
   return jobs;

@@ -50,7 +50,9 @@ struct Job {
 // What a launcher answers to "describe"; nothing when it is anything else.
 std::optional<JobEntry> parse_job(const std::string& socket, const std::string& answer);
 
-// Oldest first. Jobs of others, and those that end meanwhile, are left out.
+// Oldest first. Jobs of others, and those that end meanwhile, are left out; launchers that do not
+// answer, as one that is stopped, are named on stderr. Takes no longer than some seconds, whatever
+// others listen on.
 std::vector<JobEntry> list_jobs();
 
 // Entries of one job together. Parts with the same id are, as long as they can be: of a shared id

@@ -1,7 +1,7 @@
 // paceline logs: what the ranks of a running job have written, and what they write.
 
 #include <algorithm>
-#include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -14,18 +14,22 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/line_formatter.h"
 #include "paceline/launch/process.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
+#include "apps/option_value.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
 namespace {
 
-constexpr int kLookEveryMs = 100;  // a plain file cannot be waited for
+using namespace std::chrono_literals;
+
+constexpr auto kLookEvery = 100ms;  // a plain file cannot be waited for
 constexpr off_t kTailBytes = 1 << 20;
 constexpr long kMostLines = 1'000'000;
 
@@ -53,7 +57,8 @@ class LogTail {
     std::string text(kTailBytes, '\0');
     const off_t size = lseek(file_.get(), 0, SEEK_END);
     const off_t begin = std::max<off_t>(0, size - kTailBytes);
-    const ssize_t length = pread(file_.get(), text.data(), text.size(), begin);
+    const ssize_t length =
+        read_whole_at(file_.get(), begin, std::as_writable_bytes(std::span(text)));
     text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, length)));
     lseek(file_.get(), begin + static_cast<off_t>(start_of_last(text, count)), SEEK_SET);
   }
@@ -61,7 +66,7 @@ class LogTail {
   void print_new() {
     char bytes[65536];
     ssize_t length = 0;
-    while ((length = read(file_.get(), bytes, sizeof bytes)) > 0) {
+    while ((length = read_some(file_.get(), std::as_writable_bytes(std::span(bytes)))) > 0) {
       std::string out;
       lines_.feed(std::string_view(bytes, static_cast<std::size_t>(length)), out);
       std::fwrite(out.data(), 1, out.size(), stdout);
@@ -79,15 +84,6 @@ class LogTail {
   Fd file_;
   launch::LineFormatter lines_;
 };
-
-long number(const char* flag, const std::string& text, long most) {
-  long value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || stop != text.data() + text.size() || value < 0 || value > most) {
-    throw UsageError(fmt::format("{}: '{}' is not a whole number from 0 to {}", flag, text, most));
-  }
-  return value;
-}
 
 LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   if (agent.log_directory.empty()) {
@@ -108,7 +104,8 @@ std::vector<LogTail> open_logs(const Job& job, const std::string& wanted) {
   if (job.agents.empty()) throw UsageError(no_ranks_here(job));
   std::vector<LogTail> logs;
   if (!wanted.empty()) {
-    const auto rank = static_cast<int>(number("--rank", wanted, job.agents.front().world_size - 1));
+    const auto rank =
+        static_cast<int>(whole_number("--rank", wanted, 0, job.agents.front().world_size - 1));
     const auto agent = std::find_if(job.agents.begin(), job.agents.end(), [&](const auto& one) {
       return std::any_of(one.ranks.begin(), one.ranks.end(),
                          [&](const JobRank& own) { return own.rank == rank; });
@@ -144,17 +141,17 @@ int logs_command(const Arguments& arguments) {
     fmt::print("{}", app.help());
     return 0;
   }
-  const long count = number("--lines", lines, kMostLines);
+  const long count = whole_number("--lines", lines, 0, kMostLines);
   const Job found = find_job(line.program);
   const Fd launcher = launch::open_pidfd(found.entries().front().supervisor);
   std::vector<LogTail> logs = open_logs(found, rank);
   for (LogTail& log : logs) log.begin_at_last(count);
   pollfd ends[] = {{launcher.get(), POLLIN, 0}, {STDOUT_FILENO, 0, 0}};
   for (bool over = false; !over;) {
-    over = !follow || (poll(ends, 1, 0) > 0 && ends[0].revents != 0);
+    over = !follow || await(launcher.get(), POLLIN, Deadline::after(0ms));
     for (LogTail& log : logs) log.print_new();
     if (std::fflush(stdout) != 0) break;
-    if (!over && poll(ends, 2, kLookEveryMs) > 0 && ends[1].revents != 0) return 0;  // no reader
+    if (!over && poll_for(ends, kLookEvery) > 0 && ends[1].revents != 0) return 0;  // no reader
   }
   for (LogTail& log : logs) log.finish();
   return 0;

@@ -3,10 +3,14 @@
 #include <limits>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
 #include "paceline/launch/line_formatter.h"
+
+#include "apps/usage_error.h"
 
 namespace paceline::apps {
 namespace {

@@ -3,18 +3,13 @@
 // Turns the text of an option into a value, or into an error that names flag or variable, value and
 // what is allowed.
 
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <string>
 
-#include <fmt/format.h>
-
-#include "paceline/launch/line_formatter.h"
-
 #include "apps/command_line.h"
+#include "apps/option_value.h"
 #include "apps/run_options.h"
-#include "apps/usage_error.h"
 
 namespace paceline::apps {
 
@@ -36,20 +31,13 @@ class Checker {
 
   [[noreturn]] void refuse(const std::string& flag, const std::string& text,
                            const std::string& allowed) const {
-    throw UsageError(
-        fmt::format("{}: '{}' is not {}", source(flag), launch::neutralise_in_line(text), allowed));
+    refuse_value(source(flag), text, allowed);
   }
 
   // `key`: of the item in a list of KEY=VALUE that `text` belongs to.
   long integer(const std::string& flag, const std::string& text, long min, long max,
                const std::string& also = "", const std::string& key = "") const {
-    long value = 0;
-    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool good = status == std::errc() && stop == text.data() + text.size();
-    if (!good || value < min || value > max) {
-      refuse(flag, key + text, fmt::format("a whole number from {} to {}{}", min, max, also));
-    }
-    return value;
+    return whole_number(source(flag), text, min, max, also, key);
   }
 
   long integer_or(const std::string& flag, const std::string& text, long fallback, long min,
@@ -60,14 +48,8 @@ class Checker {
   // 0 to `max` seconds.
   std::chrono::nanoseconds seconds(const std::string& flag, const std::string& text, double max,
                                    const std::string& key = "") const {
-    double value = 0;
-    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool good = status == std::errc() && stop == text.data() + text.size();
-    if (!good || !(value >= 0 && value <= max)) {
-      refuse(flag, key + text, fmt::format("a number of seconds from 0 to {}", max));
-    }
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::duration<double>(value));
+        std::chrono::duration<double>(seconds_number(source(flag), text, 0, max, key)));
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/exit_code.h"
+#include "paceline/core/standard_streams.h"
 
 #include "apps/commands.h"
 #include "apps/guarded.h"
@@ -47,10 +48,27 @@ void print_help() {
     if (command.summary != nullptr) fmt::print("  {:<10} {}\n", command.name, command.summary);
   }
   fmt::print(
-      "\nOptions:\n  -h,--help  this text; paceline COMMAND --help for a command\n"
+      "\nOptions:\n  -h,--help  this text; paceline help COMMAND for a command\n"
       "  --version  version, compiler, features\n\n"
       "Examples:\n  paceline doctor\n  paceline bench all_reduce\n  paceline run --nproc-per-node "
       "2 ./train --epochs 3\n");
+}
+
+constexpr const char* kSeeHelp = "; see paceline --help";
+
+[[noreturn]] void refuse_unknown(const std::string& name) {
+  std::vector<std::string> known = {"--help", "--version"};
+  for (const Command& command : kCommands) {
+    if (command.summary != nullptr) known.emplace_back(command.name);
+  }
+  const std::string suggestion = did_you_mean(name, known);
+  if (name.starts_with("-")) {
+    const char* const advice = suggestion.empty() ? "; options stand behind the command" : "";
+    throw UsageError(fmt::format("unknown option {}{}{}{}", name, suggestion, advice, kSeeHelp));
+  }
+  const std::string advice =
+      name.find('/') != std::string::npos ? "; to start a program: paceline run " + name : "";
+  throw UsageError(fmt::format("unknown command '{}'{}{}{}", name, suggestion, advice, kSeeHelp));
 }
 
 int dispatch(const Arguments& arguments) {
@@ -60,6 +78,9 @@ int dispatch(const Arguments& arguments) {
   }
   const std::string& name = arguments.front();
   if (name == "--help" || name == "-h" || name == "help") {
+    const bool of_command =
+        arguments.size() > 1 && !arguments[1].starts_with("-") && arguments[1] != "help";
+    if (of_command) return dispatch({arguments[1], "--help"});
     print_help();
     return 0;
   }
@@ -67,14 +88,10 @@ int dispatch(const Arguments& arguments) {
     fmt::print("{}\n", version_text());
     return 0;
   }
-  std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
-    if (command.summary != nullptr) names.emplace_back(command.name);
   }
-  const std::string meant = nearest(name, names);
-  throw UsageError(fmt::format("unknown command '{}'{}; see paceline --help", name,
-                               meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+  refuse_unknown(name);
 }
 
 int run(const Arguments& arguments) {
@@ -86,4 +103,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 }  // namespace paceline::apps
 
-int main(int argc, char** argv) { return paceline::apps::run({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  paceline::hold_standard_streams();
+  return paceline::apps::run({argv + 1, argv + argc});
+}

@@ -220,7 +220,9 @@ void begin_at_the_cause(std::vector<Frame>& frames) {
   erase_before(struck);
   std::size_t runtime = 0;
   for (std::size_t i = 0; i < searched().size(); ++i) {
-    if (is_any_of(frames[i].symbol, {"abort", "__assert_fail", "__cxa_throw", "__cxa_rethrow"})) {
+    if (is_any_of(frames[i].symbol,
+                  {"abort", "__assert_fail", "__cxa_throw", "__cxa_rethrow",
+                   "_ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE"})) {
       runtime = i + 1;
     }
   }

@@ -17,6 +17,7 @@
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
 #include "apps/message.h"
+#include "apps/misplaced_options.h"
 #include "apps/run_options.h"
 #include "apps/run_part.h"
 #include "apps/start_preview.h"
@@ -122,7 +123,14 @@ int Run::run(const Arguments& arguments) {
   }
   const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
   if (!part_ && !hosts) refuse_options_of_hosts(line_);
-  return hosts ? run_on(*hosts) : run_here();
+  const auto behind = part_ ? std::vector<std::string>() : options_behind(app_, line_);
+  const bool one_rank = !hosts && texts_.nproc_per_node.empty() && texts_.nnodes.empty();
+  const std::string on_ranks = one_rank ? note_on_ranks(behind, line_) : "";
+  if (!on_ranks.empty()) say(on_ranks);
+  const int code = hosts ? run_on(*hosts) : run_here();
+  const std::string on_failure = on_ranks.empty() ? note_on_failure(behind, line_, code) : "";
+  if (!on_failure.empty()) say(on_failure);
+  return code;
 }
 
 int Run::run_here() {

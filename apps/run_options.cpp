@@ -13,6 +13,7 @@
 #include "paceline/collectives/backends/library_list.h"
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
+#include "paceline/core/terminal.h"
 
 #include "apps/binding_option.h"
 #include "apps/meeting_options.h"
@@ -347,7 +348,7 @@ LaunchOptions check_run_options(const RunTexts& texts, const CommandLine& line,
   options.timeline = texts.timeline;
   choose_console(checker, texts, options);
   if (!texts.role.empty()) options.role = texts.role;
-  options.terminal = isatty(STDOUT_FILENO) == 1;
+  options.terminal = can_draw_on(STDOUT_FILENO);
   if (!texts.shutdown_timeout.empty()) {
     options.shutdown_timeout =
         checker.seconds("--shutdown-timeout", texts.shutdown_timeout, kMaxSeconds);

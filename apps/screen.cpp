@@ -1,8 +1,8 @@
 #include "apps/screen.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include <sys/ioctl.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/io.h"
 
 namespace paceline::apps {
 namespace {
@@ -27,12 +28,6 @@ std::string cut(const std::string& line, int columns) {
 }
 
 }  // namespace
-
-bool Screen::is_possible() {
-  const char* kind = std::getenv("TERM");
-  const std::string_view name = kind != nullptr ? kind : "";
-  return !name.empty() && name != "dumb" && isatty(STDOUT_FILENO) == 1;
-}
 
 Screen::Screen() {
   sigset_t set;
@@ -71,7 +66,8 @@ void Screen::draw(const std::vector<std::string>& lines) const {
 
 bool Screen::read_quit() const {
   char keys[64];
-  const ssize_t count = read(STDIN_FILENO, keys, sizeof keys);
+  const ssize_t count = read_some(STDIN_FILENO, std::as_writable_bytes(std::span(keys)));
+  if (count < 0 && errno == EAGAIN) return false;
   if (count <= 0) return true;
   return std::string_view(keys, static_cast<std::size_t>(count)).find_first_of("qQ") !=
          std::string_view::npos;
@@ -79,7 +75,7 @@ bool Screen::read_quit() const {
 
 int Screen::read_signal() const {
   signalfd_siginfo info{};
-  if (read(signals_.get(), &info, sizeof info) != sizeof info) return SIGWINCH;
+  if (!read_record(signals_.get(), info)) return SIGWINCH;
   return static_cast<int>(info.ssi_signo);
 }
 

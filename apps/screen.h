@@ -18,11 +18,8 @@ class Screen {
     int rows = 0, columns = 0;  // 0: not known
   };
 
-  // Stdout is a terminal that knows escapes.
-  static bool is_possible();
-
-  // Takes the keys of stdin one by one, where that is a terminal whose foreground this is, until it
-  // is destroyed; blocks the signals that it tells of.
+  // Requires: can_draw_on(STDOUT_FILENO). Takes the keys of stdin one by one, where that is a
+  // terminal whose foreground this is, until it is destroyed; blocks the signals that it tells of.
   Screen();
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;

@@ -1,6 +1,7 @@
 // paceline stacks: where the ranks of a job, or the threads of a process, are.
 
 #include <cstdio>
+#include <limits>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -12,13 +13,14 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/job_socket.h"
+#include "paceline/launch/job_questions.h"
 #include "paceline/launch/stack_reader.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
 #include "apps/message.h"
+#include "apps/option_value.h"
 #include "apps/process_stacks.h"
 #include "apps/usage_error.h"
 
@@ -35,13 +37,8 @@ struct StacksTexts {
   bool json = false, crashed = false;
 };
 
-int number(const char* flag, const std::string& text) {
-  std::istringstream words(text);
-  int value = 0;
-  if (!(words >> value) || !words.eof() || value < 1) {
-    throw UsageError(fmt::format("{}: '{}' is not a process or thread id", flag, text));
-  }
-  return value;
+int process_id(const char* flag, const std::string& text) {
+  return static_cast<int>(whole_number(flag, text, 1, std::numeric_limits<pid_t>::max()));
 }
 
 std::string json_of(const std::vector<ThreadStack>& stacks) {
@@ -72,11 +69,11 @@ void let_go_of_input() {
 
 int stacks_of_process(const StacksTexts& texts) {
   StackQuestion question;
-  question.pid = number("--pid", texts.pid);
+  question.pid = process_id("--pid", texts.pid);
   question.crashed = texts.crashed;
   std::istringstream threads(texts.threads);
   for (std::string thread; std::getline(threads, thread, ',');) {
-    question.threads.push_back(number("--threads", thread));
+    question.threads.push_back(process_id("--threads", thread));
   }
   alarm(kLongestLook);
   try {

@@ -8,13 +8,14 @@
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/job_socket.h"
+#include "paceline/launch/job_questions.h"
 #include "paceline/launch/process.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
 #include "apps/message.h"
+#include "apps/option_value.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -46,7 +47,7 @@ int stop_command(const Arguments& arguments) {
   double timeout = 60;
   app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
   app.add_option("--timeout", timeout, "Seconds to wait for its end [60]")
-      ->check(CLI::Range(0.0, kLongestWait));
+      ->check(is_seconds(0, kLongestWait));
   app.footer("\nExamples:\n  paceline stop\n  paceline stop 1f0c93aa");
   const CommandLine line = split_around_word(app, arguments);
   if (!take_options(app, line)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -10,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/io.h"
 #include "paceline/core/secret.h"
 #include "paceline/launch/program.h"
 
@@ -171,14 +174,11 @@ int hand_to_sbatch(const std::string& script) {
     _exit(kExitNotExecutable);
   }
   from.reset();
-  for (std::size_t at = 0; at < script.size();) {
-    const ssize_t written = write(to.get(), script.data() + at, script.size() - at);
-    if (written <= 0) break;
-    at += static_cast<std::size_t>(written);
-  }
+  write_whole(to.get(), as_bytes(script));  // sbatch says why it does not read it
   to.reset();
   int status = 0;
-  waitpid(pid, &status, 0);
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

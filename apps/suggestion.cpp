@@ -37,4 +37,9 @@ std::string nearest(const std::string& typed, const std::vector<std::string>& kn
   return best;
 }
 
+std::string did_you_mean(const std::string& typed, const std::vector<std::string>& known) {
+  const std::string meant = nearest(typed, known);
+  return meant.empty() ? "" : "; did you mean " + meant + "?";
+}
+
 }  // namespace paceline::apps

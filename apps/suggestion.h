@@ -14,4 +14,7 @@ int edit_distance(const std::string& a, const std::string& b);
 // The word of `known` nearest to `typed`, or "" when none is near enough to be meant.
 std::string nearest(const std::string& typed, const std::vector<std::string>& known);
 
+// "; did you mean WORD?" with the nearest, or "".
+std::string did_you_mean(const std::string& typed, const std::vector<std::string>& known);
+
 }  // namespace paceline::apps

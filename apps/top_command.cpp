@@ -14,12 +14,15 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
-#include "paceline/launch/job_socket.h"
+#include "paceline/core/io.h"
+#include "paceline/core/terminal.h"
+#include "paceline/launch/job_questions.h"
 #include "paceline/launch/memory_counters.h"
 #include "paceline/launch/process.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/option_value.h"
 #include "apps/rank_meter.h"
 #include "apps/screen.h"
 
@@ -116,7 +119,7 @@ class Top {
 
   Top(JobEntry job, const Options& options)
       : job_(std::move(job)), options_(options), launcher_(launch::open_pidfd(job_.supervisor)) {
-    if (!options.json && !options.once && Screen::is_possible()) screen_.emplace();
+    if (!options.json && !options.once && can_draw_on(STDOUT_FILENO)) screen_.emplace();
     meter_.look(job_);
   }
 
@@ -151,7 +154,7 @@ class Top {
                     {screen_ ? screen_->keys() : -1, POLLIN, 0},
                     {screen_ ? screen_->signals() : -1, POLLIN, 0}};
     while (true) {
-      const int ready = poll(fds, std::size(fds), next.poll_timeout_ms());
+      const int ready = poll_for(fds, std::chrono::milliseconds(next.poll_timeout_ms()));
       if (ready == 0 && next.expired()) return Wake::kLook;
       if (ready <= 0) continue;
       if (fds[0].revents != 0 || fds[1].revents != 0) return Wake::kEnd;
@@ -192,7 +195,7 @@ int top_command(const Arguments& arguments) {
   Top::Options options;
   app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
   app.add_option("--interval", options.interval, "Seconds between two looks [1]")
-      ->check(CLI::Range(kShortestInterval, kLongestInterval));
+      ->check(is_seconds(kShortestInterval, kLongestInterval));
   app.add_flag("--once", options.once, "One table [when the output is no terminal, or a dumb one]");
   app.add_flag("--json", options.json, "One JSON object for each look, on a line of its own");
   app.footer(

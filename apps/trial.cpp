@@ -19,6 +19,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/io.h"
 #include "paceline/launch/failure_report.h"
 #include "paceline/launch/process.h"
 #include "paceline/launch/thread_census.h"
@@ -31,7 +32,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double kWarmUpSeconds = 1.0;
 constexpr std::size_t kWarmUpSteps = 3, kFewestSteps = 5;
-constexpr auto kLookEvery = 100;  // ms
+constexpr std::chrono::milliseconds kLookEvery{100};
 constexpr const char* kNoSteps = "; does PROGRAM tell its steps? (paceline advise --help)";
 constexpr auto kEnd = 20s;  // after SIGTERM; the launcher ends its ranks after 2 s
 
@@ -183,9 +184,9 @@ class TrialRun {
   // True when the launcher has ended.
   bool wait_a_little() const {
     pollfd fds[] = {{pidfd_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    poll(fds, 2, kLookEvery);
+    poll_for(fds, kLookEvery);
     signalfd_siginfo info;
-    if (fds[1].revents != 0 && read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (fds[1].revents != 0 && read_record(signals_.get(), info)) {
       throw Interrupted{static_cast<int>(info.ssi_signo)};
     }
     return fds[0].revents != 0;
@@ -213,8 +214,8 @@ class TrialRun {
     }
   }
 
-  // Of the launcher's report (failure_report.h) the cause and the program's last line; its first
-  // line where the program wrote nothing, or none of it ran.
+  // Of the launcher's report (failure_report.h) the cause, else the program's last line, else its
+  // first line, where the program wrote nothing or none of it ran.
   std::string last_words() const {
     constexpr std::string_view kCause = "  cause: ", kOwn = "  | ";
     std::ifstream file(output_file());
@@ -228,8 +229,7 @@ class TrialRun {
       if (!said.empty() && line.starts_with(kOwn) && line != kOwn) own = line.substr(kOwn.size());
       if (!line.empty()) last = line;
     }
-    if (!cause.empty() && !own.empty()) return own + " (" + cause + ")";
-    if (!cause.empty() || !own.empty()) return cause + own;
+    if (!cause.empty() || !own.empty()) return cause.empty() ? own : cause;
     return said.empty() ? last : said;
   }
 
@@ -247,10 +247,7 @@ class TrialRun {
     if (pid_ < 0) return 0;
     kill(pid_, SIGTERM);
     const Deadline end = Deadline::after(kEnd);
-    pollfd fd{pidfd_.get(), POLLIN, 0};
-    while (poll(&fd, 1, end.poll_timeout_ms()) < 0 && errno == EINTR) {
-    }
-    if (fd.revents == 0) kill(pid_, SIGKILL);  // its agent ends the ranks
+    if (!await(pidfd_.get(), POLLIN, end)) kill(pid_, SIGKILL);  // its agent ends the ranks
     int status = 0;
     while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }

@@ -134,6 +134,58 @@ INSTANTIATE_TEST_SUITE_P(Calls, NewGroupTest,
                                   (std::get<1>(info.param) ? "_split" : "_new_group");
                          });
 
+// A group whose ranks have other numbers than in the world: rank 1 of it is rank 3 there, and does
+// `instead` when the two others make a barrier.
+class RanksOfAPartTest : public testing::TestWithParam<TransportKind> {
+ protected:
+  std::vector<harness::ProcessResult> others_get(
+      const std::function<void(ProcessGroup&)>& instead) const {
+    auto results = run_process_ranks(4,
+                                     [&](ProcessGroup& group) {
+                                       const auto part = group.new_group({0, 3, 1});
+                                       if (part->is_member()) {
+                                         part->rank() == 1 ? instead(*part) : part->barrier();
+                                       }
+                                       return std::string();
+                                     },
+                                     {.transport = GetParam(), .group_timeout = 2s});
+    results.resize(2);
+    return results;
+  }
+  static void expect_names(const harness::ProcessResult& result, const char* own) {
+    EXPECT_TRUE(result.threw);
+    EXPECT_THAT(result.report,
+                AllOf(testing::StartsWith(own), HasSubstr("rank 1 (rank 3 of the world, ")));
+  }
+};
+
+constexpr const char* kNamesInPart[] = {"rank 0: ", "rank 2 (rank 1 of the world): "};
+
+TEST_P(RanksOfAPartTest, one_that_died_is_named_by_the_world_and_so_is_its_log) {
+  const auto results = others_get([](ProcessGroup&) { ::kill(::getpid(), SIGKILL); });
+  for (const int rank : {0, 1}) {
+    expect_names(results[rank], kNamesInPart[rank]);
+    EXPECT_THAT(results[rank].report, HasSubstr("; see the output of rank 3;"));
+  }
+}
+
+TEST_P(RanksOfAPartTest, one_that_is_late_is_named_by_the_world) {
+  const auto results = others_get([](ProcessGroup&) { std::this_thread::sleep_for(5s); });
+  for (const int rank : {0, 1}) expect_names(results[rank], kNamesInPart[rank]);
+}
+
+TEST_P(RanksOfAPartTest, one_in_another_call_is_named_by_the_world) {
+  const auto results = others_get([](ProcessGroup& part) { part.new_group({0, 1}); });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(results[rank].report, HasSubstr("rank 3 of the world"));
+    EXPECT_THAT(results[rank].report, testing::StartsWith(kNamesInPart[rank]));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RanksOfAPartTest,
+                         testing::Values(TransportKind::kShm, TransportKind::kTcp),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
 // Of a group in a group, whose ranks have other numbers than in the world.
 TEST(NewGroup, two_orders_of_the_same_members_are_named_by_the_world) {
   const auto results = harness::run_ranks(4, [](ProcessGroup& group) {
@@ -146,11 +198,12 @@ TEST(NewGroup, two_orders_of_the_same_members_are_named_by_the_world) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
       const bool first = upper->rank() == 0;
       EXPECT_THAT(error.what(), HasSubstr("new_group #1 in group world.0 does not match"));
-      EXPECT_THAT(error.what(),
-                  HasSubstr(first ? "this rank, 2 of the world, means its ranks 2, 3, "
-                                    "rank 3 of the world means 3, 2"
-                                  : "this rank, 3 of the world, means its ranks 3, 2, "
-                                    "rank 2 of the world means 2, 3"));
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr(first ? "this rank means ranks 2, 3 of the world, rank 1 (rank 3 of the "
+                            "world) means 3, 2"
+                          : "this rank means ranks 3, 2 of the world, rank 0 (rank 2 of the "
+                            "world) means 2, 3"));
     }
     EXPECT_EQ(all_reduce_value(*upper, 1), 2);  // which all of them have heard
   });

@@ -75,6 +75,10 @@ TEST_F(Allocation, that_contradicts_the_options_or_itself_is_refused) {
 TEST_F(Allocation, with_one_launcher_for_each_task_is_refused_with_what_to_do) {
   for (const auto& [variables, launcher] :
        std::vector<std::pair<PacelineProcess::Variables, std::string>>{
+           {{{"TORCHELASTIC_RUN_ID", "a"}, {"WORLD_SIZE", "2"}, {"PACELINE_STORE", "h:1"}},
+            "paceline run has started 2 of this launcher"},
+           {{{"TORCHELASTIC_RUN_ID", "a"}, {"WORLD_SIZE", "2"}},
+            "torchrun has started 2 of this launcher"},
            {{{"OMPI_COMM_WORLD_SIZE", "4"}}, "mpirun has started 4 of this launcher"},
            {{{"PMI_SIZE", "2"}}, "mpiexec has started 2 of this launcher"},
            {{{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}},

@@ -61,13 +61,14 @@ class CoordinatorHosts : public testing::Test {
     return turns;
   }
   // Which needs this loop to turn meanwhile.
-  std::unique_ptr<CoordinatorLink> connect_agent(EventLoop& loop) {
+  std::unique_ptr<CoordinatorLink> connect_agent(EventLoop& loop,
+                                                 const KeepAlive& keep_alive = {}) {
     std::atomic<bool> done = false;
     std::string problem;
     std::unique_ptr<CoordinatorLink> link;
     std::jthread agent([&] {
       try {
-        link = std::make_unique<CoordinatorLink>(loop, endpoint_, secret_, KeepAlive{},
+        link = std::make_unique<CoordinatorLink>(loop, endpoint_, secret_, keep_alive,
                                                  Deadline::after(20s));
       } catch (const Error& error) {
         problem = error.what();
@@ -140,14 +141,32 @@ TEST_F(CoordinatorHosts, strangers_who_cannot_be_taken_at_all_neither_spin_nor_f
   expect_an_agent_gets_in();
 }
 
+TEST_F(CoordinatorHosts, the_coordinator_has_its_time_again_after_a_standstill_of_an_agent) {
+  listen({.interval = 50ms, .max_attempts = 4});
+  EventLoop loop;
+  const auto link = connect_agent(loop, {.interval = 50ms, .max_attempts = 4});
+  ASSERT_TRUE(link);
+  loop.turn(Deadline::after(10ms));
+  std::this_thread::sleep_for(1500ms);
+  loop.turn(Deadline::after(std::chrono::milliseconds(0)));
+  link->tend();
+  EXPECT_EQ(link->lost(), "");
+  for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {
+    ASSERT_FALSE(deadline.expired());
+    loop.turn(Deadline::after(20ms));  // the coordinator's does not turn
+    link->tend();
+  }
+  EXPECT_THAT(link->lost(), HasSubstr("no sign of life for 0.2 s"));
+}
+
 TEST_F(CoordinatorHosts, agents_have_their_time_again_after_a_standstill_of_the_coordinator) {
   listen({.interval = 50ms, .max_attempts = 4});
   EventLoop loop;
   const auto link = connect_agent(loop);
   ASSERT_TRUE(link);
   turn_for(100ms);
-  std::this_thread::sleep_for(1s);
-  host_->tend();
+  std::this_thread::sleep_for(1500ms);
+  turn_for(10ms);
   loop.turn(Deadline::after(std::chrono::milliseconds(0)));
   EXPECT_EQ(link->lost(), "");
   for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {

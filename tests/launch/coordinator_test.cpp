@@ -476,6 +476,38 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
   EXPECT_EQ(fixed.take<EndOrder>(1)->exit_code, 128 + SIGTERM);
 }
 
+// Of which only the first dies early; the others make steps, and end because a node goes or comes.
+TEST(Coordinator, early_deaths_far_apart_are_no_crash_loop_of_an_elastic_job) {
+  Job job(nodes(1, 2, 1000));
+  job.join(1);
+  job.join(2);
+  for (int generation = 0; generation < 15; generation += 3) {
+    job.fail(1, generation, 7);
+    job.stopped(1, generation, 100ms, 0);
+    job.stopped(2, generation, 100ms, 0);
+    job.pass(6s);
+    ASSERT_TRUE(job.take<StartOrder>(1)) << "in generation " << generation;
+    job.lose(2);
+    job.stopped(1, generation + 1, 600s, 5000);
+    ASSERT_TRUE(job.take<StartOrder>(1));
+    job.join(2);
+    job.stopped(1, generation + 2, 600s, 5000);
+    ASSERT_TRUE(job.take<StartOrder>(1));
+  }
+}
+
+// The program has no part in it.
+TEST(Coordinator, hosts_that_are_lost_early_are_no_crash_loop) {
+  Job job(nodes(2, 2, 1000));
+  job.join(1);
+  for (int generation = 0; generation < 5; ++generation) {
+    job.join(2);
+    ASSERT_TRUE(job.take<StartOrder>(1)) << "in generation " << generation;
+    job.lose(2);
+    job.stopped(1, generation, 100ms, 0);
+  }
+}
+
 TEST(Coordinator, failures_after_a_long_life_are_no_crash_loop) {
   Job job(nodes(1, 1, 50));
   job.join(1);

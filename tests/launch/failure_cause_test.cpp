@@ -103,6 +103,8 @@ TEST(FailureCause, last_lines_tell_of_the_loader_exceptions_and_assertions) {
                            "Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n"
                            "    g()\nValueError: no data\n"),
             "an uncaught Python exception: ValueError: no data");
+  EXPECT_EQ(cause_of_lines(1, 0, "  | epoch 1\n  | error: rank 0: no file data.bin\n"),
+            "rank 0: no file data.bin");
   for (const std::string line :
        {"free(): double free detected in tcache 2", "double free or corruption (!prev)",
         "*** stack smashing detected ***: terminated", "malloc(): corrupted top size",

@@ -52,10 +52,10 @@ TEST(FailureOrder, without_moments_a_signal_weighs_more_and_then_the_first_repor
 TEST(FailureOrder, a_rank_says_whose_loss_made_it_fail) {
   EXPECT_EQ(
       rank_called_gone("  | epoch 1\n  |   what():  rank 0: rank 12 (box) of group world is gone: "
-                       "its process ended without leaving the group; see the log of rank 12\n"),
+                       "its process ended without leaving the group; see the output of rank 12\n"),
       12);
-  EXPECT_EQ(rank_called_gone("see the log of rank 3"), std::nullopt);
-  EXPECT_EQ(rank_called_gone("is gone; see the log of rank "), std::nullopt);
+  EXPECT_EQ(rank_called_gone("see the output of rank 3"), std::nullopt);
+  EXPECT_EQ(rank_called_gone("is gone; see the output of rank "), std::nullopt);
   EXPECT_EQ(rank_called_gone(""), std::nullopt);
 }
 

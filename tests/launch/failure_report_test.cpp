@@ -37,6 +37,16 @@ TEST(FailureReport, says_cause_instead_of_hint_who_had_finished_and_where_it_was
   EXPECT_THAT(failure_report(end, context), HasSubstr("\n  cause: the moon\n"));
 }
 
+TEST(FailureReport, what_the_program_said_itself_stands_once) {
+  const RankEnd end{.rank = 0, .pid = 42, .exit_code = 1};
+  FailureContext context{.last_lines = "  | epoch 1\n  | error: no file\n", .cause = "no file"};
+  EXPECT_THAT(failure_report(end, context),
+              HasSubstr("\n  cause: no file\n  the last lines of rank 0:\n  | epoch 1\n"));
+  EXPECT_THAT(failure_report(end, context), testing::Not(HasSubstr("error: ")));
+  context.last_lines = "  | error: no file\n";
+  EXPECT_THAT(failure_report(end, context), testing::EndsWith("\n  cause: no file\n"));
+}
+
 TEST(FailureReport, followers_take_one_line) {
   const RankEnd one{.rank = 4, .exit_code = 1}, two{.rank = 1, .exit_code = 1};
   const RankEnd killed{.rank = 0, .signal = SIGTERM};

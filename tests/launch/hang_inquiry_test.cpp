@@ -78,7 +78,7 @@ class HangInquiries : public testing::Test {
   }
 
   HangInquiry inquiry_;
-  const HangInquiry::Moment now_ = Deadline::Clock::now();
+  const HangInquiry::Moment now_ = AwakeClock::now();
 };
 
 TEST_F(HangInquiries, name_the_rank_of_another_host_that_did_not_come) {

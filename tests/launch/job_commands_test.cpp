@@ -9,12 +9,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/socket.h"
+#include "paceline/launch/event_loop.h"
+#include "paceline/launch/job_questions.h"
 #include "paceline/launch/job_socket.h"
 #include "paceline/launch/running_jobs.h"
 #include "paceline/telemetry/step_gauge.h"
@@ -216,6 +221,93 @@ TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
   EXPECT_EQ(run_paceline({"logs", "same-1", "-n", "-3"}).exit_code, 2);
   const std::string by_pid = std::to_string(two.process().pid());
   EXPECT_EQ(run_paceline({"stop", by_pid}).out, "same-2 has ended\n");
+}
+
+// A process that listens under such names until it is told to end, and answers nobody.
+class SilentListener {
+ public:
+  // `name_of` gets the process's pid and a number below `count`.
+  SilentListener(int count, const std::function<std::string(pid_t pid, int number)>& name_of,
+                 uid_t user = getuid()) {
+    int ends[2];
+    if (pipe(ends) != 0) throw std::runtime_error("pipe()");
+    const Fd ready(ends[0]);
+    Fd others(ends[1]);
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = limit.rlim_max;
+      setrlimit(RLIMIT_NOFILE, &limit);
+      if (user != getuid() && setuid(user) != 0) _exit(9);
+      std::vector<Fd> listeners;
+      for (int i = 0; i < count; ++i) listeners.push_back(listen_unix(name_of(getpid(), i)));
+      others.reset();
+      for (;;) pause();
+    }
+    others.reset();
+    char byte = 0;
+    if (read(ready.get(), &byte, 1) != 0) throw std::runtime_error("read()");  // closed: it listens
+  }
+  ~SilentListener() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST(JobSocket, a_name_that_somebody_else_made_hides_no_job) {
+  if (getuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  Job job("hidden-test");
+  const int launcher = listed(job.id())["launcher"].get<int>();
+  const auto like_its_own = [&](pid_t, int number) {
+    return fmt::format("paceline-job/{}/2x2/{}", launcher,
+                       std::string(16, number == 0 ? '0' : 'f'));
+  };
+  const SilentListener stranger(2, like_its_own, 65534);
+  EXPECT_EQ(listed(job.id())["ranks"].size(), 2U);
+  for (const int number : {0, 1}) {
+    try {
+      ask_job(like_its_own(0, number), "describe", Deadline::after(10s));
+      ADD_FAILURE() << "a stranger was asked";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kSystem);
+      EXPECT_THAT(error.what(), HasSubstr("another process"));
+    }
+  }
+  EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
+}
+
+TEST(JobSocket, thousands_that_do_not_answer_hold_nobody_up_for_long) {
+  Job job("patient-test");
+  const SilentListener crowd(3000, [](pid_t pid, int number) {
+    return fmt::format("paceline-job/{}/0x0/{:016x}", pid, number);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome ps = run_paceline({"ps"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);  // 5 s, unless the machine is busy
+  EXPECT_THAT(ps.out, HasSubstr("patient-test"));
+  EXPECT_THAT(ps.err,
+              HasSubstr(fmt::format("no answer from the launcher with pid {}", crowd.pid())));
+  EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
+}
+
+TEST(JobSocket, that_cannot_be_made_is_reported) {
+  EventLoop loop;
+  rlimit usual{};
+  getrlimit(RLIMIT_NOFILE, &usual);
+  rlimit none = usual;
+  none.rlim_cur = 0;
+  setrlimit(RLIMIT_NOFILE, &none);
+  std::string said;
+  const JobSocket socket(loop, 1, 1, {}, [&](const std::string& line) { said += line; });
+  setrlimit(RLIMIT_NOFILE, &usual);
+  EXPECT_EQ(socket.name(), "");
+  EXPECT_THAT(said, AllOf(HasSubstr("warning: ps, top, logs"), HasSubstr("Too many open files")));
 }
 
 TEST(JobSocket, is_asked_by_its_own_user_alone) {

@@ -85,17 +85,13 @@ TEST(LogDirectory, a_folder_is_free_again_when_its_job_has_ended) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(LogDirectory, one_that_cannot_be_made_is_replaced_by_one_that_is_kept) {
-  const FreshDirectory folder;
-  setenv("TMPDIR", folder.path().c_str(), 1);
-  LogDirectory logs("/proc/nowhere", "a job");
+TEST(LogDirectory, a_temporary_one_that_cannot_be_made_costs_the_logs_only) {
+  setenv("TMPDIR", "/proc", 1);
+  LogDirectory logs("", "a job");
   unsetenv("TMPDIR");
-  EXPECT_EQ(logs.problem(), "");
-  EXPECT_TRUE(logs.notice().starts_with("the log folder /proc/nowhere could not be made: "))
-      << logs.notice();
-  write_line(logs.open_log(0, 0), "kept\n");
-  logs.remove_if_temporary();
-  EXPECT_EQ(content(logs.path_of(0)), "kept\n");
+  EXPECT_TRUE(logs.problem().starts_with("no log folder could be made in /proc: "))
+      << logs.problem();
+  EXPECT_FALSE(logs.open_log(0, 0));
 }
 
 // What jobs leave in TMPDIR.

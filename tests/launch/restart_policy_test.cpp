@@ -87,6 +87,24 @@ TEST(RestartPolicy, ends_on_purpose_are_no_crash_loop_and_take_no_pause_but_use_
   EXPECT_THAT(policy.after(struck, kBegin).reason, HasSubstr("8 restarts used up"));
 }
 
+// Whatever ended the one that made it.
+TEST(RestartPolicy, progress_between_two_early_ends_begins_the_count_anew) {
+  const GenerationEnd useless{"exit code 7", false, 10ms};
+  for (const bool noted : {true, false}) {
+    RestartPolicy policy({.max_restarts = 100});
+    for (int i = 0; i < 5; ++i) {
+      const auto decision = policy.after(useless, kBegin);
+      EXPECT_TRUE(decision.restart) << decision.reason;
+      EXPECT_EQ(decision.pause, 0s);
+      if (noted) {
+        policy.note_progress();
+      } else {
+        policy.after({"killed by SIGKILL", true, 60s, true}, kBegin);
+      }
+    }
+  }
+}
+
 TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
   RestartPolicy policy({.max_restarts = 100});
   std::vector<std::chrono::nanoseconds> pauses;

@@ -112,7 +112,7 @@ TEST(RunEndings, a_rank_that_failed_by_itself_is_not_said_to_have_followed) {
   const FreshDirectory other;
   const std::string words =
       "rank $RANK: rank $((1-RANK)) (box) of group world is gone: its process "
-      "ended without leaving the group; see the log of rank $((1-RANK))";
+      "ended without leaving the group; see the output of rank $((1-RANK))";
   const Outcome named =
       run_paceline(ranks("2", "trap '' TERM; " + all_ready(other) +
                                   "[ $RANK = 1 ] && exit 4; echo \"" + words + "\" >&2; exit 4"));

@@ -59,7 +59,7 @@ TEST(RunLimits, escapes_of_a_failing_rank_are_shown_as_text) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("\x1b")));
 }
 
-TEST(RunLimits, a_log_folder_without_permission_costs_one_warning) {
+TEST(RunLimits, a_log_folder_without_permission_is_an_error_before_the_start) {
   if (getuid() != 0) GTEST_SKIP() << "becoming a user who may not write needs root";
   const FreshDirectory directory;  // root's alone
   PacelineProcess paceline(
@@ -70,9 +70,10 @@ TEST(RunLimits, a_log_folder_without_permission_costs_one_warning) {
   if (outcome.err.find("failed to execute") != std::string::npos) {
     GTEST_SKIP() << "nobody may not execute this build: " << outcome.err;
   }
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "ran\n");
-  EXPECT_THAT(outcome.err, HasSubstr("Permission denied; the job goes on"));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("--log-dir: the folder " + directory.file("logs") +
+                                     " could not be made: Permission denied"));
 }
 
 // /dev/full takes nothing, as a full disk.

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -58,16 +59,21 @@ TEST(RunLogFolder, a_relative_folder_of_records_that_the_user_names_is_the_launc
   EXPECT_TRUE(std::filesystem::exists(folder.file("flights/rank-001.flight")));
 }
 
-TEST(RunLogFolder, one_that_cannot_be_made_costs_neither_the_watch_nor_the_logs) {
-  PacelineProcess paceline({"run", "--nproc-per-node", "2", "--log-dir", "/proc/nowhere",
-                            "--hang-timeout", "0.5", "--hang-action", "kill", RECORDED_PROGRAM,
-                            "hangs"});
-  const Outcome outcome = paceline.wait();
-  EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr("warning: the log folder /proc/nowhere could not be made: "));
-  EXPECT_THAT(outcome.err, HasSubstr("; logs and records are in " + paceline.temporary()));
-  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
-  EXPECT_THAT(outcome.err, HasSubstr("flight records: " + paceline.temporary()));
+TEST(RunLogFolder, one_that_cannot_be_made_or_written_is_an_error_before_the_start) {
+  const FreshDirectory folder;
+  const std::string file = folder.write("file", "");
+  for (const auto& [wanted, message] : std::map<std::string, std::string>{
+           {"/proc/nowhere", "--log-dir: the folder /proc/nowhere could not be made: "},
+           {file + "/logs", "--log-dir: the folder " + file + "/logs could not be made: "},
+           {"/proc/self", "--log-dir: the folder /proc/self cannot be written: "}}) {
+    for (const char* where : {"--nnodes=1", "--hosts=localhost:1"}) {
+      const Outcome outcome =
+          run_paceline({"run", where, "--log-dir", wanted, "touch", folder.file("started")});
+      EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr(message)) << where;
+      EXPECT_FALSE(std::filesystem::exists(folder.file("started"))) << where;
+    }
+  }
 }
 
 TEST(RunLogFolder, a_second_job_that_runs_leaves_the_logs_of_the_first_alone) {

@@ -17,6 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
+using testing::Not;
 
 class RunNodesFaults : public JobNodes {
  protected:
@@ -244,6 +245,25 @@ TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
   EXPECT_EQ(outcome.out, "");
   EXPECT_THAT(words(), HasSubstr("the job has ended, and this node was not needed"));
   for (const auto* node : {&leader, &second}) EXPECT_EQ((*node)->wait().exit_code, 0);
+}
+
+TEST_F(RunNodesFaults, a_job_that_nobody_may_go_on_with_ends_at_once_when_any_node_is_lost) {
+  for (const std::string nnodes : {"2", "2:3"}) {
+    for (const bool loses_leader : {true, false}) {
+      const std::string conf = ",last_call_timeout=0.2";
+      const auto leader = start_with("is_host=true" + conf, nnodes, "echo $P; exec sleep 60", {});
+      const auto other = start_with("is_host=false" + conf, nnodes, "echo $P; exec sleep 60", {});
+      leader->wait_for_lines("[0] 0/2/0", 1);
+      other->wait_for_lines("[1] 1/2/0", 1);
+      (loses_leader ? leader : other)->send(SIGKILL);
+      const Outcome outcome = (loses_leader ? other : leader)->wait();
+      EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+      EXPECT_LT(outcome.seconds.count(), 20);
+      EXPECT_THAT(outcome.err, HasSubstr("the job ended because of "));
+      EXPECT_THAT(outcome.err, Not(HasSubstr("looking for another one")));
+      (loses_leader ? leader : other)->wait();
+    }
+  }
 }
 
 TEST_F(RunNodesFaults, a_crash_loop_ends_the_job_on_all_nodes_with_its_reason) {

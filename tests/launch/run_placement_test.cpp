@@ -100,11 +100,11 @@ TEST(RunPlacement, a_second_job_on_the_same_cores_is_told_about_the_first) {
 }
 
 TEST(RunPlacement, a_mark_goes_with_its_holder) {
-  Fd mark = mark_running_job(2, 4);
-  ASSERT_TRUE(static_cast<bool>(mark));
-  EXPECT_FALSE(static_cast<bool>(mark_running_job(2, 4)));  // the name is taken
-  mark.reset();
-  EXPECT_TRUE(static_cast<bool>(mark_running_job(2, 4)));
+  JobMark mark = mark_running_job(2, 4);
+  EXPECT_THAT(mark.name, testing::StartsWith(fmt::format("paceline-job/{}/2x4/", getpid())));
+  EXPECT_THAT(find_marks(), testing::Contains(mark.name));
+  mark.listener.reset();
+  EXPECT_THAT(find_marks(), Not(testing::Contains(mark.name)));
 }
 
 TEST(RunPlacement, a_dry_run_shows_each_process_and_its_reasons) {

@@ -140,15 +140,14 @@ TEST(RunRanks, a_success_leaves_nothing_in_the_temporary_folder) {
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }
 
-TEST(RunRanks, a_log_folder_that_cannot_be_made_costs_one_warning) {
+TEST(RunRanks, a_log_folder_that_cannot_be_made_is_an_error_before_the_start) {
   const FreshDirectory directory;
   std::ofstream(directory.file("file")) << "";
   const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", "--log-dir",
                                         directory.file("file/logs"), "sh", "-c", "echo ran"});
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.out, "ran\n");
-  EXPECT_EQ(outcome.err.find("could not be made"), outcome.err.rfind("could not be made"));
-  EXPECT_THAT(outcome.err, HasSubstr("Not a directory; logs and records are in /"));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("could not be made: Not a directory"));
 }
 
 TEST(RunRanks, a_full_disk_under_the_logs_costs_one_warning) {

@@ -62,7 +62,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nnodes", "2:1"}, "--nnodes: '2:1': MIN is above MAX"},
         Refusal{{"--hosts", "a,b", "--nnodes", "2:1"}, "--nnodes: '2:1': MIN is above MAX"},
         Refusal{{"-n", "2"}, "unknown option -n; did you mean --nproc-per-node?"},
-        Refusal{{"-np", "2"}, "unknown option -n; did you mean --nproc-per-node?"},
+        Refusal{{"-np", "2"}, "unknown option -np; did you mean --nproc-per-node?"},
+        Refusal{{"-nproc-per-node=2"}, "option -nproc-per-node; did you mean --nproc-per-node?"},
+        Refusal{{"-log-dir", "x"}, "unknown option -log-dir; did you mean --log-dir?"},
         Refusal{{"-q"}, "unknown option -q\n"}, Refusal{{"--nnodes", "1:"}, "--nnodes: '1:'"},
         Refusal{{"--nnodes", "a:b"}, "--nnodes: 'a:b'"},
         Refusal{{"--node-rank", "7"}, "--node-rank: '7' is not a whole number from 0 to 0"},
@@ -221,6 +223,67 @@ TEST(RunUsage, a_missing_program_or_value_is_named) {
   EXPECT_THAT(run_paceline({"rnu"}).err, HasSubstr("did you mean run?"));
 }
 
+TEST(Usage, an_unknown_command_or_option_is_answered_with_what_may_have_been_meant) {
+  for (const auto& [typed, answer] : std::map<std::string, std::string>{
+           {"--verison", "paceline: unknown option --verison; did you mean --version?; see"},
+           {"version", "unknown command 'version'; did you mean --version?"},
+           {"--nproc-per-node", "--nproc-per-node; options stand behind the command; see"},
+           {"./train", "unknown command './train'; to start a program: paceline run ./train;"}}) {
+    const Outcome outcome = run_paceline({typed});
+    EXPECT_EQ(outcome.exit_code, 2) << typed;
+    EXPECT_THAT(outcome.err, HasSubstr(answer));
+  }
+}
+
+TEST(Usage, help_of_a_command_is_that_commands) {
+  const std::string own = run_paceline({"run", "--help"}).out;
+  ASSERT_THAT(own, HasSubstr("Usage: paceline run"));
+  for (const char* help : {"help", "--help", "-h"}) {
+    const Outcome outcome = run_paceline({help, "run"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, own) << help;
+  }
+  EXPECT_THAT(run_paceline({"help", "rnu"}).err, HasSubstr("did you mean run?"));
+  EXPECT_EQ(run_paceline({"help", "help"}).out, run_paceline({"help"}).out);
+}
+
+TEST(RunUsage, options_behind_the_program_are_its_own_and_noted_where_one_rank_starts) {
+  const Outcome alone =
+      run_paceline({"run", "sh", "-c", "echo $WORLD_SIZE $1", "sh", "--nproc_per_node", "2"});
+  EXPECT_EQ(alone.exit_code, 0);
+  EXPECT_EQ(alone.out, "1 --nproc_per_node\n");
+  EXPECT_THAT(alone.err, HasSubstr("paceline: note: --nproc_per_node stands behind the program, so "
+                                   "sh gets it, and one rank is started; options of paceline run "
+                                   "stand in front: paceline run --nproc_per_node ... sh\n"));
+  for (const std::vector<std::string>& asked :
+       {std::vector<std::string>{"--nproc-per-node", "1"}, {"--nnodes", "1"}}) {
+    std::vector<std::string> arguments = {"run"};
+    arguments.insert(arguments.end(), asked.begin(), asked.end());
+    arguments.insert(arguments.end(), {"true", "--nproc-per-node", "2", "--log-dir", "x"});
+    EXPECT_THAT(run_paceline(arguments).err, Not(HasSubstr("note"))) << asked[0];
+  }
+  EXPECT_THAT(run_paceline({"run", "true", "--", "--nnodes", "2"}).err, Not(HasSubstr("note")));
+}
+
+TEST(RunUsage, options_behind_a_program_that_fails_are_noted) {
+  const auto run = [&](std::vector<std::string> front, const std::vector<std::string>& behind,
+                       const std::string& script) {
+    front.insert(front.begin(), "run");
+    front.insert(front.end(), {"sh", "-c", script, "sh"});
+    front.insert(front.end(), behind.begin(), behind.end());
+    return run_paceline(front);
+  };
+  const Outcome failed = run({}, {"--log-dir", "x", "--max-restarts=2"}, "exit 2");
+  EXPECT_EQ(failed.exit_code, 2);
+  EXPECT_THAT(failed.err, HasSubstr("note: --log-dir, --max-restarts stand behind the program, so "
+                                    "sh gets them; options of paceline run stand in front"));
+  EXPECT_THAT(run({"--max-restarts", "0"}, {"--max-restarts", "2"}, "exit 2").err,
+              Not(HasSubstr("note")));
+  EXPECT_THAT(run({}, {"--log-dir", "x"}, "exit 0").err, Not(HasSubstr("note")));
+  EXPECT_THAT(run({}, {"--log-dir", "x"}, "kill -9 $$").err, Not(HasSubstr("note")));
+  EXPECT_THAT(run({}, {"--epochs", "3"}, "exit 2").err, Not(HasSubstr("note")));
+}
+
 TEST(RunUsage, a_bad_variable_is_named_and_the_command_line_wins) {
   const Outcome bad = run_paceline({"run", "true"}, {{"PET_NPROC_PER_NODE", "x"}});
   EXPECT_EQ(bad.exit_code, 2);
@@ -318,6 +381,20 @@ TEST(RunUsage, output_that_is_lost_is_an_error) {
     EXPECT_EQ(outcome.exit_code, 3) << command << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("No space left on device")) << command;
   }
+}
+
+TEST(RunUsage, output_to_a_closed_stream_is_an_error) {
+  for (const char* command : {"run --help", "topo", "doctor", "ps", "run echo one",
+                              "run --all-ranks --nproc-per-node 2 echo one"}) {
+    const Outcome outcome =
+        PacelineProcess({"-c", fmt::format("{} {} >&-", PACELINE_COMMAND, command)}, {}, "/bin/sh")
+            .wait();
+    EXPECT_EQ(outcome.exit_code, 3) << command << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("Bad file descriptor")) << command;
+  }
+  const Outcome silent =
+      PacelineProcess({"-c", PACELINE_COMMAND " run true <&- >&- 2>&-"}, {}, "/bin/sh").wait();
+  EXPECT_EQ(silent.exit_code, 0);
 }
 
 TEST(RunUsage, every_option_has_a_line_in_the_configuration) {

@@ -93,6 +93,15 @@ TEST(WorkerEnvironment, replaces_the_place_but_keeps_the_rest_of_what_it_inherit
   EXPECT_EQ(env.at("HOME"), "/h");
 }
 
+TEST(WorkerEnvironment, what_another_launcher_says_of_this_one_is_not_said_to_its_ranks) {
+  const Environment plain = job_of_two_ranks_on_each_of_three_nodes().environment({});
+  EXPECT_EQ(job_of_two_ranks_on_each_of_three_nodes().environment({{"OMPI_COMM_WORLD_RANK", "0"},
+                                                                   {"OMPI_COMM_WORLD_SIZE", "1"},
+                                                                   {"PMI_RANK", "0"},
+                                                                   {"PMI_SIZE", "1"}}),
+            plain);
+}
+
 TEST(WorkerEnvironment, threads_the_user_chose_stand) {
   Job job = job_of_two_ranks_on_each_of_three_nodes();
   Environment env = job.environment({{"OMP_NUM_THREADS", "7"}});

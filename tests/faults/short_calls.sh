@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# short_calls.sh LIBRARY COMMAND...: runs the command where calls are interrupted, refused and cut short (short_calls.cpp); its exit code, or 1
+# where fewer than a hundred of each happened. SHORT_CALLS_SEED repeats a run.
+set -uo pipefail
+library=$1
+shift
+export SHORT_CALLS_SEED=${SHORT_CALLS_SEED:-$RANDOM}
+SHORT_CALLS_LOG=$(mktemp)
+export SHORT_CALLS_LOG
+trap 'rm -f "$SHORT_CALLS_LOG"' EXIT
+echo "SHORT_CALLS_SEED=$SHORT_CALLS_SEED"
+LD_PRELOAD=$library "$@" || exit
+awk '{ interrupted += $1; refused += $3; shortened += $5 }
+  END { print interrupted + 0 " interrupted, " refused + 0 " refused, " shortened + 0 " shortened"
+        exit interrupted < 100 || refused < 100 || shortened < 100 }' "$SHORT_CALLS_LOG"
