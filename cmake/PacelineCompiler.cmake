@@ -10,9 +10,9 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Precompiled headers are cached only with these allowances (ccache's manual, "Precompiled headers"). Builds of one tree with other
-  # options share their objects: sources are named by absolute paths, so debuggers find them from any folder.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
+  # Precompiled headers are cached only with these allowances (ccache's manual, "Precompiled headers"). Paths inside the tree are
+  # hashed relative to it, so every clone, and every build of one, shares its objects.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE_PROGRAM})
 endif()
 

@@ -1,10 +1,18 @@
 # The target paceline_libtorch: Debian's libtorch-dev, any LibTorch given by CMAKE_PREFIX_PATH, or a PyPI wheel given by
-# -DPACELINE_LIBTORCH_WHEEL=<site-packages>/torch.
+# -DPACELINE_LIBTORCH_WHEEL=<site-packages>/torch. Without any of them PACELINE_LIBTORCH_MISSING says what to do.
 #
 # The wheel on PyPI is a CUDA build whose TorchConfig.cmake asks for a CUDA toolkit. On a machine without one, torch_cpu and c10
 # are linked directly; libtorch_cpu.so then needs only libcudart and libcupti, which the wheels nvidia-cuda-runtime and
 # nvidia-cuda-cupti bring.
 set(PACELINE_LIBTORCH_WHEEL "" CACHE PATH "The torch folder of an installed PyPI wheel, used instead of find_package(Torch)")
+if(NOT PACELINE_LIBTORCH_WHEEL)
+  find_package(Torch QUIET)
+  if(NOT Torch_FOUND)
+    set(PACELINE_LIBTORCH_MISSING "LibTorch was not found: install Debian's libtorch-dev, or set CMAKE_PREFIX_PATH to the folder of \
+another LibTorch")
+    return()
+  endif()
+endif()
 add_library(paceline_libtorch INTERFACE)
 if(PACELINE_LIBTORCH_WHEEL)
   set(wheel ${PACELINE_LIBTORCH_WHEEL})
@@ -26,7 +34,6 @@ if(PACELINE_LIBTORCH_WHEEL)
   file(STRINGS ${wheel}/version.py version_line REGEX "^__version__")
   string(REGEX MATCH "[0-9]+\\.[0-9]+[0-9.]*" PACELINE_LIBTORCH_VERSION "${version_line}")
 else()
-  find_package(Torch REQUIRED)
   target_include_directories(paceline_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
   target_link_libraries(paceline_libtorch INTERFACE ${TORCH_LIBRARIES})
   set(PACELINE_LIBTORCH_VERSION ${Torch_VERSION})

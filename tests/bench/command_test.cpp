@@ -158,7 +158,7 @@ TEST(BenchCommandTest, ranks_of_a_launcher_do_not_measure_each_for_itself) {
       {"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench", "all_reduce", "--sizes", "4K"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("of 2 (paceline run), and bench starts ranks of its own"));
-  EXPECT_THAT(outcome.err, HasSubstr("paceline bench all_reduce --sizes 4K --np 2."));
+  EXPECT_THAT(outcome.err, HasSubstr("paceline bench all_reduce --sizes 4K --nproc-per-node 2."));
   EXPECT_THAT(outcome.out, testing::Not(HasSubstr("algbw")));
   const Outcome mpi = run_paceline({"bench", "barrier", "--np", "2"},
                                    {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
@@ -300,15 +300,21 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"all_redcue"}, "operation: 'all_redcue' is not one of all_reduce"},
         Refusal{{"all_redcue"}, "did you mean all_reduce?"},
         Refusal{{"all_reduce,"}, "operation: '' is not one of"},
-        Refusal{{"all_reduce", "--np", "0"}, "--np: '0' is not a whole number from 1 to 256"},
-        Refusal{{"all_reduce", "--np", "257"}, "--np: '257'"},
-        Refusal{{"all_reduce", "--np", "two"}, "--np: 'two'"},
-        Refusal{{"all_reduce", "--np", "2", "--np", "x"}, "--np: 'x'"},
-        Refusal{{"all_reduce", "--np", "2", "barrier", "--np", "x"}, "--np: 'x'"},
+        Refusal{{"all_reduce", "--np", "0"},
+                "--nproc-per-node: '0' is not a whole number from 1 to 256"},
+        Refusal{{"all_reduce", "--nproc-per-node", "0"},
+                "--nproc-per-node: '0' is not a whole number from 1 to 256"},
+        Refusal{{"all_reduce", "-n", "2"}, "unknown option -n; did you mean --nproc-per-node?"},
+        Refusal{{"all_reduce", "--np", "257"}, "--nproc-per-node: '257'"},
+        Refusal{{"all_reduce", "--np", "two"}, "--nproc-per-node: 'two'"},
+        Refusal{{"all_reduce", "--np", "2", "--np", "x"}, "--nproc-per-node: 'x'"},
+        Refusal{{"all_reduce", "--np", "2", "barrier", "--np", "x"}, "--nproc-per-node: 'x'"},
         Refusal{{"all_reduce", "--sizes", "4X"}, "--sizes: '4X' is not a size from 1 to 1G"},
         Refusal{{"all_reduce", "--sizes", "2G"}, "--sizes: '2G' is not a size from 1 to 1G"},
         Refusal{{"all_reduce", "--sizes", ""}, "--sizes: the value '' is empty"},
         Refusal{{"all_reduce", "--dtype", "float"}, "--dtype: 'float' is not one of float32,"},
+        Refusal{{"all_reduce", "--dtype", "flaot16"}, "did you mean float16?"},
+        Refusal{{"all_reduce", "--peer", "openmip"}, "did you mean openmpi?"},
         Refusal{{"all_reduce", "--placement", "up"}, "--placement: 'up' is not in or out"},
         Refusal{{"all_to_all", "--placement", "in"}, "all_to_all works out of place only"},
         Refusal{{"broadcast", "--placement", "out"}, "broadcast works in place only"},

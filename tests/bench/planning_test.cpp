@@ -165,7 +165,7 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
   EXPECT_THAT(refusal({"--calibrate", "--np", "1"}), HasSubstr("at least 2 ranks"));
   EXPECT_THAT(refusal({"all_reduce", "--keep-noisy"}), HasSubstr("--keep-noisy has no meaning"));
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=2", "--np", "2"}),
-              HasSubstr("--np has no meaning with --simulate"));
+              HasSubstr("--nproc-per-node has no meaning with --simulate"));
   EXPECT_THAT(refusal({"all_reduce", "--simulate", "hosts=x"}), HasSubstr("--simulate: hosts=x"));
   EXPECT_THAT(refusal({"all_reduce", "--peer", "gloo", "--explain"}),
               HasSubstr("--peer has no meaning with --explain"));
@@ -179,8 +179,10 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
               HasSubstr("'ring' does not serve all_to_all: direct, bruck"));
   EXPECT_THAT(refusal({"--simulate", "hosts=4,ranks=1", "--algorithm", "hierarchy"}),
               HasSubstr("hierarchy is for several hosts with several ranks"));
-  EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=2"}),
-              HasSubstr("Measure it: paceline bench all_reduce --np 2; or add --transport tcp"));
+  EXPECT_THAT(
+      refusal({"--simulate", "hosts=1,ranks=2"}),
+      HasSubstr(
+          "Measure it: paceline bench all_reduce --nproc-per-node 2; or add --transport tcp"));
   EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=1"}), HasSubstr("one rank alone"));
   EXPECT_THAT(refusal({"--simulate", "hosts=2", "--transport", "shm"}),
               HasSubstr("what is simulated is messages"));
@@ -234,7 +236,8 @@ TEST_F(BenchPlanningTest, is_said_once_under_a_launcher) {
   const Outcome np = run_paceline({"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench",
                                    "all_reduce", "--explain", "--np", "4"});
   EXPECT_EQ(np.exit_code, 2);
-  EXPECT_THAT(np.err, HasSubstr("--np: '4': paceline run started 2 ranks; leave it out"));
+  EXPECT_THAT(np.err,
+              HasSubstr("--nproc-per-node: '4': paceline run started 2 ranks; leave it out"));
 }
 
 TEST_F(BenchPlanningTest, tells_of_noisy_costs_wherever_they_are_used) {

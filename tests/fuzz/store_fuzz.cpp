@@ -17,7 +17,7 @@ bool is_alike(const Message& message, std::span<const std::byte> body) {
 // Frames one after the other, by two clients in turn.
 void serve(std::span<const std::byte> bytes) {
   StoreService service(StoreLimits{});
-  const auto now = Deadline::Clock::now();
+  const auto now = AwakeClock::now();
   for (StoreService::Client client = 0; bytes.size() > kFrameHeaderBytes; client ^= 1) {
     const std::size_t length = frame_length(bytes.first(kFrameHeaderBytes));
     bytes = bytes.subspan(kFrameHeaderBytes);

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 if [ "$with_libtorch" = ON ]; then
   [ "$("$work/build/with_libtorch")" = "gradient 2" ]
 fi
-"$cmake" -S "$consumer" -B "$work/engine" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DENGINE_ALONE=ON \
+"$cmake" -S "$consumer" -B "$work/engine" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCOMPONENTS=engine \
   -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
 "$cmake" --build "$work/engine" >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
 [ "$("$work/engine/with_engine")" = "sum 42" ]
@@ -20,6 +20,24 @@ PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name paceline-engine.pc)")
 # shellcheck disable=SC2046
 c++ -Wall -Wextra -Wshadow -Werror "$consumer/with_engine.cpp" -o "$work/by_pkg_config" $(pkg-config --cflags --libs paceline-engine)
 [ "$("$work/by_pkg_config")" = "sum 42" ]
+# refused NAME PATTERN OPTIONS...: the consumer is not configured, and CMake's message matches, with its lines joined.
+refused() {
+  local name=$1 pattern=$2 output
+  shift 2
+  if output=$("$cmake" -S "$consumer" -B "$work/refused" --fresh -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" "$@" 2>&1) ||
+      ! grep -qE -e "$pattern" <<<"$(tr -s ' \n' ' ' <<<"$output")"; then
+    echo "FAILED $name: wanted an error that matches /$pattern/, not:"
+    tail -n 30 <<<"$output"
+    exit 1
+  fi
+}
+refused a_component_that_does_not_exist "there is no component 'x'; the components are 'engine' .* and 'paceline'" -DCOMPONENTS="engine;x"
+if [ "$with_libtorch" = ON ] && [ -z "$wheel" ]; then
+  refused libtorch_that_is_missing "LibTorch was not found: install .*libtorch-dev.* asks for COMPONENTS engine" \
+    -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON
+elif [ "$with_libtorch" != ON ]; then
+  refused a_component_that_was_not_built "the component 'paceline' needs LibTorch, and this Paceline was built without" -DCOMPONENTS=paceline
+fi
 "$work/prefix/bin/paceline" --version
 "$work/prefix/bin/paceline" bench all_reduce --np 2 --sizes 4K --rounds 1 --calls 2 --check >>"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
 echo "the installed package builds and runs a program by CMake and by pkg-config"

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# deb_test.sh CMAKE BUILD_DIR CONSUMER_DIR [FOLDER]: makes the Debian packages of a build (in FOLDER, if it is given, where they stay),
+# installs them into a root of their own, where they find every package that this machine has and nothing else of Paceline, and uses
+# them: the command, and a small program by CMake and by pkg-config.
+set -euo pipefail
+cmake=$1 build=$2 consumer=$3
+for tool in dpkg-deb dpkg-shlibdeps file fakeroot; do
+  command -v $tool >/dev/null || { echo "$tool is missing: scripts/install_packages deb"; exit 1; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+packages=${4:-$work/packages} compression=xz
+[ -n "${4:-}" ] || compression=gzip  # quick: a build's debug information is large
+log=$work/log
+
+step() { "$@" >>"$log" 2>&1 || { echo "FAILED: $*"; tail -n 30 "$log"; exit 1; }; }
+expect() {  # NAME PATTERN TEXT
+  grep -qE -e "$2" <<<"$3" || { echo "FAILED $1: wanted /$2/ in:"; echo "$3"; exit 1; }
+}
+refuse() {  # NAME PATTERN TEXT
+  ! grep -E -e "$2" <<<"$3" || { echo "FAILED $1: /$2/ matches the lines above"; exit 1; }
+}
+
+step "$(dirname "$cmake")/cpack" --config "$build/CPackConfig.cmake" -B "$packages" -D CPACK_DEBIAN_COMPRESSION_TYPE=$compression
+rm -rf "$packages/_CPack_Packages"
+runtime=$(echo "$packages"/paceline_*.deb) dev=$(echo "$packages"/libpaceline-dev_*.deb)
+
+expect the_command_names_what_it_needs 'Depends: .*libc6.*libhwloc.*libsodium' "$(dpkg-deb -I "$runtime" | tr '\n' ' ')"
+expect the_library_names_what_it_is_linked_with 'Depends: .*libhwloc-dev' "$(dpkg-deb -I "$dev")"
+refuse neither_needs_python_or_libtorch 'pip|python|torch' "$(dpkg-deb -f "$runtime" Depends; dpkg-deb -f "$dev" Depends)"
+refuse the_command_is_no_library '\.a$|/include/|train_cnn' "$(dpkg-deb -c "$runtime")"
+refuse the_library_is_no_command '/bin/|/libexec/' "$(dpkg-deb -c "$dev")"
+
+# dpkg's list of what is installed is this machine's, so a dependency that it does not meet is an error.
+mkdir -p "$work/root" "$work/dpkg/info" "$work/dpkg/updates" "$work/dpkg/triggers"
+awk -v RS= -v ORS='\n\n' '!/^Package: (paceline|libpaceline-dev)\n/' /var/lib/dpkg/status >"$work/dpkg/status"
+touch "$work/dpkg/available"
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(fakeroot)
+PATH=$PATH:/usr/sbin:/sbin  # dpkg looks for ldconfig
+step "${as_root[@]}" dpkg --force-not-root --force-script-chrootless --log "$work/dpkg.log" --admindir "$work/dpkg" --instdir "$work/root" -i "$runtime" "$dev"
+
+paceline=$work/root/usr/bin/paceline
+expect version '^paceline [0-9]+\.[0-9]+' "$("$paceline" --version)"
+expect doctor '^OK +build ' "$("$paceline" doctor || [ $? = 3 ])"
+expect run '^rank 1 of 2$' "$("$paceline" run --nproc-per-node 2 --all-ranks sh -c 'echo rank $RANK of $WORLD_SIZE' | sed 's/^\[.\] //')"
+step "$paceline" bench all_reduce --nproc-per-node 2 --sizes 4K --rounds 1 --calls 2 --check
+
+step "$cmake" -S "$consumer" -B "$work/engine" -G Ninja -DCMAKE_PREFIX_PATH="$work/root/usr" -DCOMPONENTS=engine \
+  -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON
+expect find_package_takes_this_one "$work/root/usr" "$(grep Paceline_DIR "$work/engine/CMakeCache.txt")"
+step "$cmake" --build "$work/engine"
+expect find_package '^sum 42$' "$("$work/engine/with_engine")"
+PKG_CONFIG_PATH=$(dirname "$(find "$work/root/usr" -name paceline-engine.pc)")
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046
+step c++ "$consumer/with_engine.cpp" -o "$work/by_pkg_config" $(pkg-config --cflags --libs paceline-engine)
+expect pkg_config '^sum 42$' "$("$work/by_pkg_config")"
+echo "$(basename "$runtime") and $(basename "$dev") install, and what they install works"

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# report_skips_test.sh ROOT: scripts/test ends with a line that counts the skipped tests, and a reason that nobody planned is a failure.
+set -euo pipefail
+report=$1/tools/report_skips.py
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# results NAME OUTPUT ...: a file as CTest writes it, with a test that ran and one skipped test for each NAME and its OUTPUT.
+results() {
+  echo '<testsuite><testcase name="core.Ran" status="run"><system-out>passed</system-out></testcase>'
+  while [ $# -gt 0 ]; do
+    echo "<testcase name=\"$1\" status=\"notrun\"><skipped message=\"SKIP\"/><system-out>$2</system-out></testcase>"
+    shift 2
+  done
+  echo '</testsuite>'
+}
+
+# expect EXIT_CODE LINES: what the report of $folder/results.xml says.
+expect() {
+  local code=0 said
+  said=$(python3 "$report" "$folder/results.xml" 2>&1) || code=$?
+  if [ "$code" != "$1" ] || [ "$said" != "$2" ]; then
+    printf 'report_skips: exit code %s and\n%s\ninstead of %s and\n%s\n' "$code" "$said" "$1" "$2" >&2
+    exit 1
+  fi
+}
+
+skipped='[ RUN      ] a test
+tests/a_test.cpp:7: Skipped
+becoming another user needs root
+[  SKIPPED ] a test (0 ms)'
+
+results >"$folder/results.xml"
+expect 0 $'\n0 of 1 tests were skipped.'
+results launch.A "$skipped" cluster.slurm "skipped: slurmd is not installed" launch.B "$skipped" >"$folder/results.xml"
+expect 0 $'
+skipped: becoming another user needs root
+  launch.A
+  launch.B
+
+skipped: slurmd is not installed
+  cluster.slurm
+
+3 of 4 tests were skipped, all for planned reasons.'
+results launch.A "skipped: nobody planned this" launch.B "$skipped" >"$folder/results.xml"
+expect 1 $'
+skipped: becoming another user needs root
+  launch.B
+
+SKIPPED, NOT PLANNED: nobody planned this
+  launch.A
+
+1 of 3 tests was skipped for a reason that tests/planned_skips does not have.'
+results e.gone "Unable to find executable" >"$folder/results.xml"
+expect 1 $'
+SKIPPED, NOT PLANNED: SKIP
+  e.gone
+
+1 of 2 tests was skipped for a reason that tests/planned_skips does not have.'
+echo "report_skips: planned skips are counted, others fail"
