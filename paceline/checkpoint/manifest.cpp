@@ -32,9 +32,9 @@ bool is_plain_name(const std::string& name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
-Manifest from_json(const json& value, int version, const std::string& where) {
+Manifest from_json(const json& value, const std::string& where) {
   Manifest manifest;
-  if (version > 1) manifest.run = value.at("run").get<std::string>();
+  manifest.run = value.at("run").get<std::string>();
   manifest.step = value.at("step").get<std::int64_t>();
   manifest.world_size = value.at("world_size").get<int>();
   for (const auto& item : value.at("files")) {
@@ -91,11 +91,11 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   try {
     if (value.at("format") != kFormat) fail(ErrorCode::kCorrupt, "{}: not a checkpoint", where);
     const int version = value.at("version").get<int>();
-    if (version < 1 || version > kManifestVersion) {
-      fail(ErrorCode::kUnsupported, "{}: format version {}; this release reads versions 1 to {}",
-           where, version, kManifestVersion);
+    if (version != kManifestVersion) {
+      fail(ErrorCode::kUnsupported, "{}: format version {}; this release reads version {}", where,
+           version, kManifestVersion);
     }
-    return from_json(value, version, where);
+    return from_json(value, where);
   } catch (const json::exception& error) {
     fail(ErrorCode::kCorrupt, "{}: {}", where, error.what());
   }

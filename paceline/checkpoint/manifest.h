@@ -28,7 +28,7 @@ struct ManifestFile {
 
 struct Manifest {
   std::int64_t step = 0;
-  std::string run;  // that saved it; empty: unknown, as in version 1
+  std::string run;  // that saved it; empty: unknown
   int world_size = 1;
   std::vector<ManifestFile> files;
   std::map<std::string, std::string> metadata;
@@ -39,8 +39,8 @@ struct Manifest {
 // Error(kInvalid) when the metadata is not UTF-8.
 std::string to_json(const Manifest& manifest);
 
-// Reads versions 1 and 2. Error(kCorrupt) as `where: …` for anything that to_json did not write,
-// Error(kUnsupported) for a newer version.
+// Error(kCorrupt) as `where: …` for anything that to_json did not write, Error(kUnsupported) for
+// another version.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace paceline

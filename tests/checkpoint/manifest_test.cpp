@@ -74,18 +74,7 @@ TEST(Manifest, an_unknown_version_is_unsupported_and_named) {
   const auto error = refusal_of(sealed_with("/version", 3));
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), HasSubstr("version 3"));
-  EXPECT_EQ(refusal_of(sealed_with("/version", 0)).code(), ErrorCode::kUnsupported);
-}
-
-TEST(Manifest, one_of_version_1_is_read_and_is_of_no_known_run) {
-  auto json = nlohmann::json::parse(to_json(kSample));
-  json.erase("xxh3_128_of_the_rest");
-  json.erase("run");
-  json["version"] = 1;
-  json["xxh3_128_of_the_rest"] = digest_of(as_bytes(json.dump(2) + "\n"));
-  Manifest expected = kSample;
-  expected.run.clear();
-  EXPECT_EQ(parse_manifest(json.dump(2) + "\n", "manifest.json"), expected);
+  EXPECT_EQ(refusal_of(sealed_with("/version", 1)).code(), ErrorCode::kUnsupported);
 }
 
 }  // namespace
