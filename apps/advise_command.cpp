@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kNothingMeasured = 1;
 constexpr const char* kBatchPlaceholder = "{batch}";
-constexpr long kMaxSeconds = 3600;
+constexpr long kMaxSecondsOfAdvice = 3600;
 
 constexpr const char* kHelp = R"(
 PROGRAM must tell its steps: DistributedDataParallel and paceline's training loop do, other programs by
@@ -104,10 +104,12 @@ class Adviser {
     const char* path = std::getenv("PATH");
     launch::find_program(program_.front(), path != nullptr ? path : "");
     if (!texts.seconds.empty()) {
-      duration_ = std::chrono::seconds(whole_number("--seconds", texts.seconds, 1, kMaxSeconds));
+      duration_ =
+          std::chrono::seconds(whole_number("--seconds", texts.seconds, 1, kMaxSecondsOfAdvice));
     }
     if (!texts.patience.empty()) {
-      patience_ = std::chrono::seconds(whole_number("--patience", texts.patience, 1, kMaxSeconds));
+      patience_ =
+          std::chrono::seconds(whole_number("--patience", texts.patience, 1, kMaxSecondsOfAdvice));
     }
     if (!texts.global_batch.empty()) {
       global_batch_ = whole_number("--global-batch", texts.global_batch, 1, 1L << 40);

@@ -27,7 +27,7 @@
 namespace paceline::apps {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kBenchExamples = R"(
 Times are those of the slowest rank; bandwidths are algorithm and bus bandwidth as in nccl-tests, in
 10^9 bytes a second.
 
@@ -180,7 +180,7 @@ int measure_and_write(const BenchOptions& options) {
 int bench_command(const Arguments& arguments) {
   CLI::App app("Measures collectives on this machine, alone or side by side with other libraries.",
                "paceline bench");
-  app.footer(kExamples);
+  app.footer(kBenchExamples);
   auto formatter = std::make_shared<BenchFormatter>();
   formatter->column_width(34);
   app.formatter(formatter);

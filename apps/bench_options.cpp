@@ -27,7 +27,7 @@ using bench::Placement;
 constexpr const char* kUsualSizes = "4K:64M";
 constexpr long kMaxRounds = 1000;
 constexpr long kMaxCalls = 10000;
-constexpr long kMaxSeconds = 86400;
+constexpr long kMaxSecondsOfBench = 86400;
 
 long number_or(const char* flag, const std::string& text, long fallback, long max) {
   return text.empty() ? fallback : whole_number(flag, text, 1, max);
@@ -336,7 +336,7 @@ BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
       static_cast<int>(number_or("--rounds", texts.rounds, session.rounds, kMaxRounds));
   session.calls = static_cast<int>(number_or("--calls", texts.calls, session.calls, kMaxCalls));
   session.turn_limit =
-      std::chrono::seconds(number_or("--timeout", texts.timeout, 120, kMaxSeconds));
+      std::chrono::seconds(number_or("--timeout", texts.timeout, 120, kMaxSecondsOfBench));
   session.peers = peers_of(texts.peer, session, session.notes);
   session.variables = variables_of(texts.transport);
   session.bind = !texts.no_bind;

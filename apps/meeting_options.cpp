@@ -19,7 +19,7 @@ using launch::LaunchOptions;
 
 constexpr long kMaxNodes = 65536;
 constexpr long kMaxRestarts = 1'000'000;
-constexpr double kMaxSeconds = 86400.0 * 365;
+constexpr double kMaxSecondsToMeet = 86400.0 * 365;
 constexpr long kMasterPort = 29500;    // torchrun's
 constexpr long kEndpointPort = 29400;  // torchrun's for c10d
 constexpr const char* kEndpoint = "--rdzv-endpoint";
@@ -86,7 +86,9 @@ void apply_conf(const Checker& checker, const std::string& text, launch::Meeting
     const auto equals = item.find('=');
     const std::string key = item.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
-    const auto seconds = [&] { return checker.seconds(kConf, value, kMaxSeconds, key + "="); };
+    const auto seconds = [&] {
+      return checker.seconds(kConf, value, kMaxSecondsToMeet, key + "=");
+    };
     if (key == "join_timeout" || key == "timeout") {
       meeting.join_timeout = seconds();
     } else if (key == "last_call_timeout") {
@@ -153,14 +155,14 @@ void check_restarts(const Checker& checker, const RunTexts& texts, LaunchOptions
       checker.integer_or("--max-restarts", texts.max_restarts, 0, 0, kMaxRestarts));
   if (!texts.restart_window.empty()) {
     options.restarts.window =
-        checker.seconds("--restart-window", texts.restart_window, kMaxSeconds);
+        checker.seconds("--restart-window", texts.restart_window, kMaxSecondsToMeet);
   }
   if (!texts.fork_server.empty() && texts.fork_server != "on" && texts.fork_server != "off") {
     checker.refuse("--fork-server", texts.fork_server, "on or off");
   }
   options.fork_server = texts.fork_server != "off";
   if (!texts.monitor_interval.empty()) {
-    checker.seconds("--monitor-interval", texts.monitor_interval, kMaxSeconds);
+    checker.seconds("--monitor-interval", texts.monitor_interval, kMaxSecondsToMeet);
   }
 }
 

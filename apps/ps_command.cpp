@@ -16,7 +16,7 @@
 namespace paceline::apps {
 namespace {
 
-constexpr std::size_t kCommandWidth = 40;
+constexpr std::size_t kListedCommandWidth = 40;
 
 std::string json_of(const std::vector<JobEntry>& jobs) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -46,11 +46,11 @@ std::string table_of(const std::vector<JobEntry>& jobs) {
   std::size_t widest = 3;
   for (const JobEntry& job : jobs) widest = std::max(widest, job.id.size());
   std::string text = fmt::format("{:<{}}  {:>8}  {:>14}  {:>8}  {:<{}}  {}\n", "JOB", widest, "PID",
-                                 "RANKS", "RUNS FOR", "COMMAND", kCommandWidth, "LOGS");
+                                 "RANKS", "RUNS FOR", "COMMAND", kListedCommandWidth, "LOGS");
   for (const JobEntry& job : jobs) {
     text += fmt::format("{:<{}}  {:>8}  {:>14}  {:>8}  {:<{}}  {}\n", job.id, widest,
                         job.supervisor, ranks_text(job), age_text(std::time(nullptr) - job.started),
-                        short_command(job, kCommandWidth), kCommandWidth,
+                        short_command(job, kListedCommandWidth), kListedCommandWidth,
                         launch::neutralise_in_line(job.log_directory));
   }
   return text;

@@ -29,7 +29,7 @@
 namespace paceline::apps {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kRunExamples = R"(
 Every option can also be set by its variable, or in paceline.toml; the command line wins.
 
 Examples:
@@ -87,7 +87,7 @@ struct RunFormatter : CLI::Formatter {
 class Run {
  public:
   explicit Run(std::optional<launch::HostPart> part) : part_(std::move(part)) {
-    app_.footer(kExamples);
+    app_.footer(kRunExamples);
     auto formatter = std::make_shared<RunFormatter>();
     formatter->column_width(34);
     app_.formatter(formatter);

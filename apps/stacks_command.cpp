@@ -30,7 +30,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr unsigned kLongestLook = 10;  // seconds; a process in the kernel's hands may never stand
-constexpr auto kLongestAnswer = 60s;
+constexpr auto kLongestStacksAnswer = 60s;
 
 struct StacksTexts {
   std::string pid, threads;
@@ -118,7 +118,8 @@ int stacks_command(const Arguments& arguments) {
   if (found.agents.empty()) throw UsageError(no_ranks_here(found));
   for (const JobEntry& agent : found.agents) {
     if (found.agents.size() > 1) fmt::print("launcher {}:\n", agent.supervisor);
-    fmt::print("{}", launch::ask_job(agent.socket, "stacks", Deadline::after(kLongestAnswer)));
+    fmt::print("{}",
+               launch::ask_job(agent.socket, "stacks", Deadline::after(kLongestStacksAnswer)));
   }
   return 0;
 }

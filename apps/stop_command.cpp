@@ -23,15 +23,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLongestAnswer = 5s;
+constexpr auto kLongestStopAnswer = 5s;
 constexpr double kLongestWait = 86400;
 
 void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
-    launch::ask_job(entry.socket, "stop", Deadline::after(kLongestAnswer));
+    launch::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
     // One that ended with another launcher of the job has been stopped, too.
-    if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestAnswer))) throw;
+    if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
   }
 }
 

@@ -31,7 +31,7 @@
 namespace paceline::apps {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kSubmitExamples = R"(
 The options of paceline run that choose ranks, output and stopping are passed on to it.
 
 Examples:
@@ -186,7 +186,7 @@ int submit(const std::string& where, const Arguments& arguments) {
   const bool kubernetes = where == "kubernetes";
   CLI::App app("Writes a job for a scheduler from the flags of paceline run.",
                "paceline submit " + where);
-  app.footer(kExamples);
+  app.footer(kSubmitExamples);
   app.get_formatter()->column_width(34);
   SubmitTexts texts;
   declare_submit_options(app, texts, kubernetes);

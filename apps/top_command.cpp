@@ -31,7 +31,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLongestAnswer = 5s;
+constexpr auto kLongestTopAnswer = 5s;
 constexpr double kShortestInterval = 0.1, kLongestInterval = 3600;
 
 std::string or_dash(const std::optional<double>& value, const char* format) {
@@ -104,7 +104,7 @@ enum class Wake { kLook, kResize, kEnd };
 std::optional<JobEntry> described_again(const JobEntry& job) {
   try {
     return parse_job(job.socket,
-                     launch::ask_job(job.socket, "describe", Deadline::after(kLongestAnswer)));
+                     launch::ask_job(job.socket, "describe", Deadline::after(kLongestTopAnswer)));
   } catch (const Error&) {
     return {};  // it is over
   }

@@ -15,7 +15,7 @@
 namespace paceline::apps {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kTopoExamples = R"(
 Examples:
   paceline topo
   paceline topo --nproc-per-node 4 --svg ranks.svg
@@ -45,7 +45,7 @@ void write_file(const std::string& path, const std::string& text) {
 int topo_command(const Arguments& arguments) {
   CLI::App app("Draws this machine, and where the ranks of a job would run on it.",
                "paceline topo");
-  app.footer(kExamples);
+  app.footer(kTopoExamples);
   RunTexts ranks;
   TopoTexts texts;
   declare_rank_options(app, ranks);

@@ -5,27 +5,27 @@
 namespace paceline::bench {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json json_of(const Row& row) {
+OrderedJson json_of(const Row& row) {
   const Spread spread = row.spread();
-  Json json{{"peer", row.peer},
-            {"operation", name_of(row.op)},
-            {"dtype", paceline::name_of(row.dtype)},
-            {"placement", name_of(row.placement)},
-            {"memory", name_of(row.memory)},
-            {"buffers", row.fresh ? "fresh" : "warm"},
-            {"checked", row.checked},
-            {"ranks", row.ranks},
-            {"bytes", row.bytes},
-            {"median", spread.median},
-            {"p95", row.p95_us()},
-            {"p99", row.p99_us()},
-            {"min", row.min_us()},
-            {"max", row.max_us()},
-            {"algbw", row.algbw()},
-            {"busbw", row.busbw()},
-            {"rounds", row.rounds.size()}};
+  OrderedJson json{{"peer", row.peer},
+                   {"operation", name_of(row.op)},
+                   {"dtype", paceline::name_of(row.dtype)},
+                   {"placement", name_of(row.placement)},
+                   {"memory", name_of(row.memory)},
+                   {"buffers", row.fresh ? "fresh" : "warm"},
+                   {"checked", row.checked},
+                   {"ranks", row.ranks},
+                   {"bytes", row.bytes},
+                   {"median", spread.median},
+                   {"p95", row.p95_us()},
+                   {"p99", row.p99_us()},
+                   {"min", row.min_us()},
+                   {"max", row.max_us()},
+                   {"algbw", row.algbw()},
+                   {"busbw", row.busbw()},
+                   {"rounds", row.rounds.size()}};
   for (const Round& round : row.rounds) {
     json["round_medians"].push_back(round.median);
     json["round_calls"].push_back(round.calls);
@@ -34,7 +34,7 @@ Json json_of(const Row& row) {
   return json;
 }
 
-Json json_of(const Machine& machine) {
+OrderedJson json_of(const Machine& machine) {
   return {{"cpu", machine.cpu},
           {"cores", machine.cores},
           {"memory_gib", machine.memory_gib},
@@ -44,23 +44,23 @@ Json json_of(const Machine& machine) {
 }  // namespace
 
 std::string to_json(const Report& report) {
-  Json json{{"date", report.date},
-            {"command", report.command},
-            {"paceline_version", report.version},
-            {"variables", report.variables},
-            {"machine", json_of(report.machine)},
-            {"units", {{"time", "us"}, {"bandwidth", "1e9 bytes/s"}}},
-            {"peers", Json::array()},
-            {"missing", report.missing},
-            {"notes", report.notes},
-            {"rows", Json::array()}};
+  OrderedJson json{{"date", report.date},
+                   {"command", report.command},
+                   {"paceline_version", report.version},
+                   {"variables", report.variables},
+                   {"machine", json_of(report.machine)},
+                   {"units", {{"time", "us"}, {"bandwidth", "1e9 bytes/s"}}},
+                   {"peers", OrderedJson::array()},
+                   {"missing", report.missing},
+                   {"notes", report.notes},
+                   {"rows", OrderedJson::array()}};
   for (const Participant& participant : report.participants) {
     json["peers"].push_back({{"name", participant.name},
                              {"title", participant.title},
                              {"version", participant.version}});
   }
   for (const Row& row : report.rows) json["rows"].push_back(json_of(row));
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace paceline::bench

@@ -6,7 +6,7 @@
 namespace paceline::bench {
 namespace {
 
-constexpr const char* kColumns = "{:>8}  {:<20} {:>10} {:>10} {:>10} {:>9} {:>9}  {}\n";
+constexpr const char* kReportColumns = "{:>8}  {:<20} {:>10} {:>10} {:>10} {:>9} {:>9}  {}\n";
 
 std::string ratio_text(const Row& row) {
   if (row.ratios.empty()) return "";
@@ -15,7 +15,7 @@ std::string ratio_text(const Row& row) {
 }
 
 // Four digits that mean something.
-std::string time_text(double microseconds) {
+std::string microseconds_text(double microseconds) {
   const int decimals = microseconds < 10 ? 2 : microseconds < 1000 ? 1 : 0;
   return fmt::format("{:.{}f}", microseconds, decimals);
 }
@@ -31,7 +31,7 @@ std::string table_heading(const Row& first) {
   std::string text = conditions(first);
   text += fmt::format(", {}, {}{}\n\n", counted(first.ranks, "rank"),
                       counted(first.rounds.size(), "round"), first.checked ? ", checked" : "");
-  text += fmt::format(kColumns, "size", "", "median µs", "p95 µs", "p99 µs", "algbw", "busbw",
+  text += fmt::format(kReportColumns, "size", "", "median µs", "p95 µs", "p99 µs", "algbw", "busbw",
                       "time / paceline's [min, max]");
   return text;
 }
@@ -40,10 +40,11 @@ std::string table_rows(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
     const std::string size = row.bytes == 0 ? "-" : size_text(row.bytes);
-    text += fmt::format(
-        kColumns, &row == &rows.front() ? size : "", row.label(), time_text(row.median_us()),
-        time_text(row.p95_us()), time_text(row.p99_us()), bandwidth_text(row, row.algbw()),
-        bandwidth_text(row, row.busbw()), &row == &rows.front() ? "" : ratio_text(row));
+    text +=
+        fmt::format(kReportColumns, &row == &rows.front() ? size : "", row.label(),
+                    microseconds_text(row.median_us()), microseconds_text(row.p95_us()),
+                    microseconds_text(row.p99_us()), bandwidth_text(row, row.algbw()),
+                    bandwidth_text(row, row.busbw()), &row == &rows.front() ? "" : ratio_text(row));
   }
   return text;
 }

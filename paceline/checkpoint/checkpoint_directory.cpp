@@ -25,18 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kStepPrefix = "step-";
 constexpr const char* kShardFile = "state-00000-of-00001.safetensors";
 
-std::string name_of(std::int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+std::string step_name(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
 
 std::optional<std::int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
   std::int64_t step = 0;
   const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  const auto [stop, error] = std::from_chars(name.data() + kStepPrefix.size(), end, step);
   if (error != std::errc() || stop != end || step < 0) return std::nullopt;
-  return name == name_of(step) ? std::optional(step) : std::nullopt;
+  return name == step_name(step) ? std::optional(step) : std::nullopt;
 }
 
 void check_folder(const std::string& folder) {
@@ -76,13 +76,13 @@ CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOp
 }
 
 std::string CheckpointDirectory::folder_of(std::int64_t step) const {
-  return fmt::format("{}/{}", path_, name_of(step));
+  return fmt::format("{}/{}", path_, step_name(step));
 }
 
 // What is renamed from there, or to there, fails once another writer has taken over.
 std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
   std::random_device random;
-  return fmt::format("{}/{}.tmp-{:08x}{:08x}", claim_->workspace(), name_of(step), random(),
+  return fmt::format("{}/{}.tmp-{:08x}{:08x}", claim_->workspace(), step_name(step), random(),
                      random());
 }
 

@@ -64,7 +64,7 @@ void check_tensors(std::span<const NamedTensor> tensors) {
   }
 }
 
-std::string dump(const json& header) {
+std::string header_text(const json& header) {
   try {
     return header.dump();
   } catch (const json::exception& error) {
@@ -211,7 +211,7 @@ SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
                            {"data_offsets", {offset, offset + tensor.bytes.size()}}};
     offset += tensor.bytes.size();
   }
-  std::string text = dump(header);
+  std::string text = header_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   check(text.size() <= kSafetensorsHeaderLimit,
         "safetensors: {} tensors and their metadata need a header of {} bytes, the limit is {}",

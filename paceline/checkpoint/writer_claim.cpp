@@ -29,21 +29,21 @@ namespace paceline {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{50};
-constexpr std::string_view kPrefix = ".writer-";
+constexpr std::string_view kClaimPrefix = ".writer-";
 constexpr std::string_view kPrepared = ".writer-new-";
 constexpr const char* kOwnerFile = "/owner.json";
 constexpr const char* kContested = "/contested";
 constexpr std::uint64_t kOwnerLimit = 64 << 10;
 
-std::string name_of(std::int64_t number) { return fmt::format("{}{:08}", kPrefix, number); }
+std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
 
 // 0: of no writer.
 std::int64_t number_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return 0;
+  if (!name.starts_with(kClaimPrefix)) return 0;
   std::int64_t number = 0;
   const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
-  return error == std::errc() && stop == end && name == name_of(number) ? number : 0;
+  const auto [stop, error] = std::from_chars(name.data() + kClaimPrefix.size(), end, number);
+  return error == std::errc() && stop == end && name == claim_name(number) ? number : 0;
 }
 
 std::string random_suffix() {
@@ -136,7 +136,7 @@ WriterClaim::WriterClaim(std::string directory, WriterId who, std::chrono::milli
 }
 
 std::string WriterClaim::folder_of(std::int64_t number) const {
-  return directory_ + "/" + name_of(number);
+  return directory_ + "/" + claim_name(number);
 }
 
 std::int64_t WriterClaim::last_number() const {

@@ -10,22 +10,24 @@
 #include "paceline/core/check.h"
 
 namespace paceline {
-namespace {
 
-// Of one window, over all that a rank gives or gets.
-constexpr std::size_t kWindowBytes = 4 << 20;
-
-struct Segment {
+struct CoalescedSegment {
   std::byte* data;
   std::size_t bytes;
 };
-using Stream = std::vector<Segment>;
+
+namespace {
+
+using Stream = std::vector<CoalescedSegment>;
+
+// Of one window, over all that a rank gives or gets.
+constexpr std::size_t kWindowBytes = 4 << 20;
 
 // Copies the stream's bytes [begin, begin + bytes) to or from `flat`.
 template <class Copy>
 void for_each_part(const Stream& stream, std::size_t begin, std::size_t bytes, std::byte* flat,
                    Copy copy) {
-  for (const Segment& segment : stream) {
+  for (const CoalescedSegment& segment : stream) {
     if (begin >= segment.bytes) {
       begin -= segment.bytes;
       continue;

@@ -10,8 +10,8 @@ namespace paceline {
 
 namespace {
 
-// SIZE_MAX for a sum that is larger; no call may have that many elements.
-std::size_t sum(std::span<const std::size_t> counts) {
+// SIZE_MAX for a saturated_sum that is larger; no call may have that many elements.
+std::size_t saturated_sum(std::span<const std::size_t> counts) {
   std::size_t total = 0;
   for (const std::size_t count : counts) {
     if (__builtin_add_overflow(total, count, &total)) return SIZE_MAX;
@@ -41,7 +41,7 @@ ProcessGroup::Operation ProcessGroup::counted(Op op, ConstBuffer input, Buffer o
   call.dtype = output.dtype;
   call.device = op == Op::kReduceScatterV ? input.device : output.device;
   call.counts = held->counts;
-  call.count = sum(counts);
+  call.count = saturated_sum(counts);
   call.layout = layout_of(counts);
   require_collective(call, input, output);
   call.input = input_count(call, rank_, world_size()) > 0 ? input.data : nullptr;
@@ -112,7 +112,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
   call.dtype = output.dtype;
   call.device = output.device;
   call.counts = mine;
-  call.count = sum(mine);
+  call.count = saturated_sum(mine);
   require_collective(call, input, output);
   call.counts = {};
   call.input = input.data;
@@ -140,7 +140,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
       }
     }
     call.counts = counts;
-    call.count = sum(counts);
+    call.count = saturated_sum(counts);
     call.layout = layout_of(counts);
     execute(call, {}, wait);
   };

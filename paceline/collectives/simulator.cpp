@@ -14,7 +14,7 @@
 namespace paceline {
 namespace {
 
-using simulation::Channel;
+using simulation::Backlog;
 using simulation::Event;
 using simulation::kNever;
 using simulation::Message;
@@ -240,7 +240,7 @@ class Simulation {
     }
     rank.clock += link(messages_[id]).message_s;
     if (observer_ != nullptr) observer_->on_send(id, number);
-    Channel& channel = channels_[key(source, to)];
+    Backlog& channel = channels_[key(source, to)];
     if (channel.has_receives()) {
       match(id, channel.pop_receive(), rank.clock);
     } else {
@@ -253,7 +253,7 @@ class Simulation {
     ++rank.outstanding;
     ++rank.expected[step.peer];
     rank.in_use.begin(bytes_of(number, step.to, step.count), true);
-    Channel& channel = channels_[key(step.peer, number)];
+    Backlog& channel = channels_[key(step.peer, number)];
     if (channel.has_sends()) {
       match(channel.pop_send(), &step, rank.clock);
     } else {
@@ -401,7 +401,7 @@ class Simulation {
   std::vector<double> ingress_free_;
   std::vector<std::size_t> met_;
   std::deque<Message> messages_;
-  std::unordered_map<std::uint64_t, Channel> channels_;
+  std::unordered_map<std::uint64_t, Backlog> channels_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t next_order_ = 0;
   SimulationResult result_;

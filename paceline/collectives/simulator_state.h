@@ -58,7 +58,7 @@ struct Event {
 };
 
 // What one rank has sent another and is not yet received, or the other way round.
-class Channel {
+class Backlog {
  public:
   bool has_sends() const { return first_ < waiting_.size() && are_sends_; }
   bool has_receives() const { return first_ < waiting_.size() && !are_sends_; }

@@ -24,6 +24,14 @@ inline std::string to_string(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// As libsodium takes them.
+inline unsigned char* as_octets(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+inline const unsigned char* as_octets(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
 // Appends fields to a growing buffer.
 class ByteWriter {
  public:
@@ -31,8 +39,9 @@ class ByteWriter {
     requires(std::is_integral_v<T> || std::is_enum_v<T>)
   void put(T value) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
-    const auto* raw = reinterpret_cast<const std::byte*>(&value);
-    buffer_.insert(buffer_.end(), raw, raw + sizeof(T));
+    const std::size_t end = buffer_.size();
+    buffer_.resize(end + sizeof(T));
+    std::memcpy(buffer_.data() + end, &value, sizeof(T));
   }
   void put_bytes(std::span<const std::byte> bytes) {
     buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());

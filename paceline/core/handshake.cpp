@@ -46,11 +46,6 @@ void complete(HandshakeHalf& handshake, const Fd& socket, Deadline deadline) {
   }
 }
 
-unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-const unsigned char* raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-
 }  // namespace
 
 SessionKeys::~SessionKeys() {
@@ -62,8 +57,8 @@ SessionKeys SessionKeys::derive(std::string_view use) const {
   SessionKeys derived;
   for (const auto& [from, to] :
        {std::pair(&send, &derived.send), std::pair(&receive, &derived.receive)}) {
-    crypto_generichash(raw(to->data()), to->size(), raw(as_bytes(use).data()), use.size(),
-                       raw(from->data()), from->size());
+    crypto_generichash(as_octets(to->data()), to->size(), as_octets(as_bytes(use).data()),
+                       use.size(), as_octets(from->data()), from->size());
   }
   return derived;
 }
@@ -72,7 +67,7 @@ EphemeralKey::EphemeralKey() {
   static_assert(crypto_kx_PUBLICKEYBYTES == sizeof(Public) && crypto_kx_SECRETKEYBYTES == 32 &&
                 crypto_kx_SESSIONKEYBYTES == Secret::kSize && sizeof(Public) == 32);
   if (sodium_init() < 0) fail(ErrorCode::kSystem, "libsodium could not be initialised");
-  crypto_kx_keypair(raw(public_.data()), raw(private_.data()));
+  crypto_kx_keypair(as_octets(public_.data()), as_octets(private_.data()));
 }
 
 EphemeralKey::~EphemeralKey() { sodium_memzero(private_.data(), private_.size()); }
@@ -80,8 +75,8 @@ EphemeralKey::~EphemeralKey() { sodium_memzero(private_.data(), private_.size())
 SessionKeys EphemeralKey::session_keys(const Public& other, bool is_client) const {
   SessionKeys keys;
   const auto derive = is_client ? crypto_kx_client_session_keys : crypto_kx_server_session_keys;
-  if (derive(raw(keys.receive.data()), raw(keys.send.data()), raw(public_.data()),
-             raw(private_.data()), raw(other.data())) != 0) {
+  if (derive(as_octets(keys.receive.data()), as_octets(keys.send.data()), as_octets(public_.data()),
+             as_octets(private_.data()), as_octets(other.data())) != 0) {
     fail(ErrorCode::kInvalid, "the other end of a connection gave no key to encrypt with");
   }
   return keys;

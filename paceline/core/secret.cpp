@@ -15,14 +15,9 @@ void require_sodium() {
   if (status < 0) throw Error(ErrorCode::kSystem, "libsodium could not be initialised");
 }
 
-unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-const unsigned char* raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-
 std::string to_hex_text(std::span<const std::byte> bytes) {
   std::string text(bytes.size() * 2 + 1, '\0');
-  sodium_bin2hex(text.data(), text.size(), raw(bytes.data()), bytes.size());
+  sodium_bin2hex(text.data(), text.size(), as_octets(bytes.data()), bytes.size());
   text.pop_back();
   return text;
 }
@@ -48,13 +43,13 @@ Secret Secret::from_text(std::string_view text) {
   Secret secret;
   std::size_t decoded = 0;
   if (text.size() == 2 * kSize &&
-      sodium_hex2bin(raw(secret.key_.data()), kSize, text.data(), text.size(), nullptr, &decoded,
-                     nullptr) == 0 &&
+      sodium_hex2bin(as_octets(secret.key_.data()), kSize, text.data(), text.size(), nullptr,
+                     &decoded, nullptr) == 0 &&
       decoded == kSize) {
     return secret;
   }
-  crypto_generichash(raw(secret.key_.data()), kSize, raw(as_bytes(text).data()), text.size(),
-                     nullptr, 0);
+  crypto_generichash(as_octets(secret.key_.data()), kSize, as_octets(as_bytes(text).data()),
+                     text.size(), nullptr, 0);
   return secret;
 }
 
@@ -71,8 +66,8 @@ Secret Secret::derive(std::string_view purpose) const {
 Secret::Mac Secret::authenticate(std::span<const std::byte> message) const {
   require_sodium();
   Mac mac;
-  crypto_generichash(raw(mac.data()), mac.size(), raw(message.data()), message.size(),
-                     raw(key_.data()), key_.size());
+  crypto_generichash(as_octets(mac.data()), mac.size(), as_octets(message.data()), message.size(),
+                     as_octets(key_.data()), key_.size());
   return mac;
 }
 

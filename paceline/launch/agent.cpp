@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kEndOfDescendants = 5s;
+constexpr auto kEndOfJobsDescendants = 5s;
 // For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
 // host, so that they wait for somebody who is gone.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
@@ -146,7 +146,7 @@ int Agent::run() {
   membership_.seek();
   follow_orders();
   loop();
-  if (abandoned_) end_all_descendants(Deadline::after(kEndOfDescendants));
+  if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
     finish_timeline();
     remove_records();  // nobody is left to be told of the logs

@@ -10,7 +10,7 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::chrono::seconds kHandshakeTimeout{3};
+constexpr std::chrono::seconds kLinkHandshakeTimeout{3};
 
 }  // namespace
 
@@ -18,7 +18,7 @@ CoordinatorLink::CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, cons
                                  const KeepAlive& keep_alive, Deadline deadline)
     : loop_(loop), endpoint_(endpoint), keep_alive_(keep_alive) {
   Fd socket = connect_tcp(endpoint, deadline);
-  authenticate_as_client(socket, secret, kAgentContext, Deadline::after(kHandshakeTimeout));
+  authenticate_as_client(socket, secret, kAgentContext, Deadline::after(kLinkHandshakeTimeout));
   local_address_ = paceline::local_address(socket);
   link_ = std::make_unique<AgentLink>(std::move(socket));
   loop_.watch(link_->fd(), [this] { serve(); });

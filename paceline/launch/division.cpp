@@ -15,7 +15,7 @@ constexpr double kUsable = 0.9;
 // A sharded model gathers its parameters for the forward and the backward pass and scatters its
 // gradients: three times its size through each machine's link.
 constexpr double kTrafficOfShards = 3;
-constexpr double kTenGigabit = 1.25e9;  // bytes/s
+constexpr double kSharedLink = 1.25e9;  // bytes/s
 
 class Choice {
  public:
@@ -71,7 +71,7 @@ class Choice {
 
   // Not even one rank fits here.
   DivisionAdvice several_machines() const {
-    const double traffic = kTrafficOfShards * parameters_ / kTenGigabit;
+    const double traffic = kTrafficOfShards * parameters_ / kSharedLink;
     const bool is_slow = needs_.step_seconds > 0 && traffic > needs_.step_seconds;
     const std::string text = account(state_ + other_) + ": not even one fits";
     if (other_ < usable_ && !is_slow) {

@@ -6,7 +6,7 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::chrono::nanoseconds kDeath = std::chrono::seconds(1);
+constexpr std::chrono::nanoseconds kDeathOfOne = std::chrono::seconds(1);
 
 bool was_killed(const FailureMark& failure) {
   return failure.signal != 0 && failure.signal != SIGABRT;
@@ -19,7 +19,8 @@ bool failed_before(const FailureMark& later, const FailureMark& earlier) {
   const bool timed = later.at && earlier.at;
   if (timed) {
     const auto ahead = *earlier.at - *later.at;
-    const auto doubt = later.error + earlier.error + (alike ? std::chrono::nanoseconds(0) : kDeath);
+    const auto doubt =
+        later.error + earlier.error + (alike ? std::chrono::nanoseconds(0) : kDeathOfOne);
     if (std::chrono::abs(ahead) > doubt) return ahead > std::chrono::nanoseconds(0);
   }
   if (!alike) return was_killed(later);

@@ -17,9 +17,9 @@ using namespace std::chrono_literals;
 
 constexpr int kExitOfSsh = 255;
 constexpr std::chrono::nanoseconds kUsualSilence = 2 * kAliveInterval;
-constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
+constexpr std::chrono::nanoseconds kLongestGraceOfHosts = 5s;
 // A host ends its ranks itself when their time is over; this is what it may take to say so.
-constexpr std::chrono::nanoseconds kTimeToAnswer = 5s;
+constexpr std::chrono::nanoseconds kTimeOfHostsToAnswer = 5s;
 
 // For a report on its way: beyond a round trip, what this process may take to come to it, and no
 // more for a host that hardly answers.
@@ -36,7 +36,7 @@ void HostsAgent::on_culprit(std::size_t index, const Culprit& culprit) {
   failures_.push_back({index, culprit, mark_of(index, culprit)});
   if (!decide_at_) decide_at_ = Deadline::after(longest_round_trip());
   if (plan_.goes_on || stopping_) return;
-  stop_all(SIGTERM, std::min(kLongestGraceAfterFailure, plan_.shutdown_timeout));
+  stop_all(SIGTERM, std::min(kLongestGraceOfHosts, plan_.shutdown_timeout));
 }
 
 FailureMark HostsAgent::mark_of(std::size_t index, const Culprit& culprit) const {
@@ -101,14 +101,14 @@ void HostsAgent::on_over(int exit_code) {
   for (const HostState& host : hosts_) {
     if (host.trying) host.link->cut();
   }
-  finish_by_ = Deadline::after(kLongestGraceAfterFailure + kTimeToAnswer);
+  finish_by_ = Deadline::after(kLongestGraceOfHosts + kTimeOfHostsToAnswer);
 }
 
 // A host that is cut off from the others, but not from here, does not know that the job is over.
 void HostsAgent::end_stragglers() {
   finish_by_.reset();
   if (consoles_.out().saturated() || consoles_.err().saturated()) {
-    finish_by_ = Deadline::after(kTimeToAnswer);
+    finish_by_ = Deadline::after(kTimeOfHostsToAnswer);
   } else if (!stopping_) {
     stop_all(SIGTERM, plan_.shutdown_timeout);
   }
@@ -170,7 +170,7 @@ void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text)
   culprit_ = index;
   culprit_code_ = exit_code;
   consoles_.say(fmt::format("paceline: {}\n", text));
-  stop_all(SIGTERM, std::min(kLongestGraceAfterFailure, plan_.shutdown_timeout));
+  stop_all(SIGTERM, std::min(kLongestGraceOfHosts, plan_.shutdown_timeout));
 }
 
 // A scheduler may notice that a host has died, and end the job, before it counts as lost here.
@@ -195,14 +195,15 @@ void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
       host.link->send(FrameKind::kSignal, payload);
     }
   }
-  if (!stopping_) push_at_ = Deadline::after(grace + kTimeToAnswer);
+  if (!stopping_) push_at_ = Deadline::after(grace + kTimeOfHostsToAnswer);
   stopping_ = true;
 }
 
 // What a host still sends is not held against it.
 void HostsAgent::wait_for_timelines() {
   const auto later = [](std::optional<Deadline>& when) {
-    if (when && when->remaining() < kTimeToAnswer) when = Deadline::after(kTimeToAnswer);
+    if (when && when->remaining() < kTimeOfHostsToAnswer)
+      when = Deadline::after(kTimeOfHostsToAnswer);
   };
   later(finish_by_);
   if (!pushed_) later(push_at_);
@@ -220,7 +221,7 @@ void HostsAgent::push_harder() {
     }
   }
   pushed_ = true;
-  push_at_ = Deadline::after(kTimeToAnswer);
+  push_at_ = Deadline::after(kTimeOfHostsToAnswer);
 }
 
 int HostsAgent::exit_code() const {

@@ -24,10 +24,11 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostAtOnce = 512;      // half of the descriptors that a process usually has
-constexpr std::size_t kMostBytes = 64 << 20;  // of all answers together
-constexpr milliseconds kPatience = 500ms;     // with a silent one while others wait
-constexpr milliseconds kPause = 5ms;          // before a socket whose queue is full is tried again
+constexpr std::size_t kMostAtOnce = 512;  // half of the descriptors that a process usually has
+constexpr std::size_t kMostBytesOfAnswers = 64 << 20;  // of all answers together
+constexpr milliseconds kPatienceWithJobs = 500ms;      // with a silent one while others wait
+constexpr milliseconds kPauseBetweenTries =
+    5ms;  // before a socket whose queue is full is tried again
 
 // One socket that is asked, from the connection to the end of its answer. Nothing here waits.
 class Question {
@@ -83,7 +84,8 @@ class Question {
       if (length < 0) return end(ErrorCode::kPeerLost, std::strerror(errno));
       if (length == 0) return end();
       answer_ += to_string(std::span(bytes).first(static_cast<std::size_t>(length)));
-      if (answer_.size() > kMostBytes) return end(ErrorCode::kCorrupt, "its answer is too long");
+      if (answer_.size() > kMostBytesOfAnswers)
+        return end(ErrorCode::kCorrupt, "its answer is too long");
     }
   }
 
@@ -102,16 +104,16 @@ class Question {
   std::string answer_;
   std::optional<Error> problem_;
   bool is_over_ = false;
-  const Deadline patience_ = Deadline::after(kPatience);
+  const Deadline patience_ = Deadline::after(kPatienceWithJobs);
 };
 
 // Until one of them may go on.
 void wait_for(const std::list<Question>& asked, Deadline deadline) {
   std::vector<pollfd> entries;
-  milliseconds limit = kPatience;
+  milliseconds limit = kPatienceWithJobs;
   for (const Question& question : asked) {
     entries.push_back(question.entry());
-    if (entries.back().fd < 0) limit = kPause;
+    if (entries.back().fd < 0) limit = kPauseBetweenTries;
   }
   poll_for(entries, milliseconds(deadline.poll_timeout_ms(limit)));
 }
@@ -130,7 +132,7 @@ JobAnswers ask_jobs(const std::vector<std::string>& marks, const std::string& re
       question.go_on();
       if (!question.is_over()) return false;
       num_bytes += question.answer().size();
-      if (!question.problem() && num_bytes <= kMostBytes) {
+      if (!question.problem() && num_bytes <= kMostBytesOfAnswers) {
         all.answers.push_back({question.mark(), question.answer()});
       }
       return true;

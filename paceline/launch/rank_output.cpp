@@ -15,8 +15,8 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::size_t kReadSize = 64 << 10;
-constexpr int kDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB where a program asked for it
+constexpr std::size_t kPipeReadSize = 64 << 10;
+constexpr int kPipeDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB where a program asked for it
 constexpr std::size_t kTailSize = 16 << 10;
 constexpr std::size_t kShownLine = 2000;
 
@@ -49,7 +49,7 @@ bool RankOutput::hold_changed(int stream) {
 }
 
 bool RankOutput::read_some(int stream) {
-  static char buffer[kReadSize];  // one event loop, one reader
+  static char buffer[kPipeReadSize];  // one event loop, one reader
   Stream& from = streams_[stream];
   if (!from.pipe) return false;
   const ssize_t length = read_ready(from.pipe.get(), std::as_writable_bytes(std::span(buffer)));
@@ -67,7 +67,7 @@ bool RankOutput::read_some(int stream) {
 
 void RankOutput::drain() {
   for (int i = 0; i < kNumStreams; ++i) {
-    for (int reads = 0; reads < kDrainReads && !is_held_up(i) && read_some(i); ++reads) {
+    for (int reads = 0; reads < kPipeDrainReads && !is_held_up(i) && read_some(i); ++reads) {
     }
   }
 }

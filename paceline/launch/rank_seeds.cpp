@@ -27,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kAnswer = 200ms, kAllAnswers = 1s, kEnd = 1s;
+constexpr std::chrono::nanoseconds kSeedAnswer = 200ms, kAllAnswers = 1s, kEnd = 1s;
 constexpr std::array kPlace = {"RANK",
                                "WORLD_SIZE",
                                "GROUP_RANK",
@@ -142,7 +142,7 @@ bool send_order(const Fd& socket, std::string text, const ProcessSpec& spec, int
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof descriptors);
   std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
-  const Deadline deadline = Deadline::after(kAnswer);
+  const Deadline deadline = Deadline::after(kSeedAnswer);
   ssize_t sent = 0;
   do {
     sent = send_message(socket.get(), message);
@@ -234,7 +234,7 @@ std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std:
   changes->erase("PACELINE_SECRET_FD");  // the seed's number for it
   const std::string text = order_text(*changes);
   if (text.size() > kLongestOrder) return refuse("its environment has changed too much");
-  const auto wait = std::min<std::chrono::nanoseconds>(kAnswer, patience_.remaining());
+  const auto wait = std::min<std::chrono::nanoseconds>(kSeedAnswer, patience_.remaining());
   SocketPair next = make_seed_socket();
   if (!next.own || !send_order(seed.socket, text, spec, next.others.get())) {
     return refuse(std::strerror(errno));

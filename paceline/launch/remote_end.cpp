@@ -32,10 +32,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kReadSize = 64 << 10;
+constexpr std::size_t kRemoteReadSize = 64 << 10;
 constexpr std::size_t kMostNotices = 8 << 20;  // bytes on their way
 constexpr std::size_t kMostOrders = 1 << 20;
-constexpr auto kEndOfDescendants = 5s;
+constexpr auto kEndOfRemoteDescendants = 5s;
 // An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
 constexpr auto kEndOfAgent = 500ms;
 // How long a launcher may take from the connection to the job: it waits for the other hosts.
@@ -56,7 +56,7 @@ FrameStreams take_standard_streams() {
   return streams;
 }
 
-Fd make_signal_fd() {
+Fd make_remote_signal_fd() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : handled_signals()) {
@@ -84,7 +84,7 @@ class RemoteEnd {
       : run_(run),
         streams_(std::move(streams)),
         console_(streams_.out.get()),
-        signals_(make_signal_fd()) {}
+        signals_(make_remote_signal_fd()) {}
 
   int serve(const std::string& version);
 
@@ -141,7 +141,7 @@ int RemoteEnd::serve(const std::string& version) {
   while (!finished()) turn();
   if (child_ > 0) kill(child_, SIGKILL);
   await_all_descendants(Deadline::after(kEndOfAgent));
-  end_all_descendants(Deadline::after(kEndOfDescendants));
+  end_all_descendants(Deadline::after(kEndOfRemoteDescendants));
   return lost_ ? 128 + SIGHUP : *status_;
 }
 
@@ -161,7 +161,7 @@ void RemoteEnd::turn() {
 }
 
 void RemoteEnd::on_stdin() {
-  static char buffer[kReadSize];
+  static char buffer[kRemoteReadSize];
   const ssize_t length = read_some(streams_.in.get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
@@ -280,7 +280,7 @@ void RemoteEnd::be_part(const RemoteJob& job, std::array<Fd, 4> ends) {
 }
 
 void RemoteEnd::on_output(int stream) {
-  static char buffer[kReadSize];
+  static char buffer[kRemoteReadSize];
   const ssize_t length = read_some(pipes_[stream].get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
@@ -292,7 +292,7 @@ void RemoteEnd::on_output(int stream) {
 
 // They are frames already.
 void RemoteEnd::on_notices() {
-  static char buffer[kReadSize];
+  static char buffer[kRemoteReadSize];
   orders_.flush(notices_.get());
   const ssize_t length = read_some(notices_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
@@ -311,7 +311,7 @@ void RemoteEnd::on_end() {
   }
   child_ = -1;
   status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  end_all_descendants(Deadline::after(kEndOfDescendants));
+  end_all_descendants(Deadline::after(kEndOfRemoteDescendants));
 }
 
 // Rank 0 reads when it likes; what it does not take waits, and the launcher sends no more.

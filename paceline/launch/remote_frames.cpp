@@ -12,7 +12,7 @@ namespace paceline::launch {
 namespace {
 
 constexpr std::string_view kKinds = "HAKJSIELP12WCMORDTX";
-constexpr std::size_t kHeader = 1 + sizeof(std::uint32_t);
+constexpr std::size_t kFrameHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;
 
@@ -70,7 +70,7 @@ std::string encode_frame(FrameKind kind, std::string_view payload) {
   check(payload.size() <= kMaxPayload, "a message for another host is larger than {} bytes",
         kMaxPayload);
   const auto length = static_cast<std::uint32_t>(payload.size());
-  std::string bytes(kHeader, static_cast<char>(kind));
+  std::string bytes(kFrameHeader, static_cast<char>(kind));
   std::memcpy(bytes.data() + 1, &length, sizeof length);
   return bytes.append(payload);
 }
@@ -100,16 +100,16 @@ bool FrameReader::find_greeting() {
 
 std::optional<Frame> FrameReader::next() {
   if (!greeting_.empty() && !find_greeting()) return std::nullopt;
-  if (buffer_.size() - taken_ < kHeader) return std::nullopt;
+  if (buffer_.size() - taken_ < kFrameHeader) return std::nullopt;
   const char kind = buffer_[taken_];
   std::uint32_t length = 0;
   std::memcpy(&length, buffer_.data() + taken_ + 1, sizeof length);
   if (kKinds.find(kind) == std::string_view::npos || length > kMaxPayload) {
     fail(ErrorCode::kCorrupt, "what came is no message of a launcher");
   }
-  if (buffer_.size() - taken_ - kHeader < length) return std::nullopt;
-  Frame frame{static_cast<FrameKind>(kind), buffer_.substr(taken_ + kHeader, length)};
-  taken_ += kHeader + length;
+  if (buffer_.size() - taken_ - kFrameHeader < length) return std::nullopt;
+  Frame frame{static_cast<FrameKind>(kind), buffer_.substr(taken_ + kFrameHeader, length)};
+  taken_ += kFrameHeader + length;
   if (taken_ > buffer_.size() / 2) {
     buffer_.erase(0, taken_);
     taken_ = 0;

@@ -12,7 +12,7 @@ namespace paceline::launch {
 namespace {
 
 // At most PIPE_BUF, so that a non-blocking write takes all or nothing.
-constexpr std::size_t kChunk = 4096;
+constexpr std::size_t kInputChunk = 4096;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLO
 
 void StdinRelay::pass_on() {
   if (pending_.empty()) {
-    pending_.resize(kChunk);
+    pending_.resize(kInputChunk);
     const ssize_t length = read_some(terminal_, std::as_writable_bytes(std::span(pending_)));
     pending_.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
     if (length == 0 || (length < 0 && errno != EAGAIN)) return close();

@@ -22,8 +22,6 @@
 namespace paceline {
 namespace {
 
-using flight::File;
-
 constexpr int kMaxRanks = 1 << 24;
 // A record that its rank writes at this moment is read again; a torn one stays torn.
 constexpr int kReadings = 3;
@@ -101,7 +99,7 @@ Flight from_header(const flight::Header& header) {
   return flight;
 }
 
-std::vector<FlightGroup> groups_of(const File& file, const std::string& name) {
+std::vector<FlightGroup> groups_of(const flight::File& file, const std::string& name) {
   std::vector<FlightGroup> groups;
   for (std::size_t i = 0; i < file.groups.size(); ++i) {
     const flight::Group& group = file.groups[i];
@@ -162,7 +160,7 @@ FlightOperation decode(const flight::Operation& raw, std::size_t place, const st
   return operation;
 }
 
-void take_operations(const File& file, const std::string& name, Flight& flight) {
+void take_operations(const flight::File& file, const std::string& name, Flight& flight) {
   for (std::size_t place = 0; place < file.operations.size(); ++place) {
     const flight::Operation& raw = file.operations[place];
     if (raw.stamp == 0) continue;
@@ -195,7 +193,7 @@ void look_at_process(Flight& flight) {
 std::vector<std::byte> read_bytes(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw system_error("opening " + path);
-  std::vector<std::byte> bytes(sizeof(File) + 1);  // one more, to see that there is no more
+  std::vector<std::byte> bytes(sizeof(flight::File) + 1);  // one more, to see that there is no more
   const ssize_t got = read_whole(file.get(), bytes);
   if (got < 0) throw system_error("reading " + path);
   bytes.resize(static_cast<std::size_t>(got));
@@ -235,11 +233,11 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name) {
   flight::Header begin{};
   std::memcpy(static_cast<void*>(&begin), bytes.data(), kSays);
   require_header(begin, name);
-  require(bytes.size() == sizeof(File), name, "it has {} bytes instead of {}{}",
-          std::min(bytes.size(), sizeof(File) + 1), sizeof(File),
-          bytes.size() > sizeof(File) ? " (or more)" : "");
-  const auto file = std::make_unique<File>();
-  std::memcpy(static_cast<void*>(file.get()), bytes.data(), sizeof(File));
+  require(bytes.size() == sizeof(flight::File), name, "it has {} bytes instead of {}{}",
+          std::min(bytes.size(), sizeof(flight::File) + 1), sizeof(flight::File),
+          bytes.size() > sizeof(flight::File) ? " (or more)" : "");
+  const auto file = std::make_unique<flight::File>();
+  std::memcpy(static_cast<void*>(file.get()), bytes.data(), sizeof(flight::File));
   require_fields(file->header, name);
   Flight flight = from_header(file->header);
   flight.groups = groups_of(*file, name);

@@ -20,11 +20,11 @@
 #include "paceline/core/host.h"
 #include "paceline/core/record_clock.h"
 #include "paceline/telemetry/flight_layout.h"
+#include "paceline/telemetry/record_fields.h"
 
 namespace paceline {
 namespace {
 
-using flight::File;
 using flight::Operation;
 using Word = std::atomic_ref<std::uint64_t>;
 
@@ -36,17 +36,6 @@ std::int64_t read_clock(clockid_t clock) noexcept {
   return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-std::uint32_t this_thread() noexcept {
-  thread_local const auto id = static_cast<std::uint32_t>(gettid());
-  return id;
-}
-
-template <std::size_t N>
-void put_text(std::array<char, N>& field, std::string_view text) {
-  const std::size_t length = std::min(text.size(), N - 1);
-  std::memcpy(field.data(), text.data(), length);
-}
-
 // Under another name until it is whole, so that no reader finds half a header.
 class NewFile {
  public:
@@ -55,10 +44,11 @@ class NewFile {
     fd_.reset(open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd_) throw system_error("making the flight file " + path_);
     rlimit limit{};
-    const bool too_large = getrlimit(RLIMIT_FSIZE, &limit) == 0 && sizeof(File) > limit.rlim_cur;
+    const bool too_large =
+        getrlimit(RLIMIT_FSIZE, &limit) == 0 && sizeof(flight::File) > limit.rlim_cur;
     // All its room is taken now: a disk that fills up later would be a SIGBUS.
     const int status =
-        too_large ? EFBIG : posix_fallocate(fd_.get(), 0, static_cast<off_t>(sizeof(File)));
+        too_large ? EFBIG : posix_fallocate(fd_.get(), 0, static_cast<off_t>(sizeof(flight::File)));
     if (status != 0) {
       unlink(path_.c_str());
       throw system_error("taking the room of the flight file " + path_, status);
@@ -68,11 +58,11 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() { unlink(path_.c_str()); }
 
-  File* map() const {
-    void* address = mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                         fd_.get(), 0);
+  flight::File* map() const {
+    void* address = mmap(nullptr, sizeof(flight::File), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_POPULATE, fd_.get(), 0);
     if (address == MAP_FAILED) throw system_error("mapping the flight file " + path_);
-    return static_cast<File*>(address);
+    return static_cast<flight::File*>(address);
   }
   struct stat status() const {
     struct stat status {};
@@ -184,7 +174,7 @@ FlightRecorder::~FlightRecorder() {
     header.end = static_cast<std::uint32_t>(end);
     if (end == FlightEnd::kInOrder && !options_.keep && is_own_file()) unlink(path_.c_str());
   }
-  munmap(file_, sizeof(File));
+  munmap(file_, sizeof(flight::File));
 }
 
 // A newer group of this rank may have replaced it.

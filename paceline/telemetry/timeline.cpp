@@ -13,43 +13,33 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/host.h"
 #include "paceline/core/log.h"
+#include "paceline/telemetry/record_fields.h"
 #include "paceline/telemetry/timeline_layout.h"
 
 namespace paceline {
 namespace {
 
-using timeline::File;
 using timeline::Span;
 using Word = std::atomic_ref<std::uint64_t>;
-
-template <std::size_t N>
-void put_text(std::array<char, N>& field, std::string_view text) {
-  std::memcpy(field.data(), text.data(), std::min(text.size(), N - 1));
-}
 
 std::uint64_t nanoseconds(Timeline::Clock::time_point moment) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(moment.time_since_epoch()).count());
 }
 
-std::uint32_t this_thread() noexcept {
-  thread_local const auto id = static_cast<std::uint32_t>(gettid());
-  return id;
-}
-
-File* map_new_file(const std::string& path) {
+timeline::File* map_new_file(const std::string& path) {
   unlink(path.c_str());
   const Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) throw system_error(fmt::format("making the timeline {}", path));
   // All its room is taken now: a disk that fills up later would be a SIGBUS.
-  const int status = posix_fallocate(fd.get(), 0, static_cast<off_t>(sizeof(File)));
+  const int status = posix_fallocate(fd.get(), 0, static_cast<off_t>(sizeof(timeline::File)));
   if (status != 0) {
     unlink(path.c_str());
     throw system_error(fmt::format("taking the room of the timeline {}", path), status);
   }
   void* const address =
-      mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+      mmap(nullptr, sizeof(timeline::File), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) throw system_error(fmt::format("mapping the timeline {}", path));
-  return static_cast<File*>(address);
+  return static_cast<timeline::File*>(address);
 }
 
 }  // namespace
@@ -68,7 +58,7 @@ Timeline::Timeline(const TimelineOptions& options)
   header.magic = timeline::kMagic;  // last: before, it is not a timeline
 }
 
-Timeline::~Timeline() { munmap(file_, sizeof(File)); }
+Timeline::~Timeline() { munmap(file_, sizeof(timeline::File)); }
 
 void Timeline::name_group(std::uint32_t number, std::string_view name) noexcept {
   if (number < timeline::kNumGroups) put_text(file_->groups[number], name);

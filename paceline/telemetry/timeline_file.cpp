@@ -12,10 +12,8 @@
 namespace paceline {
 namespace {
 
-using timeline::File;
-
 template <std::size_t N>
-std::string printable(const std::array<char, N>& field) {
+std::string ascii(const std::array<char, N>& field) {
   std::string text(field.data(), strnlen(field.data(), N));
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
@@ -49,7 +47,7 @@ TimelineSpan to_span(const timeline::Span& span, std::int64_t clock_offset) {
           .end = static_cast<std::int64_t>(span.end) + clock_offset};
 }
 
-void take_spans(const File& file, RankTimeline& timeline) {
+void take_spans(const timeline::File& file, RankTimeline& timeline) {
   const auto& header = file.header;
   for (std::size_t i = 0; i < file.spans.size(); ++i) {
     const auto& span = file.spans[i];
@@ -67,10 +65,10 @@ void take_spans(const File& file, RankTimeline& timeline) {
 RankTimeline read_timeline(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw system_error(fmt::format("opening the timeline {}", path));
-  const auto file = std::make_unique<File>();
-  stream.read(reinterpret_cast<char*>(file.get()), sizeof(File));
+  const auto file = std::make_unique<timeline::File>();
+  stream.read(reinterpret_cast<char*>(file.get()), sizeof(timeline::File));
   const auto& header = file->header;
-  if (stream.gcount() != sizeof(File) || header.magic != timeline::kMagic ||
+  if (stream.gcount() != sizeof(timeline::File) || header.magic != timeline::kMagic ||
       header.version != timeline::kVersion || header.num_spans != timeline::kNumSpans) {
     fail(ErrorCode::kCorrupt, "{}: not a timeline of this version", path);
   }
@@ -85,11 +83,11 @@ RankTimeline read_timeline(const std::string& path) {
   timeline.world_size = header.world_size;
   timeline.generation = header.generation;
   timeline.pid = header.pid;
-  timeline.host = printable(header.host);
+  timeline.host = ascii(header.host);
   timeline.clock_offset = header.clock_offset;
   timeline.clock_error = header.clock_error;
   timeline.num_recorded = header.next;
-  for (const auto& name : file->groups) timeline.groups.push_back(printable(name));
+  for (const auto& name : file->groups) timeline.groups.push_back(ascii(name));
   take_spans(*file, timeline);
   return timeline;
 }
@@ -97,17 +95,18 @@ RankTimeline read_timeline(const std::string& path) {
 std::string pack_timeline(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw system_error(fmt::format("opening the timeline {}", path));
-  std::string bytes(sizeof(File) + 1, '\0');
+  std::string bytes(sizeof(timeline::File) + 1, '\0');
   stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   const auto length = static_cast<std::size_t>(stream.gcount());
-  if (length > sizeof(File)) fail(ErrorCode::kCorrupt, "{}: larger than any timeline", path);
+  if (length > sizeof(timeline::File))
+    fail(ErrorCode::kCorrupt, "{}: larger than any timeline", path);
   bytes.resize(length);
   bytes.resize(bytes.find_last_not_of('\0') + 1);
   return bytes;
 }
 
 void unpack_timeline(const std::string& packed, const std::string& path) {
-  if (packed.size() > sizeof(File)) {
+  if (packed.size() > sizeof(timeline::File)) {
     fail(ErrorCode::kCorrupt, "a timeline of {} bytes is larger than any", packed.size());
   }
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
@@ -115,7 +114,7 @@ void unpack_timeline(const std::string& packed, const std::string& path) {
   stream.close();
   if (!stream) throw system_error(fmt::format("writing the timeline {}", path));
   std::error_code error;
-  std::filesystem::resize_file(path, sizeof(File), error);
+  std::filesystem::resize_file(path, sizeof(timeline::File), error);
   if (error) throw system_error(fmt::format("writing the timeline {}", path), error.value());
 }
 

@@ -5,7 +5,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::size_t kMaxText = 4096;
+constexpr std::size_t kMaxPeerText = 4096;
 constexpr std::uint32_t kMaxCpus = 65536;
 constexpr std::uint32_t kMaxMembers = 1 << 20;
 
@@ -45,7 +45,7 @@ PeerAddress PeerAddress::decode(const std::string& text) {
   PeerAddress peer;
   for (auto* field :
        {&peer.host, &peer.process, &peer.host_name, &peer.unix_name, &peer.tcp.host}) {
-    *field = reader.get_string(kMaxText);
+    *field = reader.get_string(kMaxPeerText);
   }
   peer.tcp.port = reader.get<std::uint16_t>();
   peer.cipher = reader.get<CipherKind>();

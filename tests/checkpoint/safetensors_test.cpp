@@ -20,12 +20,12 @@ std::string file_with(const std::string& header, std::size_t data_bytes = 0) {
   return length + header + std::string(data_bytes, 'x');
 }
 
-Error refusal_of(const std::string& file) {
+Error refusal_of_file(const std::string& file) {
   return error_of([&] { parse_safetensors(as_bytes(file), "shard"); });
 }
 
 Error refusal_of_header(const std::string& header, std::size_t data_bytes = 0) {
-  return refusal_of(file_with(header, data_bytes));
+  return refusal_of_file(file_with(header, data_bytes));
 }
 
 TEST(Safetensors, the_bytes_are_those_of_the_published_format) {
@@ -100,16 +100,17 @@ TEST(Safetensors, a_wrong_tensor_of_the_caller_is_named) {
 }
 
 TEST(Safetensors, a_hostile_length_is_refused_before_anything_is_read) {
-  EXPECT_THAT(refusal_of("1234567").what(), HasSubstr("7 bytes are too few"));
-  EXPECT_THAT(refusal_of(std::string(8, '\xff')).what(), HasSubstr("over the limit"));
-  EXPECT_THAT(refusal_of(std::string("\0\0\0\0\0\0\0\x80", 8)).what(), HasSubstr("over the limit"));
-  EXPECT_THAT(refusal_of(std::string("\x10\0\0\0\0\0\0\0{}", 10)).what(),
+  EXPECT_THAT(refusal_of_file("1234567").what(), HasSubstr("7 bytes are too few"));
+  EXPECT_THAT(refusal_of_file(std::string(8, '\xff')).what(), HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file(std::string("\0\0\0\0\0\0\0\x80", 8)).what(),
+              HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file(std::string("\x10\0\0\0\0\0\0\0{}", 10)).what(),
               HasSubstr("past the file's end"));
-  EXPECT_THAT(refusal_of(std::string(8, '\0')).what(), HasSubstr("does not start with"));
+  EXPECT_THAT(refusal_of_file(std::string(8, '\0')).what(), HasSubstr("does not start with"));
   EXPECT_THAT(refusal_of_header(" {}").what(), HasSubstr("does not start with"));
   // Ten million tensors cannot be named in the header's 16 MiB: the limit refuses them unseen.
   const std::string ten_million = file_with("{" + std::string(10'000'000 * 8, '1'));
-  EXPECT_THAT(refusal_of(ten_million).what(), HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file(ten_million).what(), HasSubstr("over the limit"));
 }
 
 TEST(Safetensors, a_hostile_header_is_refused) {

@@ -13,7 +13,7 @@
 namespace paceline {
 namespace {
 
-struct Setting {
+struct ConformanceSetting {
   std::string backend;
   TransportKind transport;
   int world;
@@ -21,8 +21,8 @@ struct Setting {
   int tcp_streams = 1;
 };
 
-std::vector<Setting> settings() {
-  std::vector<Setting> all = {
+std::vector<ConformanceSetting> settings() {
+  std::vector<ConformanceSetting> all = {
       {"paceline", TransportKind::kAuto, 1},     {"paceline", TransportKind::kLoopback, 2},
       {"paceline", TransportKind::kLoopback, 3}, {"paceline", TransportKind::kLoopback, 4},
       {"paceline", TransportKind::kLoopback, 5}, {"paceline", TransportKind::kLoopback, 8},
@@ -47,7 +47,8 @@ std::vector<Setting> settings() {
   return all;
 }
 
-class ConformanceTest : public testing::TestWithParam<std::tuple<conformance::Check, Setting>> {};
+class ConformanceTest
+    : public testing::TestWithParam<std::tuple<conformance::Check, ConformanceSetting>> {};
 
 TEST_P(ConformanceTest, holds) {
   const auto& [check, setting] = GetParam();

@@ -18,7 +18,7 @@ namespace {
 
 using Numbers = std::vector<std::uint16_t>;
 
-struct Setting {
+struct HalfSetting {
   const char* name;
   TransportKind transport = TransportKind::kAuto;
   std::vector<int> host_of;  // of each rank
@@ -89,10 +89,10 @@ void expect_sums(ProcessGroup& group, std::size_t count, Dtype dtype, ReduceOp o
       << "reduce_scatter of " << what;
 }
 
-class HalfBitsTest : public testing::TestWithParam<Setting> {};
+class HalfBitsTest : public testing::TestWithParam<HalfSetting> {};
 
 TEST_P(HalfBitsTest, sums_of_16_bit_floats_have_the_bits_of_the_portable_kernel) {
-  const Setting& setting = GetParam();
+  const HalfSetting& setting = GetParam();
   harness::ThreadRanksOptions options;
   options.transport = setting.transport;
   options.adjust = [&setting](int rank, GroupOptions& group) {
@@ -117,25 +117,26 @@ TEST_P(HalfBitsTest, sums_of_16_bit_floats_have_the_bits_of_the_portable_kernel)
 INSTANTIATE_TEST_SUITE_P(
     Over, HalfBitsTest,
     testing::Values(
-        Setting{"loopback_2", TransportKind::kLoopback, {-1, -1}},
-        Setting{"loopback_5", TransportKind::kLoopback, {-1, -1, -1, -1, -1}},
-        Setting{"shm_2", TransportKind::kShm, {-1, -1}},
-        Setting{"shm_3", TransportKind::kShm, {-1, -1, -1}},
-        Setting{"shm_5", TransportKind::kShm, {-1, -1, -1, -1, -1}},
-        Setting{"tcp_2", TransportKind::kTcp, {-1, -1}},
-        Setting{"tcp_3", TransportKind::kTcp, {-1, -1, -1}},
-        Setting{"tcp_5", TransportKind::kTcp, {-1, -1, -1, -1, -1}},
-        Setting{"tcp_direct", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kDirect},
-        Setting{"tcp_one_shot", TransportKind::kTcp, {-1, -1, -1}, Algorithm::kOneShot},
-        Setting{"tcp_tree", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kTree},
-        Setting{"tcp_doubling", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kDoubling},
-        Setting{"tcp_halving", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kHalving},
-        Setting{"two_hosts_of_two", TransportKind::kAuto, {0, 0, 1, 1}, Algorithm::kHierarchy},
-        Setting{"hosts_in_turn", TransportKind::kAuto, {0, 1, 0, 1}, Algorithm::kHierarchy},
-        Setting{"unequal_hosts", TransportKind::kAuto, {0, 0, 0, 1, 2}, Algorithm::kHierarchy},
-        Setting{
+        HalfSetting{"loopback_2", TransportKind::kLoopback, {-1, -1}},
+        HalfSetting{"loopback_5", TransportKind::kLoopback, {-1, -1, -1, -1, -1}},
+        HalfSetting{"shm_2", TransportKind::kShm, {-1, -1}},
+        HalfSetting{"shm_3", TransportKind::kShm, {-1, -1, -1}},
+        HalfSetting{"shm_5", TransportKind::kShm, {-1, -1, -1, -1, -1}},
+        HalfSetting{"tcp_2", TransportKind::kTcp, {-1, -1}},
+        HalfSetting{"tcp_3", TransportKind::kTcp, {-1, -1, -1}},
+        HalfSetting{"tcp_5", TransportKind::kTcp, {-1, -1, -1, -1, -1}},
+        HalfSetting{"tcp_direct", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kDirect},
+        HalfSetting{"tcp_one_shot", TransportKind::kTcp, {-1, -1, -1}, Algorithm::kOneShot},
+        HalfSetting{"tcp_tree", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kTree},
+        HalfSetting{
+            "tcp_doubling", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kDoubling},
+        HalfSetting{"tcp_halving", TransportKind::kTcp, {-1, -1, -1, -1, -1}, Algorithm::kHalving},
+        HalfSetting{"two_hosts_of_two", TransportKind::kAuto, {0, 0, 1, 1}, Algorithm::kHierarchy},
+        HalfSetting{"hosts_in_turn", TransportKind::kAuto, {0, 1, 0, 1}, Algorithm::kHierarchy},
+        HalfSetting{"unequal_hosts", TransportKind::kAuto, {0, 0, 0, 1, 2}, Algorithm::kHierarchy},
+        HalfSetting{
             "unequal_hosts_doubling", TransportKind::kAuto, {0, 0, 0, 1, 2}, Algorithm::kDoubling},
-        Setting{"three_hosts", TransportKind::kAuto, {0, 1, 2}}),
+        HalfSetting{"three_hosts", TransportKind::kAuto, {0, 1, 2}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "paceline/collectives/planner.h"
 
 #include "tests/collectives/host_layouts.h"
+#include "tests/collectives/sample_values.h"
 #include "tests/collectives/schedule_data.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -159,13 +160,6 @@ TEST(HierarchyCountsPlan, is_taken_where_hosts_have_several_ranks) {
 }
 
 // ---- groups
-
-std::vector<float> random_values(int rank, std::size_t count) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(count));
-  std::vector<float> data(count);
-  for (auto& value : data) value = std::uniform_real_distribution<float>(-1, 1)(random);
-  return data;
-}
 
 template <class T>
 std::size_t hash_of(const std::vector<T>& data) {

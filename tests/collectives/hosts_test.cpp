@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/collectives/sample_values.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -18,26 +19,19 @@ using harness::run_ranks_ok;
 using harness::ThreadRanksOptions;
 using namespace std::chrono_literals;
 
-struct Setting {
+struct HostsSetting {
   const char* name;
   std::vector<int> host_of;
   std::optional<Algorithm> algorithm;
 };
 
-ThreadRanksOptions options_for(const Setting& setting) {
+ThreadRanksOptions options_for(const HostsSetting& setting) {
   ThreadRanksOptions options;
   options.adjust = [setting](int rank, GroupOptions& group) {
     group.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
     group.algorithm = setting.algorithm;
   };
   return options;
-}
-
-std::vector<float> random_values(int rank, std::size_t count) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(count));
-  std::vector<float> data(count);
-  for (auto& value : data) value = std::uniform_real_distribution<float>(-1, 1)(random);
-  return data;
 }
 
 // A hash of what all operations give on a rank, so that settings can be compared bit for bit.
@@ -87,7 +81,7 @@ std::vector<float> all_results(ProcessGroup& group, std::size_t count) {
 
 const std::vector<std::size_t> kCounts = {0, 1, 65, 5000, 120'001};
 
-class HostsTest : public testing::TestWithParam<Setting> {};
+class HostsTest : public testing::TestWithParam<HostsSetting> {};
 
 TEST_P(HostsTest, give_the_bits_of_one_host) {
   const auto& setting = GetParam();
@@ -113,21 +107,21 @@ TEST_P(HostsTest, give_the_bits_of_one_host) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, HostsTest,
-    testing::Values(Setting{"two_of_two", {0, 0, 1, 1}, {}},
-                    Setting{"two_of_two_hierarchy", {0, 0, 1, 1}, Algorithm::kHierarchy},
-                    Setting{"two_of_three_hierarchy", {0, 0, 0, 1, 1, 1}, Algorithm::kHierarchy},
-                    Setting{"in_turn_hierarchy", {0, 1, 0, 1}, Algorithm::kHierarchy},
-                    Setting{"unequal_hierarchy", {0, 0, 0, 1, 2}, Algorithm::kHierarchy},
-                    Setting{"six_of_two_hierarchy",
-                            {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5},
-                            Algorithm::kHierarchy},
-                    Setting{"direct", {0, 0, 1, 1, 2}, Algorithm::kDirect},
-                    Setting{"one_shot", {0, 1, 2}, Algorithm::kOneShot},
-                    Setting{"tree", {0, 1, 2, 3, 4}, Algorithm::kTree},
-                    Setting{"doubling", {0, 0, 1, 1, 2}, Algorithm::kDoubling},
-                    Setting{"halving", {0, 0, 1, 1, 2, 2, 2}, Algorithm::kHalving},
-                    Setting{"bruck", {0, 1, 2, 3, 4}, Algorithm::kBruck},
-                    Setting{"chain", {0, 0, 1, 1}, Algorithm::kChain}),
+    testing::Values(
+        HostsSetting{"two_of_two", {0, 0, 1, 1}, {}},
+        HostsSetting{"two_of_two_hierarchy", {0, 0, 1, 1}, Algorithm::kHierarchy},
+        HostsSetting{"two_of_three_hierarchy", {0, 0, 0, 1, 1, 1}, Algorithm::kHierarchy},
+        HostsSetting{"in_turn_hierarchy", {0, 1, 0, 1}, Algorithm::kHierarchy},
+        HostsSetting{"unequal_hierarchy", {0, 0, 0, 1, 2}, Algorithm::kHierarchy},
+        HostsSetting{
+            "six_of_two_hierarchy", {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5}, Algorithm::kHierarchy},
+        HostsSetting{"direct", {0, 0, 1, 1, 2}, Algorithm::kDirect},
+        HostsSetting{"one_shot", {0, 1, 2}, Algorithm::kOneShot},
+        HostsSetting{"tree", {0, 1, 2, 3, 4}, Algorithm::kTree},
+        HostsSetting{"doubling", {0, 0, 1, 1, 2}, Algorithm::kDoubling},
+        HostsSetting{"halving", {0, 0, 1, 1, 2, 2, 2}, Algorithm::kHalving},
+        HostsSetting{"bruck", {0, 1, 2, 3, 4}, Algorithm::kBruck},
+        HostsSetting{"chain", {0, 0, 1, 1}, Algorithm::kChain}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Hosts, say_how_they_are_joined_and_why) {
@@ -143,7 +137,7 @@ TEST(Hosts, say_how_they_are_joined_and_why) {
 }
 
 // Pieces of a call take turns in a few areas: a rank that lags behind must not see another piece.
-class HostsPieces : public testing::TestWithParam<Setting> {};
+class HostsPieces : public testing::TestWithParam<HostsSetting> {};
 
 TEST_P(HostsPieces, of_large_calls_do_not_disturb_each_other) {
   run_ranks_ok(
@@ -175,11 +169,12 @@ TEST_P(HostsPieces, of_large_calls_do_not_disturb_each_other) {
       options_for(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, HostsPieces,
-                         testing::Values(Setting{"hierarchy", {0, 0, 1, 1}, Algorithm::kHierarchy},
-                                         Setting{"direct", {0, 1, 2, 3}, Algorithm::kDirect},
-                                         Setting{"planned", {0, 1, 2, 2}, {}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Algorithms, HostsPieces,
+    testing::Values(HostsSetting{"hierarchy", {0, 0, 1, 1}, Algorithm::kHierarchy},
+                    HostsSetting{"direct", {0, 1, 2, 3}, Algorithm::kDirect},
+                    HostsSetting{"planned", {0, 1, 2, 2}, {}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Hosts, a_ring_sums_only_when_it_is_asked_for) {
   for (const bool allows : {false, true}) {
@@ -224,7 +219,7 @@ TEST(Hosts, ranks_that_choose_differently_are_told_when_the_group_forms) {
 
 // Among five ranks, with one in the middle, and by every algorithm that is not a hierarchy's: for
 // that, and for every pair of calls, mismatch_layouts_test.cpp.
-class HostsMismatch : public testing::TestWithParam<std::tuple<Setting, int>> {};
+class HostsMismatch : public testing::TestWithParam<std::tuple<HostsSetting, int>> {};
 
 TEST_P(HostsMismatch, is_an_error_on_every_rank_at_once) {
   const auto& [setting, odd] = GetParam();
@@ -274,11 +269,12 @@ TEST_P(HostsMismatch, is_an_error_on_every_rank_at_once) {
 
 INSTANTIATE_TEST_SUITE_P(
     Algorithms, HostsMismatch,
-    testing::Combine(testing::Values(Setting{"tree", {0, 1, 2, 3, 4}, Algorithm::kTree},
-                                     Setting{"doubling", {0, 1, 2, 3, 4}, Algorithm::kDoubling},
-                                     Setting{"halving", {0, 1, 2, 3, 4}, Algorithm::kHalving},
-                                     Setting{"ring", {0, 1, 2, 3, 4}, Algorithm::kRing},
-                                     Setting{"chain", {0, 1, 2, 3}, Algorithm::kChain}),
+    testing::Combine(testing::Values(HostsSetting{"tree", {0, 1, 2, 3, 4}, Algorithm::kTree},
+                                     HostsSetting{
+                                         "doubling", {0, 1, 2, 3, 4}, Algorithm::kDoubling},
+                                     HostsSetting{"halving", {0, 1, 2, 3, 4}, Algorithm::kHalving},
+                                     HostsSetting{"ring", {0, 1, 2, 3, 4}, Algorithm::kRing},
+                                     HostsSetting{"chain", {0, 1, 2, 3}, Algorithm::kChain}),
                      testing::Values(0, 2, 3)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_odd_" +

@@ -33,10 +33,6 @@ using Clock = std::chrono::steady_clock;
 
 std::vector<float> floats(std::size_t count) { return std::vector<float>(count, 1.0f); }
 
-std::size_t world_of(const ProcessGroup& group) {
-  return static_cast<std::size_t>(group.world_size());
-}
-
 void all_reduce(ProcessGroup& group, std::size_t count) { Caller{group}.all_reduce(count); }
 
 class MismatchTest : public testing::TestWithParam<std::tuple<Mismatch, TransportKind, int>> {
@@ -114,9 +110,9 @@ INSTANTIATE_TEST_SUITE_P(Matrix, AlgorithmMismatchTest,
 
 // ---- what the calls of a group cannot get wrong by themselves
 
-using Setting = std::tuple<TransportKind, int>;
+using MismatchSetting = std::tuple<TransportKind, int>;
 
-std::string setting_name(const testing::TestParamInfo<Setting>& info) {
+std::string setting_name(const testing::TestParamInfo<MismatchSetting>& info) {
   return std::string(name_of(std::get<0>(info.param))) + "_" +
          std::to_string(std::get<1>(info.param));
 }
@@ -125,7 +121,7 @@ const auto kSettings = testing::Combine(kTransports, testing::Values(2, 3, 4));
 
 // Ranks whose collectives carry another group or generation than those of the last rank, over a
 // mesh that took them for one: fingerprints are the second wall, behind the handshake.
-class ForeignTest : public testing::TestWithParam<Setting> {
+class ForeignTest : public testing::TestWithParam<MismatchSetting> {
  protected:
   void run(const std::function<void(Fingerprint&)>& change) {
     const auto [transport, world] = GetParam();
@@ -183,7 +179,7 @@ TEST_P(ForeignTest, generation_is_a_typed_error_on_every_rank) {
 
 INSTANTIATE_TEST_SUITE_P(Matrix, ForeignTest, kSettings, setting_name);
 
-class MatchTest : public testing::TestWithParam<Setting> {
+class MatchTest : public testing::TestWithParam<MismatchSetting> {
  protected:
   TransportKind transport() const { return std::get<0>(GetParam()); }
   int world() const { return std::get<1>(GetParam()); }

@@ -124,10 +124,6 @@ std::map<std::string, std::vector<double>>& noticed() {
   return all;
 }
 
-std::size_t world_of(const ProcessGroup& group) {
-  return static_cast<std::size_t>(group.world_size());
-}
-
 }  // namespace
 
 std::vector<float> Caller::floats(std::size_t count) const {

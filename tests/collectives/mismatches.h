@@ -19,6 +19,10 @@ namespace paceline {
 inline constexpr std::chrono::seconds kLimit{10};
 inline constexpr std::chrono::seconds kNever{30};
 
+inline std::size_t world_of(const ProcessGroup& group) {
+  return static_cast<std::size_t>(group.world_size());
+}
+
 // Makes one rank's calls. `least` is added to every count, for ways that only large calls take.
 struct Caller {
   ProcessGroup& group;

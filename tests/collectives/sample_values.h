@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "paceline/collectives/kernels/reduce.h"
@@ -32,6 +33,14 @@ std::vector<T> total(int world, std::size_t count, std::size_t first = 0) {
       result[i] = static_cast<T>(result[i] + value_at<T>(rank, first + i));
   }
   return result;
+}
+
+// In [-1, 1), so that another order of adding up gives other bits.
+inline std::vector<float> random_values(int rank, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(count));
+  std::vector<float> data(count);
+  for (auto& value : data) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  return data;
 }
 
 // value_at() of any type, as bytes.

@@ -36,13 +36,13 @@ void expect_right(const ScheduleCase& test) {
   ASSERT_TRUE(run.everybody_heard_of_all());
 }
 
-struct Setting {
+struct ScheduleSetting {
   Algorithm algorithm;
   Op op;
 };
 
-std::vector<Setting> all_settings() {
-  std::vector<Setting> settings;
+std::vector<ScheduleSetting> all_settings() {
+  std::vector<ScheduleSetting> settings;
   for (const Algorithm algorithm : kAllAlgorithms) {
     for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather, Op::kGather,
                         Op::kScatter, Op::kReduceScatter, Op::kAllToAll, Op::kBarrier,
@@ -61,7 +61,7 @@ std::vector<std::size_t> counts_for(Op op, int world, std::size_t scale) {
   return counts;
 }
 
-class ScheduleTest : public testing::TestWithParam<Setting> {};
+class ScheduleTest : public testing::TestWithParam<ScheduleSetting> {};
 
 TEST_P(ScheduleTest, gives_every_rank_the_promised_bits) {
   const auto [algorithm, op] = GetParam();

@@ -17,8 +17,8 @@ namespace {
 using harness::run_ranks_ok;
 
 // Floats around 1, 8, 16 and 256 KB.
-constexpr std::size_t kCounts[] = {1,    50,   255,  256,  257,    2047,   2048,
-                                   2049, 4095, 4096, 4097, 65'536, 100'001};
+constexpr std::size_t kPathCounts[] = {1,    50,   255,  256,  257,    2047,   2048,
+                                       2049, 4095, 4096, 4097, 65'536, 100'001};
 constexpr std::size_t kMostCount = 100'001;
 constexpr int kCalls = 200;
 
@@ -121,7 +121,7 @@ void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random,
   const auto ranks = static_cast<std::size_t>(world);
   const auto self = static_cast<std::size_t>(rank);
   // The same on every rank, as `random` is.
-  const std::size_t count = kCounts[random() % std::size(kCounts)];
+  const std::size_t count = kPathCounts[random() % std::size(kPathCounts)];
   const unsigned inputs = random() % 3 == 0 ? ~0u : random(),
                  outputs = random() % 3 ? inputs : random();
   const unsigned op = random() % 11;

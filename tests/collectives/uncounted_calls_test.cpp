@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 constexpr int kRounds = 60;
 constexpr std::uint64_t kGroup = 77;
 
-struct Setting {
+struct CallSetting {
   const char* name;
   TransportKind transport;
   std::vector<int> host_of;
@@ -67,9 +67,9 @@ void run_rank(PacelineBackend& backend, int rank, int world) {
   }
 }
 
-class UncountedCalls : public testing::TestWithParam<Setting> {};
+class UncountedCalls : public testing::TestWithParam<CallSetting> {};
 
-void run_ranks(const Setting& setting,
+void run_ranks(const CallSetting& setting,
                const std::function<void(PacelineBackend& backend, int rank)>& body) {
   const harness::Watchdog watchdog(120s, "uncounted calls");
   MemoryStore store;
@@ -118,10 +118,10 @@ TEST(UncountedCallsText, a_rank_that_does_not_come_is_told_by_its_last_own_call)
   });
 }
 
-std::vector<Setting> settings() {
-  std::vector<Setting> all = {{"shared_memory", TransportKind::kShm, {0, 0, 0}},
-                              {"tcp", TransportKind::kTcp, {0, 0, 0}},
-                              {"loopback", TransportKind::kLoopback, {0, 0, 0}}};
+std::vector<CallSetting> settings() {
+  std::vector<CallSetting> all = {{"shared_memory", TransportKind::kShm, {0, 0, 0}},
+                                  {"tcp", TransportKind::kTcp, {0, 0, 0}},
+                                  {"loopback", TransportKind::kLoopback, {0, 0, 0}}};
   for (const HostLayout& layout : host_layouts()) {
     if (layout.host_of.size() <= 8)
       all.push_back({layout.name, TransportKind::kAuto, layout.host_of});

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace std::chrono_literals;
 
-struct Setting {
+struct BlameSetting {
   const char* name;
   int world_size;
   TransportKind transport;
@@ -40,11 +40,11 @@ void barrier(ProcessGroup& group, std::span<float>, const CallOptions& options) 
   group.barrier(options);
 }
 
-class BlameTest : public testing::TestWithParam<Setting> {
+class BlameTest : public testing::TestWithParam<BlameSetting> {
  protected:
   // The ranks' results: `stopped` goes on once all others have failed.
   std::vector<ProcessResult> run(int stopped, std::chrono::microseconds after) const {
-    const Setting& setting = GetParam();
+    const BlameSetting& setting = GetParam();
     SharedCounter running;
     SharedCounter failed;
     return run_process_ranks(
@@ -110,12 +110,12 @@ TEST_P(BlameTest, falls_on_the_stopped_rank_alone_and_it_hears_of_that) {
 
 INSTANTIATE_TEST_SUITE_P(
     Hosts, BlameTest,
-    testing::Values(Setting{"two_hosts_broadcast", 4, TransportKind::kAuto, 2, broadcast},
-                    Setting{"two_hosts_all_reduce", 4, TransportKind::kAuto, 2, all_reduce},
-                    Setting{"two_hosts_barrier", 4, TransportKind::kAuto, 2, barrier},
-                    Setting{"sockets_broadcast", 3, TransportKind::kTcp, 0, broadcast},
-                    Setting{"sockets_barrier", 3, TransportKind::kTcp, 0, barrier},
-                    Setting{"shared_memory_broadcast", 3, TransportKind::kShm, 0, broadcast}),
+    testing::Values(BlameSetting{"two_hosts_broadcast", 4, TransportKind::kAuto, 2, broadcast},
+                    BlameSetting{"two_hosts_all_reduce", 4, TransportKind::kAuto, 2, all_reduce},
+                    BlameSetting{"two_hosts_barrier", 4, TransportKind::kAuto, 2, barrier},
+                    BlameSetting{"sockets_broadcast", 3, TransportKind::kTcp, 0, broadcast},
+                    BlameSetting{"sockets_barrier", 3, TransportKind::kTcp, 0, barrier},
+                    BlameSetting{"shared_memory_broadcast", 3, TransportKind::kShm, 0, broadcast}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

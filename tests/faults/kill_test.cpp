@@ -23,9 +23,9 @@ using harness::SharedCounter;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLimit = 5s;  // milliseconds on an idle machine
+constexpr auto kKillLimit = 5s;  // milliseconds on an idle machine
 
-struct Setting {
+struct KillSetting {
   TransportKind transport;
   int world;
   std::string over = {};  // UCX's transports
@@ -33,15 +33,15 @@ struct Setting {
   bool by_socket = false;  // the ranks' halves are declared to be on two sockets
 };
 
-std::string name_of(const testing::TestParamInfo<Setting>& info) {
+std::string name_of(const testing::TestParamInfo<KillSetting>& info) {
   return std::string(name_of(info.param.transport)) + info.param.over + "_" +
          std::to_string(info.param.world) +
          (info.param.tcp_streams > 1 ? "_streams" + std::to_string(info.param.tcp_streams) : "") +
          (info.param.by_socket ? "_by_socket" : "");
 }
 
-std::vector<Setting> settings() {
-  std::vector<Setting> all = {{TransportKind::kTcp, 3, "", 3}};
+std::vector<KillSetting> settings() {
+  std::vector<KillSetting> all = {{TransportKind::kTcp, 3, "", 3}};
   for (const int world : {2, 3, 4}) {
     all.push_back({TransportKind::kShm, world});
     all.push_back({TransportKind::kTcp, world});
@@ -54,7 +54,7 @@ std::vector<Setting> settings() {
 }
 
 // Of large sums by socket nearly all the time goes by in the phases between the first and the last.
-void put_on_sockets(const Setting& setting, int rank, GroupOptions& group) {
+void put_on_sockets(const KillSetting& setting, int rank, GroupOptions& group) {
   if (!setting.by_socket) return;
   group.socket = 2 * rank / setting.world;
   group.by_socket = BySocket::kAlways;
@@ -94,7 +94,7 @@ std::string sum_for_ever(ProcessGroup& group, Load load, SharedCounter& running)
   }
 }
 
-class KillTest : public testing::TestWithParam<Setting> {
+class KillTest : public testing::TestWithParam<KillSetting> {
  protected:
   const harness::UcxTransports transports_{GetParam().over.empty() ? "all" : GetParam().over};
 
@@ -129,7 +129,7 @@ class KillTest : public testing::TestWithParam<Setting> {
     EXPECT_NE(result.report.find("rank " + std::to_string(victim) + " ("), std::string::npos)
         << "rank " << victim << " was killed, but: " << result.report;
     const auto took = result.ended - killed;
-    EXPECT_LT(took, kLimit) << result.report;
+    EXPECT_LT(took, kKillLimit) << result.report;
     times_ms().push_back(std::chrono::duration<double, std::milli>(took).count());
   }
 

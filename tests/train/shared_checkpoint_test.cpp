@@ -57,7 +57,7 @@ struct OneNumber : torch::nn::Module {
   std::vector<at::Tensor> values;
 };
 
-struct Setting {
+struct SharedSetting {
   int world = 2;
   bool sharded = false;
   std::string optimizer = "adam";
@@ -74,7 +74,7 @@ std::unique_ptr<optim::Optimizer> make(const std::string& name,
 // The file with the tensors, as a job leaves it after two steps and two saves. `adjust` may change
 // a rank's model before the saves.
 template <class Net>
-std::string file_of(const Setting& setting,
+std::string file_of(const SharedSetting& setting,
                     const std::function<void(int rank, Net& net)>& adjust = {}) {
   const FreshDirectory folder;
   harness::ProcessRanksOptions options{.transport = setting.transport};
@@ -115,7 +115,7 @@ std::string file_of(const Setting& setting,
 }
 
 template <class Net>
-void expect_same_file(Setting setting) {
+void expect_same_file(SharedSetting setting) {
   const std::string shared = file_of<Net>(setting);
   setting.transport = TransportKind::kTcp;
   setting.host_of = {};
@@ -151,7 +151,7 @@ TEST(SharedCheckpoint, is_copied_by_both_ranks) {
     };
   };
   // Without a state of the optimizer the last rows are in the second half.
-  const Setting setting{.optimizer = "sgd"};
+  const SharedSetting setting{.optimizer = "sgd"};
   EXPECT_FALSE(file_of<OddNet>(setting, mark(7)) == file_of<OddNet>(setting, mark(8)));
 }
 

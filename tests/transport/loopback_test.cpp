@@ -15,6 +15,7 @@
 #include "paceline/transport/loopback/wire.h"
 
 #include "tests/harness/fetch_from.h"
+#include "tests/transport/numbered_bytes.h"
 
 namespace paceline {
 namespace {
@@ -27,12 +28,6 @@ std::size_t num_descriptors() {
     ++count;
   }
   return count;
-}
-
-std::vector<std::byte> numbered(std::size_t count) {
-  std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 31 % 251);
-  return bytes;
 }
 
 TEST(Pipe, what_goes_in_comes_out_whole_however_it_is_cut) {

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr int kStreams = 3;
 constexpr std::size_t kBlock = Stripes::kBlockBytes;
-constexpr std::size_t kBytes = 7 * kBlock + 13;
+constexpr std::size_t kStreamBytes = 7 * kBlock + 13;
 constexpr auto kNever = [] { return false; };
 
 std::vector<std::byte> make_bytes(std::size_t count) {
@@ -58,7 +58,7 @@ TEST(Streams, carry_messages_of_every_size_in_order) {
     }
     Mesh other("world", 1, std::vector<PeerAddress>(2), std::move(wire));
     const std::vector<std::size_t> sizes = {
-        0, kBytes, 5, 2 * kBlock, 2 * kBlock - 1, kBytes, 9 * kBlock, 40 * kBlock, 1};
+        0, kStreamBytes, 5, 2 * kBlock, 2 * kBlock - 1, kStreamBytes, 9 * kBlock, 40 * kBlock, 1};
     std::vector<std::vector<std::byte>> sent, got;
     for (const std::size_t size : sizes) {
       sent.push_back(make_bytes(size));
@@ -80,8 +80,8 @@ TEST(Streams, carry_messages_of_every_size_in_order) {
 
 TEST(Streams, a_message_counts_as_received_up_to_its_first_gap) {
   auto raw = make_raw_mesh(kStreams);
-  const auto bytes = make_bytes(kBytes);
-  std::vector<std::byte> into(kBytes);
+  const auto bytes = make_bytes(kStreamBytes);
+  std::vector<std::byte> into(kStreamBytes);
   Exchange exchange(*raw.mesh);
   const auto number = exchange.post_receive(1, into);
   const auto received_is = [&](std::size_t count) {
@@ -93,7 +93,7 @@ TEST(Streams, a_message_counts_as_received_up_to_its_first_gap) {
   std::jthread second([&] { send_share(raw, 1, bytes); });
   exchange.run_until(kNever, kNothing, Deadline::after(20ms), [] {});
   EXPECT_EQ(exchange.received_bytes(1, number), 0u);
-  const auto header = header_of(kBytes);
+  const auto header = header_of(kStreamBytes);
   raw.send(Channel::kData, &header, sizeof header);
   std::jthread first([&] { send_share(raw, 0, bytes); });
   EXPECT_EQ(received_is(2 * kBlock), 2 * kBlock);
@@ -105,10 +105,10 @@ TEST(Streams, a_message_counts_as_received_up_to_its_first_gap) {
 TEST(Streams, one_that_breaks_in_the_middle_is_a_lost_peer) {
   for (const std::size_t broken : {0u, 1u, 2u}) {
     auto raw = make_raw_mesh(kStreams);
-    std::vector<std::byte> into(kBytes);
+    std::vector<std::byte> into(kStreamBytes);
     Exchange exchange(*raw.mesh);
     exchange.post_receive(1, into);
-    const auto header = header_of(kBytes);
+    const auto header = header_of(kStreamBytes);
     raw.send(Channel::kData, &header, sizeof header);
     raw.send(data_channel(broken), "abc", 3);
     raw.other.channels[static_cast<int>(data_channel(broken))].reset();
@@ -122,11 +122,11 @@ TEST(Streams, one_that_breaks_in_the_middle_is_a_lost_peer) {
 TEST(Streams, one_that_trickles_or_takes_nothing_does_not_move_the_deadline) {
   auto raw = make_raw_mesh(kStreams);
   const auto bytes = make_bytes(100 * kBlock);
-  std::vector<std::byte> into(kBytes);
+  std::vector<std::byte> into(kStreamBytes);
   Exchange exchange(*raw.mesh);
   exchange.post_receive(1, into);
   exchange.post_send(1, header_of(bytes.size()), bytes);
-  const auto header = header_of(kBytes);
+  const auto header = header_of(kStreamBytes);
   raw.send(Channel::kData, &header, sizeof header);
   std::jthread trickle([&](std::stop_token stop) {
     while (!stop.stop_requested()) {

@@ -19,6 +19,7 @@
 #include "paceline/core/rank_name.h"
 
 #include "tests/harness/ucx_ranks.h"
+#include "tests/transport/numbered_bytes.h"
 
 namespace paceline {
 namespace {
@@ -89,12 +90,6 @@ Code code_in_file(const void* function) {
   file.read(code.data(), code.size());
   EXPECT_TRUE(file.good()) << place.path;
   return code;
-}
-
-std::vector<std::byte> numbered(std::size_t count) {
-  std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 31 % 251);
-  return bytes;
 }
 
 void send_all(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes) {

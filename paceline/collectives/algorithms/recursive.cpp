@@ -167,7 +167,7 @@ Team everybody(const ScheduleSpec& spec, Place result) {
 }
 
 // The owner of a range passes each block on to its rank.
-void build_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
+void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto world = static_cast<std::size_t>(spec.world_size);
   Team team = everybody(spec, scratch(0));
   team.scratch_base = spec.count * world;
@@ -287,7 +287,7 @@ Schedule build_halving(const ScheduleSpec& spec) {
   if (spec.op == Op::kAllReduce) {
     add_halving_all_reduce(builder, everybody(spec, output(0)), spec.count);
   } else if (spec.count > 0) {
-    build_reduce_scatter(builder, spec);
+    build_halving_reduce_scatter(builder, spec);
   }
   return builder.take();
 }

@@ -5,7 +5,7 @@
 namespace paceline {
 namespace {
 
-void build_broadcast(ScheduleBuilder& builder, const ScheduleSpec& spec) {
+void build_tree_broadcast(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const int world = spec.world_size;
   const int from_root = (spec.rank - spec.root + world) % world;
   const auto rank_at = [&](int distance) { return (spec.root + distance) % world; };
@@ -90,7 +90,7 @@ class TreeReduce {
 Schedule build_tree(const ScheduleSpec& spec) {
   ScheduleBuilder builder(spec);
   if (spec.op == Op::kBroadcast) {
-    build_broadcast(builder, spec);
+    build_tree_broadcast(builder, spec);
   } else {
     TreeReduce(builder, spec).build();
   }

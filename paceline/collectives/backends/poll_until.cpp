@@ -12,7 +12,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{500};
 constexpr std::chrono::microseconds kNap{50};
 // How often it looks for dead peers and at the deadline.
-constexpr std::chrono::milliseconds kLook{2};
+constexpr std::chrono::milliseconds kLookAtPeers{2};
 
 void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what) {
   mesh.throw_if_failed();
@@ -27,13 +27,13 @@ void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what)
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
                 const std::string& what) {
   const auto begin = Deadline::Clock::now();
-  auto next_look = begin + kLook;
+  auto next_look = begin + kLookAtPeers;
   Vigil vigil;
   while (!done()) {
     const auto now = Deadline::Clock::now();
     if (now >= next_look) {
       look(mesh, vigil, deadline, what);
-      next_look = now + kLook;
+      next_look = now + kLookAtPeers;
     }
     if (now - begin > kSpin) {
       std::this_thread::sleep_for(kNap);

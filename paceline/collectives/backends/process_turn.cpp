@@ -14,7 +14,7 @@ namespace paceline {
 namespace {
 
 // How long a wait may go without a look at the peers.
-constexpr std::chrono::milliseconds kLook{2};
+constexpr std::chrono::milliseconds kLookAtTurn{2};
 // A call that was given up may still return: its peers may have begun it.
 constexpr std::chrono::seconds kGrace{3};
 
@@ -43,7 +43,7 @@ void require_not_lost(const Mesh& mesh, const std::string& what) {
 
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
   for (Vigil vigil;;) {
-    if (auto taken = ProcessTurn::take(kLook)) return taken;
+    if (auto taken = ProcessTurn::take(kLookAtTurn)) return taken;
     mesh.throw_if_failed();
     require_not_lost(mesh, what);
     if (vigil.sees_passed(deadline)) {

@@ -180,7 +180,7 @@ class Connection {
 // What was under way when the group ended may end by itself, because all others had begun it.
 constexpr std::chrono::milliseconds kCatchUp{200};
 constexpr std::chrono::seconds kClose{5};  // it takes milliseconds; rank 0 waits for the others'
-constexpr std::chrono::milliseconds kLook{2};
+constexpr std::chrono::milliseconds kLookForTurn{2};
 
 class OneCclLibrary : public Library {
  public:
@@ -250,7 +250,7 @@ class OneCclLibrary : public Library {
     if (!connection_->is_open()) return true;
     std::shared_ptr<ProcessTurn> turn;
     const auto limit = Deadline::after(kClose);
-    while (!(turn = ProcessTurn::take(kLook))) {
+    while (!(turn = ProcessTurn::take(kLookForTurn))) {
       if (ProcessTurn::is_lost() || limit.expired()) return false;
     }
     const std::weak_ptr<ProcessTurn> unless_given_back = turn;

@@ -18,8 +18,8 @@ constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
 // Rounds that move nothing before a call sleeps.
-constexpr int kSpins = 1500;
-constexpr int kSpinsWhenSharingCores = 20;
+constexpr int kMessageSpins = 1500;
+constexpr int kMessageSpinsWhenSharingCores = 20;
 // Who calls asynchronously often waits for something next, and then moves the rest itself.
 constexpr std::chrono::microseconds kPatience{100};
 
@@ -53,7 +53,7 @@ WorkPtr completed_work(int source_rank) {
 
 PointToPoint::PointToPoint(Mesh& mesh)
     : mesh_(mesh),
-      most_spins_(mesh.oversubscribed() ? kSpinsWhenSharingCores : kSpins),
+      most_spins_(mesh.oversubscribed() ? kMessageSpinsWhenSharingCores : kMessageSpins),
       sent_(completed_work(-1)),
       taken_(static_cast<std::size_t>(mesh.world_size())),
       streams_(mesh),
