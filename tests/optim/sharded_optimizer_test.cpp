@@ -21,7 +21,7 @@ at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
 }
 
 // One large, one smaller than a cache line, one in another memory format.
-std::vector<at::Tensor> make_parameters() {
+std::vector<at::Tensor> make_odd_parameters() {
   std::vector<at::Tensor> parameters = {random({371, 53}, 1), random({3}, 2),
                                         random({4, 3, 3, 3}, 3)};
   parameters[2] = parameters[2].contiguous(at::MemoryFormat::ChannelsLast);
@@ -43,9 +43,11 @@ void take_steps(Optimizer& optimizer, int first, int last) {
 
 std::unique_ptr<Optimizer> make(const std::string& name) {
   if (name == "adam")
-    return std::make_unique<Adam>(make_parameters(), AdamOptions{.lr = 1e-2, .weight_decay = 5e-3});
-  if (name == "adamw") return std::make_unique<AdamW>(make_parameters(), AdamOptions{.lr = 1e-2});
-  return std::make_unique<Sgd>(make_parameters(), SgdOptions{.lr = 0.05, .momentum = 0.9});
+    return std::make_unique<Adam>(make_odd_parameters(),
+                                  AdamOptions{.lr = 1e-2, .weight_decay = 5e-3});
+  if (name == "adamw")
+    return std::make_unique<AdamW>(make_odd_parameters(), AdamOptions{.lr = 1e-2});
+  return std::make_unique<Sgd>(make_odd_parameters(), SgdOptions{.lr = 0.05, .momentum = 0.9});
 }
 
 std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
@@ -119,7 +121,7 @@ TEST(ShardedOptimizer, its_state_moves_between_any_numbers_of_ranks) {
 
 TEST(ShardedOptimizer, a_parameter_that_is_given_twice_moves_once) {
   const auto tied = [] {
-    auto parameters = make_parameters();
+    auto parameters = make_odd_parameters();
     parameters.insert(parameters.begin() + 1, parameters[0]);
     return std::make_unique<Adam>(parameters, AdamOptions{.lr = 1e-2});
   };
