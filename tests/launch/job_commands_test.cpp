@@ -67,6 +67,15 @@ nlohmann::json listed(const std::string& id) {
   return {};
 }
 
+// Asks for the job once: other tests make thousands of marks.
+std::string mark_of(const Job& job) {
+  const pid_t launcher = listed(job.id())["launcher"].get<pid_t>();
+  for (const std::string& mark : find_marks()) {
+    if (launcher_of(mark) == launcher) return mark;
+  }
+  return {};
+}
+
 TEST(JobCommands, ps_lists_a_job_with_its_ranks_until_it_ends) {
   Job job("ps-test");
   const auto entry = listed(job.id());
@@ -313,12 +322,7 @@ TEST(JobSocket, that_cannot_be_made_is_reported) {
 TEST(JobSocket, is_asked_by_its_own_user_alone) {
   if (getuid() != 0) GTEST_SKIP() << "becoming another user needs root";
   Job job("private-test");
-  std::string name;
-  for (const std::string& mark : find_marks()) {
-    if (mark.find(std::to_string(listed(job.id())["launcher"].get<int>())) != std::string::npos) {
-      name = mark;
-    }
-  }
+  const std::string name = mark_of(job);
   ASSERT_FALSE(name.empty());
   EXPECT_THAT(ask_job(name, "describe", Deadline::after(10s)), HasSubstr("private-test"));
   const pid_t stranger = fork();
@@ -344,12 +348,8 @@ TEST(JobSocket, is_asked_by_its_own_user_alone) {
 
 TEST(JobSocket, takes_whatever_is_sent_to_it) {
   Job job("noise-test");
-  std::string name;
-  for (const std::string& mark : find_marks()) {
-    if (mark.find(std::to_string(listed(job.id())["launcher"].get<int>())) != std::string::npos) {
-      name = mark;
-    }
-  }
+  const std::string name = mark_of(job);
+  ASSERT_FALSE(name.empty());
   for (const std::string& request :
        {std::string(), std::string("nonsense"), std::string("crash"), std::string("crash x y"),
         std::string("crash 1 11"), std::string(100'000, 'x'), std::string("a\nb\nc")}) {
