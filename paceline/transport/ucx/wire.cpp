@@ -140,7 +140,7 @@ void UcxWire::write_all(int peer, std::span<const std::byte> bytes, Deadline dea
 }
 
 void UcxWire::fail_of_end(int peer) const {
-  fail(ErrorCode::kPeerLost, "{} ended while UCX was set up; see its log", describe_(peer));
+  fail(ErrorCode::kPeerLost, "{} ended while UCX was set up; see its output", describe_(peer));
 }
 
 void UcxWire::read_all(int peer, std::span<std::byte> bytes, Deadline deadline) {

@@ -79,7 +79,7 @@ void PhaseBarrier::throw_given_up(int rank) const {
     mesh_.throw_if_failed();
     std::this_thread::sleep_for(kSleepSlice);
   } while (!limit.expired());
-  fail(ErrorCode::kAborted, "{}: group {} was given up by {}; see its log", mesh_.self(),
+  fail(ErrorCode::kAborted, "{}: group {} was given up by {}; see its output", mesh_.self(),
        mesh_.name(), mesh_.describe(rank));
 }
 
