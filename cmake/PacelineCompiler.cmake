@@ -16,6 +16,11 @@ if(CCACHE_PROGRAM AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE_PROGRAM})
 endif()
 
+# Otherwise clang's precompiled headers differ in each build, and nothing that uses them is found in the cache.
+if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+  add_compile_options("SHELL:-Xclang -fno-pch-timestamp")
+endif()
+
 # The same definition everywhere, so that all targets can share a precompiled header.
 add_compile_definitions(FMT_SHARED)
 
