@@ -2,8 +2,7 @@
 
 // Checks of what a caller passed. The message is built only when the condition fails.
 //
-//   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root,
-//   world_size);
+//   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);
 //
 // For sources only: it pulls in fmt, which public headers must not.
 

@@ -5,9 +5,10 @@
 // connection (`context`: for example "store" or "mesh world generation 0 from 2 to 0").
 //
 //   client -> server   magic "PLINE" + version (8 bytes), nonce_c (32)
-//   server -> client   magic + version (8), nonce_s (32), MAC("server", nonce_c, nonce_s, context)
-//   (32) client -> server   MAC("client", nonce_c, nonce_s, context) (32) server -> client   one
-//   byte, 1: accepted
+//   server -> client   magic + version (8), nonce_s (32),
+//                      MAC("server", nonce_c, nonce_s, context) (32)
+//   client -> server   MAC("client", nonce_c, nonce_s, context) (32)
+//   server -> client   one byte, 1: accepted
 //
 // The MAC is BLAKE2b-256 keyed with the secret (libsodium). At most 72 bytes are read before the
 // other end is known. The context is not sent: ends that disagree about it fail as if the secret

@@ -5,9 +5,9 @@
 // agents' processes holds it; the agents report to it and carry out its orders. It talks to them by
 // messages alone (agent_messages.h) and knows nothing of sockets or processes.
 //
-//   gathering ──all there──▶ running ──failure, loss, newcomer──▶ stopping ──all stopped──▶
-//   gathering
-//                               └──────all ranks ended in order──▶ over ◀── no restart left
+//   gathering ──all there──▶ running ──failure, loss, newcomer──▶ stopping ──all stopped──▶ gathering
+//                               │                                    │
+//                               └─all ranks ended in order─▶ over ◀──┘ no restart left
 //
 // A node that finds its place taken waits as a spare where it may still be needed: one too many
 // until a node is lost, but no longer than join_timeout; one with another's node rank as long as

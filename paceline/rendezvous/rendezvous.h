@@ -3,10 +3,10 @@
 // How the processes of a job meet: from nothing but its environment or explicit options, a process
 // learns its rank and gets a Store that all ranks share, plus the job's secret.
 //
-//   init_method "env://" (default): who from detect_launch_environment(), where from the launcher's
-//   variables "tcp://HOST:PORT":              rank 0 hosts the store there, everyone connects
-//   "file:///PATH":                 a file that all ranks can write; removed when the last rank
-//   leaves
+//   init_method "env://" (default)   who from detect_launch_environment(), where from the
+//                                    launcher's variables
+//               "tcp://HOST:PORT"    rank 0 hosts the store there, everyone connects
+//               "file:///PATH"       a file that all ranks can write; removed when the last leaves
 //
 // A group of one needs no store host: it gets a memory store.
 
