@@ -16,8 +16,6 @@
 namespace paceline {
 namespace {
 
-// Who sees a connection end looks for the reason, which was written before.
-
 // What a rank says about its choice: its text or, when the rank cannot have it, why.
 struct Statement {
   bool good = true;
