@@ -183,8 +183,9 @@ TEST(Cifar10, reads_the_official_layout_also_in_its_usual_folder) {
   FreshDirectory folder;
   std::filesystem::create_directory(folder.path() + "/cifar-10-batches-bin");
   for (int i = 1; i <= 5; ++i) {
-    folder.write("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin",
-                 cifar_records(2, static_cast<char>(i)));
+    std::string name = "cifar-10-batches-bin/data_batch_";
+    name += std::to_string(i);  // GCC 14 warns of operator+ without a reason
+    folder.write(name + ".bin", cifar_records(2, static_cast<char>(i)));
   }
   const auto data = load_cifar10(folder.path(), Split::kTrain);
   EXPECT_EQ(data.images.sizes(), (std::vector<std::int64_t>{10, 3, 32, 32}));

@@ -5,7 +5,7 @@
 namespace paceline::launch {
 namespace {
 
-std::string format(const std::string& text, std::size_t piece) {
+std::string formatted(const std::string& text, std::size_t piece) {
   LineFormatter formatter("[1] ");
   std::string out;
   for (std::size_t i = 0; i < text.size(); i += piece) formatter.feed(text.substr(i, piece), out);
@@ -19,11 +19,11 @@ TEST(LineFormatter, gives_the_same_lines_however_the_bytes_arrive) {
       "[1] one\n[1] two \\x1b[31mred\\x07\n[1] thr\xc3\xbc\xe2\x82\xac\n[1] four\t.\n[1] \n[1] "
       "last\n";
   for (std::size_t piece = 1; piece <= text.size(); ++piece)
-    EXPECT_EQ(format(text, piece), expected);
+    EXPECT_EQ(formatted(text, piece), expected);
 }
 
 TEST(LineFormatter, shows_every_kind_of_control_character_as_text) {
-  EXPECT_EQ(format(std::string("\0\x7f\xc2\x9b"
+  EXPECT_EQ(formatted(std::string("\0\x7f\xc2\x9b"
                                "2J\xc2\xa0",
                                8),
                    1),
@@ -36,7 +36,7 @@ TEST(LineFormatter, a_place_in_a_line_has_neither_tabs_nor_line_ends) {
 }
 
 TEST(LineFormatter, cuts_a_line_that_does_not_end) {
-  const std::string out = format(std::string(3 * LineFormatter::kMaxLine, 'x'), 1000);
+  const std::string out = formatted(std::string(3 * LineFormatter::kMaxLine, 'x'), 1000);
   EXPECT_EQ(out.size(), 3 * (LineFormatter::kMaxLine + 5));
 }
 
