@@ -24,9 +24,9 @@ TEST(LineFormatter, gives_the_same_lines_however_the_bytes_arrive) {
 
 TEST(LineFormatter, shows_every_kind_of_control_character_as_text) {
   EXPECT_EQ(formatted(std::string("\0\x7f\xc2\x9b"
-                               "2J\xc2\xa0",
-                               8),
-                   1),
+                                  "2J\xc2\xa0",
+                                  8),
+                      1),
             "[1] \\x00\\x7f\\x9b2J\xc2\xa0\n");
 }
 
