@@ -10,6 +10,7 @@
 
 #include "apps/commands.h"
 #include "apps/guarded.h"
+#include "apps/ignored_signals.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
@@ -104,6 +105,7 @@ int run(const Arguments& arguments) {
 }  // namespace paceline::apps
 
 int main(int argc, char** argv) {
+  paceline::apps::restore_ignored_signals();
   paceline::hold_standard_streams();
   return paceline::apps::run({argv + 1, argv + argc});
 }

@@ -226,6 +226,11 @@ void begin_at_the_cause(std::vector<Frame>& frames) {
       runtime = i + 1;
     }
   }
+  // What assert() calls has no name in libc.
+  while (runtime > 0 && runtime < frames.size() && frames[runtime].symbol.empty() &&
+         frames[runtime].text.starts_with("libc.so")) {
+    ++runtime;
+  }
   erase_before(runtime);
 }
 

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <string_view>
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -126,6 +127,16 @@ void allow_launcher(std::string_view name) {
   if (pid > 1) prctl(PR_SET_PTRACER, pid, 0, 0, 0);
 }
 
+// Whether somebody else is told of this signal. UCX, which an MPI may be linked to, has put its own
+// handlers there before main(); they show addresses only, and never the launcher.
+bool is_handled(const struct sigaction& action) {
+  const bool has_handler = (action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL;
+  Dl_info place{};
+  return has_handler &&
+         (dladdr(reinterpret_cast<const void*>(action.sa_sigaction), &place) == 0 ||
+          place.dli_fname == nullptr || std::strstr(place.dli_fname, "/libucs.so") == nullptr);
+}
+
 // For a handler that runs because the stack has overflowed.
 void prepare_stack() {
   stack_t old{};
@@ -154,10 +165,7 @@ void report_crashes_to_launcher() noexcept {
   sigemptyset(&action.sa_mask);
   for (const int signal : kSignals) {
     struct sigaction old {};
-    if (sigaction(signal, nullptr, &old) != 0 || (old.sa_flags & SA_SIGINFO) != 0 ||
-        old.sa_handler != SIG_DFL) {
-      continue;
-    }
+    if (sigaction(signal, nullptr, &old) != 0 || is_handled(old)) continue;
     sigaction(signal, &action, nullptr);
   }
 }

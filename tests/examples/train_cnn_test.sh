@@ -16,7 +16,7 @@ expect hand_set_variables 0 'launched by env' bash -c '
 
 # Every backend of this build that works on host memory trains to the same accuracy. (Sums of two have the same bits everywhere.)
 accuracy=$("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 | grep -o 'test accuracy.*')
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 for backend in gloo mpi oneccl c10d; do
   # c10d is LibTorch's, of which the command knows nothing.
   if [ "$backend" = c10d ]; then

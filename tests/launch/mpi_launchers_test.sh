@@ -3,7 +3,7 @@
 # 77 when neither is installed.
 set -uo pipefail
 paceline=$1 rank=$2
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PACELINE_LOG_LEVEL=info
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PACELINE_LOG_LEVEL=info
 failures=0 found=0
 
 # expect NAME WANTED_EXIT PATTERN COMMAND...: the exit code and a pattern of what is printed.

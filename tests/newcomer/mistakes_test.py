@@ -36,7 +36,8 @@ def run(commands, paceline, program):
         os.symlink(os.path.abspath(program), f"{folder}/train")
         environment = dict(os.environ, PATH=f"{os.path.dirname(os.path.abspath(paceline))}:{os.environ['PATH']}",
                            TMPDIR=folder, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                           OMPI_MCA_rmaps_base_oversubscribe="1")
+                           OMPI_MCA_rmaps_base_oversubscribe="1",
+                           PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
         script = "\n".join(commands).replace("29500", free_port())
         done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, text=True, timeout=LONGEST_RUN,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
