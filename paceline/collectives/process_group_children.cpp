@@ -141,8 +141,15 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
                   fmt::format("{}; this rank was forming group {} of it", error.what(), name));
     }
   };
-  return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), options,
-                                        look_after_parent);
+  try {
+    return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), options,
+                                          look_after_parent);
+  } catch (const Error& error) {
+    // A member's process is gone: the other ranks of this group hear of it from whoever knows
+    // first, and not that this one has left, which it may do next.
+    if (error.code() == ErrorCode::kPeerLost) backend_->abort(error);
+    throw;
+  }
 }
 
 }  // namespace paceline
