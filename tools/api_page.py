@@ -287,7 +287,7 @@ def page():
             name = path[len("paceline/"):]
             lines += ["", f"### [{name}](../{path})", ""]
             if header.opening:
-                lines += [textwrap.fill(header.opening + ".", WIDTH, break_long_words=False, break_on_hyphens=False), ""]
+                lines += textwrap.wrap(header.opening + ".", WIDTH, break_long_words=False, break_on_hyphens=False) + [""]
             for depth, _, label, about in header.entries:
                 lines.append(wrapped(depth, f"`{label}`" + (f": {about}" if about else "")))
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
