@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launcher_lines_test.sh PROGRAM PACELINE TORCHRUN README...: runs the lines under "One binary, anywhere" as they stand in each README, with
-# PROGRAM as ./train. Of torchrun's, the line whose comment names TORCHRUN's version of PyTorch.
+# launcher_lines_test.sh PROGRAM PACELINE TORCHRUN README...: runs the commands of each README's table of launchers as printed, with PROGRAM
+# as ./train. Of torchrun's rows it runs the one that names TORCHRUN's version of PyTorch. Rows that need a cluster are left out.
 set -uo pipefail
 program=$1 paceline=$2 torchrun=$3
 shift 3
@@ -32,13 +32,15 @@ expect() {
 }
 
 for readme in "$@"; do
-  mapfile -t lines < <(awk '/^```/ {inside = 0} /^\.\/train / {inside = 1} inside' "$readme")
+  mapfile -t rows < <(grep -E '^\| .* \| `[^`]*\./train[^`]*` \|$' "$readme")
   tried=" "
-  for line in "${lines[@]}"; do
+  for row in "${rows[@]}"; do
+    line=$(sed -E 's/.*\| `([^`]+)` \|$/\1/' <<<"$row")
     case $line in
+      *--hosts*) continue ;;
+      torchrun*) [[ $row == *"PyTorch ${version%%.*}"* ]] || continue ;;&
       ./train*) expect 'rank 0 of 1 over none' "$line" ;;
-      paceline* | mpirun*) expect 'rank 0 of 2 over shm' "$line" ;;
-      torchrun*"PyTorch ${version%%.*}"*) expect 'rank 0 of 2 over shm' "$line" ;;
+      paceline* | mpirun* | torchrun*) expect 'rank 0 of 2 over shm' "$line" ;;
       *) continue ;;
     esac
     tried+="${line%% *} "
