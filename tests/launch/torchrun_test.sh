@@ -8,6 +8,19 @@ export OMP_NUM_THREADS=1 PACELINE_LOG_LEVEL=info
 # Debian's torch 1.13 does not start under Python 3.11 with its default of both, so a rank that is not there is redirected and shown.
 torchrun=(/usr/bin/python3 -m torch.distributed.run --redirects 9:1 --tee 9:1 --no_python --monitor_interval 0.1)
 failures=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# torchrun has the first agent's port; any that is free will do.
+port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+alone=(--standalone)
+together=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id two)
+# Debian 13's torch is built without libuv, which torchrun's stores over TCP need: its agents meet through a file (docs/torchrun.md).
+if ! /usr/bin/python3 -c 'import torch.distributed as d; d.TCPStore("127.0.0.1", 0, 1, True)' 2>"$work/tcp_store"; then
+  grep -q 'without libuv' "$work/tcp_store" || { cat "$work/tcp_store"; exit 1; }
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+  alone=(--rdzv_backend c10d --rdzv_conf store_type=file)
+  together=("${alone[@]}" --rdzv_endpoint "$work/store" --rdzv_id two)
+fi
 
 # expect NAME PATTERN COMMAND...: exit code 0 and a pattern of what is printed.
 expect() {
@@ -24,16 +37,14 @@ expect() {
 }
 
 expect one_machine 'rank 1 of 2, local rank 1 of 2, launched by torchrun.*waiting' \
-  "${torchrun[@]}" --standalone --nproc_per_node 2 "$rank" ends
+  "${torchrun[@]}" "${alone[@]}" --nproc_per_node 2 "$rank" ends
 # shellcheck disable=SC2016
 expect a_killed_rank 'formed again' \
-  "${torchrun[@]}" --standalone --max_restarts 1 --nproc_per_node 2 sh -c '
+  "${torchrun[@]}" "${alone[@]}" --max_restarts 1 --nproc_per_node 2 sh -c '
     [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && { "$0" ends && echo "formed again"; exit; }
     exec "$0" dies' "$rank"
-# torchrun has the first agent's port; any that is free will do.
-port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 # shellcheck disable=SC2016
 expect two_agents 'rank 3 of 4, local rank 1 of 2, launched by torchrun' bash -c '
   "$@" & "$@" & wait -n && wait -n' _ \
-  "${torchrun[@]}" --nnodes 2 --rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id two --nproc_per_node 2 "$rank" ends
+  "${torchrun[@]}" --nnodes 2 "${together[@]}" --nproc_per_node 2 "$rank" ends
 exit "$((failures > 0))"
