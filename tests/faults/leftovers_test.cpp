@@ -1,10 +1,7 @@
 // Nothing stays behind: descriptors, memory, entries of /dev/shm.
 
-#include <filesystem>
 #include <fstream>
-#include <set>
 #include <string>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,12 +11,15 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/shared_memory_files.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/ucx_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::names_in;
+using harness::new_in_shared_memory;
 using harness::run_process_ranks;
 using harness::run_ranks;
 using harness::run_ranks_ok;
@@ -27,30 +27,7 @@ using harness::SharedCounter;
 using testing::IsEmpty;
 using namespace std::chrono_literals;
 
-std::set<std::string> names_in(const char* directory) {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    names.insert(entry.path().filename());
-  }
-  return names;
-}
-
 std::size_t num_descriptors() { return names_in("/proc/self/fd").size(); }
-
-// What is in /dev/shm and was not `before`. Tests of other libraries that run at the same time have
-// files there too, for as long as they run; what a rank of another test that was killed over UCX's
-// shared memory leaves does not count.
-std::set<std::string> new_in_shared_memory(const std::set<std::string>& before) {
-  const Deadline end = Deadline::after(30s);
-  for (;;) {
-    std::set<std::string> left = names_in("/dev/shm");
-    std::erase_if(left, [&](const std::string& name) {
-      return before.contains(name) || name.starts_with("ucx_shm_posix_");
-    });
-    if (left.empty() || end.expired()) return left;
-    std::this_thread::sleep_for(50ms);
-  }
-}
 
 double resident_mib() {
   std::size_t total = 0;

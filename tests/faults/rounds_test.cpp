@@ -2,22 +2,25 @@
 // new one works, and nothing of the old ones stays.
 
 #include <barrier>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/init.h"
 #include "paceline/store/memory_store.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/shared_memory_files.h"
 #include "tests/harness/watchdog.h"
 
 namespace paceline {
 namespace {
 
+using harness::names_in;
+using harness::new_in_shared_memory;
 using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
@@ -29,18 +32,13 @@ constexpr int kRounds = 1001;  // a multiple of the ways to fail
 #endif
 
 struct Leftovers {
-  std::size_t threads = 0, descriptors = 0, segments = 0, shared_files = 0;
+  std::size_t threads = 0, descriptors = 0, segments = 0;
   bool operator==(const Leftovers&) const = default;
 };
 
 std::ostream& operator<<(std::ostream& out, const Leftovers& left) {
   return out << left.threads << " threads, " << left.descriptors << " descriptors, "
-             << left.segments << " segments, " << left.shared_files << " files in /dev/shm";
-}
-
-std::size_t entries_of(const char* directory) {
-  const std::filesystem::directory_iterator entries(directory);
-  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+             << left.segments << " segments";
 }
 
 // Mapped memory that processes share, whoever made it.
@@ -55,8 +53,7 @@ std::size_t shared_segments() {
 }
 
 Leftovers count_leftovers() {
-  return {entries_of("/proc/self/task"), entries_of("/proc/self/fd"), shared_segments(),
-          entries_of("/dev/shm")};
+  return {names_in("/proc/self/task").size(), names_in("/proc/self/fd").size(), shared_segments()};
 }
 
 // The ways in which a group ends badly. Each throws on at least one rank, or leaves work behind.
@@ -112,6 +109,7 @@ TEST_P(RoundsTest, a_thousand_failed_groups_are_followed_by_good_ones_and_leave_
   const FreshDirectory flights;
   const auto store = std::make_shared<MemoryStore>();
   const auto secret = Secret::generate();
+  const auto shared = names_in("/dev/shm");
   Leftovers before;
   int round = 0;
   const auto count = [&]() noexcept {
@@ -153,6 +151,7 @@ TEST_P(RoundsTest, a_thousand_failed_groups_are_followed_by_good_ones_and_leave_
     });
   }
   threads.clear();
+  EXPECT_THAT(new_in_shared_memory(shared), testing::IsEmpty());
   // Two ranks at least fail in each way but the one that leaves work under way.
   EXPECT_GE(thrown, 2 * (kWarmUp + kRounds) * 6 / 7);
 }

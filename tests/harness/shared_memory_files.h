@@ -1,0 +1,36 @@
+// What lies in /dev/shm, and what a test left there.
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "paceline/core/deadline.h"
+
+namespace paceline::harness {
+
+inline std::set<std::string> names_in(const char* directory) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+// What is in /dev/shm and was not `before`, once it is gone or 30 s later: tests of other libraries
+// that run at the same time have files there too, for as long as they run. What a rank of another
+// test that was killed over UCX's shared memory leaves does not count.
+inline std::set<std::string> new_in_shared_memory(const std::set<std::string>& before) {
+  const Deadline end = Deadline::after(std::chrono::seconds(30));
+  for (;;) {
+    std::set<std::string> left = names_in("/dev/shm");
+    std::erase_if(left, [&](const std::string& name) {
+      return before.contains(name) || name.starts_with("ucx_shm_posix_");
+    });
+    if (left.empty() || end.expired()) return left;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace paceline::harness
