@@ -39,3 +39,7 @@ else()
   set(PACELINE_LIBTORCH_VERSION ${Torch_VERSION})
 endif()
 message(STATUS "LibTorch ${PACELINE_LIBTORCH_VERSION}")
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang AND PACELINE_LIBTORCH_VERSION VERSION_LESS 2)
+  message(FATAL_ERROR "Clang does not accept the headers of LibTorch ${PACELINE_LIBTORCH_VERSION} as C++20; use GCC, or a LibTorch \
+from 2.0 on (scripts/test --preset clang --libtorch pypi)")
+endif()

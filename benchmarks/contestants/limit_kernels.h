@@ -47,7 +47,11 @@ struct Kernels {
 PACELINE_LIMIT_KERNELS(portable)
 #if defined(__x86_64__)
 PACELINE_LIMIT_KERNELS(avx2, [[gnu::target("avx2")]])
+#if defined(__clang__)
+PACELINE_LIMIT_KERNELS(avx512, [[gnu::target("avx512f"), clang::min_vector_width(512)]])
+#else
 PACELINE_LIMIT_KERNELS(avx512, [[gnu::target("avx512f,prefer-vector-width=512")]])
+#endif
 #endif
 #undef PACELINE_LIMIT_KERNELS
 

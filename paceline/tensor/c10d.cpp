@@ -22,6 +22,11 @@ using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
+// Newer versions have a function that older ones have not: it can be marked in neither.
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Winconsistent-missing-override"
+#endif
+
 // Paceline's store as c10d's. While it waits it looks whether a peer has died.
 class StoreOfC10d : public c10d::Store {
  public:
