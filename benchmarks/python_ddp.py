@@ -75,6 +75,7 @@ def main():
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
+    os.environ.setdefault("USE_LIBUV", "0")  # Debian 13's PyTorch is built without it
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed + dist.get_rank())
     dataset = Cifar10(options.data_dir)

@@ -76,6 +76,7 @@ def main():
     options = parser.parse_args()
 
     torch.set_num_threads(1)
+    os.environ.setdefault("USE_LIBUV", "0")  # Debian 13's PyTorch is built without it
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     sampler = Rest(Cifar10(options.data_dir))

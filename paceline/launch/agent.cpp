@@ -187,6 +187,7 @@ void Agent::obey(const StartOrder& order) {
                                   memory_, timeline_, watch_,    seeds_};
   generation_ =
       std::make_unique<Generation>(context, place, membership_.services(), channel_.stdin_fd.get());
+  if (watch_.at_rest()) generation_->send(SIGTSTP);
   generation_->when_failed([this] { on_failure(); });
   tally_.started(seconds());
   // A rank 0 that may be started again reads on where the last one stopped.

@@ -109,6 +109,7 @@ void HostsAgent::on_control() {
     return;
   }
   const int signal = std::to_integer<int>(first);
+  if (signal == SIGTSTP || signal == SIGCONT) at_rest_ = signal == SIGTSTP;
   if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     const std::string payload(1, static_cast<char>(signal));
     for (const HostState& host : hosts_) {

@@ -92,6 +92,7 @@ class HostsAgent {
   void begin_if_ready();
   void on_ports(const JobPorts& ports);
   void give_part(std::size_t index);
+  void send_part(HostState& host, const RemoteJob& job);
   bool may_begin_without_missing() const;
   void on_late_start();
   void fail_start();
@@ -155,6 +156,7 @@ class HostsAgent {
   std::optional<std::size_t> culprit_;
   int culprit_code_ = 0;
   bool stopping_ = false, pushed_ = false;
+  bool at_rest_ = false;             // the user has stopped the ranks, those that come later too
   std::optional<Deadline> push_at_;  // what has not ended by then is ended harder
 };
 

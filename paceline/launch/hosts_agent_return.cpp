@@ -49,12 +49,11 @@ void HostsAgent::on_return(std::size_t index) {
   host.answer_by.reset();
   if (!leader_ || stopping_ || over_) return;
   host.lost = host.trying = false;
-  host.running = true;
   host.comeback.back(Deadline::Clock::now());
   RemoteJob job = plan_.parts[index].job;
   job.ports = ports_;
   job.meeting = meeting_;
-  host.link->send(FrameKind::kJob, encode(job));
+  send_part(host, job);
   host.link->send(FrameKind::kInputEnd);
   consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
 }

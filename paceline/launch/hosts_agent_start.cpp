@@ -1,6 +1,7 @@
 // How a job of --hosts begins: connections, greetings, parts.
 
 #include <algorithm>
+#include <csignal>
 
 #include <fmt/format.h>
 
@@ -59,10 +60,15 @@ void HostsAgent::on_ports(const JobPorts& ports) {
 void HostsAgent::give_part(std::size_t index) {
   RemoteJob job = plan_.parts[index].job;
   if (index > 0) job.ports = ports_;
-  hosts_[index].running = true;
-  hosts_[index].link->send(FrameKind::kJob, encode(job));
+  send_part(hosts_[index], job);
   // Rank 0 may come there one day, and then finds that nothing is left to read.
   if (index > 0) hosts_[index].link->send(FrameKind::kInputEnd);
+}
+
+void HostsAgent::send_part(HostState& host, const RemoteJob& job) {
+  host.running = true;
+  host.link->send(FrameKind::kJob, encode(job));
+  if (at_rest_) host.link->send(FrameKind::kSignal, std::string(1, static_cast<char>(SIGTSTP)));
 }
 
 bool HostsAgent::may_begin_without_missing() const {

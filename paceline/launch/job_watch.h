@@ -67,6 +67,7 @@ class JobWatch {
   void show(const StragglerOrder& straggler);
   // The user has stopped the ranks, or let them go on: until then nothing is said of them.
   void rest(bool at_rest);
+  bool at_rest() const { return at_rest_; }
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);

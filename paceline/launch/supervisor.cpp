@@ -68,12 +68,12 @@ Fd make_signal_fd() {
 
 class Supervisor {
  public:
-  Supervisor(pid_t agent, Fd control, StdinRelay relay)
+  Supervisor(pid_t agent, Fd control, StdinRelay relay, Fd signals)
       : agent_(agent),
         pidfd_(open_pidfd(agent)),
         control_(std::move(control)),
         relay_(std::move(relay)),
-        signals_(make_signal_fd()) {}
+        signals_(std::move(signals)) {}
 
   int wait();
 
@@ -150,9 +150,19 @@ void let_go_of_input() {
   dup2(nothing.get(), STDIN_FILENO);
 }
 
+// What the terminal has sent to this process until then was meant for the supervisor.
+void leave_foreground() {
+  setpgid(0, 0);
+  if (stays_ignored(SIGTSTP)) return;
+  signal(SIGTSTP, SIG_IGN);  // drops one that waits
+  signal(SIGTSTP, SIG_DFL);
+  const sigset_t stop = only(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+}
+
 [[noreturn]] void be_agent(const std::function<int(AgentChannel)>& agent, AgentChannel channel) {
   int status = 0;
-  setpgid(0, 0);
+  leave_foreground();
   adopt_orphans();
   try {
     status = agent(std::move(channel));
@@ -187,6 +197,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   BarePipe control = make_pipe(O_NONBLOCK);
   BarePipe typed = terminal ? make_pipe(O_NONBLOCK) : BarePipe{};
   Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  Fd signals = make_signal_fd();  // before there are ranks that a Ctrl-Z must reach
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid < 0)
@@ -194,6 +205,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   if (pid == 0) {
     control.write_end.reset();
     typed.write_end.reset();
+    signals.reset();
     let_go_of_input();
     be_agent(agent, {std::move(control.read_end), std::move(stdin_fd)});
   }
@@ -201,7 +213,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   control.read_end.reset();
   if (!terminal) let_go_of_input();
   return Supervisor(pid, std::move(control.write_end),
-                    StdinRelay(STDIN_FILENO, std::move(typed.write_end)))
+                    StdinRelay(STDIN_FILENO, std::move(typed.write_end)), std::move(signals))
       .wait();
 }
 

@@ -72,6 +72,7 @@ def train(name, folder):
     import torch.nn.functional as F
 
     torch.set_num_threads(1)
+    os.environ["USE_LIBUV"] = "0"  # Debian 13's PyTorch is built without it
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
     rank = dist.get_rank()
     torch.manual_seed(1)
