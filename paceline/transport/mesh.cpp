@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kRoomForAnswers = 1024;
 // For words that fit into any channel's buffer.
 constexpr std::chrono::seconds kLongestWords{1};
+constexpr std::chrono::milliseconds kSlice{10};
 
 }  // namespace
 
@@ -88,7 +89,11 @@ std::vector<int> Mesh::throw_if_failed() {
 
 void Mesh::throw_lost(int peer, const std::string& how) {
   const std::lock_guard lock(mutex_);
-  if (!failure_) poll_control();
+  // Its last words come over another connection, and may come behind the end of this one.
+  const auto deadline = Deadline::after(kLongestWords);
+  do {
+    if (!failure_) poll_control(kSlice);
+  } while (!failure_ && !has_left(peer) && !deadline.expired());
   if (!failure_) fail_and_tell(lost(peer, has_left(peer) ? "has left the group" : how));
   throw Error(failure_->code(), std::string(failure_->what()));
 }
@@ -160,15 +165,15 @@ void Mesh::send_to_all(const std::string& notice) const {
 }
 
 // A notice from a rank that saw more counts before a mere end of connection found in the same poll.
-void Mesh::poll_control() {
-  if (!wire_->may_have_news()) return;
+void Mesh::poll_control(std::chrono::milliseconds limit) {
+  if (!wire_->may_have_news() && limit.count() == 0) return;
   std::vector<Interest> interests;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_ || has_left(peer)) continue;
     interests.push_back({peer, Channel::kControl, POLLIN});
   }
   if (interests.empty()) return;
-  wire_->wait(interests, std::chrono::milliseconds(0));
+  wire_->wait(interests, limit);
   std::optional<std::pair<int, std::string>> ended;
   for (const Interest& interest : interests) {
     if (!interest.is_ready) continue;

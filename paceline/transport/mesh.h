@@ -109,7 +109,8 @@ class Mesh {
  private:
   void say_to(int peer, std::string_view words, Deadline deadline) const;
   void send_to_all(const std::string& notice) const;
-  void poll_control();  // requires mutex_
+  // Requires mutex_. Waits for news, for at most `limit`.
+  void poll_control(std::chrono::milliseconds limit = {});
   // Requires: mutex_. Empty, or how the connection has ended.
   std::string read_control(int peer);
   void take_notice(int peer, const std::string& bytes);  // requires mutex_

@@ -1,5 +1,7 @@
 #include "paceline/transport/mesh.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "paceline/transport/notice.h"
@@ -57,6 +59,25 @@ TEST(Mesh, a_notice_counts_before_the_end_of_the_connection) {
   raw.send(Channel::kControl, notice.data(), notice.size());
   raw.die();
   const auto error = failure_of(*raw.mesh);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kAborted);
+  EXPECT_STREQ(error->what(),
+               "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
+}
+
+// Its data come over another connection, whose end may be there first.
+TEST(Mesh, a_notice_that_comes_behind_the_end_of_the_data_counts) {
+  auto raw = make_raw_mesh();
+  Exchange exchange(*raw.mesh);
+  std::vector<std::byte> data(100);
+  exchange.post_receive(1, data);
+  raw.other.channels[static_cast<int>(Channel::kData)].reset();
+  const std::jthread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // on its way
+    const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
+    raw.send(Channel::kControl, notice.data(), notice.size());
+  });
+  const auto error = harness::run_until_idle(exchange, std::chrono::seconds(20));
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kAborted);
   EXPECT_STREQ(error->what(),
