@@ -21,6 +21,7 @@
 #include "apps/bench_planning.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/own_program.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
 
@@ -194,6 +195,7 @@ int bench_command(const Arguments& arguments) {
   require_place(texts, options.mode, detect_launch_environment(), typed(arguments));
   options.session.command = typed(arguments);
   options.session.version = version_text();
+  options.session.programs = contestants_folder();
   if (options.writes_to_output()) leave_output_to_files();
   require_writable("--json", options.json);
   if (options.mode != BenchMode::kMeasure) return plan_with_bench(options);

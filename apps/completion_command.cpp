@@ -5,7 +5,6 @@
 #include <array>
 #include <cctype>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -20,6 +19,7 @@
 #include "paceline/launch/shell_words.h"
 
 #include "apps/commands.h"
+#include "apps/own_program.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -71,7 +71,7 @@ struct CommandHelp {
 };
 
 std::vector<std::string> lines_of(const std::string& arguments) {
-  const std::string own = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string own = own_program();
   const std::string command = launch::shell_quoted(own) + " " + arguments + " --help";
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   if (!pipe) throw system_error("asking " + own + " for its help");

@@ -11,6 +11,7 @@
 #include "paceline/transport/cipher.h"
 
 #include "apps/doctor_checks.h"
+#include "apps/own_program.h"
 
 namespace paceline::apps {
 namespace {
@@ -55,7 +56,7 @@ Finding check_bench_peers() {
   std::vector<std::string> here, absent;
   for (const std::string& name : bench::peer_names()) {
     const bench::CatalogEntry& entry = *bench::find_entry(name);
-    const auto found = bench::locate(entry, bench::program_folder(), path != nullptr ? path : "");
+    const auto found = bench::locate(entry, contestants_folder(), path != nullptr ? path : "");
     (found.missing.empty() ? here : absent).push_back(entry.title);
   }
   std::string text = here.empty() ? "none" : fmt::format("{}", fmt::join(here, ", "));

@@ -19,6 +19,7 @@
 #include "paceline/launch/worker_environment.h"
 
 #include "apps/allocation.h"
+#include "apps/own_program.h"
 #include "apps/start_preview.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
@@ -184,8 +185,6 @@ std::string meeting_address(const std::vector<Host>& hosts, const RunTexts& text
         hosts[0].name, other->name);
   return own;
 }
-
-std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 std::optional<std::vector<Host>> chosen_hosts(const RunTexts& texts, const CommandLine& line) {
   if (texts.hosts.empty() && texts.hostfile.empty()) {

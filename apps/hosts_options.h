@@ -43,7 +43,4 @@ std::vector<std::string> passed_on(const CLI::App& app);
 // Error(kInvalid) when it cannot be told.
 std::string meeting_address(const std::vector<launch::Host>& hosts, const RunTexts& texts);
 
-// The program that runs now.
-std::string own_program();
-
 }  // namespace paceline::apps

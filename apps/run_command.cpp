@@ -143,6 +143,7 @@ int Run::run_here() {
     plan.options.meeting.is_host = false;
   }
   plan.options.version = version_number();
+  plan.options.stack_helper = "/proc/self/exe";  // this command, also when its file was replaced
   plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
   const char* path = std::getenv("PATH");
   plan.program_path =

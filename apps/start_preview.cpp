@@ -16,6 +16,7 @@
 #include "apps/binding_option.h"
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
+#include "apps/own_program.h"
 
 namespace paceline::apps {
 namespace {

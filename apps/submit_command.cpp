@@ -23,6 +23,7 @@
 #include "apps/commands.h"
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
+#include "apps/own_program.h"
 #include "apps/run_options.h"
 #include "apps/submit_script.h"
 #include "apps/usage_error.h"

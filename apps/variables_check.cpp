@@ -53,7 +53,7 @@ std::string suggestion(const std::string& name, const std::string& prefix,
 
 const std::vector<std::string>& own_variables() {
   static const std::vector<std::string> kNames = {
-      "PACELINE_BACKEND",           "PACELINE_BY_SOCKET",
+      "PACELINE_BACKEND",           "PACELINE_BY_PACKAGE",
       "PACELINE_CALIBRATION",       "PACELINE_CRASH_REPORT",
       "PACELINE_ENCRYPT",           "PACELINE_FLIGHT_DIR",
       "PACELINE_FLIGHT_KEEP",       "PACELINE_FORK_SERVER",

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -113,6 +114,12 @@ launch::Environment environment_of(const std::vector<std::string>& variables) {
   return environment;
 }
 
+// Of the build that this program is part of.
+std::string contestants_folder() {
+  return std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "libexec" /
+         "paceline";
+}
+
 std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
                                                        const NetworkHosts& hosts) {
   const char* path = std::getenv("PATH");
@@ -121,7 +128,7 @@ std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
     const auto* entry = bench::find_entry(name);
     check(entry != nullptr && entry->starter != bench::Starter::kMpiexec,
           "'{}' cannot be measured on several hosts", name);
-    const auto located = bench::locate(*entry, bench::program_folder(), path ? path : "");
+    const auto located = bench::locate(*entry, contestants_folder(), path ? path : "");
     if (!located.missing.empty()) {
       fmt::print("{}\n", located.missing);
       continue;

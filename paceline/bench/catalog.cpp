@@ -85,9 +85,4 @@ Located locate(const CatalogEntry& entry, const std::string& folder, const std::
   return located;
 }
 
-std::string program_folder() {
-  return std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "libexec" /
-         "paceline";
-}
-
 }  // namespace paceline::bench

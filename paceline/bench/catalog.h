@@ -43,7 +43,4 @@ struct Located {
 // `folder` holds the programs, `path` is the value of PATH.
 Located locate(const CatalogEntry& entry, const std::string& folder, const std::string& path);
 
-// ../libexec/paceline beside the folder of the running program.
-std::string program_folder();
-
 }  // namespace paceline::bench

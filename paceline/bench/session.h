@@ -35,13 +35,13 @@ struct SessionOptions {
   bool fresh = true;
   bool check = false;
   int rounds = 5;
-  int calls = 200;                          // of a contestant in a round, at most
-  std::vector<std::string> peers;           // names of the catalog, beside paceline
-  std::string programs = program_folder();  // where the contestants' programs are
-  launch::Environment variables;            // for the ranks, in addition
-  std::optional<Algorithm> algorithm;       // of Paceline's messages, wherever it serves
-  std::vector<std::string> notes;           // for the report, from the beginning
-  std::string command, version;             // likewise: as typed, and Paceline's
+  int calls = 200;                     // of a contestant in a round, at most
+  std::vector<std::string> peers;      // names of the catalog, beside paceline
+  std::string programs;                // where the contestants' programs are
+  launch::Environment variables;       // for the ranks, in addition
+  std::optional<Algorithm> algorithm;  // of Paceline's messages, wherever it serves
+  std::vector<std::string> notes;      // for the report, from the beginning
+  std::string command, version;        // likewise: as typed, and Paceline's
   std::chrono::seconds turn_limit{120};
   bool bind = true;
 };

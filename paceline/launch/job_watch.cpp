@@ -197,7 +197,8 @@ void JobWatch::read_crashes() {
     ++reading;
     try {
       crash.reader = std::make_unique<StackReader>(
-          loop_, crash_target(crash.request), std::move(crash.request.connection),
+          loop_, plan_.options.stack_helper, crash_target(crash.request),
+          std::move(crash.request.connection),
           [this, rank = rank](ProcessStacks stacks) { crash_read(rank, std::move(stacks)); });
     } catch (const Error& error) {
       crash.stacks.problem = error.what();
@@ -259,11 +260,12 @@ void JobWatch::send_stacks(JobRequest request) {
   }
   const int number = ++num_asked_;
   const auto asked = std::make_shared<JobRequest>(std::move(request));
-  asked_surveys_[number] = std::make_unique<StackSurvey>(
-      loop_, targets(flights, false), [this, number, asked, sentence](const RankStacks& stacks) {
-        send_answer(*asked, sentence + stacks_text(stacks));
-        asked_surveys_.erase(number);
-      });
+  asked_surveys_[number] =
+      std::make_unique<StackSurvey>(loop_, plan_.options.stack_helper, targets(flights, false),
+                                    [this, number, asked, sentence](const RankStacks& stacks) {
+                                      send_answer(*asked, sentence + stacks_text(stacks));
+                                      asked_surveys_.erase(number);
+                                    });
 }
 
 std::string JobWatch::description() const {

@@ -74,7 +74,8 @@ void JobWatch::show(const HangOrder& hang) {
   }
   if (!named && !is_own(hang.witness)) return;
   try {
-    hang_survey_ = std::make_unique<StackSurvey>(loop_, targets(own_flights(), true),
+    hang_survey_ = std::make_unique<StackSurvey>(loop_, plan_.options.stack_helper,
+                                                 targets(own_flights(), true),
                                                  [this, hang](const RankStacks& stacks) {
                                                    actions_.say(stacks_text(stacks));
                                                    tell(hang);

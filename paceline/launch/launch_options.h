@@ -53,7 +53,8 @@ struct LaunchOptions {
   std::uint16_t master_port = 0;  // 0: a free one
   std::string run_id;
   std::string role = "default";
-  std::string version;  // of Paceline; all nodes of a job need the same
+  std::string version;       // of Paceline; all nodes of a job need the same
+  std::string stack_helper;  // stack_reader.h's: the path of the command paceline
 
   std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
   bool encrypt = false;  // the ranks' PACELINE_ENCRYPT; false: as it is

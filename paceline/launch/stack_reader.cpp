@@ -53,13 +53,13 @@ class SpawnSetting {
     posix_spawn_file_actions_destroy(&actions_);
     posix_spawnattr_destroy(&attributes_);
   }
-  pid_t start(std::vector<std::string> command) const {
+  pid_t start(const std::string& program, std::vector<std::string> command) const {
     std::vector<char*> argv;
     for (std::string& word : command) argv.push_back(word.data());
     argv.push_back(nullptr);
     pid_t pid = -1;
     const int status =
-        posix_spawn(&pid, "/proc/self/exe", &actions_, &attributes_, argv.data(), environ);
+        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, argv.data(), environ);
     errno = status;
     return status == 0 ? pid : -1;
   }
@@ -101,13 +101,14 @@ std::string frames_text(const std::vector<std::string>& frames, const std::strin
   return text;
 }
 
-StackReader::StackReader(EventLoop& loop, const Target& target, Fd held, Handler handler)
+StackReader::StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
+                         Handler handler)
     : loop_(loop), handler_(std::move(handler)), target_(target.pid) {
   Pipe output = make_output_pipe();
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   const SpawnSetting setting(held ? held.get() : nothing.get(), output.write_end.get(),
                              nothing.get());
-  const pid_t pid = setting.start(command_for(target));
+  const pid_t pid = setting.start(helper, command_for(target));
   if (pid < 0) {
     text_ = fmt::format(R"({{"problem": "no process could be started to read its stack: {}"}})",
                         std::strerror(errno));

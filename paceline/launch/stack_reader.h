@@ -1,7 +1,8 @@
 #pragma once
 
-// Reads where a process is by a helper, `paceline stacks --pid`: a process of its own, so that the
-// launcher does not wait, and does not end when the memory that is read is corrupt.
+// Reads where a process is by a helper, a program that is run as `HELPER stacks --pid PID --json`
+// (the command paceline): a process of its own, so that the launcher does not wait, and does not
+// end when the memory that is read is corrupt.
 //
 // The helper needs the right to trace the process. It is the launcher's descendant; ranks name the
 // launcher to Yama (PR_SET_PTRACER), which allows its descendants, too.
@@ -43,9 +44,11 @@ class StackReader {
   };
   using Handler = std::function<void(ProcessStacks)>;
 
-  // `held` is closed once the process runs on. `handler` is called once, when all is read or the
-  // helper has ended without; the reader may be destroyed in it.
-  StackReader(EventLoop& loop, const Target& target, Fd held, Handler handler);
+  // `helper` is a path; without one that there is a problem. `held` is closed once the process runs
+  // on. `handler` is called once, when all is read or the helper has ended without; the reader may
+  // be destroyed in it.
+  StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
+              Handler handler);
   StackReader(const StackReader&) = delete;
   StackReader& operator=(const StackReader&) = delete;
   // Ends the helper.

@@ -70,9 +70,12 @@ std::string stacks_text(const RankStacks& stacks) {
   return text;
 }
 
-StackSurvey::StackSurvey(EventLoop& loop, std::map<int, StackReader::Target> targets,
-                         Handler handler)
-    : loop_(loop), handler_(std::move(handler)), waiting_(std::move(targets)) {
+StackSurvey::StackSurvey(EventLoop& loop, std::string helper,
+                         std::map<int, StackReader::Target> targets, Handler handler)
+    : loop_(loop),
+      helper_(std::move(helper)),
+      handler_(std::move(handler)),
+      waiting_(std::move(targets)) {
   start_more();
   if (reading_.empty() && !stacks_.empty()) {
     throw Error(ErrorCode::kSystem, stacks_.begin()->second.problem);
@@ -86,7 +89,7 @@ void StackSurvey::start_more() {
     waiting_.erase(waiting_.begin());
     try {
       auto reader = std::make_unique<StackReader>(
-          loop_, target, Fd(),
+          loop_, helper_, target, Fd(),
           [this, rank = rank](ProcessStacks stacks) { take(rank, std::move(stacks)); });
       reading_.emplace(rank, std::move(reader));
     } catch (const Error& error) {

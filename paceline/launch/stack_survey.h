@@ -23,9 +23,11 @@ class StackSurvey {
  public:
   using Handler = std::function<void(const RankStacks&)>;
 
-  // `handler` is called once, never from within the constructor; the survey may be destroyed in it.
-  // Error(kSystem) when no rank can be looked at; one that cannot has its problem among the stacks.
-  StackSurvey(EventLoop& loop, std::map<int, StackReader::Target> targets, Handler handler);
+  // `helper` is StackReader's. `handler` is called once, never from within the constructor; the
+  // survey may be destroyed in it. Error(kSystem) when no rank can be looked at; one that cannot
+  // has its problem among the stacks.
+  StackSurvey(EventLoop& loop, std::string helper, std::map<int, StackReader::Target> targets,
+              Handler handler);
   StackSurvey(const StackSurvey&) = delete;
   StackSurvey& operator=(const StackSurvey&) = delete;
 
@@ -34,6 +36,7 @@ class StackSurvey {
   void take(int rank, ProcessStacks stacks);
 
   EventLoop& loop_;
+  const std::string helper_;
   Handler handler_;
   std::map<int, StackReader::Target> waiting_;
   std::map<int, std::unique_ptr<StackReader>> reading_;

@@ -61,14 +61,14 @@ class StackSurveys : public testing::Test {
 };
 
 TEST_F(StackSurveys, of_more_ranks_than_are_read_at_once_have_them_all) {
-  const StackSurvey survey(loop_, ranks(6), keep_);
+  const StackSurvey survey(loop_, "/proc/self/exe", ranks(6), keep_);
   turn_until_done();
   EXPECT_EQ(stacks_text(*stacks_), "  ranks 0-5, thread main:\n      #0  work\n");
 }
 
 // The first ones are being read when the last descriptor goes.
 TEST_F(StackSurveys, name_ranks_that_cannot_be_looked_at_and_end_nothing) {
-  const StackSurvey survey(loop_, ranks(6), keep_);
+  const StackSurvey survey(loop_, "/proc/self/exe", ranks(6), keep_);
   allow_descriptors(0);
   EXPECT_NO_THROW(turn_until_done());
   allow_descriptors(before_.rlim_cur);
@@ -78,9 +78,17 @@ TEST_F(StackSurveys, name_ranks_that_cannot_be_looked_at_and_end_nothing) {
   EXPECT_THAT(text, HasSubstr("Too many open files"));
 }
 
+// The program that has the launcher as a library is not started again in the helper's place.
+TEST_F(StackSurveys, without_a_helper_say_that_there_is_none) {
+  const StackSurvey survey(loop_, "", ranks(2), keep_);
+  turn_until_done();
+  EXPECT_THAT(stacks_text(*stacks_),
+              HasSubstr("  ranks 0, 1: no process could be started to read its stack: "));
+}
+
 TEST_F(StackSurveys, of_ranks_none_of_which_can_be_looked_at_are_refused_at_once) {
   allow_descriptors(0);
-  EXPECT_THROW(StackSurvey(loop_, ranks(6), keep_), Error);
+  EXPECT_THROW(StackSurvey(loop_, "/proc/self/exe", ranks(6), keep_), Error);
   allow_descriptors(before_.rlim_cur);
   EXPECT_FALSE(stacks_);
 }
