@@ -38,43 +38,23 @@ Memory OwnContestant::allocate(MemoryKind kind, std::size_t bytes) {
 
 void OwnContestant::run(const Collective& call) {
   const int rank = group_->rank(), size = group_->world_size();
-  const ConstBuffer input(call.input, elements_in(call, rank, size), call.dtype);
-  const Buffer output(call.output, elements_out(call, rank, size), call.dtype);
-  // Of all_to_all_v: what this rank gives everybody, and, with equal counts, gets.
-  const auto counts =
-      call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
-  switch (call.op) {
-    case Op::kAllReduce:
-      return group_->all_reduce(input, output, ReduceOp::kSum);
-    case Op::kBroadcast:
-      return group_->broadcast(output, call.root);
-    case Op::kReduce:
-      return group_->reduce({const_cast<std::byte*>(call.input), call.count, call.dtype},
-                            call.root);
-    case Op::kAllGather:
-      return group_->all_gather(input, output);
-    case Op::kGather:
-      return group_->gather(input, output, call.root);
-    case Op::kScatter:
-      return group_->scatter(input, output, call.root);
-    case Op::kReduceScatter:
-      return group_->reduce_scatter(input, output);
-    case Op::kAllToAll:
-      return group_->all_to_all(input, output);
-    case Op::kAllGatherV:
-      return group_->all_gather_v(input, output, counts);
-    case Op::kReduceScatterV:
-      return group_->reduce_scatter_v(input, output, counts);
-    case Op::kAllToAllV:
-      return group_->all_to_all_v(input, counts, output, counts);
-    case Op::kSend: {
-      const WorkPtr sent = group_->send_async(input, (rank + 1) % size);
-      group_->recv(output, (rank + size - 1) % size);
-      return sent->wait();
-    }
-    default:
-      return group_->barrier();
+  Call made{.op = call.op, .root = call.root};
+  made.input = {call.input, elements_in(call, rank, size), call.dtype};
+  made.output = {call.output, elements_out(call, rank, size), call.dtype};
+  if (call.op == Op::kSend) {
+    const WorkPtr sent = group_->send_async(made.input, (rank + 1) % size);
+    group_->recv(made.output, (rank + size - 1) % size);
+    return sent->wait();
   }
+  // These two have one buffer.
+  if (call.op == Op::kBroadcast) made.input = made.output;
+  if (call.op == Op::kReduce) {
+    made.output = {const_cast<std::byte*>(call.input), call.count, call.dtype};
+  }
+  // Of all_to_all_v: what this rank gives everybody, and, with equal counts, gets.
+  made.counts = made.receive_counts =
+      call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
+  group_->run(made);
 }
 
 void OwnContestant::run_coalesced(const Collective& call, std::size_t parts) {

@@ -20,7 +20,7 @@ namespace paceline::bench {
 inline constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
                                                                       "PACELINE_TIMELINE_DIR"};
 inline constexpr std::array<std::string_view, 7> kHeldVariables = {
-    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_SOCKET",
+    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
     "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
 
 struct OwnVariables {

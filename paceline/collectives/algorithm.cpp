@@ -15,28 +15,43 @@
 namespace paceline {
 namespace {
 
-Schedule build_plain(Algorithm algorithm, const ScheduleSpec& spec) {
-  switch (algorithm) {
-    case Algorithm::kDirect:
-      return build_direct(spec);
-    case Algorithm::kOneShot:
-      return build_one_shot_all_reduce(spec);
-    case Algorithm::kTree:
-      return build_tree(spec);
-    case Algorithm::kDoubling:
-      return build_doubling(spec);
-    case Algorithm::kHalving:
-      return build_halving(spec);
-    case Algorithm::kRing:
-      return build_ring(spec);
-    case Algorithm::kBruck:
-      return build_bruck(spec);
-    case Algorithm::kChain:
-      return build_chain(spec);
-    case Algorithm::kHierarchy:
-      return build_hierarchy(spec);
-  }
-  return {};
+using Ops = std::uint32_t;  // a bit each
+
+constexpr Ops ops(std::initializer_list<Op> list) {
+  Ops bits = 0;
+  for (const Op op : list) bits |= Ops{1} << static_cast<unsigned>(op);
+  return bits;
+}
+
+struct AlgorithmTraits {
+  std::string_view name;
+  Ops serves;
+  Schedule (*build)(const ScheduleSpec& spec);
+  Effort (*effort)(Op op, const CallSizes& sizes, double chunk);
+};
+
+// In the order of kAllAlgorithms.
+constexpr std::array<AlgorithmTraits, kAllAlgorithms.size()> kTraits = {{
+    {"direct", ~ops({Op::kSend, Op::kReceive}), build_direct, effort::direct},
+    {"one_shot", ops({Op::kAllReduce}), build_one_shot_all_reduce, effort::one_shot},
+    {"tree", ops({Op::kBroadcast, Op::kReduce}), build_tree, effort::tree},
+    {"doubling", ops({Op::kAllReduce, Op::kAllGather, Op::kAllGatherV}), build_doubling,
+     effort::doubling},
+    {"halving", ops({Op::kAllReduce, Op::kReduceScatter}), build_halving, effort::halving},
+    {"ring",
+     ops({Op::kAllReduce, Op::kAllGather, Op::kAllGatherV, Op::kReduceScatter,
+          Op::kReduceScatterV}),
+     build_ring, effort::ring},
+    {"bruck", ops({Op::kAllToAll}), build_bruck, effort::bruck},
+    {"chain", ops({Op::kBroadcast}), build_chain, effort::chain},
+    {"hierarchy",
+     ops({Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather, Op::kAllGatherV,
+          Op::kReduceScatter, Op::kReduceScatterV}),
+     build_hierarchy, effort::hierarchy},
+}};
+
+const AlgorithmTraits& traits_of(Algorithm algorithm) {
+  return kTraits[static_cast<std::size_t>(algorithm)];
 }
 
 // Whether every rank's result needs something of every rank, so that nobody can end too early.
@@ -74,29 +89,7 @@ void add_later_rounds(ScheduleBuilder& builder, const ScheduleSpec& spec) {
 
 }  // namespace
 
-std::string_view name_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kDirect:
-      return "direct";
-    case Algorithm::kOneShot:
-      return "one_shot";
-    case Algorithm::kTree:
-      return "tree";
-    case Algorithm::kDoubling:
-      return "doubling";
-    case Algorithm::kHalving:
-      return "halving";
-    case Algorithm::kRing:
-      return "ring";
-    case Algorithm::kBruck:
-      return "bruck";
-    case Algorithm::kChain:
-      return "chain";
-    case Algorithm::kHierarchy:
-      return "hierarchy";
-  }
-  return "unknown";
-}
+std::string_view name_of(Algorithm algorithm) { return traits_of(algorithm).name; }
 
 std::optional<Algorithm> algorithm_named(std::string_view name) {
   for (const Algorithm algorithm : kAllAlgorithms) {
@@ -105,32 +98,7 @@ std::optional<Algorithm> algorithm_named(std::string_view name) {
   return {};
 }
 
-bool serves(Algorithm algorithm, Op op) {
-  switch (algorithm) {
-    case Algorithm::kDirect:
-      return op != Op::kSend && op != Op::kReceive;
-    case Algorithm::kOneShot:
-      return op == Op::kAllReduce;
-    case Algorithm::kTree:
-      return op == Op::kBroadcast || op == Op::kReduce;
-    case Algorithm::kDoubling:
-      return op == Op::kAllReduce || op == Op::kAllGather || op == Op::kAllGatherV;
-    case Algorithm::kHalving:
-      return op == Op::kAllReduce || op == Op::kReduceScatter;
-    case Algorithm::kRing:
-      return op == Op::kAllReduce || op == Op::kAllGather || op == Op::kAllGatherV ||
-             op == Op::kReduceScatter || op == Op::kReduceScatterV;
-    case Algorithm::kBruck:
-      return op == Op::kAllToAll;
-    case Algorithm::kChain:
-      return op == Op::kBroadcast;
-    case Algorithm::kHierarchy:
-      return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce ||
-             op == Op::kAllGather || op == Op::kAllGatherV || op == Op::kReduceScatter ||
-             op == Op::kReduceScatterV;
-  }
-  return false;
-}
+bool serves(Algorithm algorithm, Op op) { return (traits_of(algorithm).serves & ops({op})) != 0; }
 
 bool keeps_order(Algorithm algorithm, Op op) {
   return algorithm != Algorithm::kRing || !reduces(op);
@@ -175,9 +143,18 @@ Schedule build(Algorithm algorithm, const ScheduleSpec& spec) {
     builder.send_greeting((spec.rank + 1) % world);
     builder.receive_greeting((spec.rank - 1 + world) % world);
   }
-  builder.append(build_plain(algorithm, spec));
+  builder.append(traits_of(algorithm).build(spec));
   if (!hears_from_all(spec)) add_later_rounds(builder, spec);
   return builder.take();
+}
+
+Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk) {
+  Effort work = traits_of(algorithm).effort(op, sizes, chunk);
+  if (has_counts(op)) {  // whose results need not hear of every rank: build()
+    work.rounds += sizes.levels;
+    work.messages += sizes.levels;
+  }
+  return work;
 }
 
 }  // namespace paceline

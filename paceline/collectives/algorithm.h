@@ -1,12 +1,13 @@
 #pragma once
 
-// The algorithms by name, and what each can do.
+// The algorithms, and what each can do: a row of the table in algorithm.cpp.
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
+#include "paceline/collectives/effort.h"
 #include "paceline/collectives/schedule.h"
 
 namespace paceline {
@@ -48,5 +49,8 @@ bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
 // every rank hears of every other (schedule.h). Pure. Requires: serves(algorithm, spec.op);
 // spec.chunk for kChain, spec.hosts for kHierarchy.
 Schedule build(Algorithm algorithm, const ScheduleSpec& spec);
+
+// What build()'s schedule takes. `chunk`: bytes, of a chain.
+Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk = 0);
 
 }  // namespace paceline

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "paceline/collectives/buffer.h"
+#include "paceline/collectives/call.h"
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/planner.h"
 #include "paceline/collectives/symmetric_buffer.h"
@@ -37,7 +38,6 @@ struct PointToPointCall {
   std::shared_ptr<void> keep_alive;
   bool is_blocking = false;  // the caller waits for it at once
 };
-inline constexpr int kAnySource = -1;
 
 class Backend {
  public:

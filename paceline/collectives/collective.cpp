@@ -14,148 +14,63 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// What one rank gives or gets in an operation with unequal counts.
-std::size_t row_sum(const Collective& call, int rank, int world_size) {
+std::size_t elements_of(Extent extent, const Collective& call, int rank, int world_size) {
+  const auto self = static_cast<std::size_t>(rank);
   const auto world = static_cast<std::size_t>(world_size);
-  return sum(call.counts.subspan(static_cast<std::size_t>(rank) * world, world));
-}
-
-std::size_t column_sum(const Collective& call, int rank, int world_size) {
-  const auto world = static_cast<std::size_t>(world_size);
-  std::size_t total = 0;
-  for (std::size_t from = 0; from < world; ++from) {
-    total += call.counts[from * world + static_cast<std::size_t>(rank)];
+  switch (extent) {
+    case Extent::kNothing:
+      return 0;
+    case Extent::kCount:
+      return call.count;
+    case Extent::kBlocks:
+      return call.count * world;
+    case Extent::kOwnCount:
+      return call.counts[self];
+    case Extent::kRow:
+      return sum(call.counts.subspan(self * world, world));
+    case Extent::kColumn: {
+      std::size_t total = 0;
+      for (std::size_t from = 0; from < world; ++from) total += call.counts[from * world + self];
+      return total;
+    }
   }
-  return total;
+  return 0;
 }
 
 }  // namespace
 
-std::string_view name_of(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
-      return "all_reduce";
-    case Op::kBroadcast:
-      return "broadcast";
-    case Op::kReduce:
-      return "reduce";
-    case Op::kAllGather:
-      return "all_gather";
-    case Op::kGather:
-      return "gather";
-    case Op::kScatter:
-      return "scatter";
-    case Op::kReduceScatter:
-      return "reduce_scatter";
-    case Op::kAllToAll:
-      return "all_to_all";
-    case Op::kBarrier:
-      return "barrier";
-    case Op::kSend:
-      return "send";
-    case Op::kReceive:
-      return "recv";
-    case Op::kAllocate:
-      return "allocate_symmetric";
-    case Op::kAllGatherV:
-      return "all_gather_v";
-    case Op::kReduceScatterV:
-      return "reduce_scatter_v";
-    case Op::kAllToAllV:
-      return "all_to_all_v";
-    case Op::kNewGroup:
-      return "new_group";
-    case Op::kSplit:
-      return "split";
-    case Op::kTakeTurns:
-      return "take_turns";
-  }
-  return "an unknown operation";
-}
-
-bool reduces(Op op) {
-  return op == Op::kAllReduce || op == Op::kReduce || op == Op::kReduceScatter ||
-         op == Op::kReduceScatterV;
-}
-
-bool has_root(Op op) {
-  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter;
-}
-
-bool has_counts(Op op) {
-  return op == Op::kAllGatherV || op == Op::kReduceScatterV || op == Op::kAllToAllV;
-}
-
-bool makes_group(Op op) { return op == Op::kNewGroup || op == Op::kSplit; }
-
 std::optional<std::size_t> in_place_offset(const Collective& call, int rank) {
-  switch (call.op) {
-    case Op::kGather:
-    case Op::kScatter:
-    case Op::kAllGather:
-    case Op::kReduceScatter:
-      return call.count * static_cast<std::size_t>(rank);
-    case Op::kAllGatherV:
-    case Op::kReduceScatterV:
-      return std::accumulate(call.counts.begin(), call.counts.begin() + rank, std::size_t{0});
-    case Op::kAllToAll:
-    case Op::kAllToAllV:
-      return {};
-    default:
+  switch (traits_of(call.op).in_place) {
+    case InPlace::kBeginning:
       return 0;
+    case InPlace::kOwnBlock:
+      return call.count * static_cast<std::size_t>(rank);
+    case InPlace::kOwnCounts:
+      return sum(call.counts.first(static_cast<std::size_t>(rank)));
+    case InPlace::kNever:
+      break;
   }
+  return {};
 }
 
 std::size_t input_count(const Collective& call, int rank, int world_size) {
-  const auto world = static_cast<std::size_t>(world_size);
-  switch (call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-    case Op::kAllGather:
-    case Op::kGather:
-      return call.count;
-    case Op::kBroadcast:
-      return rank == call.root ? call.count : 0;
-    case Op::kScatter:
-      return rank == call.root ? call.count * world : 0;
-    case Op::kReduceScatter:
-    case Op::kAllToAll:
-      return call.count * world;
-    case Op::kAllGatherV:
-      return call.counts[static_cast<std::size_t>(rank)];
-    case Op::kReduceScatterV:
-      return call.count;
-    case Op::kAllToAllV:
-      return row_sum(call, rank, world_size);
-    default:
-      return 0;
-  }
+  const OpTraits& op = traits_of(call.op);
+  return op.only_root_gives && rank != call.root ? 0
+                                                 : elements_of(op.input, call, rank, world_size);
 }
 
 std::size_t output_count(const Collective& call, int rank, int world_size) {
-  const auto world = static_cast<std::size_t>(world_size);
-  switch (call.op) {
-    case Op::kAllReduce:
-    case Op::kBroadcast:
-    case Op::kScatter:
-    case Op::kReduceScatter:
-      return call.count;
-    case Op::kReduce:
-      return rank == call.root ? call.count : 0;
-    case Op::kGather:
-      return rank == call.root ? call.count * world : 0;
-    case Op::kAllGather:
-    case Op::kAllToAll:
-      return call.count * world;
-    case Op::kAllGatherV:
-      return call.count;
-    case Op::kReduceScatterV:
-      return call.counts[static_cast<std::size_t>(rank)];
-    case Op::kAllToAllV:
-      return column_sum(call, rank, world_size);
-    default:
-      return 0;
+  const OpTraits& op = traits_of(call.op);
+  return op.only_root_gets && rank != call.root ? 0
+                                                : elements_of(op.output, call, rank, world_size);
+}
+
+std::size_t saturated_sum(std::span<const std::size_t> counts) {
+  std::size_t total = 0;
+  for (const std::size_t count : counts) {
+    if (__builtin_add_overflow(total, count, &total)) return SIZE_MAX;
   }
+  return total;
 }
 
 std::uint32_t layout_of(std::span<const std::size_t> counts) {

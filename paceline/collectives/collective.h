@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "paceline/collectives/buffer.h"
+#include "paceline/collectives/op.h"
 #include "paceline/collectives/reduce_op.h"
 #include "paceline/core/dtype.h"
 
@@ -18,38 +19,6 @@ namespace paceline {
 
 class DeviceOrder;
 class Work;
-
-// The numbers are part of the wire format.
-enum class Op : std::uint8_t {
-  kAllReduce = 0,
-  kBroadcast = 1,
-  kReduce = 2,
-  kAllGather = 3,
-  kGather = 4,
-  kScatter = 5,
-  kReduceScatter = 6,
-  kAllToAll = 7,
-  kBarrier = 8,
-  kSend = 9,
-  kReceive = 10,
-  kAllocate = 11,  // of symmetric memory; count is in bytes
-  kAllGatherV = 12,
-  kReduceScatterV = 13,
-  kAllToAllV = 14,
-  kNewGroup = 15,  // the ranks compare whom they mean
-  kSplit = 16,
-  kTakeTurns = 17,  // in a library that serves one group of a process at a time
-};
-
-std::string_view name_of(Op op);
-// True for operations that add elements up.
-bool reduces(Op op);
-// True for operations with a root.
-bool has_root(Op op);
-// True for operations whose ranks give or get unequal counts.
-bool has_counts(Op op);
-// True for those that make another group.
-bool makes_group(Op op);
 
 // `count` is in elements and the same on every rank:
 //   all_reduce, broadcast, reduce   the whole buffer
@@ -82,9 +51,12 @@ struct Collective {
 // all_to_all.
 std::optional<std::size_t> in_place_offset(const Collective& call, int rank);
 
-// Elements that this rank's input and output hold.
+// Elements that a rank's input and output hold.
 std::size_t input_count(const Collective& call, int rank, int world_size);
 std::size_t output_count(const Collective& call, int rank, int world_size);
+
+// SIZE_MAX for a sum that is larger; no call may have that many elements.
+std::size_t saturated_sum(std::span<const std::size_t> counts);
 
 // A hash of counts, never 0: the `layout` of operations with unequal counts and of coalesced ones.
 std::uint32_t layout_of(std::span<const std::size_t> counts);

@@ -6,7 +6,7 @@
 
 #include "paceline/collectives/algorithms/schedule_builder.h"
 
-namespace paceline {
+namespace paceline::effort {
 namespace {
 
 // About what fits into the memory that a host's ranks share, for one piece.
@@ -23,7 +23,17 @@ double inward(const CallSizes& s, double sent_by_a_rank) {
   return 2 * sent_by_a_rank * (s.m - 1) / (s.p - 1);
 }
 
-Effort direct(Op op, const CallSizes& s) {
+// The levels of a tree that lie inside a host: on the only one all, also the last of a number of
+// ranks that is no power of two.
+double inner_levels(const CallSizes& s) {
+  if (s.hosts == 1) return s.levels;
+  if (!s.is_in_blocks) return 0;
+  return std::min<double>(s.levels, std::bit_width(static_cast<unsigned>(s.m)) - 1);
+}
+
+}  // namespace
+
+Effort direct(Op op, const CallSizes& s, double /*chunk*/) {
   Effort work;
   double sent = 0;
   work.rounds = 1;
@@ -69,7 +79,7 @@ Effort direct(Op op, const CallSizes& s) {
   return work;
 }
 
-Effort one_shot(const CallSizes& s) {
+Effort one_shot(Op /*op*/, const CallSizes& s, double /*chunk*/) {
   Effort work;
   work.rounds = 1;
   work.messages = s.p - 1;
@@ -79,15 +89,7 @@ Effort one_shot(const CallSizes& s) {
   return work;
 }
 
-// The levels of a tree that lie inside a host: on the only one all, also the last of a number of
-// ranks that is no power of two.
-double inner_levels(const CallSizes& s) {
-  if (s.hosts == 1) return s.levels;
-  if (!s.is_in_blocks) return 0;
-  return std::min<double>(s.levels, std::bit_width(static_cast<unsigned>(s.m)) - 1);
-}
-
-Effort tree(Op op, const CallSizes& s) {
+Effort tree(Op op, const CallSizes& s, double /*chunk*/) {
   const double inner = inner_levels(s);
   Effort work;
   work.rounds = work.messages = s.levels;
@@ -105,7 +107,7 @@ Effort tree(Op op, const CallSizes& s) {
   return work;
 }
 
-Effort doubling(Op op, const CallSizes& s) {
+Effort doubling(Op op, const CallSizes& s, double /*chunk*/) {
   Effort work;
   work.rounds = work.messages = s.levels;
   if (op != Op::kAllReduce) {
@@ -136,7 +138,7 @@ Effort doubling(Op op, const CallSizes& s) {
   return work;
 }
 
-Effort halving(Op op, const CallSizes& s) {
+Effort halving(Op op, const CallSizes& s, double /*chunk*/) {
   const double whole = op == Op::kAllReduce ? s.n : s.n * s.p;
   const double inner = std::min(inner_levels(s), s.full);
   Effort work;
@@ -161,7 +163,7 @@ Effort halving(Op op, const CallSizes& s) {
   return work;
 }
 
-Effort ring(Op op, const CallSizes& s) {
+Effort ring(Op op, const CallSizes& s, double /*chunk*/) {
   const double chunk = op == Op::kAllReduce ? s.n / s.p : s.n;
   const double sent = chunk * (s.p - 1);
   Effort work;
@@ -180,7 +182,7 @@ Effort ring(Op op, const CallSizes& s) {
   return work;
 }
 
-Effort bruck(const CallSizes& s) {
+Effort bruck(Op /*op*/, const CallSizes& s, double /*chunk*/) {
   Effort work;
   work.rounds = work.messages = s.levels;
   const double sent = s.n * s.p / 2 * s.levels;
@@ -190,7 +192,7 @@ Effort bruck(const CallSizes& s) {
   return work;
 }
 
-Effort chain(const CallSizes& s, double chunk) {
+Effort chain(Op /*op*/, const CallSizes& s, double chunk) {
   Effort work;
   const double chunks = std::ceil(s.n / chunk);
   work.rounds = s.p - 1 + s.levels;
@@ -205,7 +207,7 @@ Effort chain(const CallSizes& s, double chunk) {
   return work;
 }
 
-Effort hierarchy(Op op, const CallSizes& s) {
+Effort hierarchy(Op op, const CallSizes& s, double /*chunk*/) {
   const double others = s.hosts - 1;
   const double levels = levels_of(static_cast<int>(s.hosts));
   // A subtree of one rank is no partial sum.
@@ -265,39 +267,4 @@ Effort hierarchy(Op op, const CallSizes& s) {
   return work;
 }
 
-Effort of_schedule(Algorithm algorithm, Op op, const CallSizes& s, double chunk) {
-  switch (algorithm) {
-    case Algorithm::kDirect:
-      return direct(op, s);
-    case Algorithm::kOneShot:
-      return one_shot(s);
-    case Algorithm::kTree:
-      return tree(op, s);
-    case Algorithm::kDoubling:
-      return doubling(op, s);
-    case Algorithm::kHalving:
-      return halving(op, s);
-    case Algorithm::kRing:
-      return ring(op, s);
-    case Algorithm::kBruck:
-      return bruck(s);
-    case Algorithm::kChain:
-      return chain(s, chunk);
-    case Algorithm::kHierarchy:
-      return hierarchy(op, s);
-  }
-  return {};
-}
-
-}  // namespace
-
-Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk) {
-  Effort work = of_schedule(algorithm, op, sizes, chunk);
-  if (has_counts(op)) {  // whose results need not hear of every rank: build()
-    work.rounds += sizes.levels;
-    work.messages += sizes.levels;
-  }
-  return work;
-}
-
-}  // namespace paceline
+}  // namespace paceline::effort

@@ -4,7 +4,7 @@
 // prediction is made of. Pure, and in the planner's arithmetic (planner.h), so that all ranks come
 // to the same.
 
-#include "paceline/collectives/algorithm.h"
+#include "paceline/collectives/op.h"
 
 namespace paceline {
 
@@ -33,7 +33,17 @@ struct CallSizes {
   bool is_in_blocks;
 };
 
-// `chunk`: bytes, of a chain.
-Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk = 0);
+// One for each algorithm (algorithm.h). `chunk`: bytes, of a chain.
+namespace effort {
+Effort direct(Op op, const CallSizes& sizes, double chunk);
+Effort one_shot(Op op, const CallSizes& sizes, double chunk);
+Effort tree(Op op, const CallSizes& sizes, double chunk);
+Effort doubling(Op op, const CallSizes& sizes, double chunk);
+Effort halving(Op op, const CallSizes& sizes, double chunk);
+Effort ring(Op op, const CallSizes& sizes, double chunk);
+Effort bruck(Op op, const CallSizes& sizes, double chunk);
+Effort chain(Op op, const CallSizes& sizes, double chunk);
+Effort hierarchy(Op op, const CallSizes& sizes, double chunk);
+}  // namespace effort
 
 }  // namespace paceline

@@ -63,12 +63,9 @@ void read_environment(GroupOptions& group) {
     group.transport = parse_transport(*transport);
   }
   if (group.backend.empty()) group.backend = variable("PACELINE_BACKEND").value_or("");
-  const auto by_socket = variable("PACELINE_BY_SOCKET");
-  if (group.by_socket == BySocket::kAuto && by_socket) {
-    group.by_socket = parse_by_socket(*by_socket);
-  }
   if (!group.timeout) group.timeout = timeout_from_environment();
   if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
+  if (!group.by_package) group.by_package = is_set("PACELINE_BY_PACKAGE");
   if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
 }
 

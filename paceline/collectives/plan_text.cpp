@@ -9,8 +9,7 @@ namespace {
 
 // Whether `count` is one block of the larger buffer (collective.h).
 bool counts_blocks(Op op) {
-  return op == Op::kAllGather || op == Op::kGather || op == Op::kScatter ||
-         op == Op::kReduceScatter || op == Op::kAllToAll;
+  return traits_of(op).input == Extent::kBlocks || traits_of(op).output == Extent::kBlocks;
 }
 
 }  // namespace

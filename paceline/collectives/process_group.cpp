@@ -57,8 +57,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .tcp_streams = options_.tcp_streams,
                                              .algorithm = options_.algorithm,
                                              .allows_any_order = options_.allows_any_order,
-                                             .by_socket = options_.by_socket,
-                                             .socket = options_.socket,
+                                             .by_package = options_.by_package,
+                                             .package = options_.package,
                                              .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  timeout(), kDefaultStoreTimeout),
@@ -100,105 +100,40 @@ bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device devic
 
 // ---- collectives
 
-void ProcessGroup::all_reduce(Buffer buffer, ReduceOp op, const CallOptions& options) {
-  run(make(Op::kAllReduce, buffer, buffer, buffer.count, 0, op), options);
-}
-void ProcessGroup::all_reduce(ConstBuffer input, Buffer output, ReduceOp op,
-                              const CallOptions& options) {
-  run(make(Op::kAllReduce, input, output, input.count, 0, op), options);
-}
-WorkPtr ProcessGroup::all_reduce_async(Buffer buffer, ReduceOp op, const CallOptions& options) {
-  return submit(make(Op::kAllReduce, buffer, buffer, buffer.count, 0, op), options);
-}
-
-void ProcessGroup::broadcast(Buffer buffer, int root, const CallOptions& options) {
-  run(make(Op::kBroadcast, rank_ == root ? buffer : Buffer(), buffer, buffer.count, root, {}),
-      options);
-}
-WorkPtr ProcessGroup::broadcast_async(Buffer buffer, int root, const CallOptions& options) {
-  return submit(
-      make(Op::kBroadcast, rank_ == root ? buffer : Buffer(), buffer, buffer.count, root, {}),
-      options);
-}
-
-void ProcessGroup::reduce(Buffer buffer, int root, ReduceOp op, const CallOptions& options) {
-  run(make(Op::kReduce, buffer, rank_ == root ? buffer : Buffer(), buffer.count, root, op),
-      options);
-}
-WorkPtr ProcessGroup::reduce_async(Buffer buffer, int root, ReduceOp op,
-                                   const CallOptions& options) {
-  return submit(
-      make(Op::kReduce, buffer, rank_ == root ? buffer : Buffer(), buffer.count, root, op),
-      options);
-}
-
-void ProcessGroup::all_gather(ConstBuffer input, Buffer output, const CallOptions& options) {
-  run(make(Op::kAllGather, input, output, input.count, 0, {}), options);
-}
-WorkPtr ProcessGroup::all_gather_async(ConstBuffer input, Buffer output,
-                                       const CallOptions& options) {
-  return submit(make(Op::kAllGather, input, output, input.count, 0, {}), options);
-}
-
-void ProcessGroup::gather(ConstBuffer input, Buffer output, int root, const CallOptions& options) {
-  run(make(Op::kGather, input, output, input.count, root, {}), options);
-}
-WorkPtr ProcessGroup::gather_async(ConstBuffer input, Buffer output, int root,
-                                   const CallOptions& options) {
-  return submit(make(Op::kGather, input, output, input.count, root, {}), options);
-}
-
-void ProcessGroup::scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options) {
-  run(make(Op::kScatter, input, output, output.count, root, {}), options);
-}
-WorkPtr ProcessGroup::scatter_async(ConstBuffer input, Buffer output, int root,
-                                    const CallOptions& options) {
-  return submit(make(Op::kScatter, input, output, output.count, root, {}), options);
-}
-
-void ProcessGroup::reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op,
-                                  const CallOptions& options) {
-  run(make(Op::kReduceScatter, input, output, output.count, 0, op), options);
-}
-WorkPtr ProcessGroup::reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op,
-                                           const CallOptions& options) {
-  return submit(make(Op::kReduceScatter, input, output, output.count, 0, op), options);
-}
-
-void ProcessGroup::all_to_all(ConstBuffer input, Buffer output, const CallOptions& options) {
-  run(make(Op::kAllToAll, input, output, share_of(input.count), 0, {}), options);
-}
-WorkPtr ProcessGroup::all_to_all_async(ConstBuffer input, Buffer output,
-                                       const CallOptions& options) {
-  return submit(make(Op::kAllToAll, input, output, share_of(input.count), 0, {}), options);
-}
-
-void ProcessGroup::barrier(const CallOptions& options) {
-  run(make(Op::kBarrier, {}, {}, 0, 0, {}), options);
-}
-WorkPtr ProcessGroup::barrier_async(const CallOptions& options) {
-  return submit(make(Op::kBarrier, {}, {}, 0, 0, {}), options);
-}
-void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) {
-  barrier({.timeout = timeout});
-}
-
-Collective ProcessGroup::make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
-                              ReduceOp reduce_op) const {
-  require_member(name_of(op));
-  Collective call;
-  call.op = op;
-  call.reduce_op = reduce_op;
-  // The side that every rank gives.
-  const bool by_input = op == Op::kGather || op == Op::kReduce;
-  call.dtype = by_input ? input.dtype : output.dtype;
-  call.device = by_input ? input.device : output.device;
-  call.root = root;
-  call.count = count;
-  require_collective(call, input, output);
-  call.input = input_count(call, rank_, world_size()) > 0 ? input.data : nullptr;
-  call.output = output_count(call, rank_, world_size()) > 0 ? output.data : nullptr;
-  return call;
+Collective ProcessGroup::make(const Call& call) const {
+  const OpTraits& op = traits_of(call.op);
+  require_member(op.name);
+  if (op.input == Extent::kNothing && call.op != Op::kBarrier) {
+    fail(ErrorCode::kInvalid,
+         "{}: {} is no operation of run() and start(): call the group's function of that name",
+         self_, op.name);
+  }
+  // The side that every rank has.
+  const bool by_input = op.only_root_gets || op.output == Extent::kOwnCount;
+  Collective made;
+  made.op = call.op;
+  made.reduce_op = call.reduce_op;
+  made.dtype = by_input ? call.input.dtype : call.output.dtype;
+  made.device = by_input ? call.input.device : call.output.device;
+  made.root = call.root;
+  if (has_counts(call.op)) {
+    check(call.counts.size() == world_ranks_.size(),
+          "{}: {}: a list of {} counts in a group of {} ranks", self_, op.name, call.counts.size(),
+          world_size());
+    made.counts = call.counts;
+    made.count = saturated_sum(call.counts);
+    made.layout = layout_of(call.counts);
+  } else if (op.input == Extent::kCount && !op.only_root_gives) {
+    made.count = call.input.count;
+  } else if (op.output == Extent::kCount) {
+    made.count = call.output.count;
+  } else {  // blocks to blocks
+    made.count = call.input.count / world_ranks_.size();
+  }
+  require_collective(made, call.input, call.output);
+  made.input = input_count(made, rank_, world_size()) > 0 ? call.input.data : nullptr;
+  made.output = output_count(made, rank_, world_size()) > 0 ? call.output.data : nullptr;
+  return made;
 }
 
 void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
@@ -321,7 +256,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
 
 // A child of fork() has neither this rank's threads nor its place among the others; what it said
 // would be taken for its parent's.
-void ProcessGroup::require_own_process(const char* what) const {
+void ProcessGroup::require_own_process(std::string_view what) const {
   check(owner_.is_this(),
         "{}: {} in group {}: the group belongs to process {}, and this is a child that it made "
         "by fork(); fork before the group is made, or start another program (exec)",
@@ -339,25 +274,46 @@ void ProcessGroup::require_member(std::string_view what) const {
                             : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
 }
 
-void ProcessGroup::run(const Collective& call, const CallOptions& options) {
-  if (options.order) {  // it may end before the device does
-    submit(call, options)->wait();
-    return;
+// A plain call that may run here costs no allocation.
+void ProcessGroup::run(const Call& call, const CallOptions& options) {
+  if (traits_of(call.op).is_message) {
+    post(call, false, options)->wait();
+  } else if (options.order) {  // it may end before the device does
+    start(call, options)->wait();
+  } else if (call.lists || has_counts(call.op)) {
+    run_in_order(prepare(call, options), options);
+  } else {
+    const Collective made = make(call);
+    run_in_order([&](const WaitOptions& wait) { execute(made, {}, wait); }, options);
   }
-  run_in_order([&](const WaitOptions& wait) { execute(call, {}, wait); }, options);
 }
 
-WorkPtr ProcessGroup::submit(const Collective& call, const CallOptions& options) {
+WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) {
+  if (traits_of(call.op).is_message) return post(call, true, options);
   require_own_process("an asynchronous call");
-  require_time(options);
   return enqueue(
-      [this, call, ticket = flight_.enter(call), order = options.order](const WaitOptions& wait) {
-        Collective placed = call;
-        placed.order = order.get();
-        placed.work = order && !options_.blocking_wait ? wait.work : nullptr;
-        execute(placed, ticket, wait);
-      },
-      fmt::format("{} in group {}", name_of(call.op), name_), options);
+      prepare(call, options),
+      fmt::format("{}{} in group {}", name_of(call.op), call.lists ? "_coalesced" : "", name_),
+      options);
+}
+
+// Checks the call, and keeps what carries it out later.
+ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOptions& options) {
+  if (call.lists) return coalesced(call);
+  if (call.op == Op::kAllToAllV) return exchanged(call, options);
+  if (has_counts(call.op)) return counted(call, options);
+  const Collective made = make(call);
+  require_time(options);
+  return [this, made, ticket = flight_.enter(made), order = options.order](
+             const WaitOptions& wait) { execute(placed(made, order, wait), ticket, wait); };
+}
+
+// `order` outlives what is returned.
+Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                                const WaitOptions& wait) const {
+  call.order = order.get();
+  call.work = order && !options_.blocking_wait ? wait.work : nullptr;
+  return call;
 }
 
 // In the calling thread when nothing else is under way; otherwise behind what is.

@@ -37,9 +37,10 @@
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/buffer.h"
+#include "paceline/collectives/call.h"
 #include "paceline/collectives/call_order.h"
 #include "paceline/collectives/flight/group_flight.h"
-#include "paceline/collectives/socket_plan.h"
+#include "paceline/collectives/planner.h"
 #include "paceline/core/owner_process.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
@@ -49,15 +50,6 @@ namespace paceline {
 
 // PyTorch's default for a group; PACELINE_TIMEOUT sets another (init.h).
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
-
-struct CallOptions {
-  // At least 1 ms; the group's when not given.
-  std::optional<std::chrono::milliseconds> timeout;
-  std::shared_ptr<void> keep_alive;  // held until an asynchronous operation has completed
-  // For device memory: what the operation comes after, and how who waits for it comes after the
-  // operation (work.h). Null: after all that the default stream has, and it ends with its result.
-  std::shared_ptr<const DeviceOrder> order;
-};
 
 struct GroupOptions {
   // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
@@ -88,12 +80,13 @@ struct GroupOptions {
   std::optional<Algorithm> algorithm;
   // Also algorithms whose sums have other bits than the promised ones, where that is faster.
   bool allows_any_order = false;
-  // Whether ranks on several sockets of one machine add up large sums per socket first (all ranks
-  // the same). The bits are the same either way.
-  BySocket by_socket = BySocket::kAuto;
-  // Counts this rank to a socket, numbered from 0, or to none that is known (negative); to the one
-  // that all its processors are on when empty. For trying out sockets on a machine of one.
-  std::optional<int> socket;
+  // Whether ranks on several packages (processor chips) of one machine add up large sums per
+  // package first (all ranks the same). The bits are the same either way, and whether it is faster
+  // has not been measured: no machine with two packages was at hand.
+  bool by_package = false;
+  // Counts this rank to a package, numbered from 0, or to none that is known (negative); to the one
+  // that all its processors are on when empty. For trying out packages on a machine of one.
+  std::optional<int> package;
   // What the planner goes by, on rank 0: these, else the calibration (calibration.h), else
   // defaults.
   std::optional<CostModel> costs;
@@ -143,113 +136,221 @@ class ProcessGroup {
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
 
-  // Buffers of one call lie apart, unless it says how they may share memory; anything else is
-  // Error(kInvalid).
+  // What every function below comes to: blocking, or as a Work. Buffers of one call lie apart,
+  // unless it says how they may share memory; anything else is Error(kInvalid).
+  void run(const Call& call, const CallOptions& options = {});
+  WorkPtr start(const Call& call, const CallOptions& options = {});
 
-  // In place, or from `input` to `output` of the same count.
-  void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {});
+  // In place.
+  void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+    run({.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = op}, options);
+  }
   WorkPtr all_reduce_async(Buffer buffer, ReduceOp op = ReduceOp::kSum,
-                           const CallOptions& options = {});
+                           const CallOptions& options = {}) {
+    return start({.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = op},
+                 options);
+  }
+  // From `input` to `output` of the same count.
+  void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {}) {
+    run({.op = Op::kAllReduce, .input = input, .output = output, .reduce_op = op}, options);
+  }
+  WorkPtr all_reduce_async(ConstBuffer input, Buffer output, ReduceOp op,
+                           const CallOptions& options = {}) {
+    return start({.op = Op::kAllReduce, .input = input, .output = output, .reduce_op = op},
+                 options);
+  }
 
   // In place: root's elements replace everybody's.
-  void broadcast(Buffer buffer, int root, const CallOptions& options = {});
-  WorkPtr broadcast_async(Buffer buffer, int root, const CallOptions& options = {});
+  void broadcast(Buffer buffer, int root, const CallOptions& options = {}) {
+    run({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
+  }
+  WorkPtr broadcast_async(Buffer buffer, int root, const CallOptions& options = {}) {
+    return start({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
+  }
 
   // Root's `buffer` gets the result; the others' stay as they are.
   void reduce(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
-              const CallOptions& options = {});
+              const CallOptions& options = {}) {
+    run({.op = Op::kReduce, .input = buffer, .output = buffer, .reduce_op = op, .root = root},
+        options);
+  }
   WorkPtr reduce_async(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
-                       const CallOptions& options = {});
+                       const CallOptions& options = {}) {
+    return start(
+        {.op = Op::kReduce, .input = buffer, .output = buffer, .reduce_op = op, .root = root},
+        options);
+  }
 
   // output.count == input.count * world_size; rank r's elements begin at r * input.count. `input`
   // may be this rank's block of `output`.
-  void all_gather(ConstBuffer input, Buffer output, const CallOptions& options = {});
-  WorkPtr all_gather_async(ConstBuffer input, Buffer output, const CallOptions& options = {});
+  void all_gather(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    run({.op = Op::kAllGather, .input = input, .output = output}, options);
+  }
+  WorkPtr all_gather_async(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    return start({.op = Op::kAllGather, .input = input, .output = output}, options);
+  }
 
   // As all_gather, at root only; the others pass an empty output.
-  void gather(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
-  WorkPtr gather_async(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
+  void gather(ConstBuffer input, Buffer output, int root, const CallOptions& options = {}) {
+    run({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
+  }
+  WorkPtr gather_async(ConstBuffer input, Buffer output, int root,
+                       const CallOptions& options = {}) {
+    return start({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
+  }
 
   // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
   // pass an empty input. `output` may be root's own block of `input`.
-  void scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options = {});
+  void scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options = {}) {
+    run({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
+  }
   WorkPtr scatter_async(ConstBuffer input, Buffer output, int root,
-                        const CallOptions& options = {});
+                        const CallOptions& options = {}) {
+    return start({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
+  }
 
   // Rank r gets the reduction of everybody's block r: input.count == output.count * world_size.
   // `output` may be this rank's block of `input`, whose other blocks stay as they are.
   void reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
-                      const CallOptions& options = {});
+                      const CallOptions& options = {}) {
+    run({.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op}, options);
+  }
   WorkPtr reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
-                               const CallOptions& options = {});
+                               const CallOptions& options = {}) {
+    return start({.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op},
+                 options);
+  }
 
   // Block r of `input` goes to rank r, whose block `rank()` of `output` it becomes. The buffers
   // must not overlap.
-  void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {});
-  WorkPtr all_to_all_async(ConstBuffer input, Buffer output, const CallOptions& options = {});
+  void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    run({.op = Op::kAllToAll, .input = input, .output = output}, options);
+  }
+  WorkPtr all_to_all_async(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    return start({.op = Op::kAllToAll, .input = input, .output = output}, options);
+  }
 
   // As all_gather, all_reduce's scattered half and all_to_all, with a count for each rank
   // (process_group_counts.cpp). Rank r gives counts[r] elements, which follow those of the ranks
   // before it.
   void all_gather_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                    const CallOptions& options = {});
+                    const CallOptions& options = {}) {
+    run({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts}, options);
+  }
   WorkPtr all_gather_v_async(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                             const CallOptions& options = {});
+                             const CallOptions& options = {}) {
+    return start({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts},
+                 options);
+  }
   // Rank r gets the reduction of everybody's elements of block r, which holds counts[r].
   void reduce_scatter_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+    run({.op = Op::kReduceScatterV,
+         .input = input,
+         .output = output,
+         .reduce_op = op,
+         .counts = counts},
+        options);
+  }
   WorkPtr reduce_scatter_v_async(ConstBuffer input, Buffer output,
                                  std::span<const std::size_t> counts, ReduceOp op = ReduceOp::kSum,
-                                 const CallOptions& options = {});
+                                 const CallOptions& options = {}) {
+    return start({.op = Op::kReduceScatterV,
+                  .input = input,
+                  .output = output,
+                  .reduce_op = op,
+                  .counts = counts},
+                 options);
+  }
   // Rank r gets the send_counts[r] elements of block r of `input`; receive_counts[r] come from it,
   // and must be what it sends: otherwise Error(kInvalid) on every rank, before any element moves.
   // The ranks tell each other their counts first, which costs the time of a small all_gather.
   void all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
-                    std::span<const std::size_t> receive_counts, const CallOptions& options = {});
+                    std::span<const std::size_t> receive_counts, const CallOptions& options = {}) {
+    run({.op = Op::kAllToAllV,
+         .input = input,
+         .output = output,
+         .counts = send_counts,
+         .receive_counts = receive_counts},
+        options);
+  }
   WorkPtr all_to_all_v_async(ConstBuffer input, std::span<const std::size_t> send_counts,
                              Buffer output, std::span<const std::size_t> receive_counts,
-                             const CallOptions& options = {});
+                             const CallOptions& options = {}) {
+    return start({.op = Op::kAllToAllV,
+                  .input = input,
+                  .output = output,
+                  .counts = send_counts,
+                  .receive_counts = receive_counts},
+                 options);
+  }
 
   // One operation on many buffers of one type, as if they lay one after the other: for many small
   // ones the price of one (process_group_coalesced.cpp). They are copied, a few megabytes at a
   // time. All ranks pass lists of the same counts.
   void all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
-                            const CallOptions& options = {});
+                            const CallOptions& options = {}) {
+    run({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}}, options);
+  }
   WorkPtr all_reduce_coalesced_async(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
-                                     const CallOptions& options = {});
+                                     const CallOptions& options = {}) {
+    return start({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}},
+                 options);
+  }
   void broadcast_coalesced(std::span<const Buffer> buffers, int root,
-                           const CallOptions& options = {});
+                           const CallOptions& options = {}) {
+    run({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
+  }
   WorkPtr broadcast_coalesced_async(std::span<const Buffer> buffers, int root,
-                                    const CallOptions& options = {});
+                                    const CallOptions& options = {}) {
+    return start({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
+  }
   // outputs[i].count == inputs[i].count * world_size, as all_gather has it; likewise below.
   void all_gather_coalesced(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
-                            const CallOptions& options = {});
+                            const CallOptions& options = {}) {
+    run({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
+  }
   WorkPtr all_gather_coalesced_async(std::span<const ConstBuffer> inputs,
                                      std::span<const Buffer> outputs,
-                                     const CallOptions& options = {});
+                                     const CallOptions& options = {}) {
+    return start({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
+  }
   void reduce_scatter_coalesced(std::span<const ConstBuffer> inputs,
                                 std::span<const Buffer> outputs, ReduceOp op = ReduceOp::kSum,
-                                const CallOptions& options = {});
+                                const CallOptions& options = {}) {
+    run({.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}},
+        options);
+  }
   WorkPtr reduce_scatter_coalesced_async(std::span<const ConstBuffer> inputs,
                                          std::span<const Buffer> outputs,
                                          ReduceOp op = ReduceOp::kSum,
-                                         const CallOptions& options = {});
+                                         const CallOptions& options = {}) {
+    return start({.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}},
+                 options);
+  }
 
-  void barrier(const CallOptions& options = {});
-  WorkPtr barrier_async(const CallOptions& options = {});
+  void barrier(const CallOptions& options = {}) { run({.op = Op::kBarrier}, options); }
+  WorkPtr barrier_async(const CallOptions& options = {}) {
+    return start({.op = Op::kBarrier}, options);
+  }
   // A barrier with a limit of its own, for finding out who is missing: its Error(kTimeout) names
   // every rank that did not come.
-  void monitored_barrier(std::chrono::milliseconds timeout);
+  void monitored_barrier(std::chrono::milliseconds timeout) { barrier({.timeout = timeout}); }
 
-  // Matched by (peer, tag) in order of sending. `peer` of recv may be kAnySource; recv returns the
-  // sender's rank.
-  void send(ConstBuffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
-  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
+  // Matched by (peer, tag) in order of sending.
+  void send(ConstBuffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
+    run({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
+  }
   WorkPtr send_async(ConstBuffer buffer, int peer, std::uint32_t tag = 0,
-                     const CallOptions& options = {});
+                     const CallOptions& options = {}) {
+    return start({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
+  }
+  // `peer` may be kAnySource. Returns the sender's rank; source_rank() of the Work is it, too.
+  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
   WorkPtr recv_async(Buffer buffer, int peer, std::uint32_t tag = 0,
-                     const CallOptions& options = {});
+                     const CallOptions& options = {}) {
+    return start({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
+  }
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
   // copies, but for small and coalesced calls (docs/algorithms.md, section 4).
@@ -278,45 +379,37 @@ class ProcessGroup {
  private:
   using Operation = CallOrder::Operation;
   using Then = std::function<void(const Fingerprint& fingerprint, const WaitOptions& wait)>;
-  struct Counted;    // a call with unequal counts
   struct Coalesced;  // a call on many buffers
 
-  Collective make(Op op, ConstBuffer input, Buffer output, std::size_t count, int root,
-                  ReduceOp reduce_op) const;
+  Collective make(const Call& call) const;
+  Operation prepare(const Call& call, const CallOptions& options);
+  Collective placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                    const WaitOptions& wait) const;
   std::string own_rank() const;
   std::string name_of_member(std::size_t rank) const;
   void warn_of_what_is_under_way() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
-  Operation counted(Op op, ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                    ReduceOp reduce_op);
-  Operation exchanged(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
-                      std::span<const std::size_t> receive_counts);
+  Operation counted(const Call& call, const CallOptions& options);
+  Operation exchanged(const Call& call, const CallOptions& options);
   std::vector<std::size_t> agree_on_counts(std::span<const std::size_t> mine,
                                            const WaitOptions& wait);
-  Operation coalesced(Op op, std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
-                      int root, ReduceOp reduce_op);
+  Operation coalesced(const Call& call);
   void require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
                      std::span<const Buffer> outputs) const;
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
-  void require_own_process(const char* what) const;
+  void require_own_process(std::string_view what) const;
   void require_member(std::string_view what) const;
   Backend& members(std::string_view what) const {
     require_member(what);
     return *backend_;
   }
-  std::size_t share_of(std::size_t count) const {
-    return count / std::max<std::size_t>(1, world_ranks_.size());
-  }
   void require_apart_or_in_place(const Collective& call, ConstBuffer input, Buffer output) const;
   void require_supported(const Collective& call) const;
-  PointToPointCall make_message(const char* what, ConstBuffer buffer, int peer, std::uint32_t tag,
-                                const CallOptions& options) const;
-  WorkPtr post(Op op, PointToPointCall call, bool asynchronous, const CallOptions& options);
+  PointToPointCall make_message(const Call& call, const CallOptions& options) const;
+  WorkPtr post(const Call& call, bool asynchronous, const CallOptions& options);
   void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
                const Then& then = {});
-  void run(const Collective& call, const CallOptions& options);
-  WorkPtr submit(const Collective& call, const CallOptions& options);
   void run_in_order(Operation operation, const CallOptions& options);
   WorkPtr enqueue(Operation operation, const std::string& description, const CallOptions& options);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);

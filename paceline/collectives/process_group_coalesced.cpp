@@ -63,11 +63,17 @@ struct ProcessGroup::Coalesced {
   std::vector<Stream> outputs;
 };
 
-ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuffer> inputs,
-                                                std::span<const Buffer> outputs, int root,
-                                                ReduceOp reduce_op) {
+ProcessGroup::Operation ProcessGroup::coalesced(const Call& call) {
+  const Op op = call.op;
   const auto name = name_of(op);
   require_member(name);
+  check(op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather ||
+            op == Op::kReduceScatter,
+        "{}: {} has no form on many buffers; call it for each", self_, name);
+  const std::span outputs = call.lists->outputs;
+  std::vector<ConstBuffer> inputs(call.lists->inputs.begin(), call.lists->inputs.end());
+  const bool is_in_place = inputs.empty() && traits_of(op).in_place == InPlace::kBeginning;
+  if (is_in_place) inputs.assign(outputs.begin(), outputs.end());
   check(inputs.size() == outputs.size(), "{}: {} of {} inputs into {} outputs", self_, name,
         inputs.size(), outputs.size());
   auto held = std::make_shared<Coalesced>();
@@ -77,9 +83,10 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Buffer& output = outputs[i];
     const std::size_t count = output.count / held->outputs.size();
-    const Collective one =
-        make(op, op == Op::kBroadcast && rank_ != root ? ConstBuffer() : inputs[i], output, count,
-             root, reduce_op);
+    Call plain = call;
+    plain.input = inputs[i];
+    plain.output = output;
+    const Collective one = make(plain);
     check(output.dtype == outputs[0].dtype,
           "{}: {} on {} buffers: buffer {} is {}, the first is {}", self_, name, outputs.size(), i,
           name_of(output.dtype), name_of(outputs[0].dtype));
@@ -104,8 +111,8 @@ ProcessGroup::Operation ProcessGroup::coalesced(Op op, std::span<const ConstBuff
   }
   require_apart(name, inputs, outputs);
   held->call.op = op;
-  held->call.root = root;
-  held->call.reduce_op = reduce_op;
+  held->call.root = call.root;
+  held->call.reduce_op = call.reduce_op;
   held->call.layout = layout_of(counts);
   return [this, held](const WaitOptions& wait) { run_coalesced(*held, wait); };
 }
@@ -163,54 +170,6 @@ void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& 
     }
     begin += call.count;
   } while (begin < coalesced.total);
-}
-
-void ProcessGroup::all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op,
-                                        const CallOptions& options) {
-  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
-  run_in_order(coalesced(Op::kAllReduce, inputs, buffers, 0, op), options);
-}
-WorkPtr ProcessGroup::all_reduce_coalesced_async(std::span<const Buffer> buffers, ReduceOp op,
-                                                 const CallOptions& options) {
-  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
-  return enqueue(coalesced(Op::kAllReduce, inputs, buffers, 0, op),
-                 fmt::format("all_reduce_coalesced in group {}", name_), options);
-}
-
-void ProcessGroup::broadcast_coalesced(std::span<const Buffer> buffers, int root,
-                                       const CallOptions& options) {
-  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
-  run_in_order(coalesced(Op::kBroadcast, inputs, buffers, root, {}), options);
-}
-WorkPtr ProcessGroup::broadcast_coalesced_async(std::span<const Buffer> buffers, int root,
-                                                const CallOptions& options) {
-  const std::vector<ConstBuffer> inputs(buffers.begin(), buffers.end());
-  return enqueue(coalesced(Op::kBroadcast, inputs, buffers, root, {}),
-                 fmt::format("broadcast_coalesced in group {}", name_), options);
-}
-
-void ProcessGroup::all_gather_coalesced(std::span<const ConstBuffer> inputs,
-                                        std::span<const Buffer> outputs,
-                                        const CallOptions& options) {
-  run_in_order(coalesced(Op::kAllGather, inputs, outputs, 0, {}), options);
-}
-WorkPtr ProcessGroup::all_gather_coalesced_async(std::span<const ConstBuffer> inputs,
-                                                 std::span<const Buffer> outputs,
-                                                 const CallOptions& options) {
-  return enqueue(coalesced(Op::kAllGather, inputs, outputs, 0, {}),
-                 fmt::format("all_gather_coalesced in group {}", name_), options);
-}
-
-void ProcessGroup::reduce_scatter_coalesced(std::span<const ConstBuffer> inputs,
-                                            std::span<const Buffer> outputs, ReduceOp op,
-                                            const CallOptions& options) {
-  run_in_order(coalesced(Op::kReduceScatter, inputs, outputs, 0, op), options);
-}
-WorkPtr ProcessGroup::reduce_scatter_coalesced_async(std::span<const ConstBuffer> inputs,
-                                                     std::span<const Buffer> outputs, ReduceOp op,
-                                                     const CallOptions& options) {
-  return enqueue(coalesced(Op::kReduceScatter, inputs, outputs, 0, op),
-                 fmt::format("reduce_scatter_coalesced in group {}", name_), options);
 }
 
 }  // namespace paceline

@@ -8,68 +8,19 @@
 
 namespace paceline {
 
-namespace {
-
-// SIZE_MAX for a saturated_sum that is larger; no call may have that many elements.
-std::size_t saturated_sum(std::span<const std::size_t> counts) {
-  std::size_t total = 0;
-  for (const std::size_t count : counts) {
-    if (__builtin_add_overflow(total, count, &total)) return SIZE_MAX;
-  }
-  return total;
-}
-
-}  // namespace
-
-// Holds the counts of a call that may be carried out later.
-struct ProcessGroup::Counted {
-  Collective call;
-  std::vector<std::size_t> counts;
-};
-
-ProcessGroup::Operation ProcessGroup::counted(Op op, ConstBuffer input, Buffer output,
-                                              std::span<const std::size_t> counts,
-                                              ReduceOp reduce_op) {
-  require_member(name_of(op));
-  check(counts.size() == world_ranks_.size(), "{}: {}: a list of {} counts in a group of {} ranks",
-        self_, name_of(op), counts.size(), world_size());
-  const auto held = std::make_shared<Counted>();
-  held->counts.assign(counts.begin(), counts.end());
-  Collective& call = held->call;
-  call.op = op;
-  call.reduce_op = reduce_op;
-  call.dtype = output.dtype;
-  call.device = op == Op::kReduceScatterV ? input.device : output.device;
-  call.counts = held->counts;
-  call.count = saturated_sum(counts);
-  call.layout = layout_of(counts);
-  require_collective(call, input, output);
-  call.input = input_count(call, rank_, world_size()) > 0 ? input.data : nullptr;
-  call.output = output_count(call, rank_, world_size()) > 0 ? output.data : nullptr;
-  return [this, held](const WaitOptions& wait) { execute(held->call, {}, wait); };
-}
-
-void ProcessGroup::all_gather_v(ConstBuffer input, Buffer output,
-                                std::span<const std::size_t> counts, const CallOptions& options) {
-  run_in_order(counted(Op::kAllGatherV, input, output, counts, {}), options);
-}
-WorkPtr ProcessGroup::all_gather_v_async(ConstBuffer input, Buffer output,
-                                         std::span<const std::size_t> counts,
-                                         const CallOptions& options) {
-  return enqueue(counted(Op::kAllGatherV, input, output, counts, {}),
-                 fmt::format("all_gather_v in group {}", name_), options);
-}
-
-void ProcessGroup::reduce_scatter_v(ConstBuffer input, Buffer output,
-                                    std::span<const std::size_t> counts, ReduceOp op,
-                                    const CallOptions& options) {
-  run_in_order(counted(Op::kReduceScatterV, input, output, counts, op), options);
-}
-WorkPtr ProcessGroup::reduce_scatter_v_async(ConstBuffer input, Buffer output,
-                                             std::span<const std::size_t> counts, ReduceOp op,
-                                             const CallOptions& options) {
-  return enqueue(counted(Op::kReduceScatterV, input, output, counts, op),
-                 fmt::format("reduce_scatter_v in group {}", name_), options);
+// The counts are kept with a call that may be carried out later.
+ProcessGroup::Operation ProcessGroup::counted(const Call& call, const CallOptions& options) {
+  struct Held {
+    Collective call;
+    std::vector<std::size_t> counts;
+  };
+  const auto held = std::make_shared<Held>();
+  held->call = make(call);
+  held->counts.assign(call.counts.begin(), call.counts.end());
+  held->call.counts = held->counts;
+  return [this, held, order = options.order](const WaitOptions& wait) {
+    execute(placed(held->call, order, wait), {}, wait);
+  };
 }
 
 // Everybody's counts, one rank after the other. A rank gives those that it sends, then those that
@@ -89,11 +40,9 @@ std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size
   return all;
 }
 
-ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
-                                                std::span<const std::size_t> send_counts,
-                                                Buffer output,
-                                                std::span<const std::size_t> receive_counts) {
+ProcessGroup::Operation ProcessGroup::exchanged(const Call& asked, const CallOptions& options) {
   require_member("all_to_all_v");
+  const std::span send_counts = asked.counts, receive_counts = asked.receive_counts;
   const std::size_t world = world_ranks_.size();
   check(send_counts.size() == world && receive_counts.size() == world,
         "{}: all_to_all_v: lists of {} and {} counts in a group of {} ranks", self_,
@@ -109,17 +58,17 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
             mine.begin() + static_cast<std::ptrdiff_t>(self * world));
   Collective call;
   call.op = Op::kAllToAllV;
-  call.dtype = output.dtype;
-  call.device = output.device;
+  call.dtype = asked.output.dtype;
+  call.device = asked.output.device;
   call.counts = mine;
   call.count = saturated_sum(mine);
-  require_collective(call, input, output);
+  require_collective(call, asked.input, asked.output);
   call.counts = {};
-  call.input = input.data;
-  call.output = output.data;
+  call.input = asked.input.data;
+  call.output = asked.output.data;
   std::vector<std::size_t> both(send_counts.begin(), send_counts.end());
   both.insert(both.end(), receive_counts.begin(), receive_counts.end());
-  return [this, call, both](const WaitOptions& wait) mutable {
+  return [this, call, both, order = options.order](const WaitOptions& wait) mutable {
     const std::size_t ranks = world_ranks_.size();
     const auto all = agree_on_counts(both, wait);
     std::vector<std::size_t> counts(ranks * ranks);
@@ -142,21 +91,8 @@ ProcessGroup::Operation ProcessGroup::exchanged(ConstBuffer input,
     call.counts = counts;
     call.count = saturated_sum(counts);
     call.layout = layout_of(counts);
-    execute(call, {}, wait);
+    execute(placed(call, order, wait), {}, wait);
   };
-}
-
-void ProcessGroup::all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts,
-                                Buffer output, std::span<const std::size_t> receive_counts,
-                                const CallOptions& options) {
-  run_in_order(exchanged(input, send_counts, output, receive_counts), options);
-}
-WorkPtr ProcessGroup::all_to_all_v_async(ConstBuffer input,
-                                         std::span<const std::size_t> send_counts, Buffer output,
-                                         std::span<const std::size_t> receive_counts,
-                                         const CallOptions& options) {
-  return enqueue(exchanged(input, send_counts, output, receive_counts),
-                 fmt::format("all_to_all_v in group {}", name_), options);
 }
 
 }  // namespace paceline

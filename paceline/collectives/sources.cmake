@@ -2,7 +2,7 @@ set(SOURCES
   agreed_stop.cpp
   algorithm.cpp
   algorithms/bruck.cpp
-  algorithms/by_socket.cpp
+  algorithms/by_package.cpp
   algorithms/chain.cpp
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
@@ -12,7 +12,7 @@ set(SOURCES
   algorithms/subtrees.cpp
   algorithms/tree.cpp
   backend_list.cpp
-  backends/paceline/by_socket_executor.cpp
+  backends/paceline/by_package_executor.cpp
   backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
@@ -21,6 +21,7 @@ set(SOURCES
   backends/paceline/message_queues.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
+  backends/paceline/shared_route.cpp
   backends/paceline/shared_schedules.cpp
   backends/paceline/slow_wait.cpp
   backends/paceline/staged.cpp
@@ -54,7 +55,7 @@ set(SOURCES
   process_group_messages.cpp
   schedule.cpp
   simulator.cpp
-  socket_plan.cpp
+  package_plan.cpp
   symmetric_arena.cpp
   text.cpp
   thread_share.cpp

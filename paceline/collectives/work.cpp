@@ -25,6 +25,7 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 }  // namespace
 
 void Work::wait() {
+  if (is_completed() && !error_) return;
   help(Deadline::never());
   std::unique_lock lock(mutex_);
   completed_.wait(lock, [&] { return may_go_on(); });
@@ -112,21 +113,33 @@ void Work::record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket tic
 }
 
 int Work::source_rank() const {
+  if (is_completed()) return source_rank_;
   const std::lock_guard lock(mutex_);
   return source_rank_;
 }
 
+void Work::on_complete(std::function<void(const Error*)> then) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) return then_.push_back(std::move(then));
+  }
+  then(error_ ? &*error_ : nullptr);
+}
+
 void Work::complete(std::exception_ptr error, int source_rank) {
   auto copy = copy_of(error);
+  std::vector<std::function<void(const Error*)>> then;
   {
     const std::lock_guard lock(mutex_);
     if (done_) return;
     error_ = std::move(copy);
     source_rank_ = source_rank;
     record();
+    then.swap(then_);
     done_.store(true, std::memory_order_release);
   }
   completed_.notify_all();
+  for (const auto& next : then) next(error_ ? &*error_ : nullptr);
 }
 
 }  // namespace paceline

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/device_order.h"
@@ -55,6 +56,11 @@ class Work {
   // on.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
+  // `then` is called once, with the operation's error or null: in the thread that completes it (the
+  // group's own; of a message, whoever moves it), or here and now when it has completed already.
+  // wait() may return before. `then` may start operations; it must wait for none of this group, and
+  // must not throw. Several are called in the order in which they were given.
+  void on_complete(std::function<void(const Error* error)> then);
   std::string description() const { return describe_(); }
   // The rank that a completed receive took its message from; -1 otherwise.
   int source_rank() const;
@@ -93,9 +99,11 @@ class Work {
   mutable std::mutex mutex_;  // guards what is below
   std::condition_variable completed_;
   std::optional<Begun> begun_;
-  std::atomic<bool> done_ = false;  // written last
+  // Written last: then error_ and source_rank_ stay as they are, and need no lock.
+  std::atomic<bool> done_ = false;
   DeviceEvent queued_;  // what comes after an operation that the device has; null before
   std::optional<Error> error_;
+  std::vector<std::function<void(const Error*)>> then_;
   int source_rank_ = -1;
   std::shared_ptr<FlightRecorder> recorder_;  // owners: the groups of this rank, and this
   FlightTicket ticket_;

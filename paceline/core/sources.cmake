@@ -4,7 +4,7 @@ set(SOURCES
   copy.cpp
   cpu_list.cpp
   cpu_quota.cpp
-  cpu_socket.cpp
+  cpu_package.cpp
   crc32c.cpp
   error.cpp
   futex.cpp

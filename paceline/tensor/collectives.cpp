@@ -1,5 +1,8 @@
 #include "paceline/tensor/collectives.h"
 
+#include <numeric>
+#include <utility>
+
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
@@ -9,35 +12,121 @@
 namespace paceline {
 namespace {
 
-// How a call on dense `tensors` of one device is made: on a device in its stream's order, and the
-// device may read and write them after the call.
+// How a call on dense `tensors` is made: on a device in its stream's order, and the device may read
+// and write them after the call.
 CallOptions options_for(const ProcessGroup& group, std::vector<at::Tensor> tensors) {
   const c10::Device device = tensors.front().device();
-  if (device.is_cpu()) return {};
-  require_backend_for(device, parse_backend_choice(group.backend()),
-                      fmt::format("rank {}: a tensor", group.rank()));
   for (const at::Tensor& tensor : tensors) {
     check(tensor.device() == device, "rank {}: a tensor on {} and one on {} in one call",
           group.rank(), device.str(), tensor.device().str());
   }
+  if (device.is_cpu()) return {};
+  require_backend_for(device, parse_backend_choice(group.backend()),
+                      fmt::format("rank {}: a tensor", group.rank()));
   return {.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(tensors)),
           .order = order_in_current_stream(device)};
 }
 
-// Calls `operation` with a dense version of `tensor`, whose new contents are copied back when it is
-// not `tensor` itself.
-template <class Operation>
-void with_dense(const at::Tensor& tensor, Operation operation) {
-  check(tensor.defined(), "a tensor that is to be communicated is undefined");
-  if (is_dense(tensor)) {
-    operation(tensor);
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  const at::Tensor dense = tensor.contiguous();
-  operation(dense);
-  tensor.copy_(dense);
+// Whether a rank has blocks of several ranks, so that the order of elements is dim 0 first.
+bool has_blocks(Op op) {
+  return traits_of(op).input > Extent::kCount || traits_of(op).output > Extent::kCount;
 }
+
+bool fits(Op op, const at::Tensor& tensor) {
+  return has_blocks(op) ? tensor.is_contiguous() : is_dense(tensor);
+}
+
+// In elements, for a tensor whose dim 0 they are rows of.
+std::vector<std::size_t> to_elements(const std::vector<std::int64_t>& rows,
+                                     const at::Tensor& tensor) {
+  std::int64_t row = 1;
+  for (std::int64_t dim = 1; dim < tensor.dim(); ++dim) row *= tensor.size(dim);
+  std::vector<std::size_t> elements;
+  for (const std::int64_t count : rows) {
+    check(count >= 0, "a rank has {} rows", count);
+    elements.push_back(static_cast<std::size_t>(count * row));
+  }
+  return elements;
+}
+
+// The call as the engine takes it, and what it points to.
+struct Prepared {
+  Call call;
+  CallOptions options;
+  std::vector<std::size_t> counts, receive_counts;
+  std::vector<ConstBuffer> inputs;
+  std::vector<Buffer> outputs;
+
+  Prepared(const ProcessGroup& group, const TensorCall& asked) {
+    call = {.op = asked.op,
+            .reduce_op = asked.reduce_op,
+            .root = asked.root,
+            .peer = asked.peer,
+            .tag = asked.tag};
+    std::vector<at::Tensor> tensors;
+    const auto view = [&](const at::Tensor& tensor) {
+      check(fits(asked.op, tensor), "rank {}: {}: a tensor is not {}; give it tensor.contiguous()",
+            group.rank(), name_of(asked.op), has_blocks(asked.op) ? "contiguous" : "dense");
+      tensors.push_back(tensor);
+      return dense_view(tensor);
+    };
+    if (asked.input.defined()) call.input = view(asked.input);
+    if (asked.output.defined()) call.output = view(asked.output);
+    if (asked.lists) {
+      for (const at::Tensor& input : asked.lists->inputs) inputs.push_back(view(input));
+      for (const at::Tensor& output : asked.lists->outputs) outputs.push_back(view(output));
+      call.lists = BufferLists{inputs, outputs};
+    }
+    if (has_counts(asked.op)) {
+      counts = to_elements(asked.counts, asked.input);
+      receive_counts = to_elements(asked.receive_counts, asked.input);
+      call.counts = counts;
+      call.receive_counts = receive_counts;
+    }
+    check(!tensors.empty() || asked.lists || asked.op == Op::kBarrier,
+          "rank {}: {}: a tensor that is to be communicated is undefined", group.rank(),
+          name_of(asked.op));
+    if (!tensors.empty()) options = options_for(group, tensors);
+    if (!options.keep_alive) {
+      options.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(tensors));
+    }
+  }
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+};
+
+// A version of `call` on tensors that fit, and the outputs that it stands for.
+class Fitted {
+ public:
+  explicit Fitted(const TensorCall& call) : call_(call) {
+    const bool in_place = call.output.defined() && call.output.is_same(call.input);
+    if (call.output.defined()) call_.output = fitting(call.output, true);
+    if (in_place) {
+      call_.input = call_.output;
+    } else if (call.input.defined()) {
+      call_.input = fitting(call.input, false);
+    }
+    if (!call_.lists) return;
+    for (at::Tensor& input : call_.lists->inputs) input = fitting(input, false);
+    for (at::Tensor& output : call_.lists->outputs) output = fitting(output, true);
+  }
+  const TensorCall& call() const { return call_; }
+  void copy_back() const {
+    const at::NoGradGuard no_grad;
+    for (const auto& [original, copy] : copies_) original.copy_(copy);
+  }
+
+ private:
+  at::Tensor fitting(const at::Tensor& tensor, bool is_output) {
+    if (!tensor.defined() || fits(call_.op, tensor)) return tensor;
+    const at::NoGradGuard no_grad;
+    at::Tensor copy = tensor.contiguous();
+    if (is_output) copies_.emplace_back(tensor, copy);
+    return copy;
+  }
+  TensorCall call_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
 
 at::Tensor with_first_dim(const at::Tensor& like, std::int64_t first) {
   auto sizes = like.sizes().vec();
@@ -45,6 +134,8 @@ at::Tensor with_first_dim(const at::Tensor& like, std::int64_t first) {
   sizes[0] = first;
   return at::empty(sizes, like.options());
 }
+
+std::int64_t first_dim(const at::Tensor& tensor) { return tensor.dim() > 0 ? tensor.size(0) : 1; }
 
 // Dim 0 of `input`, which must divide by the number of ranks.
 std::int64_t part_size(ProcessGroup& group, const at::Tensor& input, const char* what) {
@@ -54,99 +145,225 @@ std::int64_t part_size(ProcessGroup& group, const at::Tensor& input, const char*
   return input.size(0) / group.world_size();
 }
 
-}  // namespace
-
-void all_reduce(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op) {
-  with_dense(tensor, [&](const at::Tensor& dense) {
-    group.all_reduce(dense_view(dense), op, options_for(group, {dense}));
-  });
+std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows, const char* what) {
+  check(static_cast<int>(rows.size()) == group.world_size(),
+        "rank {}: {}: a list of {} numbers of rows in a group of {} ranks", group.rank(), what,
+        rows.size(), group.world_size());
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
+}  // namespace
+
+void run(ProcessGroup& group, const TensorCall& call) {
+  const Fitted fitted(call);
+  const Prepared prepared(group, fitted.call());
+  group.run(prepared.call, prepared.options);
+  fitted.copy_back();
+}
+
+WorkPtr start(ProcessGroup& group, const TensorCall& call) {
+  const Prepared prepared(group, call);
+  return group.start(prepared.call, prepared.options);
+}
+
+// ---- in place
+
+void all_reduce(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op) {
+  run(group, {.op = Op::kAllReduce, .input = tensor, .output = tensor, .reduce_op = op});
+}
 WorkPtr all_reduce_async(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op) {
-  const Buffer view = dense_view(tensor);
-  CallOptions options = options_for(group, {tensor});
-  if (!options.keep_alive) options.keep_alive = std::make_shared<at::Tensor>(tensor);
-  return group.all_reduce_async(view, op, options);
+  return start(group, {.op = Op::kAllReduce, .input = tensor, .output = tensor, .reduce_op = op});
 }
 
 void broadcast(ProcessGroup& group, const at::Tensor& tensor, int root) {
-  with_dense(tensor, [&](const at::Tensor& dense) {
-    group.broadcast(dense_view(dense), root, options_for(group, {dense}));
-  });
+  run(group, {.op = Op::kBroadcast, .input = tensor, .output = tensor, .root = root});
+}
+WorkPtr broadcast_async(ProcessGroup& group, const at::Tensor& tensor, int root) {
+  return start(group, {.op = Op::kBroadcast, .input = tensor, .output = tensor, .root = root});
 }
 
 void reduce(ProcessGroup& group, const at::Tensor& tensor, int root, ReduceOp op) {
-  with_dense(tensor, [&](const at::Tensor& dense) {
-    group.reduce(dense_view(dense), root, op, options_for(group, {dense}));
-  });
+  run(group, {.op = Op::kReduce, .input = tensor, .output = tensor, .reduce_op = op, .root = root});
+}
+WorkPtr reduce_async(ProcessGroup& group, const at::Tensor& tensor, int root, ReduceOp op) {
+  return start(
+      group, {.op = Op::kReduce, .input = tensor, .output = tensor, .reduce_op = op, .root = root});
 }
 
+// ---- gathering and scattering
+
 at::Tensor all_gather_into_tensor(ProcessGroup& group, const at::Tensor& tensor) {
-  const at::Tensor input = tensor.contiguous();
-  at::Tensor output =
-      with_first_dim(input, (input.dim() > 0 ? input.size(0) : 1) * group.world_size());
-  group.all_gather(dense_view(input), dense_view(output), options_for(group, {input, output}));
+  at::Tensor output = with_first_dim(tensor, first_dim(tensor) * group.world_size());
+  run(group, {.op = Op::kAllGather, .input = tensor, .output = output});
   return output;
+}
+WorkPtr all_gather_into_tensor_async(ProcessGroup& group, const at::Tensor& output,
+                                     const at::Tensor& input) {
+  return start(group, {.op = Op::kAllGather, .input = input, .output = output});
 }
 
 std::vector<at::Tensor> all_gather(ProcessGroup& group, const at::Tensor& tensor) {
-  const at::Tensor row = tensor.contiguous().unsqueeze(0);
-  return all_gather_into_tensor(group, row).unbind(0);
+  return all_gather_into_tensor(group, tensor.unsqueeze(0)).unbind(0);
+}
+
+at::Tensor all_gather_v(ProcessGroup& group, const at::Tensor& tensor,
+                        const std::vector<std::int64_t>& rows) {
+  at::Tensor output = with_first_dim(tensor, rows_of(group, rows, "all_gather_v"));
+  run(group, {.op = Op::kAllGatherV, .input = tensor, .output = output, .counts = rows});
+  return output;
+}
+WorkPtr all_gather_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& rows) {
+  return start(group, {.op = Op::kAllGatherV, .input = input, .output = output, .counts = rows});
 }
 
 std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& tensor, int root) {
-  const at::Tensor input = tensor.contiguous();
-  if (group.rank() != root) {
-    group.gather(dense_view(input), {}, root, options_for(group, {input}));
-    return {};
-  }
-  const at::Tensor output = with_first_dim(input.unsqueeze(0), group.world_size());
-  group.gather(dense_view(input), dense_view(output), root, options_for(group, {input, output}));
-  return output.unbind(0);
+  at::Tensor output;
+  if (group.rank() == root) output = with_first_dim(tensor.unsqueeze(0), group.world_size());
+  run(group, {.op = Op::kGather, .input = tensor, .output = output, .root = root});
+  return output.defined() ? output.unbind(0) : std::vector<at::Tensor>();
+}
+WorkPtr gather_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                     int root) {
+  return start(group, {.op = Op::kGather, .input = input, .output = output, .root = root});
 }
 
 void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const at::Tensor& output,
              int root) {
-  with_dense(output, [&](const at::Tensor& dense) {
-    const Buffer view = dense_view(dense);
-    if (group.rank() != root) {
-      group.scatter({}, view, root, options_for(group, {dense}));
-      return;
-    }
+  at::Tensor stacked;
+  if (group.rank() == root) {
     check(static_cast<int>(inputs.size()) == group.world_size(),
           "rank {}: scatter: root gives {} tensors to {} ranks", group.rank(), inputs.size(),
           group.world_size());
-    const at::Tensor stacked = at::stack(inputs);
-    group.scatter(dense_view(stacked), view, root, options_for(group, {dense, stacked}));
-  });
+    stacked = at::stack(inputs);
+  }
+  run(group, {.op = Op::kScatter, .input = stacked, .output = output, .root = root});
+}
+WorkPtr scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                      int root) {
+  return start(group, {.op = Op::kScatter, .input = input, .output = output, .root = root});
 }
 
 at::Tensor reduce_scatter(ProcessGroup& group, const at::Tensor& input, ReduceOp op) {
-  const at::Tensor dense = input.contiguous();
-  const at::Tensor output = with_first_dim(dense, part_size(group, dense, "reduce_scatter"));
-  group.reduce_scatter(dense_view(dense), dense_view(output), op,
-                       options_for(group, {dense, output}));
+  at::Tensor output = with_first_dim(input, part_size(group, input, "reduce_scatter"));
+  run(group, {.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op});
   return output;
+}
+WorkPtr reduce_scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                             ReduceOp op) {
+  return start(group,
+               {.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op});
+}
+
+at::Tensor reduce_scatter_v(ProcessGroup& group, const at::Tensor& input,
+                            const std::vector<std::int64_t>& rows, ReduceOp op) {
+  rows_of(group, rows, "reduce_scatter_v");
+  at::Tensor output = with_first_dim(input, rows[static_cast<std::size_t>(group.rank())]);
+  run(group, {.op = Op::kReduceScatterV,
+              .input = input,
+              .output = output,
+              .reduce_op = op,
+              .counts = rows});
+  return output;
+}
+WorkPtr reduce_scatter_v_async(ProcessGroup& group, const at::Tensor& output,
+                               const at::Tensor& input, const std::vector<std::int64_t>& rows,
+                               ReduceOp op) {
+  return start(group, {.op = Op::kReduceScatterV,
+                       .input = input,
+                       .output = output,
+                       .reduce_op = op,
+                       .counts = rows});
 }
 
 at::Tensor all_to_all_single(ProcessGroup& group, const at::Tensor& input) {
-  const at::Tensor dense = input.contiguous();
-  part_size(group, dense, "all_to_all_single");
-  const at::Tensor output = at::empty_like(dense);
-  group.all_to_all(dense_view(dense), dense_view(output), options_for(group, {dense, output}));
+  part_size(group, input, "all_to_all_single");
+  at::Tensor output = with_first_dim(input, input.size(0));
+  run(group, {.op = Op::kAllToAll, .input = input, .output = output});
   return output;
 }
+WorkPtr all_to_all_single_async(ProcessGroup& group, const at::Tensor& output,
+                                const at::Tensor& input) {
+  return start(group, {.op = Op::kAllToAll, .input = input, .output = output});
+}
+
+at::Tensor all_to_all_v(ProcessGroup& group, const at::Tensor& input,
+                        const std::vector<std::int64_t>& send_rows,
+                        const std::vector<std::int64_t>& receive_rows) {
+  at::Tensor output = with_first_dim(input, rows_of(group, receive_rows, "all_to_all_v"));
+  run(group, {.op = Op::kAllToAllV,
+              .input = input,
+              .output = output,
+              .counts = send_rows,
+              .receive_counts = receive_rows});
+  return output;
+}
+WorkPtr all_to_all_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& send_rows,
+                           const std::vector<std::int64_t>& receive_rows) {
+  return start(group, {.op = Op::kAllToAllV,
+                       .input = input,
+                       .output = output,
+                       .counts = send_rows,
+                       .receive_counts = receive_rows});
+}
+
+// ---- many at once
+
+void all_reduce_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                          ReduceOp op) {
+  run(group, {.op = Op::kAllReduce, .reduce_op = op, .lists = TensorLists{{}, tensors}});
+}
+WorkPtr all_reduce_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                   ReduceOp op) {
+  return start(group, {.op = Op::kAllReduce, .reduce_op = op, .lists = TensorLists{{}, tensors}});
+}
+
+void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
+  run(group, {.op = Op::kBroadcast, .root = root, .lists = TensorLists{{}, tensors}});
+}
+WorkPtr broadcast_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                  int root) {
+  return start(group, {.op = Op::kBroadcast, .root = root, .lists = TensorLists{{}, tensors}});
+}
+
+void all_gather_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                          const std::vector<at::Tensor>& inputs) {
+  run(group, {.op = Op::kAllGather, .lists = TensorLists{inputs, outputs}});
+}
+WorkPtr all_gather_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                                   const std::vector<at::Tensor>& inputs) {
+  return start(group, {.op = Op::kAllGather, .lists = TensorLists{inputs, outputs}});
+}
+
+void reduce_scatter_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                              const std::vector<at::Tensor>& inputs, ReduceOp op) {
+  run(group, {.op = Op::kReduceScatter, .reduce_op = op, .lists = TensorLists{inputs, outputs}});
+}
+WorkPtr reduce_scatter_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                                       const std::vector<at::Tensor>& inputs, ReduceOp op) {
+  return start(group,
+               {.op = Op::kReduceScatter, .reduce_op = op, .lists = TensorLists{inputs, outputs}});
+}
+
+// ---- messages
 
 void send(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
-  const at::Tensor dense = is_dense(tensor) ? tensor : tensor.contiguous();
-  group.send(dense_view(dense), peer, tag);
+  run(group, {.op = Op::kSend, .input = tensor, .peer = peer, .tag = tag});
+}
+WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  return start(group, {.op = Op::kSend, .input = tensor, .peer = peer, .tag = tag});
 }
 
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
-  int source = -1;
-  with_dense(tensor,
-             [&](const at::Tensor& dense) { source = group.recv(dense_view(dense), peer, tag); });
+  const Fitted fitted({.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
+  const Prepared prepared(group, fitted.call());
+  const int source = group.recv(prepared.call.output, peer, tag, prepared.options);
+  fitted.copy_back();
   return source;
+}
+WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  return start(group, {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
 }
 
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType type) {

@@ -21,12 +21,12 @@ void Dialer::add_to(std::vector<pollfd>& entries) {
     calls_.emplace_back(self_.rank, *callee, channel, secret_);
   }
   first_entry_ = entries.size();
-  for (const Call& call : calls_) entries.push_back(call.entry());
+  for (const Dial& call : calls_) entries.push_back(call.entry());
 }
 
 std::chrono::nanoseconds Dialer::time_left() const {
   auto least = Deadline::never().remaining();
-  for (const Call& call : calls_) least = std::min(least, call.time_left());
+  for (const Dial& call : calls_) least = std::min(least, call.time_left());
   return least;
 }
 
@@ -49,7 +49,7 @@ std::vector<NewChannel> Dialer::serve(std::span<const pollfd> entries) {
   return channels;
 }
 
-bool Dialer::go_on(Call& call, bool is_ready) const {
+bool Dialer::go_on(Dial& call, bool is_ready) const {
   try {
     return call.go_on(is_ready);
   } catch (const Error& error) {

@@ -16,7 +16,7 @@
 #include <poll.h>
 
 #include "paceline/core/secret.h"
-#include "paceline/transport/call.h"
+#include "paceline/transport/dial.h"
 #include "paceline/transport/new_channel.h"
 #include "paceline/transport/wire.h"
 
@@ -41,18 +41,18 @@ class Dialer {
   std::chrono::nanoseconds time_left() const;
   // Goes on with everybody who is ready, without waiting. Requires: `entries` are those that
   // add_to() was last called with, polled since; others may stand behind them. Errors as
-  // Call::go_on(), which name the peer.
+  // Dial::go_on(), which name the peer.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
-  bool go_on(Call& call, bool is_ready) const;
+  bool go_on(Dial& call, bool is_ready) const;
 
   const Caller self_;
   const std::vector<Callee> callees_;
   const Secret& secret_;
   const std::string group_;
   std::deque<std::pair<const Callee*, Channel>> waiting_;
-  std::list<Call> calls_;
+  std::list<Dial> calls_;
   std::size_t first_entry_ = 0;  // of the calls', in their order
 };
 

@@ -2,7 +2,7 @@ set(SOURCES
   acceptor.cpp
   addresses.cpp
   agreement.cpp
-  call.cpp
+  dial.cpp
   cipher.cpp
   connect.cpp
   dialer.cpp

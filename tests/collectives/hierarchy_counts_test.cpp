@@ -27,7 +27,7 @@ using Counts = std::vector<std::size_t>;
 
 constexpr Op kOps[] = {Op::kAllGatherV, Op::kReduceScatterV};
 
-std::size_t sum(const Counts& counts) {
+std::size_t total_of(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
@@ -51,7 +51,7 @@ ScheduleCase case_for(Algorithm algorithm, Op op, const Hosts& hosts, const Coun
   test.call.op = op;
   test.call.dtype = Dtype::kFloat32;
   test.call.counts = counts;
-  test.call.count = sum(counts);
+  test.call.count = total_of(counts);
   return test;
 }
 
@@ -132,14 +132,14 @@ TEST(HierarchyCountsBytes, cross_the_network_once_for_a_host) {
     const Hosts hosts = Hosts::blocks(3, ranks);
     for (const Op op : kOps) {
       for (const Counts& counts : counts_of_every_kind(hosts.world_size(), scale)) {
-        if (sum(counts) < scale) continue;
+        if (total_of(counts) < scale) continue;
         SCOPED_TRACE(text_of(op, counts));
         const auto moved = [&](Algorithm algorithm) {
           return static_cast<double>(
               ScheduleRun(case_for(algorithm, op, hosts, counts)).run().network_bytes);
         };
         // A gathered block goes to two hosts; of a scattered one two hosts' sums come.
-        const double once = 2.0 * static_cast<double>(sum(counts)) * sizeof(float);
+        const double once = 2.0 * static_cast<double>(total_of(counts)) * sizeof(float);
         const double by_hierarchy = moved(Algorithm::kHierarchy);
         EXPECT_GE(by_hierarchy, once);
         EXPECT_LE(by_hierarchy, 1.02 * once);
@@ -174,7 +174,7 @@ std::vector<std::size_t> results_of(ProcessGroup& group, const Counts& counts) {
       std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0});
   std::vector<std::size_t> hashes;
   const auto mine = random_values(group.rank(), counts[self]);
-  std::vector<float> all(sum(counts));
+  std::vector<float> all(total_of(counts));
   group.all_gather_v(std::span(mine), std::span(all), counts);
   hashes.push_back(hash_of(all));
   std::fill(all.begin(), all.end(), -1.0f);

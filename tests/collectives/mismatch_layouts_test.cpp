@@ -1,6 +1,6 @@
 // Calls that do not match, between ranks that are declared to be on several hosts or several
-// sockets: every pair of calls, with the first and the last rank as the odd one. No two ranks alone
-// make a hierarchy, and no fewer than four sums by socket.
+// packages: every pair of calls, with the first and the last rank as the odd one. No two ranks
+// alone make a hierarchy, and no fewer than four sums by package.
 
 #include <iostream>
 
@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/collectives/host_layouts.h"
-#include "tests/collectives/made_up_sockets.h"
+#include "tests/collectives/made_up_packages.h"
 #include "tests/collectives/mismatches.h"
 
 namespace paceline {
@@ -79,14 +79,14 @@ class SocketsMismatchTest : public testing::TestWithParam<TransportKind> {
 
 TEST_P(SocketsMismatchTest, is_a_typed_error_on_every_rank_at_once) {
   MismatchRun run{.world = 4,
-                  .least = 10'000,  // smaller ones are never by socket
-                  .over = "sockets",
-                  .options = on_sockets(kTwoOfTwo, BySocket::kAlways)};
+                  .least = 10'000,  // smaller ones are never by package
+                  .over = "packages",
+                  .options = on_packages(kTwoOfTwo)};
   run.options.transport = GetParam();
   run.inspect = [least = run.least](const ProcessGroup& group) {
     for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter}) {
       for (const std::size_t count : {least, least + 9'000'000}) {
-        EXPECT_THAT(group.explain(op, Dtype::kFloat32, count), HasSubstr("memory: by_socket;"));
+        EXPECT_THAT(group.explain(op, Dtype::kFloat32, count), HasSubstr("memory: by_package;"));
       }
     }
   };

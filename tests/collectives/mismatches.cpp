@@ -15,74 +15,70 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-using Call = const Caller&;
+using By = const Caller&;
 
 constexpr Mismatch kMismatches[] = {
-    {"count_smaller", [](Call c) { c.all_reduce(999); }, [](Call c) { c.all_reduce(1000); }},
-    {"count_larger", [](Call c) { c.all_reduce(100'000); }, [](Call c) { c.all_reduce(1000); }},
-    {"count_far_larger", [](Call c) { c.all_reduce(9'000'000); }, [](Call c) { c.all_reduce(10); }},
-    {"count_zero", [](Call c) { c.all_reduce(0); }, [](Call c) { c.all_reduce(1); }},
-    {"count_of_many_pieces", [](Call c) { c.all_reduce(700'001); },
-     [](Call c) { c.all_reduce(700'000); }},
-    {"count_symmetric", [](Call c) { c.all_reduce_symmetric(900'000); },
-     [](Call c) { c.all_reduce_symmetric(900'001); }},
-    {"type_of_same_size", [](Call c) { c.all_reduce_integers(1000); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"type_of_other_size", [](Call c) { c.all_reduce_doubles(1000); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"type_with_the_same_bytes", [](Call c) { c.all_reduce_as_doubles(1000); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"sum_and_product", [](Call c) { c.all_reduce(1000, ReduceOp::kProduct); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"sum_and_mean", [](Call c) { c.all_reduce(1000, ReduceOp::kMean); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"sum_and_max_large", [](Call c) { c.all_reduce(300'000, ReduceOp::kMax); },
-     [](Call c) { c.all_reduce(300'000); }},
-    {"sum_and_max_symmetric", [](Call c) { c.all_reduce_symmetric(300'000, ReduceOp::kMax); },
-     [](Call c) { c.all_reduce_symmetric(300'000); }},
-    {"reductions_of_reduce", [](Call c) { c.reduce(0, ReduceOp::kMin); },
-     [](Call c) { c.reduce(0); }},
-    {"reductions_of_reduce_scatter", [](Call c) { c.reduce_scatter(10, ReduceOp::kMax); },
-     [](Call c) { c.reduce_scatter(10); }},
-    {"reductions_of_reduce_scatter_v", [](Call c) { c.reduce_scatter_v(0, ReduceOp::kMax); },
-     [](Call c) { c.reduce_scatter_v(0); }},
-    {"root_of_broadcast", [](Call c) { c.broadcast(1); }, [](Call c) { c.broadcast(0); }},
-    {"root_of_reduce", [](Call c) { c.reduce(1); }, [](Call c) { c.reduce(0); }},
-    {"root_of_gather", [](Call c) { c.gather(1); }, [](Call c) { c.gather(0); }},
-    {"root_of_scatter", [](Call c) { c.scatter(1); }, [](Call c) { c.scatter(0); }},
-    {"kind", [](Call c) { c.broadcast(0); }, [](Call c) { c.all_reduce(1000); }},
-    {"reduce_and_all_reduce", [](Call c) { c.reduce(0); }, [](Call c) { c.all_reduce(1000); }},
-    {"all_gather_and_all_to_all", [](Call c) { c.all_gather(100); },
-     [](Call c) { c.all_to_all(100); }},
-    {"all_gather_and_all_gather_v", [](Call c) { c.all_gather(20); },
-     [](Call c) { c.all_gather_v(0); }},
-    {"barrier_and_all_reduce", [](Call c) { c.group.barrier(); },
-     [](Call c) { c.all_reduce(50'000); }},
-    {"split_and_barrier", [](Call c) { c.group.split(0, 0); }, [](Call c) { c.group.barrier(); }},
-    {"new_group_and_sum", [](Call c) { c.group.new_group({0}); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"new_group_and_split", [](Call c) { c.group.new_group({0}); },
-     [](Call c) { c.group.split(0, 0); }},
-    {"allocation_and_sum", [](Call c) { c.group.allocate_symmetric(1000); },
-     [](Call c) { c.all_reduce(1000); }},
+    {"count_smaller", [](By c) { c.all_reduce(999); }, [](By c) { c.all_reduce(1000); }},
+    {"count_larger", [](By c) { c.all_reduce(100'000); }, [](By c) { c.all_reduce(1000); }},
+    {"count_far_larger", [](By c) { c.all_reduce(9'000'000); }, [](By c) { c.all_reduce(10); }},
+    {"count_zero", [](By c) { c.all_reduce(0); }, [](By c) { c.all_reduce(1); }},
+    {"count_of_many_pieces", [](By c) { c.all_reduce(700'001); },
+     [](By c) { c.all_reduce(700'000); }},
+    {"count_symmetric", [](By c) { c.all_reduce_symmetric(900'000); },
+     [](By c) { c.all_reduce_symmetric(900'001); }},
+    {"type_of_same_size", [](By c) { c.all_reduce_integers(1000); },
+     [](By c) { c.all_reduce(1000); }},
+    {"type_of_other_size", [](By c) { c.all_reduce_doubles(1000); },
+     [](By c) { c.all_reduce(1000); }},
+    {"type_with_the_same_bytes", [](By c) { c.all_reduce_as_doubles(1000); },
+     [](By c) { c.all_reduce(1000); }},
+    {"sum_and_product", [](By c) { c.all_reduce(1000, ReduceOp::kProduct); },
+     [](By c) { c.all_reduce(1000); }},
+    {"sum_and_mean", [](By c) { c.all_reduce(1000, ReduceOp::kMean); },
+     [](By c) { c.all_reduce(1000); }},
+    {"sum_and_max_large", [](By c) { c.all_reduce(300'000, ReduceOp::kMax); },
+     [](By c) { c.all_reduce(300'000); }},
+    {"sum_and_max_symmetric", [](By c) { c.all_reduce_symmetric(300'000, ReduceOp::kMax); },
+     [](By c) { c.all_reduce_symmetric(300'000); }},
+    {"reductions_of_reduce", [](By c) { c.reduce(0, ReduceOp::kMin); }, [](By c) { c.reduce(0); }},
+    {"reductions_of_reduce_scatter", [](By c) { c.reduce_scatter(10, ReduceOp::kMax); },
+     [](By c) { c.reduce_scatter(10); }},
+    {"reductions_of_reduce_scatter_v", [](By c) { c.reduce_scatter_v(0, ReduceOp::kMax); },
+     [](By c) { c.reduce_scatter_v(0); }},
+    {"root_of_broadcast", [](By c) { c.broadcast(1); }, [](By c) { c.broadcast(0); }},
+    {"root_of_reduce", [](By c) { c.reduce(1); }, [](By c) { c.reduce(0); }},
+    {"root_of_gather", [](By c) { c.gather(1); }, [](By c) { c.gather(0); }},
+    {"root_of_scatter", [](By c) { c.scatter(1); }, [](By c) { c.scatter(0); }},
+    {"kind", [](By c) { c.broadcast(0); }, [](By c) { c.all_reduce(1000); }},
+    {"reduce_and_all_reduce", [](By c) { c.reduce(0); }, [](By c) { c.all_reduce(1000); }},
+    {"all_gather_and_all_to_all", [](By c) { c.all_gather(100); }, [](By c) { c.all_to_all(100); }},
+    {"all_gather_and_all_gather_v", [](By c) { c.all_gather(20); },
+     [](By c) { c.all_gather_v(0); }},
+    {"barrier_and_all_reduce", [](By c) { c.group.barrier(); }, [](By c) { c.all_reduce(50'000); }},
+    {"split_and_barrier", [](By c) { c.group.split(0, 0); }, [](By c) { c.group.barrier(); }},
+    {"new_group_and_sum", [](By c) { c.group.new_group({0}); }, [](By c) { c.all_reduce(1000); }},
+    {"new_group_and_split", [](By c) { c.group.new_group({0}); },
+     [](By c) { c.group.split(0, 0); }},
+    {"allocation_and_sum", [](By c) { c.group.allocate_symmetric(1000); },
+     [](By c) { c.all_reduce(1000); }},
     {"order",
-     [](Call c) {
+     [](By c) {
        c.broadcast(0);
        c.all_reduce(1000);
      },
-     [](Call c) {
+     [](By c) {
        c.all_reduce(1000);
        c.broadcast(0);
      }},
     {"order_of_async",
-     [](Call c) {
+     [](By c) {
        std::vector<float> data(c.least + 1000);
        const auto first = c.group.broadcast_async(std::span(data), 0);
        const auto second = c.group.all_reduce_async(std::span(data));
        first->wait();
        second->wait();
      },
-     [](Call c) {
+     [](By c) {
        std::vector<float> data(c.least + 1000);
        const auto first = c.group.all_reduce_async(std::span(data));
        const auto second = c.group.broadcast_async(std::span(data), 0);
@@ -90,32 +86,30 @@ constexpr Mismatch kMismatches[] = {
        second->wait();
      }},
     {"one_call_too_many",
-     [](Call c) {
+     [](By c) {
        c.all_reduce(1000);
        c.all_reduce(1000);
      },
-     [](Call c) { c.group.barrier(); }},
-    {"allocation_sizes", [](Call c) { c.group.allocate_symmetric(1 << 20); },
-     [](Call c) { c.group.allocate_symmetric(1 << 21); }},
-    {"all_gather_counts", [](Call c) { c.all_gather(11); }, [](Call c) { c.all_gather(10); }},
-    {"all_gather_counts_large", [](Call c) { c.all_gather(200'000); },
-     [](Call c) { c.all_gather(200'001); }},
-    {"all_gather_v_counts", [](Call c) { c.all_gather_v(10); }, [](Call c) { c.all_gather_v(0); }},
-    {"all_to_all_counts", [](Call c) { c.all_to_all(9); }, [](Call c) { c.all_to_all(10); }},
-    {"all_to_all_counts_large", [](Call c) { c.all_to_all(200'001); },
-     [](Call c) { c.all_to_all(200'000); }},
-    {"reduce_scatter_counts", [](Call c) { c.reduce_scatter(11); },
-     [](Call c) { c.reduce_scatter(10); }},
-    {"reduce_scatter_v_counts", [](Call c) { c.reduce_scatter_v(10); },
-     [](Call c) { c.reduce_scatter_v(0); }},
-    {"gather_counts", [](Call c) { c.gather(0, 11); }, [](Call c) { c.gather(0, 10); }},
-    {"scatter_counts", [](Call c) { c.scatter(0, 11); }, [](Call c) { c.scatter(0, 10); }},
-    {"broadcast_counts", [](Call c) { c.broadcast(0, 70'000); },
-     [](Call c) { c.broadcast(0, 70'001); }},
-    {"async_of_other_size", [](Call c) { c.all_reduce_async(10); },
-     [](Call c) { c.all_reduce(1000); }},
-    {"async_of_another_kind", [](Call c) { c.broadcast_async(0); },
-     [](Call c) { c.all_reduce(1000); }},
+     [](By c) { c.group.barrier(); }},
+    {"allocation_sizes", [](By c) { c.group.allocate_symmetric(1 << 20); },
+     [](By c) { c.group.allocate_symmetric(1 << 21); }},
+    {"all_gather_counts", [](By c) { c.all_gather(11); }, [](By c) { c.all_gather(10); }},
+    {"all_gather_counts_large", [](By c) { c.all_gather(200'000); },
+     [](By c) { c.all_gather(200'001); }},
+    {"all_gather_v_counts", [](By c) { c.all_gather_v(10); }, [](By c) { c.all_gather_v(0); }},
+    {"all_to_all_counts", [](By c) { c.all_to_all(9); }, [](By c) { c.all_to_all(10); }},
+    {"all_to_all_counts_large", [](By c) { c.all_to_all(200'001); },
+     [](By c) { c.all_to_all(200'000); }},
+    {"reduce_scatter_counts", [](By c) { c.reduce_scatter(11); },
+     [](By c) { c.reduce_scatter(10); }},
+    {"reduce_scatter_v_counts", [](By c) { c.reduce_scatter_v(10); },
+     [](By c) { c.reduce_scatter_v(0); }},
+    {"gather_counts", [](By c) { c.gather(0, 11); }, [](By c) { c.gather(0, 10); }},
+    {"scatter_counts", [](By c) { c.scatter(0, 11); }, [](By c) { c.scatter(0, 10); }},
+    {"broadcast_counts", [](By c) { c.broadcast(0, 70'000); },
+     [](By c) { c.broadcast(0, 70'001); }},
+    {"async_of_other_size", [](By c) { c.all_reduce_async(10); }, [](By c) { c.all_reduce(1000); }},
+    {"async_of_another_kind", [](By c) { c.broadcast_async(0); }, [](By c) { c.all_reduce(1000); }},
 };
 
 // Milliseconds, by what they were noticed over.

@@ -22,6 +22,7 @@ void feed(const harness::RawMesh& raw, Channel channel, std::span<const std::byt
 void receive(std::span<const std::byte> bytes, std::size_t expected) {
   auto raw = harness::make_raw_mesh();
   feed(raw, Channel::kData, bytes);
+  feed(raw, Channel::kControl, {});
   Exchange exchange(*raw.mesh);
   std::array<std::byte, 256> into{};
   exchange.post_receive(1, std::span(into).first(expected));

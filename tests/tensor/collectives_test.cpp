@@ -80,6 +80,151 @@ TEST(TensorCollectives, broadcast_reduce_send_and_recv) {
   });
 }
 
+// Every operation in its asynchronous form, all under way at once.
+TEST(TensorCollectives, asynchronous_forms_fill_the_tensors_that_they_are_given) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const auto part_of = [](const at::Tensor& tensor, int of) {
+      return tensor.slice(0, of * 2, of * 2 + 2);
+    };
+    const auto one = numbers(rank, {2, 5}), six = numbers(rank, {6, 5});
+    const auto sum = numbers(0, {6, 5}) + numbers(1, {6, 5}) + numbers(2, {6, 5});
+    const auto all = at::cat({numbers(0, {2, 5}), numbers(1, {2, 5}), numbers(2, {2, 5})});
+    const auto summed = six.clone(), copied = six.clone(), at_root = six.clone();
+    const auto gathered = at::empty({6, 5}), scattered = at::empty({2, 5}),
+               reduced = at::empty({2, 5}), exchanged = at::empty({6, 5}),
+               message = at::empty({2, 5});
+    const at::Tensor roots = rank == 1 ? at::empty({6, 5}) : at::Tensor();
+    const std::vector<WorkPtr> works = {
+        all_reduce_async(group, summed),
+        broadcast_async(group, copied, 2),
+        reduce_async(group, at_root, 1),
+        all_gather_into_tensor_async(group, gathered, one),
+        gather_async(group, roots, one, 1),
+        scatter_async(group, scattered, rank == 0 ? six : at::Tensor(), 0),
+        reduce_scatter_async(group, reduced, six),
+        all_to_all_single_async(group, exchanged, six),
+        send_async(group, one, (rank + 1) % 3, 7),
+        recv_async(group, message, (rank + 2) % 3, 7)};
+    for (const auto& work : works) work->wait();
+    EXPECT_TRUE(at::equal(summed, sum));
+    EXPECT_TRUE(at::equal(copied, numbers(2, {6, 5})));
+    EXPECT_TRUE(at::equal(at_root, rank == 1 ? sum : six));
+    EXPECT_TRUE(at::equal(gathered, all));
+    if (rank == 1) {
+      EXPECT_TRUE(at::equal(roots, all));
+    }
+    EXPECT_TRUE(at::equal(scattered, part_of(numbers(0, {6, 5}), rank)));
+    EXPECT_TRUE(at::equal(reduced, part_of(sum, rank)));
+    for (int from = 0; from < 3; ++from) {
+      EXPECT_TRUE(at::equal(part_of(exchanged, from), part_of(numbers(from, {6, 5}), rank)));
+    }
+    EXPECT_TRUE(at::equal(message, numbers((rank + 2) % 3, {2, 5})));
+    EXPECT_EQ(works.back()->source_rank(), (rank + 2) % 3);
+  });
+}
+
+TEST(TensorCollectives, unequal_numbers_of_rows) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const std::vector<std::int64_t> rows = {2, 0, 3};
+    const auto mine = numbers(rank, {rows[static_cast<std::size_t>(rank)], 4});
+    const auto all = at::cat({numbers(0, {2, 4}), numbers(2, {3, 4})});
+    const auto into = at::empty({5, 4});
+    const WorkPtr gathering = all_gather_v_async(group, into, mine, rows);
+    EXPECT_TRUE(at::equal(all_gather_v(group, mine, rows), all));
+    gathering->wait();
+    EXPECT_TRUE(at::equal(into, all));
+
+    const auto whole = numbers(rank, {5, 4});
+    const auto sum = numbers(0, {5, 4}) + numbers(1, {5, 4}) + numbers(2, {5, 4});
+    const auto part = sum.split_with_sizes(rows)[static_cast<std::size_t>(rank)];
+    const auto reduced = at::empty_like(part);
+    const WorkPtr reducing = reduce_scatter_v_async(group, reduced, whole, rows);
+    EXPECT_TRUE(at::equal(reduce_scatter_v(group, whole, rows), part));
+    reducing->wait();
+    EXPECT_TRUE(at::equal(reduced, part));
+
+    // Everybody gives rank r as many rows as rows[r] says.
+    const std::int64_t own = rows[static_cast<std::size_t>(rank)];
+    const auto exchanged = at::empty({3 * own, 4});
+    const WorkPtr exchanging = all_to_all_v_async(group, exchanged, whole, rows, {own, own, own});
+    const auto again = all_to_all_v(group, whole, rows, {own, own, own});
+    exchanging->wait();
+    EXPECT_TRUE(at::equal(exchanged, again));
+    for (int from = 0; from < 3; ++from) {
+      EXPECT_TRUE(
+          at::equal(again.slice(0, from * own, (from + 1) * own),
+                    numbers(from, {5, 4}).split_with_sizes(rows)[static_cast<std::size_t>(rank)]));
+    }
+    EXPECT_THROW(all_gather_v(group, mine, {1}), Error);
+  });
+}
+
+TEST(TensorCollectives, many_tensors_in_one_call) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const auto list = [&](int from) {
+      return std::vector<at::Tensor>{numbers(from, {4, 3}), numbers(from, {2}),
+                                     numbers(from, {2, 8}).t().contiguous().t()};
+    };
+    const auto expect_equal = [](const std::vector<at::Tensor>& some,
+                                 const std::vector<at::Tensor>& expected) {
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(at::equal(some[i], expected[i])) << i;
+    };
+    auto sum = list(0);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += list(1)[i];
+    const auto summed = list(rank), later = list(rank), copied = list(rank),
+               copied_later = list(rank);
+    const std::vector<WorkPtr> works = {all_reduce_coalesced_async(group, later),
+                                        broadcast_coalesced_async(group, copied_later, 1)};
+    all_reduce_coalesced(group, summed);
+    broadcast_coalesced(group, copied, 0);
+    for (const auto& work : works) work->wait();
+    expect_equal(summed, sum);
+    expect_equal(later, sum);
+    expect_equal(copied, list(0));
+    expect_equal(copied_later, list(1));
+    all_reduce_coalesced(group, {});  // of nothing, but a call like others
+
+    std::vector<at::Tensor> all, parts, all_later, parts_later, expected_all, expected_parts;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      expected_all.push_back(at::cat({list(0)[i], list(1)[i]}));
+      expected_parts.push_back(sum[i].chunk(2)[static_cast<std::size_t>(rank)]);
+      for (auto* into : {&all, &all_later}) into->push_back(at::empty_like(expected_all.back()));
+      for (auto* into : {&parts, &parts_later})
+        into->push_back(at::empty_like(expected_parts.back()));
+    }
+    all_gather_coalesced(group, all, list(rank));
+    reduce_scatter_coalesced(group, parts, list(rank));
+    expect_equal(all, expected_all);
+    expect_equal(parts, expected_parts);
+    std::vector<at::Tensor> inputs;
+    for (const auto& tensor : list(rank)) inputs.push_back(tensor.contiguous());
+    all_gather_coalesced_async(group, all_later, inputs)->wait();
+    reduce_scatter_coalesced_async(group, parts_later, inputs)->wait();
+    expect_equal(all_later, expected_all);
+    expect_equal(parts_later, expected_parts);
+  });
+}
+
+TEST(TensorCollectives, blocks_need_contiguous_tensors_only_when_asynchronous) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto turned = numbers(group.rank(), {3, 4}).t();
+    EXPECT_TRUE(at::equal(all_gather_into_tensor(group, turned),
+                          at::cat({numbers(0, {3, 4}).t(), numbers(1, {3, 4}).t()})));
+    try {
+      all_gather_into_tensor_async(group, at::empty({8, 3}), turned);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+      EXPECT_NE(std::string(error.what()).find("contiguous"), std::string::npos) << error.what();
+    }
+    EXPECT_THROW(all_reduce(group, at::Tensor()), Error);
+  });
+}
+
 TEST(TensorCollectives, symmetric_tensors_outlive_their_group) {
   at::Tensor kept;
   run_ranks_ok(2, [&](ProcessGroup& group) {

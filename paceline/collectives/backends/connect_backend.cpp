@@ -61,8 +61,8 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   EngineOptions engine;
   engine.algorithm = options.algorithm;
   engine.allows_any_order = options.allows_any_order;
-  engine.by_socket = options.by_socket;
-  engine.socket = options.socket;
+  engine.by_package = options.by_package;
+  engine.package = options.package;
   engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
   engine.group = hash_of(options.group);
   if (options.costs) {

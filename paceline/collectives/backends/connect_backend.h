@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "paceline/collectives/backend.h"
-#include "paceline/collectives/socket_plan.h"
+#include "paceline/collectives/package_plan.h"
 #include "paceline/core/rank_name.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"
@@ -29,8 +29,8 @@ struct BackendOptions {
   int tcp_streams = 1;
   std::optional<Algorithm> algorithm;
   bool allows_any_order = false;
-  BySocket by_socket = BySocket::kAuto;
-  std::optional<int> socket;
+  bool by_package = false;
+  std::optional<int> package;
   std::optional<CostModel> costs;
   std::chrono::milliseconds timeout{300'000};
   std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "paceline/core/check.h"
-#include "paceline/core/cpu_socket.h"
+#include "paceline/core/cpu_package.h"
 #include "paceline/core/log.h"
 #include "paceline/core/memory_room.h"
 #include "paceline/transport/mapping.h"
@@ -22,8 +22,8 @@ struct Terms {
   std::int16_t algorithm = -1;
   bool allows_any_order = false;
   bool shares_memory = false;
-  BySocket by_socket{};
-  std::int32_t socket = SocketPlan::kUnknown;
+  bool by_package = false;
+  std::int32_t package = PackagePlan::kUnknown;
 };
 static_assert(std::is_trivially_copyable_v<Terms>);
 
@@ -43,21 +43,21 @@ Terms terms_of(const EngineOptions& options) {
   costs.origin.copy(terms.origin.data(), terms.origin.size() - 1);
   if (options.algorithm) terms.algorithm = static_cast<std::int16_t>(*options.algorithm);
   terms.allows_any_order = options.allows_any_order;
-  terms.by_socket = options.by_socket;
+  terms.by_package = options.by_package;
   return terms;
 }
 
 bool same_choices(const Terms& a, const Terms& b) {
   return a.algorithm == b.algorithm && a.allows_any_order == b.allows_any_order &&
-         a.by_socket == b.by_socket;
+         a.by_package == b.by_package;
 }
 
-// "algorithm ring, allows_any_order true, by_socket auto".
+// "algorithm ring, allows_any_order true, by_package false".
 std::string choices_text(const Terms& terms) {
   return fmt::format(
-      "algorithm {}, allows_any_order {}, by_socket {}",
+      "algorithm {}, allows_any_order {}, by_package {}",
       terms.algorithm < 0 ? "by the planner" : name_of(static_cast<Algorithm>(terms.algorithm)),
-      terms.allows_any_order, name_of(terms.by_socket));
+      terms.allows_any_order, terms.by_package);
 }
 
 CostModel costs_of(const Terms& terms) {
@@ -130,23 +130,24 @@ void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadlin
 }
 
 // All ranks choose by the same numbers: the hierarchy only if every host shares memory, sums by
-// socket only if every rank's socket is known.
+// package only if every rank's package is known.
 void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
   Terms mine = terms_of(options);
   mine.shares_memory = mesh_->neighbours().size() == 1 || host_share_.has_value();
-  mine.socket = own_socket(options);
+  mine.package = own_package(options);
   std::vector<Terms> all(static_cast<std::size_t>(mesh_->world_size()));
   tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), deadline);
   bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
   check(same_choices(mine, all[0]),
         "{}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
-        "by_socket or PACELINE_BY_SOCKET) differ from those of rank 0: {} here, {} there",
+        "by_package or PACELINE_BY_PACKAGE) differ from those of rank 0: {} here, {} there",
         mesh_->self(), mesh_->name(), choices_text(mine), choices_text(all[0]));
   if (shared_) {
-    std::vector<int> sockets;
-    for (const Terms& theirs : all) sockets.push_back(theirs.socket);
-    shared_->use(SocketPlan(sockets, options.by_socket, mesh_->members()));
+    if (!options.by_package) return;
+    std::vector<int> packages;
+    for (const Terms& theirs : all) packages.push_back(theirs.package);
+    shared_->use(PackagePlan(packages, mesh_->members()));
     return;
   }
   all[0].origin.back() = '\0';
@@ -206,12 +207,14 @@ void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
   }
 }
 
-// Fewer ranks are never several on each of several sockets, and need not look.
-int PacelineBackend::own_socket(const EngineOptions& options) const {
+// Fewer ranks are never several on each of several packages, and need not look.
+int PacelineBackend::own_package(const EngineOptions& options) const {
   constexpr int kFewestRanks = 4;
-  if (options.socket) return *options.socket;
-  if (!shared_ || mesh_->world_size() < kFewestRanks) return SocketPlan::kUnknown;
-  return socket_of(mesh_->peer(mesh_->rank()).cpus).value_or(SocketPlan::kUnknown);
+  if (options.package) return *options.package;
+  if (!options.by_package || !shared_ || mesh_->world_size() < kFewestRanks) {
+    return PackagePlan::kUnknown;
+  }
+  return package_of(mesh_->peer(mesh_->rank()).cpus).value_or(PackagePlan::kUnknown);
 }
 
 const char* PacelineBackend::transport() const {

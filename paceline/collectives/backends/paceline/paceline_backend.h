@@ -18,8 +18,8 @@ namespace paceline {
 struct EngineOptions {
   std::optional<Algorithm> algorithm;
   bool allows_any_order = false;
-  BySocket by_socket = BySocket::kAuto;
-  std::optional<int> socket;     // as GroupOptions has it
+  bool by_package = false;
+  std::optional<int> package;    // as GroupOptions has it
   CostModel costs;               // rank 0's count
   std::uint32_t generation = 0;  // as in the fingerprints to come
   std::uint64_t group = 0;
@@ -58,7 +58,7 @@ class PacelineBackend : public Backend {
   template <class Share>
   void try_to_share(std::optional<Share>& share, Deadline deadline);
   void agree(const EngineOptions& options, Deadline deadline);
-  int own_socket(const EngineOptions& options) const;
+  int own_package(const EngineOptions& options) const;
   // An all_gather of what the engine needs to know; its sequence number is 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);

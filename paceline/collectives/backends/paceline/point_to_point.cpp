@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kPollSlice{10};
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
+constexpr unsigned kSendsPerPump = 16;
 // Rounds that move nothing before a call sleeps.
 constexpr int kMessageSpins = 1500;
 constexpr int kMessageSpinsWhenSharingCores = 20;
@@ -94,7 +95,8 @@ WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
   if (queues_.send_at_once(call)) {
-    guarded([&] { queues_.pump(false); });  // a rank that only sends takes what others send to it
+    // A rank that only sends takes now and then what others send to it.
+    if (++sent_at_once_ % kSendsPerPump == 0) guarded([&] { queues_.pump(false); });
     leave(std::move(lock));
     return sent_;
   }

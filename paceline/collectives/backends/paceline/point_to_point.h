@@ -76,6 +76,7 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   std::optional<Error> failure_;
   bool is_closed_ = false;
   bool somebody_sleeps_ = false;  // and is woken by wake()
+  unsigned sent_at_once_ = 0;
   int callers_ = 0;               // who wait for a message, and move all
   bool has_idle_thread_ = false;  // it wants to be told when something is left
   // This object, if what a call kept alive owned it: for the thread.

@@ -1,11 +1,11 @@
 #pragma once
 
-// Runs collectives among ranks that map each other's memory, and chooses the way:
+// Runs collectives among ranks that map each other's memory, the way that shared_route.h chooses:
 //
 //   zero-copy  when all ranks' buffers are in symmetric memory (zero_copy.h);
 //   staged     for any other memory, and for tiny calls (staged.h);
-//   by socket  large sums in either memory, where the ranks are on several sockets and that is
-//              worth it (socket_plan.h, by_socket_executor.h).
+//   by package  large sums in either memory, where the ranks are on several packages and that is
+//              worth it (package_plan.h, by_package_executor.h).
 //
 // Thread safety: none; calls come one at a time.
 
@@ -13,14 +13,15 @@
 #include <optional>
 #include <string>
 
-#include "paceline/collectives/backends/paceline/by_socket_executor.h"
+#include "paceline/collectives/backends/paceline/by_package_executor.h"
 #include "paceline/collectives/backends/paceline/group_share.h"
+#include "paceline/collectives/backends/paceline/shared_route.h"
 #include "paceline/collectives/backends/paceline/shared_schedules.h"
 #include "paceline/collectives/backends/paceline/staged.h"
 #include "paceline/collectives/backends/paceline/symmetric_regions.h"
 #include "paceline/collectives/backends/paceline/zero_copy.h"
+#include "paceline/collectives/package_plan.h"
 #include "paceline/collectives/planner.h"
-#include "paceline/collectives/socket_plan.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -37,10 +38,10 @@ class SharedExecutor {
   static constexpr std::size_t message_offset() { return GroupShare::message_offset(); }
 
   // From the next call on; the same on every rank. Call at most once.
-  void use(SocketPlan plan);
+  void use(PackagePlan plan);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
-  std::string explain(const PlanRequest& request) const;
+  std::string explain(const PlanRequest& request) const { return explain_route(terms_, request); }
   // Collective.
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
@@ -51,21 +52,20 @@ class SharedExecutor {
   }
 
  private:
-  bool fits_one_piece(const Collective& call, std::size_t most_bytes) const;
   void run_tiny(const SharedOperation& operation);
   void run_small(const SharedOperation& operation);
   void run_counted(const SharedOperation& operation);
-  void run_large(const SharedOperation& operation);
+  void run_large(const SharedOperation& operation, bool is_by_package);
 
-  const Mesh& mesh_;
-  const std::size_t most_tiny_, most_one_shot_;  // bytes; the same on every rank
+  SharedTerms terms_;
   GroupShare share_;
   SymmetricRegions regions_;
   SharedSchedules schedules_;
   ZeroCopy zero_copy_;
   Staged staged_;
-  std::optional<SocketPlan> socket_plan_;
-  std::optional<BySocketExecutor> by_socket_;  // where the plan has a way by socket
+  std::optional<PackagePlan> package_plan_;
+  const Mesh& mesh_;
+  std::optional<ByPackageExecutor> by_package_;  // where the plan has a way by package
 };
 
 }  // namespace paceline

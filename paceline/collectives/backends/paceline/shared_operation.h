@@ -25,8 +25,9 @@ struct SharedOperation {
 
 // Whether an input holds a block for each rank.
 inline bool gives_blocks(Op op) {
-  return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll ||
-         op == Op::kReduceScatterV || op == Op::kAllToAllV;
+  const OpTraits& traits = traits_of(op);
+  return traits.input == Extent::kBlocks || traits.input == Extent::kRow ||
+         traits.output == Extent::kOwnCount;
 }
 
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "paceline/collectives/algorithms/direct.h"
+#include "paceline/collectives/backends/paceline/shared_route.h"
 #include "paceline/collectives/kernels/reduce.h"
 
 namespace paceline {
@@ -24,15 +25,9 @@ Staged::Staged(const Mesh& mesh, GroupShare& share, SharedSchedules& schedules)
       schedules_(schedules),
       contributions_(static_cast<std::size_t>(mesh.world_size())) {}
 
-std::size_t Staged::piece_count(const Collective& call) const {
-  const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(mesh_.world_size()) : 1;
-  const std::size_t most = GroupShare::kAreaBytes / size_of(call.dtype) / blocks;
-  return std::max<std::size_t>(1, most);
-}
-
 void Staged::run(const SharedOperation& operation) {
   const auto& call = operation.call;
-  const std::size_t most = piece_count(call);
+  const std::size_t most = staged_piece_count(call.op, call.dtype, mesh_.world_size());
   for (std::size_t begin = 0; begin < call.count; begin += most) {
     const std::size_t count = std::min(most, call.count - begin);
     const Schedule& schedule = schedule_for(operation, count);
@@ -47,7 +42,7 @@ void Staged::run_blocks(const SharedOperation& operation) {
   const auto& call = operation.call;
   const int rank = mesh_.rank();
   const int world = mesh_.world_size();
-  const std::size_t most = piece_count(call);
+  const std::size_t most = staged_piece_count(call.op, call.dtype, mesh_.world_size());
   const std::size_t length = *std::max_element(call.counts.begin(), call.counts.end());
   const BlockTable blocks = BlockTable::of(call, world);
   ScheduleSpec spec{call.op, rank, world};

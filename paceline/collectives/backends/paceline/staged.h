@@ -17,9 +17,6 @@ class Staged {
   // All outlive this object.
   Staged(const Mesh& mesh, GroupShare& share, SharedSchedules& schedules);
 
-  // The most elements of a call, or of each of its blocks, that a piece has room for.
-  std::size_t piece_count(const Collective& call) const;
-
   // A whole call. Requires: the ranks have entered.
   void run(const SharedOperation& operation);
   // The same with blocks of unequal counts: each has room for the longest piece.

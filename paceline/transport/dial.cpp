@@ -1,4 +1,4 @@
-#include "paceline/transport/call.h"
+#include "paceline/transport/dial.h"
 
 #include <algorithm>
 #include <array>
@@ -28,7 +28,7 @@ constexpr auto kFirstCallPause = 50ms, kLastCallPause = 1000ms;
 
 }  // namespace
 
-Call::Call(int rank, const Callee& callee, Channel channel, const Secret& secret)
+Dial::Dial(int rank, const Callee& callee, Channel channel, const Secret& secret)
     : rank_(rank),
       callee_(callee),
       channel_(channel),
@@ -38,23 +38,23 @@ Call::Call(int rank, const Callee& callee, Channel channel, const Secret& secret
       connect_pause_(kFirstConnectPause),
       call_pause_(kFirstCallPause) {}
 
-Deadline Call::longest_connect(std::chrono::nanoseconds over_tcp) const {
+Deadline Dial::longest_connect(std::chrono::nanoseconds over_tcp) const {
   const bool is_near = !callee_.unix_name.empty() || is_loopback(callee_.tcp.host);
   return Deadline::after(is_near ? std::chrono::nanoseconds(kLocalConnectTimeout) : over_tcp);
 }
 
-pollfd Call::entry() const {
+pollfd Dial::entry() const {
   if (attempt_) return {attempt_->socket().get(), POLLOUT, 0};
   const int events = POLLIN | (unsent_.empty() ? 0 : POLLOUT);
   return {socket_.get(), static_cast<short>(events), 0};  // none yet: poll() skips it
 }
 
-std::chrono::nanoseconds Call::time_left() const {
+std::chrono::nanoseconds Dial::time_left() const {
   if (handshake_) return Deadline::never().remaining();
   return (attempt_ ? connect_until_ : begins_).remaining();
 }
 
-bool Call::go_on(bool is_ready) {
+bool Dial::go_on(bool is_ready) {
   if (handshake_) {
     try {
       if (is_ready) shake_hands();
@@ -71,19 +71,19 @@ bool Call::go_on(bool is_ready) {
   return handshake_ && handshake_->done() && unsent_.empty();
 }
 
-NewChannel Call::take() {
+NewChannel Dial::take() {
   NewChannel channel{callee_.rank, static_cast<int>(channel_), std::move(socket_), {}};
   if (callee_.keys == HandshakeHalf::Keys::kAgree) channel.keys = handshake_->session_keys();
   return channel;
 }
 
-void Call::begin() {
+void Dial::begin() {
   const bool is_local = !callee_.unix_name.empty();
   attempt_ = is_local ? ConnectAttempt::to_unix(callee_.unix_name) : ConnectAttempt(callee_.tcp);
   go_on_connecting();
 }
 
-void Call::go_on_connecting() {
+void Dial::go_on_connecting() {
   const int error = attempt_->go_on();
   if (error == EINPROGRESS) return;
   if (error != 0) return refused(error);
@@ -99,7 +99,7 @@ void Call::go_on_connecting() {
   }
 }
 
-void Call::refused(int error) {
+void Dial::refused(int error) {
   if (!may_come_up(error)) throw system_error("connect()", error);
   if (connect_until_.remaining() <= connect_pause_) {
     fail(ErrorCode::kPeerLost,
@@ -112,7 +112,7 @@ void Call::refused(int error) {
   connect_pause_ = std::min<Milliseconds>(2 * connect_pause_, kLastConnectPause);
 }
 
-void Call::shake_hands() {
+void Dial::shake_hands() {
   send();
   while (!handshake_->done()) {
     std::array<std::byte, 64> buffer;
@@ -131,19 +131,19 @@ void Call::shake_hands() {
   }
 }
 
-std::vector<std::byte> Call::hello() const {
+std::vector<std::byte> Dial::hello() const {
   ByteWriter writer;
   writer.put(static_cast<std::int32_t>(rank_));
   writer.put(static_cast<std::int32_t>(channel_));
   return writer.take();
 }
 
-void Call::send() {
+void Dial::send() {
   if (unsent_.flush(socket_.get())) return;
   fail(ErrorCode::kPeerLost, "it hung up in the handshake: {}", std::strerror(errno));
 }
 
-void Call::turned_away(const Error& error) {
+void Dial::turned_away(const Error& error) {
   if (error.code() != ErrorCode::kPeerLost || call_until_.remaining() <= call_pause_) throw error;
   handshake_.reset();
   socket_.reset();

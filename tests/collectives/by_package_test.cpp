@@ -1,4 +1,4 @@
-// Sums by socket have the bits of the direct ones, in every kind of memory and call.
+// Sums by package have the bits of the direct ones, in every kind of memory and call.
 
 #include <algorithm>
 #include <functional>
@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/collectives/made_up_sockets.h"
+#include "tests/collectives/made_up_packages.h"
 #include "tests/harness/process_ranks.h"
 
 namespace paceline {
@@ -51,7 +51,7 @@ class Memory {
 };
 
 // The bytes that the operation leaves on this rank; empty where that is not promised.
-using Call = std::function<std::vector<std::byte>(ProcessGroup&, Memory&, const Sample&)>;
+using SumCall = std::function<std::vector<std::byte>(ProcessGroup&, Memory&, const Sample&)>;
 
 std::vector<std::byte> copy_of(std::span<const std::byte> bytes) {
   return {bytes.begin(), bytes.end()};
@@ -94,7 +94,7 @@ std::vector<std::byte> reduce_scatter(ProcessGroup& group, Memory& memory, const
   return copy_of(in_place ? in : out);  // the other blocks stay as they are
 }
 
-std::vector<std::pair<const char*, Call>> calls() {
+std::vector<std::pair<const char*, SumCall>> calls() {
   using G = ProcessGroup;
   using M = Memory;
   using S = Sample;
@@ -142,21 +142,21 @@ Results results_of(ProcessGroup& group, const std::vector<Sample>& samples) {
   return results;
 }
 
-// Runs the same samples directly and by socket.
-void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>& samples) {
-  const int world = static_cast<int>(sockets.size());
-  std::vector<Results> wanted(sockets.size());
+// Runs the same samples directly and by package.
+void expect_same_bits(const std::vector<int>& packages, const std::vector<Sample>& samples) {
+  const int world = static_cast<int>(packages.size());
+  std::vector<Results> wanted(packages.size());
   run_ranks_ok(
       world,
       [&](ProcessGroup& group) {
-        ASSERT_FALSE(is_by_socket(group));
+        ASSERT_FALSE(is_by_package(group));
         wanted[static_cast<std::size_t>(group.rank())] = results_of(group, samples);
       },
-      on_sockets(sockets, BySocket::kNever));
+      on_packages(packages, false));
   run_ranks_ok(
       world,
       [&](ProcessGroup& group) {
-        ASSERT_TRUE(is_by_socket(group));
+        ASSERT_TRUE(is_by_package(group));
         const Results results = results_of(group, samples);
         const Results& expected = wanted[static_cast<std::size_t>(group.rank())];
         ASSERT_EQ(results.size(), expected.size());
@@ -167,12 +167,12 @@ void expect_same_bits(const std::vector<int>& sockets, const std::vector<Sample>
               << name_of(sample.dtype) << ", " << name_of(sample.reduce_op);
         }
       },
-      on_sockets(sockets, BySocket::kAlways));
+      on_packages(packages));
 }
 
-class BySocketTest : public testing::TestWithParam<std::vector<int>> {};
+class ByPackageTest : public testing::TestWithParam<std::vector<int>> {};
 
-TEST_P(BySocketTest, has_the_bits_of_the_direct_way_in_every_type_and_operation) {
+TEST_P(ByPackageTest, has_the_bits_of_the_direct_way_in_every_type_and_operation) {
   std::vector<Sample> samples;
   for (const Dtype dtype : kAllDtypes) {
     for (int op = 0; op <= static_cast<int>(ReduceOp::kBitXor); ++op) {
@@ -186,7 +186,7 @@ TEST_P(BySocketTest, has_the_bits_of_the_direct_way_in_every_type_and_operation)
 }
 
 // Below and above what a piece holds, with rests of every kind.
-TEST_P(BySocketTest, has_the_bits_of_the_direct_way_at_every_size) {
+TEST_P(ByPackageTest, has_the_bits_of_the_direct_way_at_every_size) {
   std::vector<Sample> samples;
   for (const std::size_t count :
        {1u, 4097u, 8193u, 16'385u, 32'768u, 43'606u, 65'537u, 130'945u, 300'003u}) {
@@ -196,40 +196,40 @@ TEST_P(BySocketTest, has_the_bits_of_the_direct_way_at_every_size) {
   expect_same_bits(GetParam(), samples);
 }
 
-TEST_P(BySocketTest, has_the_bits_of_the_direct_way_between_processes) {
-  const auto& sockets = GetParam();
+TEST_P(ByPackageTest, has_the_bits_of_the_direct_way_between_processes) {
+  const auto& packages = GetParam();
   const std::vector<Sample> samples = {{Dtype::kFloat32, ReduceOp::kSum, 200'001},
                                        {Dtype::kFloat16, ReduceOp::kSum, 100'001},
                                        {Dtype::kFloat64, ReduceOp::kMax, 50'001}};
-  const auto digest = [&](BySocket choice) {
+  const auto digest = [&](bool by_package) {
     std::vector<std::string> digests;
     for (const auto& result : harness::run_process_ranks(
-             static_cast<int>(sockets.size()),
+             static_cast<int>(packages.size()),
              [&](ProcessGroup& group) {
-               EXPECT_EQ(is_by_socket(group), choice == BySocket::kAlways);
+               EXPECT_EQ(is_by_package(group), by_package);
                std::string bytes;
                for (const auto& part : results_of(group, samples)) {
                  bytes.append(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
                }
                return std::to_string(std::hash<std::string>()(bytes));
              },
-             {.adjust = on_sockets(sockets, choice).adjust})) {
+             {.adjust = on_packages(packages, by_package).adjust})) {
       EXPECT_FALSE(result.threw) << result.report;
       digests.push_back(result.report);
     }
     return digests;
   };
-  EXPECT_EQ(digest(BySocket::kAlways), digest(BySocket::kNever));
+  EXPECT_EQ(digest(true), digest(false));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, BySocketTest, testing::Values(kTwoOfTwo, kTwoOfFour, kThreeOfTwo),
-                         [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Layouts, ByPackageTest,
+                         testing::Values(kTwoOfTwo, kTwoOfFour, kThreeOfTwo), [](const auto& info) {
                            return fmt::format("{}_ranks_on_{}", info.param.size(),
                                               info.param.back() + 1);
                          });
 
 // Calls of other kinds and sizes in between use the same staging areas.
-TEST(BySocket, takes_turns_with_calls_of_every_other_kind) {
+TEST(ByPackage, takes_turns_with_calls_of_every_other_kind) {
   run_ranks_ok(
       4,
       [](ProcessGroup& group) {
@@ -264,7 +264,7 @@ TEST(BySocket, takes_turns_with_calls_of_every_other_kind) {
           }
         }
       },
-      on_sockets(kTwoOfTwo, BySocket::kAlways));
+      on_packages(kTwoOfTwo));
 }
 
 }  // namespace

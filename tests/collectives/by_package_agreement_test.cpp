@@ -1,5 +1,5 @@
-// Sums by socket are made only where all ranks agree on it: sockets that allow it, sizes, options,
-// groups made of a group, calls that do not match.
+// Sums by package are made only where all ranks agree on it: packages that allow it, sizes,
+// options, groups made of a group, calls that do not match.
 
 #include <algorithm>
 #include <functional>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/collectives/made_up_sockets.h"
+#include "tests/collectives/made_up_packages.h"
 
 namespace paceline {
 namespace {
@@ -16,9 +16,10 @@ using harness::run_ranks;
 using harness::run_ranks_ok;
 using harness::ThreadRanksOptions;
 using testing::HasSubstr;
+using testing::Not;
 
-TEST(BySocket, is_left_where_one_ranks_memory_is_of_another_kind) {
-  for (const auto choice : {BySocket::kNever, BySocket::kAlways}) {
+TEST(ByPackage, is_left_where_one_ranks_memory_is_of_another_kind) {
+  for (const bool by_package : {false, true}) {
     run_ranks_ok(
         4,
         [](ProcessGroup& group) {
@@ -33,87 +34,90 @@ TEST(BySocket, is_left_where_one_ranks_memory_is_of_another_kind) {
             for (const auto value : data) ASSERT_EQ(value, 6);
           }
         },
-        on_sockets(kTwoOfTwo, choice));
+        on_packages(kTwoOfTwo, by_package));
   }
 }
 
-TEST(BySocket, is_not_used_where_a_sockets_ranks_are_no_whole_subtree_or_unknown) {
-  for (const std::vector<int>& sockets : {std::vector<int>{0, 1, 0, 1},
-                                          {0, 0, 0, 1},
-                                          {0, 0, 0, 0},
-                                          {0, 0, 1, -1},
-                                          {-1, -1, -1, -1}}) {
+TEST(ByPackage, is_not_used_where_a_packages_ranks_are_no_whole_subtree_or_unknown) {
+  for (const std::vector<int>& packages : {std::vector<int>{0, 1, 0, 1},
+                                           {0, 0, 0, 1},
+                                           {0, 0, 0, 0},
+                                           {0, 0, 1, -1},
+                                           {-1, -1, -1, -1}}) {
     run_ranks_ok(
         4,
         [](ProcessGroup& group) {
-          EXPECT_FALSE(is_by_socket(group));
+          EXPECT_FALSE(is_by_package(group));
           EXPECT_THAT(group.explain(Op::kAllReduce, Dtype::kFloat32, 1 << 20),
-                      HasSubstr("not by socket: "));
+                      HasSubstr("not by package: "));
           std::vector<std::int32_t> data(200'000, group.rank());
           group.all_reduce(std::span(data));
           ASSERT_EQ(data, std::vector<std::int32_t>(200'000, 6));
         },
-        on_sockets(sockets, BySocket::kAlways));
+        on_packages(packages));
   }
 }
 
-TEST(BySocket, is_chosen_from_a_megabyte_on) {
-  run_ranks_ok(
-      4,
-      [](ProcessGroup& group) {
-        const auto way = [&](Op op, std::size_t count) {
-          return group.explain(op, Dtype::kFloat32, count);
-        };
-        EXPECT_THAT(way(Op::kAllReduce, 1 << 18), HasSubstr("memory: by_socket"));
-        EXPECT_THAT(way(Op::kAllReduce, 1 << 17), HasSubstr("memory: direct"));
-        EXPECT_THAT(way(Op::kBroadcast, 1 << 20), HasSubstr("memory: direct"));
-        std::vector<std::int32_t> data(1 << 19, group.rank());
-        group.all_reduce(std::span(data));
-        ASSERT_EQ(data, std::vector<std::int32_t>(1 << 19, 6));
-      },
-      on_sockets(kTwoOfTwo, BySocket::kAuto));
+TEST(ByPackage, is_for_large_sums_where_it_was_asked_for) {
+  for (const bool by_package : {false, true}) {
+    run_ranks_ok(
+        4,
+        [&](ProcessGroup& group) {
+          const auto way = [&](Op op, std::size_t count) {
+            return group.explain(op, Dtype::kFloat32, count);
+          };
+          EXPECT_THAT(way(Op::kAllReduce, 1 << 18),
+                      HasSubstr(by_package ? "memory: by_package" : "memory: direct"));
+          EXPECT_THAT(way(Op::kAllReduce, 1 << 10), Not(HasSubstr("by_package")));
+          EXPECT_THAT(way(Op::kBroadcast, 1 << 20), HasSubstr("memory: direct"));
+          std::vector<std::int32_t> data(1 << 19, group.rank());
+          group.all_reduce(std::span(data));
+          ASSERT_EQ(data, std::vector<std::int32_t>(1 << 19, 6));
+        },
+        on_packages(kTwoOfTwo, by_package));
+  }
 }
 
-TEST(BySocket, is_known_to_groups_made_of_a_group) {
+TEST(ByPackage, is_known_to_groups_made_of_a_group) {
   run_ranks_ok(
       8,
       [](ProcessGroup& group) {
-        EXPECT_TRUE(is_by_socket(group));
+        EXPECT_TRUE(is_by_package(group));
         const auto same = group.split(0, 0);
-        EXPECT_TRUE(is_by_socket(*same));
+        EXPECT_TRUE(is_by_package(*same));
         const auto middle = group.new_group({2, 3, 4, 5});
         if (middle->is_member()) {
-          EXPECT_TRUE(is_by_socket(*middle));
+          EXPECT_TRUE(is_by_package(*middle));
         }
         const auto in_turn = group.new_group({0, 4, 1, 5});
         if (in_turn->is_member()) {
-          EXPECT_FALSE(is_by_socket(*in_turn));
+          EXPECT_FALSE(is_by_package(*in_turn));
         }
         const auto half = group.split(group.rank() / 4, 0);
-        EXPECT_FALSE(is_by_socket(*half));  // one socket
+        EXPECT_FALSE(is_by_package(*half));  // one package
         if (!middle->is_member()) return;
         std::vector<std::int32_t> data(300'000, group.rank());
         middle->all_reduce(std::span(data));
         ASSERT_EQ(data, std::vector<std::int32_t>(300'000, 14));
       },
-      on_sockets(kTwoOfFour, BySocket::kAuto));
+      on_packages(kTwoOfFour));
 }
 
-TEST(BySocket, ranks_that_choose_differently_are_told_when_the_group_forms) {
+TEST(ByPackage, ranks_that_choose_differently_are_told_when_the_group_forms) {
   for (const int world : {2, 4}) {
     ThreadRanksOptions options;
     options.adjust = [](int rank, GroupOptions& group) {
-      if (rank == 1) group.by_socket = BySocket::kNever;
+      if (rank == 1) group.by_package = true;
     };
     const auto results = run_ranks(
         world, [](ProcessGroup&) { ADD_FAILURE() << "noticed nothing"; }, options);
     for (const auto& result : results) ASSERT_TRUE(result.error);
     EXPECT_EQ(results[1].error->code(), ErrorCode::kInvalid);
-    EXPECT_THAT(results[1].error->what(), HasSubstr("PACELINE_BY_SOCKET"));
+    EXPECT_THAT(results[1].error->what(), HasSubstr("PACELINE_BY_PACKAGE"));
   }
 }
 
-TEST(BySocket, a_mismatch_is_an_error_on_every_rank_before_a_byte_is_written) {
+TEST(ByPackage, a_mismatch_is_an_error_on_every_rank_before_a_byte_is_written) {
   using Body = std::function<void(ProcessGroup&, std::span<float>)>;
   const std::vector<std::pair<Body, Body>> pairs = {
       {[](ProcessGroup& g, std::span<float> d) { g.all_reduce(d); },
@@ -142,7 +146,7 @@ TEST(BySocket, a_mismatch_is_an_error_on_every_rank_before_a_byte_is_written) {
     for (const int odd : {0, 3}) {
       for (std::size_t pair = 0; pair < pairs.size(); ++pair) {
         const std::size_t count = 400'000;
-        auto options = on_sockets(kTwoOfTwo, BySocket::kAlways);
+        auto options = on_packages(kTwoOfTwo);
         const auto results = run_ranks(
             4,
             [&](ProcessGroup& group) {

@@ -38,10 +38,10 @@ struct Callee {
   HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
 };
 
-class Call {
+class Dial {
  public:
   // Of rank `rank`. `callee` and `secret` must outlive this object.
-  Call(int rank, const Callee& callee, Channel channel, const Secret& secret);
+  Dial(int rank, const Callee& callee, Channel channel, const Secret& secret);
 
   const Callee& callee() const { return callee_; }
   Channel channel() const { return channel_; }

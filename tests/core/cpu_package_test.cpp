@@ -1,4 +1,4 @@
-#include "paceline/core/cpu_socket.h"
+#include "paceline/core/cpu_package.h"
 
 #include <filesystem>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace paceline {
 namespace {
 
-class CpuSocketTest : public testing::Test {
+class CpuPackageTest : public testing::Test {
  protected:
   void add(int cpu, const std::string& says) {
     const std::string folder = "cpu" + std::to_string(cpu) + "/topology";
@@ -20,14 +20,14 @@ class CpuSocketTest : public testing::Test {
     directory_.write(folder + "/physical_package_id", says);
   }
   std::optional<int> of(const std::vector<int>& cpus) const {
-    return socket_of(cpus, directory_.path());
+    return package_of(cpus, directory_.path());
   }
 
  private:
   FreshDirectory directory_;
 };
 
-TEST_F(CpuSocketTest, is_the_one_that_all_processors_are_on) {
+TEST_F(CpuPackageTest, is_the_one_that_all_processors_are_on) {
   for (const int cpu : {0, 1, 4}) add(cpu, "0\n");
   for (const int cpu : {2, 3, 5}) add(cpu, "36\n");
   EXPECT_EQ(of({1}), 0);
@@ -36,7 +36,7 @@ TEST_F(CpuSocketTest, is_the_one_that_all_processors_are_on) {
   EXPECT_EQ(of({0, 1, 2}), std::nullopt);
 }
 
-TEST_F(CpuSocketTest, is_unknown_where_the_kernel_does_not_say) {
+TEST_F(CpuPackageTest, is_unknown_where_the_kernel_does_not_say) {
   add(0, "0\n");
   add(1, "-1\n");
   add(2, "");
@@ -46,14 +46,14 @@ TEST_F(CpuSocketTest, is_unknown_where_the_kernel_does_not_say) {
   EXPECT_EQ(of({}), std::nullopt);
 }
 
-TEST(CpuSocket, of_one_processor_of_this_machine_is_as_sysfs_says) {
+TEST(CpuPackage, of_one_processor_of_this_machine_is_as_sysfs_says) {
   const std::vector<int> first = {allowed_cpus().at(0)};
   const std::string file =
       "/sys/devices/system/cpu/cpu" + std::to_string(first[0]) + "/topology/physical_package_id";
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "this kernel does not say: no " << file;
-  int socket = -1;
-  std::ifstream(file) >> socket;
-  EXPECT_EQ(socket_of(first).value_or(-1), socket);
+  int package = -1;
+  std::ifstream(file) >> package;
+  EXPECT_EQ(package_of(first).value_or(-1), package);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "paceline/core/cpu_socket.h"
+#include "paceline/core/cpu_package.h"
 
 #include <fstream>
 
@@ -6,13 +6,13 @@
 
 namespace paceline {
 
-std::optional<int> socket_of(std::span<const int> cpus, const std::string& directory) {
+std::optional<int> package_of(std::span<const int> cpus, const std::string& directory) {
   std::optional<int> common;
   for (const int cpu : cpus) {
     std::ifstream file(fmt::format("{}/cpu{}/topology/physical_package_id", directory, cpu));
-    int socket = -1;
-    if (!(file >> socket) || socket < 0 || socket != common.value_or(socket)) return {};
-    common = socket;
+    int package = -1;
+    if (!(file >> package) || package < 0 || package != common.value_or(package)) return {};
+    common = package;
   }
   return common;
 }

@@ -1,9 +1,9 @@
-#include "paceline/collectives/backends/paceline/by_socket_executor.h"
+#include "paceline/collectives/backends/paceline/by_package_executor.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "paceline/collectives/algorithms/by_socket.h"
+#include "paceline/collectives/algorithms/by_package.h"
 #include "paceline/collectives/algorithms/direct.h"
 
 namespace paceline {
@@ -24,7 +24,7 @@ std::span<const Step> steps_of_phase(const Schedule& schedule, int phase) {
 }  // namespace
 
 // The elements [begin, begin + count) of the call, or of each of its blocks.
-struct BySocketExecutor::Piece {
+struct ByPackageExecutor::Piece {
   const SharedOperation& operation;
   std::size_t begin;
   std::size_t count;
@@ -38,19 +38,19 @@ struct BySocketExecutor::Piece {
   }
 };
 
-BySocketExecutor::BySocketExecutor(const Mesh& mesh, GroupShare& share,
-                                   const SymmetricRegions& regions, SharedSchedules& schedules,
-                                   const Hosts& sockets)
+ByPackageExecutor::ByPackageExecutor(const Mesh& mesh, GroupShare& share,
+                                     const SymmetricRegions& regions, SharedSchedules& schedules,
+                                     const Hosts& packages)
     : mesh_(mesh),
       share_(share),
       regions_(regions),
       schedules_(schedules),
-      sockets_(sockets),
-      own_socket_(sockets.neighbours(mesh.rank())) {}
+      packages_(packages),
+      own_package_(packages.neighbours(mesh.rank())) {}
 
 // The area that a piece's sums were made in is written again two pieces later, which nobody begins
 // before all have met behind the piece in between.
-void BySocketExecutor::run_in_place(const SharedOperation& operation) {
+void ByPackageExecutor::run_in_place(const SharedOperation& operation) {
   std::optional<Piece> last;
   for (std::size_t begin = 0; begin < operation.call.count;) {
     const Piece piece = begin_piece(operation, begin, false);
@@ -64,7 +64,7 @@ void BySocketExecutor::run_in_place(const SharedOperation& operation) {
   share_.meet(operation);
 }
 
-void BySocketExecutor::run_staged(const SharedOperation& operation) {
+void ByPackageExecutor::run_staged(const SharedOperation& operation) {
   for (std::size_t begin = 0; begin < operation.call.count;) {
     const Piece piece = begin_piece(operation, begin, true);
     copy_in(piece);
@@ -80,26 +80,26 @@ void BySocketExecutor::run_staged(const SharedOperation& operation) {
   }
 }
 
-BySocketExecutor::Piece BySocketExecutor::begin_piece(const SharedOperation& operation,
-                                                      std::size_t begin, bool is_staged) {
+ByPackageExecutor::Piece ByPackageExecutor::begin_piece(const SharedOperation& operation,
+                                                        std::size_t begin, bool is_staged) {
   const auto& call = operation.call;
   const std::size_t most =
-      by_socket_piece_count(call.op, call.dtype, sockets_, GroupShare::kAreaBytes, is_staged);
+      by_package_piece_count(call.op, call.dtype, packages_, GroupShare::kAreaBytes, is_staged);
   const std::size_t count = std::min(most, call.count - begin);
   return {operation,
           begin,
           count,
           is_staged,
-          partials_offset(call.op, call.dtype, sockets_, count, is_staged),
+          partials_offset(call.op, call.dtype, packages_, count, is_staged),
           share_.begin_piece()};
 }
 
 // All but what only this rank reads: its own lane, where its results go.
-void BySocketExecutor::copy_in(const Piece& piece) {
+void ByPackageExecutor::copy_in(const Piece& piece) {
   const auto& operation = piece.operation;
   const std::size_t element = operation.element;
-  const int ranks = static_cast<int>(own_socket_.size());
-  const int position = static_cast<int>(sockets_.local_index(mesh_.rank()));
+  const int ranks = static_cast<int>(own_package_.size());
+  const int position = static_cast<int>(packages_.local_index(mesh_.rank()));
   const auto copy = [&](std::size_t first, std::size_t last) {
     copy_bytes(share_.area(mesh_.rank(), piece.turn) + first * element,
                operation.call.input + piece.offset_in_call(first) * element,
@@ -117,20 +117,20 @@ void BySocketExecutor::copy_in(const Piece& piece) {
   if (lane.end < piece.count) copy(lane.end, piece.count);
 }
 
-// This socket's contributions to what this rank carries.
-void BySocketExecutor::add_up(const Piece& piece) {
+// This package's contributions to what this rank carries.
+void ByPackageExecutor::add_up(const Piece& piece) {
   const Schedule& schedule = schedule_for(piece);
   for (const Step& step : steps_of_phase(schedule, 0)) reduce(piece, schedule, step);
 }
 
-// The sockets' sums.
-void BySocketExecutor::combine(const Piece& piece) {
+// The packages' sums.
+void ByPackageExecutor::combine(const Piece& piece) {
   const Schedule& schedule = schedule_for(piece);
   for (const Step& step : steps_of_phase(schedule, 1)) reduce(piece, schedule, step);
 }
 
-// The results of the other ranks of this socket.
-void BySocketExecutor::fetch(const Piece& piece) {
+// The results of the other ranks of this package.
+void ByPackageExecutor::fetch(const Piece& piece) {
   const std::size_t element = piece.operation.element;
   for (const Step& step : steps_of_phase(schedule_for(piece), 2)) {
     const int owner = step.owner < 0 ? mesh_.rank() : step.owner;
@@ -139,7 +139,7 @@ void BySocketExecutor::fetch(const Piece& piece) {
   }
 }
 
-void BySocketExecutor::reduce(const Piece& piece, const Schedule& schedule, const Step& step) {
+void ByPackageExecutor::reduce(const Piece& piece, const Schedule& schedule, const Step& step) {
   const auto& call = piece.operation.call;
   sources_.clear();
   for (std::size_t i = 0; i < step.num_operands; ++i) {
@@ -155,7 +155,7 @@ void BySocketExecutor::reduce(const Piece& piece, const Schedule& schedule, cons
                   static_cast<std::size_t>(mesh_.world_size()));
 }
 
-const std::byte* BySocketExecutor::address(const Piece& piece, const Operand& operand) const {
+const std::byte* ByPackageExecutor::address(const Piece& piece, const Operand& operand) const {
   const auto& operation = piece.operation;
   const int owner = operand.owner < 0 ? mesh_.rank() : operand.owner;
   const std::size_t offset = operand.place.offset;
@@ -172,7 +172,7 @@ const std::byte* BySocketExecutor::address(const Piece& piece, const Operand& op
 }
 
 // Where a result goes. In place, those that others would fetch are given to them.
-void BySocketExecutor::aim(const Piece& piece, const Place& to) {
+void ByPackageExecutor::aim(const Piece& piece, const Place& to) {
   const auto& operation = piece.operation;
   const std::size_t bytes = to.offset * operation.element;
   const std::size_t in_output = piece.begin * operation.element + bytes;
@@ -184,7 +184,7 @@ void BySocketExecutor::aim(const Piece& piece, const Place& to) {
   } else if (piece.is_staged) {
     targets_.push_back(share_.area(mesh_.rank(), piece.turn) + bytes);
   } else {
-    for (const int rank : own_socket_) {
+    for (const int rank : own_package_) {
       const bool gets_it = operation.call.op == Op::kAllReduce || rank == operation.call.root;
       if (!gets_it) continue;
       targets_.push_back(regions_.at(rank, share_.announced(rank).output) + in_output);
@@ -192,17 +192,17 @@ void BySocketExecutor::aim(const Piece& piece, const Place& to) {
   }
 }
 
-std::byte* BySocketExecutor::partials(const Piece& piece, int rank) const {
+std::byte* ByPackageExecutor::partials(const Piece& piece, int rank) const {
   return share_.area(rank, piece.turn) + piece.partials;
 }
 
 // The piece's blocks lie side by side in it.
-const Schedule& BySocketExecutor::schedule_for(const Piece& piece) {
+const Schedule& ByPackageExecutor::schedule_for(const Piece& piece) {
   const auto& call = piece.operation.call;
   ScheduleSpec spec{call.op,     mesh_.rank(), mesh_.world_size(), call.root,
                     piece.count, piece.count,  piece.count};
-  spec.hosts = &sockets_;
-  return schedules_.find(spec, build_by_socket);
+  spec.hosts = &packages_;
+  return schedules_.find(spec, build_by_package);
 }
 
 }  // namespace paceline

@@ -1,10 +1,10 @@
 #pragma once
 
-// Sums of ranks on several sockets, each socket's first: carries out algorithms/by_socket.h in
+// Sums of ranks on several packages, each package's first: carries out algorithms/by_package.h in
 // pieces whose partial sums fit into the staging areas.
 //
 //   in place  on symmetric memory: inputs are read and results written where they lie. A phase per
-//             piece: while a piece's sums are added up between sockets, those of the next are made.
+//             piece: while a piece's sums are added up between packages, those of the next are made.
 //   staged    for any other memory: inputs and results go by way of the staging area, too.
 //
 // Thread safety: none; one executor owns it.
@@ -19,13 +19,13 @@
 
 namespace paceline {
 
-class BySocketExecutor {
+class ByPackageExecutor {
  public:
-  // All outlive this object. Requires: sockets as build_by_socket() does.
-  BySocketExecutor(const Mesh& mesh, GroupShare& share, const SymmetricRegions& regions,
-                   SharedSchedules& schedules, const Hosts& sockets);
+  // All outlive this object. Requires: packages as build_by_package() does.
+  ByPackageExecutor(const Mesh& mesh, GroupShare& share, const SymmetricRegions& regions,
+                    SharedSchedules& schedules, const Hosts& packages);
 
-  // Requires: serves_by_socket(operation.call.op), and the ranks have entered, with places: for
+  // Requires: serves_by_package(operation.call.op), and the ranks have entered, with places: for
   // run_in_place() such as regions.hold_all() accepts.
   void run_in_place(const SharedOperation& operation);
   void run_staged(const SharedOperation& operation);
@@ -48,8 +48,8 @@ class BySocketExecutor {
   GroupShare& share_;
   const SymmetricRegions& regions_;
   SharedSchedules& schedules_;
-  const Hosts& sockets_;
-  const std::vector<int>& own_socket_;  // its ranks
+  const Hosts& packages_;
+  const std::vector<int>& own_package_;  // its ranks
   // Of the reduce under way.
   std::vector<ReduceSource> sources_;
   std::vector<std::byte*> targets_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Groups on one machine whose ranks are declared to be on several sockets.
+// Groups on one machine whose ranks are declared to be on several packages.
 
 #include <string>
 #include <vector>
@@ -9,20 +9,21 @@
 
 namespace paceline {
 
-// Each rank's socket; negative: not known.
-inline harness::ThreadRanksOptions on_sockets(const std::vector<int>& socket_of, BySocket choice) {
+// Each rank's package; negative: not known.
+inline harness::ThreadRanksOptions on_packages(const std::vector<int>& package_of,
+                                               bool by_package = true) {
   harness::ThreadRanksOptions options;
   options.adjust = [=](int rank, GroupOptions& group) {
-    group.socket = socket_of[static_cast<std::size_t>(rank)];
-    group.by_socket = choice;
+    group.package = package_of[static_cast<std::size_t>(rank)];
+    group.by_package = by_package;
   };
   return options;
 }
 
 // Whether a large sum is made that way.
-inline bool is_by_socket(const ProcessGroup& group) {
+inline bool is_by_package(const ProcessGroup& group) {
   const auto way = group.explain(Op::kAllReduce, Dtype::kFloat32, 1 << 20);
-  return way.find("memory: by_socket") != std::string::npos;
+  return way.find("memory: by_package") != std::string::npos;
 }
 
 inline const std::vector<int> kTwoOfTwo = {0, 0, 1, 1};

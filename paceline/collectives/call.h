@@ -1,0 +1,54 @@
+#pragma once
+
+// One call of a group as its user means it. All that a ProcessGroup does for its users is run() or
+// start() of such a value; its named functions, and those on tensors, only fill one in.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "paceline/collectives/buffer.h"
+#include "paceline/collectives/op.h"
+#include "paceline/collectives/reduce_op.h"
+
+namespace paceline {
+
+class DeviceOrder;
+
+// The many buffers of a coalesced call, one operation on all of them as if they lay one after the
+// other.
+struct BufferLists {
+  std::span<const ConstBuffer> inputs = {};  // empty: all_reduce and broadcast are in place
+  std::span<const Buffer> outputs = {};
+};
+
+// Nothing that it points to but the elements themselves need outlive the call of run() or start().
+struct Call {
+  Op op = Op::kBarrier;
+  ConstBuffer input = {};  // of a send: the message
+  Buffer output = {};      // of a receive: where it goes
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int root = 0;
+  int peer = 0;  // of a message; kAnySource for a receive from anybody
+  std::uint32_t tag = 0;
+  // all_gather_v: what each rank gives; reduce_scatter_v: what it gets; all_to_all_v: what this
+  // rank gives each.
+  std::span<const std::size_t> counts = {};
+  std::span<const std::size_t> receive_counts = {};  // all_to_all_v: what each rank gives this one
+  std::optional<BufferLists> lists = {};             // instead of input and output
+};
+inline constexpr int kAnySource = -1;
+
+struct CallOptions {
+  // At least 1 ms; the group's when not given.
+  std::optional<std::chrono::milliseconds> timeout = {};
+  std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
+  // For device memory: what the operation comes after, and how who waits for it comes after the
+  // operation (work.h). Null: after all that the default stream has, and it ends with its result.
+  std::shared_ptr<const DeviceOrder> order = {};
+};
+
+}  // namespace paceline
