@@ -1,0 +1,117 @@
+// What one small call costs the rank that makes it, for profilers that count instructions:
+//
+//   call_bench                             nanoseconds a call
+//   valgrind --tool=callgrind --toggle-collect='send_many*' call_bench --calls 500 --rounds 4
+//
+// Two ranks are threads of this process. Messages go in turns: one rank sends while the other
+// sleeps, so that neither waits for the other's cache lines. benchmarks/README.md has results.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "paceline/collectives/init.h"
+#include "paceline/store/memory_store.h"
+
+namespace {
+
+using paceline::ProcessGroup;
+using Clock = std::chrono::steady_clock;
+
+struct Setting {
+  std::size_t bytes = 64;
+  int calls = 1000;
+  int rounds = 20;
+};
+
+struct Seconds {
+  double send = 0, receive = 0, all_reduce = 0;
+};
+
+}  // namespace
+
+// Not in the unnamed namespace and not inlined, so that a profiler can be told their names.
+[[gnu::noinline]] void send_many(ProcessGroup& group, std::span<const std::uint8_t> message,
+                                 int calls) {
+  for (int i = 0; i < calls; ++i) group.send(message, 1);
+}
+[[gnu::noinline]] void receive_many(ProcessGroup& group, std::span<std::uint8_t> message,
+                                    int calls) {
+  for (int i = 0; i < calls; ++i) group.recv(message, 0);
+}
+[[gnu::noinline]] void reduce_many(ProcessGroup& group, std::span<float> data, int calls) {
+  for (int i = 0; i < calls; ++i) group.all_reduce(data);
+}
+
+namespace {
+
+template <class Body>
+double seconds_of(Body body) {
+  const auto begin = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void run_rank(ProcessGroup& group, const Setting& setting, std::atomic<int>& turn,
+              Seconds& seconds) {
+  std::vector<std::uint8_t> message(setting.bytes);
+  const int rank = group.rank();
+  for (int round = 0; round < setting.rounds; ++round) {
+    turn.wait(1 - rank);
+    if (rank == 0) {
+      seconds.send += seconds_of([&] { send_many(group, message, setting.calls); });
+    } else {
+      seconds.receive += seconds_of([&] { receive_many(group, message, setting.calls); });
+    }
+    turn = 1 - rank;
+    turn.notify_one();
+  }
+  const auto memory = group.allocate_symmetric(std::max<std::size_t>(4, setting.bytes));
+  group.barrier();
+  const double all =
+      seconds_of([&] { reduce_many(group, memory.as<float>(), setting.calls * setting.rounds); });
+  if (rank == 0) seconds.all_reduce = all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Setting setting;
+  CLI::App app("What one small call costs the rank that makes it.");
+  app.add_option("--bytes", setting.bytes, "of a message and of an all_reduce, at most 4096")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--calls", setting.calls, "in a turn, at most 1000")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--rounds", setting.rounds, "turns")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  const auto store = std::make_shared<paceline::MemoryStore>();
+  const auto secret = paceline::Secret::generate();
+  std::atomic<int> turn = 0;
+  Seconds seconds;
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      paceline::InitOptions options;
+      options.rendezvous.rank = rank;
+      options.rendezvous.world_size = 2;
+      options.rendezvous.store = store;
+      options.rendezvous.secret = secret;
+      options.group.transport = paceline::TransportKind::kShm;
+      const auto group = paceline::init_process_group(options);
+      run_rank(*group, setting, turn, seconds);
+    });
+  }
+  ranks.clear();
+  const double nanoseconds = 1e9 / setting.calls / setting.rounds;
+  fmt::print("{} bytes: send {:.0f} ns, receive {:.0f} ns, all_reduce {:.0f} ns\n", setting.bytes,
+             seconds.send * nanoseconds, seconds.receive * nanoseconds,
+             seconds.all_reduce * nanoseconds);
+}
