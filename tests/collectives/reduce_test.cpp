@@ -52,19 +52,45 @@ TEST(Reduce, sums_float32_in_the_documented_tree_bit_for_bit) {
   }
 }
 
-TEST(Reduce, four_ranks_of_two_shards_give_the_bits_of_eight_ranks) {
-  std::vector<std::vector<float>> shards(8, std::vector<float>(100));
+std::vector<std::vector<float>> random_shards(std::size_t count) {
+  std::vector<std::vector<float>> shards(count, std::vector<float>(100));
   std::mt19937 random(3);
   for (auto& shard : shards) {
     for (auto& value : shard) value = std::uniform_real_distribution<float>(-1, 1)(random);
   }
-  std::vector<std::vector<float>> halves;
-  for (std::size_t i = 0; i < 8; i += 2) {
-    halves.push_back(
-        reduce_values<float>({shards[i], shards[i + 1]}, Dtype::kFloat32, ReduceOp::kSum));
+  return shards;
+}
+
+// What ranks get that first add up `shards_of_each` of the shards.
+std::vector<float> sum_of_blocks(const std::vector<std::vector<float>>& shards,
+                                 std::size_t shards_of_each) {
+  std::vector<std::vector<float>> blocks;
+  for (std::size_t i = 0; i < shards.size(); i += shards_of_each) {
+    const auto begin = shards.begin() + static_cast<std::ptrdiff_t>(i);
+    blocks.push_back(
+        reduce_values<float>({begin, begin + static_cast<std::ptrdiff_t>(shards_of_each)},
+                             Dtype::kFloat32, ReduceOp::kSum));
   }
-  EXPECT_EQ(reduce_values(shards, Dtype::kFloat32, ReduceOp::kSum),
-            reduce_values(halves, Dtype::kFloat32, ReduceOp::kSum));
+  return reduce_values(blocks, Dtype::kFloat32, ReduceOp::kSum);
+}
+
+TEST(Reduce, any_number_of_ranks_with_a_power_of_two_of_shards_has_the_bits_of_all_shards) {
+  for (const std::size_t ranks : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    for (const std::size_t shards_of_each : {1, 2, 4, 8}) {
+      const auto shards = random_shards(ranks * shards_of_each);
+      EXPECT_EQ(sum_of_blocks(shards, shards_of_each), sum_of_blocks(shards, 1))
+          << ranks << " ranks of " << shards_of_each << " shards";
+    }
+  }
+}
+
+TEST(Reduce, ranks_with_another_number_of_shards_have_other_bits) {
+  for (const auto& [ranks, shards_of_each] :
+       {std::pair<std::size_t, std::size_t>{2, 3}, {4, 3}, {2, 5}, {2, 6}}) {
+    const auto shards = random_shards(ranks * shards_of_each);
+    EXPECT_NE(sum_of_blocks(shards, shards_of_each), sum_of_blocks(shards, 1))
+        << ranks << " ranks of " << shards_of_each << " shards";
+  }
 }
 
 float from_bfloat16(std::uint16_t bits) {

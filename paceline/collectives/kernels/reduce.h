@@ -4,10 +4,11 @@
 //
 // The order is the library's promise: a fixed balanced binary tree over the contributions in rank
 // order, split at the largest power of two below their number. ((r0+r1)+(r2+r3))+r4 for five ranks.
-// It does not depend on algorithm, transport or chunking, so a sum has the same bits everywhere;
-// and because every aligned power-of-two group of ranks is a subtree, 2^k ranks that first add up m
-// shards each get the bits of m 2^k ranks. float16 and bfloat16 are widened to float32, combined,
-// and rounded once, to nearest even.
+// It does not depend on algorithm, transport or chunking, so a sum has the same bits everywhere.
+// Every aligned block of 2^k contributions is a subtree: any number n of ranks that first add up
+// 2^k shards each, in this order, get the bits of n 2^k ranks. Blocks of another size are none: two
+// ranks with three shards each have not the bits of six. float16 and bfloat16 are widened to
+// float32, combined, and rounded once, to nearest even.
 //
 // A sum need not be made in one place: a *partial* result covers a subtree, is kept in the
 // accumulator's type and is a source of a later reduce. Since what is combined and in which order
