@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "paceline/core/check.h"
 #include "paceline/tensor/stream_order.h"
