@@ -70,7 +70,7 @@ class Backend {
                                              const WaitOptions& wait) = 0;
   // Serialised like run(). Whether collectives on this memory of this rank need no copies, if the
   // other ranks' is like it.
-  virtual bool is_symmetric(ConstBuffer buffer) const = 0;
+  virtual bool is_symmetric(ConstBuffer buffer) = 0;
 
   // Local, from any thread: throws the group's failure, if there is one; otherwise returns the
   // ranks that have left it in order (Mesh::throw_if_failed).

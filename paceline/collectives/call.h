@@ -31,6 +31,8 @@ struct Call {
   ConstBuffer input = {};  // of a send: the message
   Buffer output = {};      // of a receive: where it goes
   ReduceOp reduce_op = ReduceOp::kSum;
+  // Of a mean: what the sum is divided by, where that is not the number of ranks; the same on all.
+  std::optional<std::uint32_t> divisor = {};
   int root = 0;
   int peer = 0;  // of a message; kAnySource for a receive from anybody
   std::uint32_t tag = 0;

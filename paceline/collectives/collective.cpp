@@ -78,14 +78,20 @@ std::uint32_t layout_of(std::span<const std::size_t> counts) {
   return std::max(hash, 1u);
 }
 
+std::uint32_t Fingerprint::divisor() const {
+  if (!reduces(op)) return 0;
+  return has_root(op) ? layout : static_cast<std::uint32_t>(root);
+}
+
 std::string Fingerprint::describe() const {
   std::string text = fmt::format("{} #{}", name_of(op), sequence);
   if (op == Op::kBarrier || makes_group(op)) return text;
   text += fmt::format(" ({} x {}", name_of(dtype), count);
   if (reduces(op)) text += fmt::format(", {}", name_of(reduce_op));
+  if (divisor() != 0) text += fmt::format(" by {}", divisor());
   if (has_root(op)) text += fmt::format(", root {}", root);
   if (device == Device::kCuda) text += ", on cuda";
-  if (layout != 0) text += fmt::format(", counts {:08x}", layout);
+  if (layout != 0 && layout != divisor()) text += fmt::format(", counts {:08x}", layout);
   return text + ")";
 }
 
@@ -96,10 +102,15 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   fingerprint.reduce_op = reduces(call.op) ? call.reduce_op : ReduceOp::kSum;
   fingerprint.dtype = call.dtype;
   fingerprint.device = call.device;
-  fingerprint.root = has_root(call.op) ? call.root : 0;
   fingerprint.count = call.count;
   fingerprint.sequence = sequence;
   fingerprint.layout = call.layout;
+  if (has_root(call.op)) {
+    fingerprint.root = call.root;
+    if (reduces(call.op)) fingerprint.layout = call.divisor;
+  } else if (reduces(call.op)) {
+    fingerprint.root = static_cast<std::int32_t>(call.divisor);
+  }
   // Generations of one group never meet in one store key; the hash catches what does anyway.
   fingerprint.group = group ^ (generation * 0x9e3779b97f4a7c15u);
   return fingerprint;
@@ -116,7 +127,9 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
        "{}: collectives do not match in group {}: this rank called {}, {} called {}; every "
        "rank must make the same calls in the same order{}",
        self, group_name, mine.describe(), peer_name, theirs.describe(),
-       mine.layout == theirs.layout ? "" : ", with the same list of counts");
+       mine.layout == theirs.layout || mine.divisor() != theirs.divisor()
+           ? ""
+           : ", with the same list of counts");
 }
 
 }  // namespace paceline

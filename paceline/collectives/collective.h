@@ -36,6 +36,7 @@ struct Collective {
   Dtype dtype = Dtype::kUint8;
   int root = 0;
   std::size_t count = 0;
+  std::uint32_t divisor = 0;           // of a mean; 0: the number of ranks
   const std::byte* input = nullptr;    // null where this rank gives nothing
   std::byte* output = nullptr;         // null where this rank gets nothing
   Device device = Device::kCpu;        // of input and output
@@ -55,6 +56,11 @@ std::optional<std::size_t> in_place_offset(const Collective& call, int rank);
 std::size_t input_count(const Collective& call, int rank, int world_size);
 std::size_t output_count(const Collective& call, int rank, int world_size);
 
+// What a mean divides by.
+inline std::size_t divisor_of(const Collective& call, int world_size) {
+  return call.divisor != 0 ? call.divisor : static_cast<std::size_t>(world_size);
+}
+
 // SIZE_MAX for a sum that is larger; no call may have that many elements.
 std::size_t saturated_sum(std::span<const std::size_t> counts);
 
@@ -67,13 +73,14 @@ struct Fingerprint {
   ReduceOp reduce_op = ReduceOp::kSum;
   Dtype dtype = Dtype::kUint8;
   Device device = Device::kCpu;
-  std::int32_t root = 0;
+  std::int32_t root = 0;  // where there is none: a mean's divisor; 0: the number of ranks
   std::uint64_t count = 0;
   std::uint32_t sequence = 0;
-  std::uint32_t layout = 0;  // Collective::layout
+  std::uint32_t layout = 0;  // Collective::layout; of reduce, a mean's divisor
   std::uint64_t group = 0;   // a hash of the group's name and generation
 
   bool operator==(const Fingerprint&) const = default;
+  std::uint32_t divisor() const;  // Collective::divisor
   // "all_reduce #42 (float32 x 1000, sum)".
   std::string describe() const;
 };

@@ -9,6 +9,7 @@
 
 #include "paceline/collectives/backend_list.h"
 #include "paceline/collectives/backends/connect_backend.h"
+#include "paceline/collectives/backends/paceline/symmetric_registry.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/rank_name.h"
@@ -34,8 +35,7 @@ void require_possible(const GroupOptions& options) {
 }
 
 ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
-                           const GroupOptions& options,
-                           const std::function<std::vector<int>()>& look_after_parent)
+                           const GroupOptions& options, const Parent& parent)
     : rendezvous_(std::move(rendezvous)),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
@@ -45,6 +45,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       name_hash_(XXH3_64bits(name_.data(), name_.size())),
       flight_(is_member() ? options_.recorder : nullptr, name_, name_hash_, rank_, world_size(),
               rendezvous_.who.restart_count),
+      symmetric_(parent.symmetric ? parent.symmetric : std::make_shared<SymmetricRegistry>()),
       backend_(flight_.form([&] {
         if (!is_member()) return std::unique_ptr<Backend>();
         return connect_backend(rendezvous_, {.group = name_,
@@ -62,7 +63,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .costs = options_.costs,
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  timeout(), kDefaultStoreTimeout),
-                                             .look_after_parent = look_after_parent});
+                                             .look_after_parent = parent.look_after,
+                                             .symmetric = symmetric_});
       })) {}
 
 ProcessGroup::~ProcessGroup() {
@@ -116,6 +118,7 @@ Collective ProcessGroup::make(const Call& call) const {
   made.dtype = by_input ? call.input.dtype : call.output.dtype;
   made.device = by_input ? call.input.device : call.output.device;
   made.root = call.root;
+  if (call.divisor) made.divisor = require_divisor(call);
   if (has_counts(call.op)) {
     check(call.counts.size() == world_ranks_.size(),
           "{}: {}: a list of {} counts in a group of {} ranks", self_, op.name, call.counts.size(),
@@ -134,6 +137,21 @@ Collective ProcessGroup::make(const Call& call) const {
   made.input = input_count(made, rank_, world_size()) > 0 ? call.input.data : nullptr;
   made.output = output_count(made, rank_, world_size()) > 0 ? call.output.data : nullptr;
   return made;
+}
+
+std::uint32_t ProcessGroup::require_divisor(const Call& call) const {
+  const auto op = name_of(call.op);
+  check(reduces(call.op) && call.reduce_op == ReduceOp::kMean,
+        "{}: {}: a divisor of {}, and no mean to divide: only ReduceOp::kMean has one", self_, op,
+        *call.divisor);
+  check(*call.divisor >= 1 && *call.divisor <= INT32_MAX,
+        "{}: {}: a mean divided by {}; give a number from 1 to 2^31 - 1", self_, op, *call.divisor);
+  if (call.output.device != Device::kCpu || call.input.device != Device::kCpu) {
+    fail(ErrorCode::kUnsupported,
+         "{}: {}: a mean with its own divisor is for the CPU; on a device take the sum, and divide",
+         self_, op);
+  }
+  return *call.divisor == world_ranks_.size() ? 0 : *call.divisor;
 }
 
 void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,

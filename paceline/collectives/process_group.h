@@ -48,6 +48,8 @@
 
 namespace paceline {
 
+class SymmetricRegistry;
+
 // PyTorch's default for a group; PACELINE_TIMEOUT sets another (init.h).
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
@@ -98,12 +100,15 @@ void require_possible(const GroupOptions& options);
 
 class ProcessGroup {
  public:
-  // Collective: connects the ranks that met in `rendezvous`. `name` and `rank_of` say which part of
-  // the world this is; users call init_process_group(), new_group() and split(). For a group made
-  // of another one, `look_after_parent` is ConnectOptions'.
+  // What a group has of the one that it was made of.
+  struct Parent {
+    std::function<std::vector<int>()> look_after;  // ConnectOptions::look_after_parent
+    std::shared_ptr<SymmetricRegistry> symmetric;
+  };
+  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` say which
+  // part of the world this is; users call init_process_group(), new_group() and split().
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
-               const GroupOptions& options,
-               const std::function<std::vector<int>()>& look_after_parent = {});
+               const GroupOptions& options, const Parent& parent = {});
   // Operations under way end with Error(kAborted).
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -385,6 +390,7 @@ class ProcessGroup {
   Operation prepare(const Call& call, const CallOptions& options);
   Collective placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
                     const WaitOptions& wait) const;
+  std::uint32_t require_divisor(const Call& call) const;
   std::string own_rank() const;
   std::string name_of_member(std::size_t rank) const;
   void warn_of_what_is_under_way() const;
@@ -431,6 +437,8 @@ class ProcessGroup {
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
   const OwnerProcess owner_;
+  // Owners: this and the groups that it was made of or that are made of it.
+  const std::shared_ptr<SymmetricRegistry> symmetric_;
   std::unique_ptr<Backend> backend_;  // null outside
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
   std::uint32_t sequence_ = 0;        // of the last collective; touched by whoever runs operations

@@ -11,7 +11,7 @@ namespace paceline {
 
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
-  kMean = 1,  // the sum, then divided by the number of ranks; floating-point types only
+  kMean = 1,  // the sum, divided by the number of ranks or Call::divisor; floating point only
   kProduct = 2,
   kMin = 3,     // NaN wins, at every rank and position
   kMax = 4,     // NaN wins

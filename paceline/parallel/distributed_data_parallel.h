@@ -70,22 +70,6 @@ class DataParallelState {
   std::unique_ptr<Reducer> reducer_;
 };
 
-// Gradients are not communicated while this object lives: they accumulate locally, and the first
-// backward pass after it averages the sum. Forward and backward must both run inside.
-class NoSync {
- public:
-  explicit NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.synchronizes()) {
-    reducer_.set_synchronize(false);
-  }
-  ~NoSync() { reducer_.set_synchronize(before_); }
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  Reducer& reducer_;
-  const bool before_;
-};
-
 // The first dimension of the first tensor among a forward pass's arguments: its samples, as a rule.
 template <class... Args>
 std::int64_t batch_size_of(const Args&... arguments) {

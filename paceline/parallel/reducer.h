@@ -32,13 +32,14 @@
 
 #include "paceline/collectives/process_group.h"
 #include "paceline/parallel/bucket_plan.h"
+#include "paceline/parallel/gradient_sync.h"
 #include "paceline/parallel/pass_counter.h"
 #include "paceline/parallel/replica_check.h"
 #include "paceline/tensor/libtorch_version.h"
 
 namespace paceline {
 
-class Reducer {
+class Reducer : public GradientSync {
  public:
   // Collective: allocates the buckets. Requires: the same parameters on every rank, all require
   // gradients and are dense. Error(kInvalid) when they are not all on one device, kUnsupported when
@@ -46,7 +47,7 @@ class Reducer {
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
           const BucketLimits& limits);
   // Takes the hooks out; gradients stay valid.
-  ~Reducer();
+  ~Reducer() override;
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -58,13 +59,11 @@ class Reducer {
   // within a backward pass (recomputation).
   void before_forward(std::int64_t samples = 0);
 
-  // While false, backward passes only accumulate into `.grad`.
-  void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
-  bool synchronizes() const { return synchronize_; }
+  void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
+  bool synchronizes() const override { return synchronize_; }
+  double take_exposed_seconds() override;
 
   std::size_t num_buckets() const { return buckets_.size(); }
-  // Seconds that backward passes have spent waiting for communication since the last call.
-  double take_exposed_seconds();
 
  private:
   struct Bucket {

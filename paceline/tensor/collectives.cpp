@@ -1,6 +1,10 @@
 #include "paceline/tensor/collectives.h"
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -61,6 +65,7 @@ struct Prepared {
   Prepared(const ProcessGroup& group, const TensorCall& asked) {
     call = {.op = asked.op,
             .reduce_op = asked.reduce_op,
+            .divisor = asked.divisor,
             .root = asked.root,
             .peer = asked.peer,
             .tag = asked.tag};
@@ -365,6 +370,42 @@ int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t 
 }
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
   return start(group, {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
+}
+
+namespace {
+
+// What travels ahead of a tensor of unknown shape: this mark, its type, how many sizes, the sizes.
+constexpr std::int64_t kShapeMark = 0x3165706168536c50;  // "PlShape1"
+constexpr std::size_t kMostDimensions = 8;
+using ShapeMessage = std::array<std::int64_t, 3 + kMostDimensions>;
+
+}  // namespace
+
+void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  const auto sizes = tensor.sizes();
+  check(sizes.size() <= kMostDimensions,
+        "rank {}: send_with_shape: a tensor of {} dimensions; {} are the most", group.rank(),
+        sizes.size(), kMostDimensions);
+  ShapeMessage shape{kShapeMark, static_cast<std::int64_t>(to_dtype(tensor.scalar_type())),
+                     static_cast<std::int64_t>(sizes.size())};
+  std::copy(sizes.begin(), sizes.end(), shape.begin() + 3);
+  group.send(std::span(shape), peer, tag);
+  send(group, tensor.contiguous(), peer, tag);
+}
+
+ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag) {
+  ShapeMessage shape{};
+  const int source = group.recv(std::span(shape), peer, tag);
+  const auto [mark, type, dimensions] = std::array{shape[0], shape[1], shape[2]};
+  check(mark == kShapeMark && type >= 0 && type < std::ssize(kAllDtypes) && dimensions >= 0 &&
+            dimensions <= static_cast<std::int64_t>(kMostDimensions),
+        "rank {}: recv_with_shape: what came from rank {} with tag {} is not of send_with_shape()",
+        group.rank(), source, tag);
+  const at::IntArrayRef sizes(shape.data() + 3, static_cast<std::size_t>(dimensions));
+  const auto options = at::TensorOptions(to_scalar_type(static_cast<Dtype>(type)));
+  ReceivedTensor received{at::empty(sizes, options), source};
+  recv(group, received.tensor, source, tag);
+  return received;
 }
 
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType type) {

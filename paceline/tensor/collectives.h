@@ -36,6 +36,7 @@ struct TensorCall {
   at::Tensor input = {};
   at::Tensor output = {};  // in place: `input`
   ReduceOp reduce_op = ReduceOp::kSum;
+  std::optional<std::uint32_t> divisor = {};
   int root = 0;
   int peer = 0;
   std::uint32_t tag = 0;
@@ -130,6 +131,18 @@ WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 // Returns the sender's rank; of the asynchronous form, Work::source_rank() is it.
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
+
+// For tensors whose shape and type the receiver cannot know: these travel ahead, in a message of
+// the same tag. What one sends so, the other must receive so. At most 8 dimensions.
+void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer,
+                     std::uint32_t tag = 0);
+struct ReceivedTensor {
+  at::Tensor tensor;  // contiguous, on the CPU
+  int source = -1;
+};
+// `peer` may be kAnySource, with one thread at a time. Error(kInvalid) for a message that is none
+// of send_with_shape()'s.
+ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag = 0);
 
 // A zeroed tensor in the group's symmetric memory: collectives on it need no copies, but for small
 // and coalesced calls (docs/algorithms.md, section 4). Collective. The tensor keeps its memory

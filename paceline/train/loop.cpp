@@ -17,10 +17,10 @@ void add_phase(PhaseTimes& times, Phase phase, PhaseTimes::Clock::time_point beg
   times.record(phase, begin, end);
 }
 
-void backward(const at::Tensor& loss, Reducer& reducer, PhaseTimes& times) {
+void backward(const at::Tensor& loss, GradientSync& gradients, PhaseTimes& times) {
   const auto begin = PhaseTimes::Clock::now();
   loss.backward();
-  add_phase(times, Phase::kBackward, begin, reducer.take_exposed_seconds());
+  add_phase(times, Phase::kBackward, begin, gradients.take_exposed_seconds());
 }
 
 void step(optim::Optimizer& optimizer, PhaseTimes& times) {
@@ -69,28 +69,28 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
 }
 
 // One batch's part of the step's gradients; the last part is reduced with them all.
-double add_gradients(const data::Batch& batch, const LossFunction& loss, Reducer& reducer,
+double add_gradients(const data::Batch& batch, const LossFunction& loss, GradientSync& gradients,
                      PhaseTimes& times) {
   at::Tensor value;
   {
     const auto timed = times.measure(Phase::kForward);
     value = loss(batch);
   }
-  reducer.set_synchronize(batch.ends_step);
-  backward(batch.weight == 1 ? value : value * batch.weight, reducer, times);
+  gradients.set_synchronize(batch.ends_step);
+  backward(batch.weight == 1 ? value : value * batch.weight, gradients, times);
   return value.item<double>();
 }
 
 // Nothing at the end of the epoch.
 std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction& loss,
-                                   Reducer& reducer, PhaseTimes& times) {
+                                   GradientSync& gradients, PhaseTimes& times) {
   auto batch = next_batch(loader, times);
   if (!batch) return {};
   StepSum sum;
   double all = 0;
   for (;; batch = next_batch(loader, times)) {
     const auto count = static_cast<double>(batch->data.size(0));
-    sum.loss += count * add_gradients(*batch, loss, reducer, times);
+    sum.loss += count * add_gradients(*batch, loss, gradients, times);
     all += count;
     if (batch->weight > 0) sum.samples += batch->data.size(0);
     if (batch->ends_step) break;
@@ -102,7 +102,7 @@ std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction&
 }  // namespace
 
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-                 const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+                 const LossFunction& loss, GradientSync& gradients, optim::Optimizer& optimizer,
                  PhaseTimes& times, const LoopHooks& hooks) {
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
   const auto was_last = [&] {
@@ -115,7 +115,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(log, times);
-      const auto sum = add_up_step(loader, loss, reducer, times);
+      const auto sum = add_up_step(loader, loss, gradients, times);
       if (!sum) break;
       step(optimizer, times);
       ++state.step;

@@ -8,7 +8,7 @@
 
 #include "paceline/data/data_loader.h"
 #include "paceline/optim/optimizer.h"
-#include "paceline/parallel/reducer.h"
+#include "paceline/parallel/gradient_sync.h"
 #include "paceline/telemetry/phase_times.h"
 #include "paceline/train/training_state.h"
 
@@ -44,7 +44,7 @@ enum class LoopEnd {
 // `times` what each phase took. All ranks take the same number of steps. A stop that is requested
 // at the last step of all ends as kDone.
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-                 const LossFunction& loss, Reducer& reducer, optim::Optimizer& optimizer,
+                 const LossFunction& loss, GradientSync& gradients, optim::Optimizer& optimizer,
                  PhaseTimes& times, const LoopHooks& hooks);
 
 }  // namespace paceline::train

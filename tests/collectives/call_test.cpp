@@ -1,5 +1,9 @@
 // A Call as a value: what run() and start() take, and what they refuse.
 
+#include <array>
+#include <cstdint>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,8 +14,10 @@ namespace paceline {
 namespace {
 
 using harness::run_ranks_ok;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string refusal_of(ProcessGroup& group, const Call& call) {
   std::string said;
@@ -49,6 +55,46 @@ TEST(Call, of_an_operation_with_a_function_of_its_own_is_refused) {
     }
     group.barrier();  // the group goes on
   });
+}
+
+TEST(Call, divides_only_a_mean_and_by_a_number_that_can_be) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    std::vector<float> data = {7, 14};
+    const Buffer all(std::span<float>(data.data(), data.size()));
+    const Call sum{.op = Op::kAllReduce, .input = all, .output = all, .divisor = 2};
+    EXPECT_THAT(refusal_of(group, sum), HasSubstr("only ReduceOp::kMean has one"));
+    const Call barrier{.op = Op::kBarrier, .reduce_op = ReduceOp::kMean, .divisor = 2};
+    EXPECT_THAT(refusal_of(group, barrier), HasSubstr("only ReduceOp::kMean has one"));
+    for (const std::uint32_t divisor : {0U, 1U << 31U}) {
+      Call mean = sum;
+      mean.reduce_op = ReduceOp::kMean;
+      mean.divisor = divisor;
+      EXPECT_THAT(refusal_of(group, mean), HasSubstr("give a number from 1 to 2^31 - 1"));
+    }
+    const std::array<Buffer, 1> lists = {all};
+    group.run({.op = Op::kAllReduce,
+               .reduce_op = ReduceOp::kMean,
+               .divisor = 7,
+               .lists = BufferLists{{}, lists}});
+    EXPECT_THAT(data, ElementsAre(2, 4));
+  });
+}
+
+TEST(Call, whose_divisor_is_another_elsewhere_is_refused_with_both) {
+  const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
+    std::vector<float> data(100);
+    const Buffer all(std::span<float>(data.data(), data.size()));
+    group.run({.op = Op::kAllReduce,
+               .input = all,
+               .output = all,
+               .reduce_op = ReduceOp::kMean,
+               .divisor = group.rank() == 0 ? 4U : 8U});
+  });
+  for (const auto& [error] : results) {
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("mean by 4"), HasSubstr("mean by 8"),
+                                     Not(HasSubstr("list of counts"))));
+  }
 }
 
 TEST(Call, with_lists_is_refused_where_an_operation_has_no_form_on_many_buffers) {

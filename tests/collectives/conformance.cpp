@@ -88,6 +88,45 @@ void all_reduce_in_symmetric_memory_gives_the_same(ProcessGroup& group) {
   }
 }
 
+// Also where a part of a group, in another order of ranks, allocated nothing itself.
+void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) {
+  constexpr std::size_t kCount = 150'000;
+  const auto buffer = group.allocate_symmetric(2 * kCount * sizeof(float));
+  const auto odd_and_even = group.split(group.rank() % 2, -group.rank());
+  const auto again = odd_and_even->split(0, 0);
+  auto own = odd_and_even->allocate_symmetric(kCount * sizeof(float));
+  for (const auto& part : {odd_and_even, again}) {
+    if (part->backend() == "paceline") {  // to a library all memory is alike
+      EXPECT_TRUE(part->is_symmetric(buffer.as<float>()));
+      EXPECT_TRUE(part->is_symmetric(own.as<float>()));
+    }
+    const auto data = buffer.as<float>().subspan(kCount / 2, kCount);
+    std::vector<float> wanted(kCount);
+    for (int rank = group.rank() % 2; rank < group.world_size(); rank += 2) {
+      const auto theirs = values<float>(rank, kCount);
+      for (std::size_t i = 0; i < kCount; ++i) wanted[i] += theirs[i];
+    }
+    for (const auto& memory : {data, own.as<float>()}) {
+      const auto mine = values<float>(group.rank(), kCount);
+      std::copy(mine.begin(), mine.end(), memory.begin());
+      part->all_reduce(memory);
+      ASSERT_TRUE(std::equal(memory.begin(), memory.end(), wanted.begin()));
+    }
+    // From one allocation into the other.
+    const auto mine = values<float>(group.rank(), kCount);
+    std::copy(mine.begin(), mine.end(), data.begin());
+    part->all_reduce(ConstBuffer(data), own.as<float>(), ReduceOp::kSum);
+    ASSERT_EQ(std::vector<float>(data.begin(), data.end()), mine);
+    ASSERT_EQ(std::vector<float>(own.as<float>().begin(), own.as<float>().end()), wanted);
+  }
+  // The whole group takes what only some of its ranks allocated for ordinary memory.
+  const auto all = total<float>(group.world_size(), kCount);
+  const auto mine = values<float>(group.rank(), kCount);
+  std::copy(mine.begin(), mine.end(), own.as<float>().begin());
+  group.all_reduce(own.as<float>());
+  ASSERT_EQ(std::vector<float>(own.as<float>().begin(), own.as<float>().end()), all);
+}
+
 void symmetric_on_some_ranks_only_still_works(ProcessGroup& group) {
   const auto buffer = group.allocate_symmetric(100'000 * sizeof(float));
   auto ordinary = values<float>(group.rank(), 100'000);
@@ -97,6 +136,39 @@ void symmetric_on_some_ranks_only_still_works(ProcessGroup& group) {
   group.all_reduce(data);
   ASSERT_EQ(std::vector<float>(data.begin(), data.end()),
             total<float>(group.world_size(), 100'000));
+}
+
+// By seven, whatever the number of ranks.
+void means_divide_by_what_the_call_says(ProcessGroup& group) {
+  constexpr std::uint32_t kDivisor = 7;
+  for (const auto count : kCounts) {
+    auto wanted = total<float>(group.world_size(), count);
+    for (float& value : wanted) value /= static_cast<float>(kDivisor);
+    const auto mine = values<float>(group.rank(), count);
+    std::vector<float> result(count);
+    Call call{.op = Op::kAllReduce,
+              .input = std::span(mine),
+              .output = std::span(result),
+              .reduce_op = ReduceOp::kMean,
+              .divisor = kDivisor,
+              .root = group.world_size() - 1};
+    group.run(call);
+    ASSERT_EQ(result, wanted) << count;
+
+    std::fill(result.begin(), result.end(), 0.0f);
+    call.op = Op::kReduce;
+    group.start(call)->wait();
+    ASSERT_EQ(result, group.rank() == call.root ? wanted : std::vector<float>(count)) << count;
+
+    const std::size_t block = count / ranks_of(group);
+    std::vector<float> part(block);
+    call.op = Op::kReduceScatter;
+    call.input = std::span(mine).first(block * ranks_of(group));
+    call.output = std::span(part);
+    group.run(call);
+    const auto first = wanted.begin() + static_cast<std::ptrdiff_t>(block) * group.rank();
+    ASSERT_EQ(part, std::vector<float>(first, first + static_cast<std::ptrdiff_t>(block))) << count;
+  }
 }
 
 void every_type_and_reduction(ProcessGroup& group) {
@@ -460,7 +532,10 @@ constexpr Check kChecks[] = {
     {"all_reduce_sums_in_place_and_out_of_place", all_reduce_sums_in_place_and_out_of_place},
     {"all_reduce_in_symmetric_memory_gives_the_same",
      all_reduce_in_symmetric_memory_gives_the_same},
+    {"symmetric_memory_is_known_to_groups_made_of_the_group",
+     symmetric_memory_is_known_to_groups_made_of_the_group},
     {"symmetric_on_some_ranks_only_still_works", symmetric_on_some_ranks_only_still_works},
+    {"means_divide_by_what_the_call_says", means_divide_by_what_the_call_says},
     {"every_type_and_reduction", every_type_and_reduction},
     {"not_a_number_wins_in_min_and_max", not_a_number_wins_in_min_and_max},
     {"what_is_not_supported_names_a_backend_that_can",

@@ -36,6 +36,15 @@ constexpr Mismatch kMismatches[] = {
      [](By c) { c.all_reduce(1000); }},
     {"sum_and_mean", [](By c) { c.all_reduce(1000, ReduceOp::kMean); },
      [](By c) { c.all_reduce(1000); }},
+    {"divisors_of_means",
+     [](By c) {
+       c.divided_mean(Op::kAllReduce, 4);
+       c.divided_mean(Op::kReduce, 3);
+     },
+     [](By c) {
+       c.divided_mean(Op::kAllReduce, 4);
+       c.divided_mean(Op::kReduce, 8);
+     }},
     {"sum_and_max_large", [](By c) { c.all_reduce(300'000, ReduceOp::kMax); },
      [](By c) { c.all_reduce(300'000); }},
     {"sum_and_max_symmetric", [](By c) { c.all_reduce_symmetric(300'000, ReduceOp::kMax); },
@@ -142,6 +151,15 @@ void Caller::all_reduce(std::size_t count, ReduceOp op) const {
 void Caller::all_reduce_symmetric(std::size_t count, ReduceOp op) const {
   const auto memory = group.allocate_symmetric(4 << 20);
   group.all_reduce(memory.as<float>().first(least + count), op);
+}
+
+void Caller::divided_mean(Op op, std::uint32_t divisor) const {
+  auto data = floats(1000);
+  group.run({.op = op,
+             .input = std::span(data),
+             .output = std::span(data),
+             .reduce_op = ReduceOp::kMean,
+             .divisor = divisor});
 }
 
 void Caller::all_reduce_integers(std::size_t count) const { sum_of<std::int32_t>(least + count); }

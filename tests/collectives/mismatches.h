@@ -31,6 +31,7 @@ struct Caller {
   void all_reduce(std::size_t count, ReduceOp op = ReduceOp::kSum) const;
   // On memory that is reduced in place, which must be held back as well.
   void all_reduce_symmetric(std::size_t count, ReduceOp op = ReduceOp::kSum) const;
+  void divided_mean(Op op, std::uint32_t divisor) const;
   void all_reduce_integers(std::size_t count) const;
   void all_reduce_doubles(std::size_t count) const;
   // As many bytes as `count` floats have.

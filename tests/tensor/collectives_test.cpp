@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -59,6 +60,41 @@ TEST(TensorCollectives, gathers_scatters_and_exchanges) {
                     numbers(rank, {6, 2}).slice(0, group.rank() * 2, group.rank() * 2 + 2)));
     }
     EXPECT_THROW(reduce_scatter(group, at::zeros({4, 2})), Error);
+  });
+}
+
+TEST(TensorCollectives, messages_may_bring_their_shape) {
+  const std::vector<at::Tensor> sent = {at::arange(24, at::kDouble).view({2, 3, 4}).transpose(0, 2),
+                                        at::full({}, 7L), at::zeros({3, 0, 2}, at::kHalf),
+                                        at::ones({200'001}, at::kBool)};
+  run_ranks_ok(3, [&](ProcessGroup& group) {
+    if (group.rank() > 0) {
+      for (const at::Tensor& tensor : sent) send_with_shape(group, tensor, 0, 9);
+      return;
+    }
+    for (const int peer : {2, kAnySource}) {
+      for (const at::Tensor& tensor : sent) {
+        const auto [received, source] = recv_with_shape(group, peer, 9);
+        EXPECT_EQ(source, peer == 2 ? 2 : 1);
+        EXPECT_EQ(received.scalar_type(), tensor.scalar_type());
+        EXPECT_TRUE(received.is_contiguous() && at::equal(received, tensor));
+      }
+    }
+  });
+}
+
+TEST(TensorCollectives, a_message_without_its_shape_is_refused_where_one_is_wanted) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto numbers = at::zeros({11}, at::kLong);  // as long as what travels ahead
+    if (group.rank() == 1) {
+      send(group, numbers, 0, 3);
+    } else {
+      expect_error(ErrorCode::kInvalid, {"from rank 1 with tag 3 is not of send_with_shape()"},
+                   [&] { recv_with_shape(group, 1, 3); });
+    }
+    expect_error(ErrorCode::kInvalid, {"a tensor of 9 dimensions; 8 are the most"}, [&] {
+      send_with_shape(group, at::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}), 1 - group.rank());
+    });
   });
 }
 

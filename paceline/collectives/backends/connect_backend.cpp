@@ -65,6 +65,7 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   engine.package = options.package;
   engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
   engine.group = hash_of(options.group);
+  engine.symmetric = options.symmetric;
   if (options.costs) {
     engine.costs = *options.costs;
   } else if (options.rank == 0) {

@@ -34,6 +34,7 @@ struct BackendOptions {
   std::optional<CostModel> costs;
   std::chrono::milliseconds timeout{300'000};
   std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it
+  std::shared_ptr<SymmetricRegistry> symmetric;              // of all groups of this rank
 
   // As messages call a member, and this rank.
   std::string name_of(std::size_t member) const {

@@ -80,7 +80,7 @@ SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Pages page
 }
 
 // To a library all memory is alike.
-bool LibraryBackend::is_symmetric(ConstBuffer buffer) const {
+bool LibraryBackend::is_symmetric(ConstBuffer buffer) {
   return library_of(buffer.device) == nullptr && engine_->is_symmetric(buffer);
 }
 

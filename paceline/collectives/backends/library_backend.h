@@ -39,7 +39,7 @@ class LibraryBackend : public Backend {
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
                                      const WaitOptions& wait) override;
-  bool is_symmetric(ConstBuffer buffer) const override;
+  bool is_symmetric(ConstBuffer buffer) override;
   std::vector<int> throw_if_failed() override { return engine_->throw_if_failed(); }
   void abort(const Error& cause) override;
   bool failed() const override { return engine_->failed(); }

@@ -18,7 +18,7 @@ void reduce_contributions(const Collective& call, int rank, int world_size,
   for (int giver = 0; giver < world_size; ++giver) {
     sources.push_back(block_of<const std::byte>(contributions.data(), call, giver));
   }
-  reduce(sources, call.output, call.count, call.dtype, call.reduce_op);
+  reduce(sources, call.output, call.count, call.dtype, call.reduce_op, call.divisor);
 }
 
 }  // namespace paceline

@@ -44,32 +44,31 @@ std::vector<ReduceVariant> reduce_variants() {
 }
 
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
-            Dtype dtype, ReduceOp op) {
-  reduce(sources, std::span<std::byte* const>(&out, 1), count, dtype, op);
+            Dtype dtype, ReduceOp op, std::size_t divisor) {
+  reduce(sources, std::span<std::byte* const>(&out, 1), count, dtype, op, divisor);
 }
 
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
-            std::size_t count, Dtype dtype, ReduceOp op) {
+            std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor) {
   // On the stack for all but large groups: small sums are a matter of nanoseconds.
   std::array<ReduceSource, 16> few;
   std::vector<ReduceSource> many(sources.size() > few.size() ? sources.size() : 0);
   ReduceSource* list = many.empty() ? few.data() : many.data();
   for (std::size_t i = 0; i < sources.size(); ++i) list[i].data = sources[i];
   variant().reduce({list, sources.size(), outs.data(), outs.size(), count, dtype, op,
-                    ReduceResult::kFinal, sources.size()});
+                    ReduceResult::kFinal, divisor != 0 ? divisor : sources.size()});
 }
 
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
-                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks) {
-  reduce_partials(sources, std::span<std::byte* const>(&out, 1), count, dtype, op, result,
-                  num_ranks);
+                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t divisor) {
+  reduce_partials(sources, std::span<std::byte* const>(&out, 1), count, dtype, op, result, divisor);
 }
 
 void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,
                      std::size_t count, Dtype dtype, ReduceOp op, ReduceResult result,
-                     std::size_t num_ranks) {
+                     std::size_t divisor) {
   variant().reduce({sources.data(), sources.size(), outs.data(), outs.size(), count, dtype, op,
-                    result, num_ranks});
+                    result, divisor});
 }
 
 const char* reduce_kernel_name() { return variant().name; }

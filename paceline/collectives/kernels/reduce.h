@@ -31,12 +31,13 @@
 namespace paceline {
 
 // Requires: is_defined(op, dtype); every source and `out` hold `count` elements; `out` may equal a
-// source but not overlap one partly. kMean divides by the number of sources. Thread safety: pure.
+// source but not overlap one partly. kMean divides by `divisor`; 0: by the number of sources.
+// Thread safety: pure.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
-            Dtype dtype, ReduceOp op);
+            Dtype dtype, ReduceOp op, std::size_t divisor = 0);
 // The result goes to each of `outs`, which is cheaper than copying it afterwards.
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
-            std::size_t count, Dtype dtype, ReduceOp op);
+            std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor = 0);
 
 // Bytes of one element of a partial result: 16-bit floats are accumulated in float32.
 constexpr std::size_t partial_size_of(Dtype dtype) {
@@ -54,13 +55,13 @@ struct ReduceSource {
 enum class ReduceResult : std::uint8_t { kPartial, kFinal };
 
 // Requires, beyond what reduce() does: each source is a whole subtree of the tree over all that the
-// sources cover, in rank order. A final result divides a mean by `num_ranks` and rounds 16-bit
+// sources cover, in rank order. A final result divides a mean by `divisor` and rounds 16-bit
 // types; a partial one must not overlap sources of another element size, and goes to one place.
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
-                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t num_ranks);
+                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t divisor);
 void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,
                      std::size_t count, Dtype dtype, ReduceOp op, ReduceResult result,
-                     std::size_t num_ranks);
+                     std::size_t divisor);
 
 // The instruction set in use: "avx512", "avx2" or "portable".
 const char* reduce_kernel_name();

@@ -308,7 +308,7 @@ void dispatch_op(const ReduceArguments& a) {
       break;
   }
   if constexpr (std::is_floating_point_v<Acc>) {
-    run<T, Sum>(a, a.num_ranks);  // kMean; nothing else is defined here
+    run<T, Sum>(a, a.divisor);  // kMean; nothing else is defined here
   } else {
     switch (a.op) {
       case ReduceOp::kBitAnd:

@@ -18,7 +18,7 @@ struct ReduceArguments {
   Dtype dtype;
   ReduceOp op;
   ReduceResult result;
-  std::size_t num_ranks;  // what a mean divides by
+  std::size_t divisor;  // of a mean
 };
 
 namespace portable {

@@ -152,7 +152,7 @@ void ByPackageExecutor::reduce(const Piece& piece, const Schedule& schedule, con
   const bool is_partial = step.to.space == Space::kPartial;
   reduce_partials(sources_, targets_, step.count, call.dtype, call.reduce_op,
                   is_partial ? ReduceResult::kPartial : ReduceResult::kFinal,
-                  static_cast<std::size_t>(mesh_.world_size()));
+                  divisor_of(call, mesh_.world_size()));
 }
 
 const std::byte* ByPackageExecutor::address(const Piece& piece, const Operand& operand) const {

@@ -337,7 +337,7 @@ void MessageExecutor::reduce(Operation& operation, const Step& step) {
     reduce_partials(sources_, address(operation, at(step.to)), count, operation.call.dtype,
                     operation.call.reduce_op,
                     is_partial ? ReduceResult::kPartial : ReduceResult::kFinal,
-                    static_cast<std::size_t>(mesh_.world_size()));
+                    divisor_of(operation.call, mesh_.world_size()));
     exchange_.pump(header_check(operation));
   }
 }

@@ -105,7 +105,7 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
       point_to_point_(std::make_shared<PointToPoint>(*mesh_)) {
   if (mesh_->world_size() == 1) return;
   if (mesh_->shared_memory() != nullptr && is_one_host()) {
-    try_to_share(shared_, deadline);
+    try_to_share(shared_, deadline, options.symmetric);
   } else if (mesh_->shared_memory() != nullptr) {
     try_to_share(host_share_, deadline);
   }
@@ -113,10 +113,10 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
 }
 
 // Every rank of the host gets the same answer (SharedMemory::allocate), so all of them fall back.
-template <class Share>
-void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadline) {
+template <class Share, class... Args>
+void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadline, Args&&... args) {
   try {
-    share.emplace(*mesh_, deadline);
+    share.emplace(*mesh_, std::forward<Args>(args)..., deadline);
     point_to_point_->use(share->blocks(), Share::message_offset());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) {
@@ -307,7 +307,7 @@ void PacelineBackend::require_no_problem(const std::string& own, const Fingerpri
 }
 
 // Over sockets no memory is copied before it is sent.
-bool PacelineBackend::is_symmetric(ConstBuffer buffer) const {
+bool PacelineBackend::is_symmetric(ConstBuffer buffer) {
   return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
 }
 

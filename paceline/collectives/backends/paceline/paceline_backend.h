@@ -23,6 +23,8 @@ struct EngineOptions {
   CostModel costs;               // rank 0's count
   std::uint32_t generation = 0;  // as in the fingerprints to come
   std::uint64_t group = 0;
+  // Of all groups of this rank; never null.
+  std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
 class PacelineBackend : public Backend {
@@ -43,7 +45,7 @@ class PacelineBackend : public Backend {
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
                                      const WaitOptions& wait) override;
-  bool is_symmetric(ConstBuffer buffer) const override;
+  bool is_symmetric(ConstBuffer buffer) override;
   std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
   void abort(const Error& cause) override;
   bool failed() const override { return mesh_->failed(); }
@@ -55,8 +57,8 @@ class PacelineBackend : public Backend {
   bool is_one_host() const {
     return mesh_->neighbours().size() == static_cast<std::size_t>(mesh_->world_size());
   }
-  template <class Share>
-  void try_to_share(std::optional<Share>& share, Deadline deadline);
+  template <class Share, class... Args>
+  void try_to_share(std::optional<Share>& share, Deadline deadline, Args&&... args);
   void agree(const EngineOptions& options, Deadline deadline);
   int own_package(const EngineOptions& options) const;
   // An all_gather of what the engine needs to know; its sequence number is 0.

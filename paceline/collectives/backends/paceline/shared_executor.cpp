@@ -12,10 +12,11 @@ bool is_shared(const Announcement& said) {
 
 }  // namespace
 
-SharedExecutor::SharedExecutor(Mesh& mesh, Deadline deadline)
+SharedExecutor::SharedExecutor(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry,
+                               Deadline deadline)
     : terms_{mesh.world_size(), mesh.oversubscribed()},
       share_(mesh, deadline),
-      regions_(mesh),
+      regions_(mesh, std::move(registry)),
       zero_copy_(mesh, share_, regions_, schedules_),
       staged_(mesh, share_, schedules_),
       mesh_(mesh) {}

@@ -30,7 +30,7 @@ class SharedExecutor {
  public:
   // Collective: allocates the control blocks and staging areas. Error(kSystem) on every rank when
   // there is no memory for them.
-  SharedExecutor(Mesh& mesh, Deadline deadline);
+  SharedExecutor(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry, Deadline deadline);
   SharedExecutor(const SharedExecutor&) = delete;
   SharedExecutor& operator=(const SharedExecutor&) = delete;
 
@@ -46,8 +46,8 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // Whether this rank's memory lies in what allocate() gave.
-  bool is_symmetric(const void* data, std::size_t bytes) const {
+  // Whether this rank's memory lies in what allocate() gave, of this group or one it was made of.
+  bool is_symmetric(const void* data, std::size_t bytes) {
     return regions_.find(data, bytes).region >= 0;
   }
 

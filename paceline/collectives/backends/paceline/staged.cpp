@@ -124,7 +124,7 @@ void Staged::carry_out(const SharedOperation& operation, const Schedule& schedul
       targets_.clear();
       if (step.to.space == Space::kOutput) targets_.push_back(output + step.to.offset * element);
       if (hands_around) targets_.push_back(share_.area(mesh_.rank()) + own);
-      reduce(contributions_, targets_, step.count, call.dtype, call.reduce_op);
+      reduce(contributions_, targets_, step.count, call.dtype, call.reduce_op, call.divisor);
     } else if (step.kind == Step::Kind::kReceive) {
       const bool is_result = step.from.space != Space::kInput;
       if (is_result) wait_for_results();

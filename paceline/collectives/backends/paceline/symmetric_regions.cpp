@@ -1,5 +1,10 @@
 #include "paceline/collectives/backends/paceline/symmetric_regions.h"
 
+#include <algorithm>
+#include <string>
+
+#include <xxhash.h>
+
 #include "paceline/core/check.h"
 #include "paceline/transport/shared_memory.h"
 
@@ -16,32 +21,52 @@ bool holds(const Announcement& said, std::int64_t region) {
 std::shared_ptr<SharedBlocks> SymmetricRegions::allocate(std::size_t bytes, Pages pages,
                                                          Deadline deadline) {
   auto blocks = mesh_.shared_memory()->allocate(bytes, pages, deadline);
-  std::erase_if(regions_, [](const Region& region) { return region.owner.expired(); });
-  regions_.push_back({num_allocations_++, blocks, blocks.get()});
+  const std::string& name = mesh_.name();
+  const auto number = XXH3_64bits_withSeed(name.data(), name.size(), num_allocations_++);
+  registry_->add({static_cast<std::int64_t>(number >> 1), mesh_.members(), blocks});
   return blocks;
 }
 
-SharedPlace SymmetricRegions::find(const void* data, std::size_t bytes) const {
+// Of the registry's entries those that cover this group.
+void SymmetricRegions::refresh() {
+  const std::uint64_t version = registry_->version();
+  if (version == seen_) return;
+  seen_ = version;
+  regions_.clear();
+  for (const auto& [number, members, owner] : registry_->entries()) {
+    const auto blocks = owner.lock();
+    Region region{number, owner, blocks ? blocks->bytes() : 0, {}};
+    for (const int member : mesh_.members()) {
+      const auto at = std::find(members.begin(), members.end(), member);
+      if (at == members.end() || !blocks) break;
+      region.bases.push_back(blocks->of(static_cast<int>(at - members.begin())));
+    }
+    if (region.bases.size() == mesh_.members().size()) regions_.push_back(std::move(region));
+  }
+}
+
+SharedPlace SymmetricRegions::find(const void* data, std::size_t bytes) {
   if (data == nullptr) return {-2, 0};
+  refresh();
   const auto* begin = static_cast<const std::byte*>(data);
   for (const Region& region : regions_) {
     if (region.owner.expired()) continue;
-    const std::byte* base = region.blocks->of(mesh_.rank());
-    if (begin >= base && begin + bytes <= base + region.blocks->bytes())
+    const std::byte* base = region.of(mesh_.rank());
+    if (begin >= base && begin + bytes <= base + region.bytes)
       return {region.number, static_cast<std::uint64_t>(begin - base)};
   }
   return {};
 }
 
 // Null when this rank has freed it, or never had it.
-SharedBlocks* SymmetricRegions::region(std::int64_t number) const {
+const SymmetricRegions::Region* SymmetricRegions::region(std::int64_t number) const {
   for (const Region& region : regions_) {
-    if (region.number == number) return region.owner.expired() ? nullptr : region.blocks;
+    if (region.number == number) return region.owner.expired() ? nullptr : &region;
   }
   return nullptr;
 }
 
-Announcement SymmetricRegions::announcement_for(const SharedOperation& operation) const {
+Announcement SymmetricRegions::announcement_for(const SharedOperation& operation) {
   const auto& call = operation.call;
   const int rank = mesh_.rank();
   const int world = mesh_.world_size();
@@ -80,11 +105,11 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
     const auto& said = announced[static_cast<std::size_t>(rank)];
     const auto fits = [&](const SharedPlace& place, std::size_t count) {
       if (place.region < 0) return true;
-      const SharedBlocks* blocks = region(place.region);
+      const Region* held = region(place.region);
       const std::size_t bytes = count * operation.element;
       // Of another rank's gather output this rank may have nothing left.
-      if (blocks == nullptr) return call.op == Op::kGather && rank != mesh_.rank();
-      return bytes <= blocks->bytes() && place.offset <= blocks->bytes() - bytes;
+      if (held == nullptr) return call.op == Op::kGather && rank != mesh_.rank();
+      return bytes <= held->bytes && place.offset <= held->bytes - bytes;
     };
     if (!fits(said.input, input_count(call, rank, mesh_.world_size())) ||
         !fits(said.output, output_count(call, rank, mesh_.world_size()))) {

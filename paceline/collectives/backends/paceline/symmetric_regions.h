@@ -1,7 +1,8 @@
 #pragma once
 
-// The group's symmetric memory: which allocation a buffer lies in, by a number that all ranks give
-// it, and where other ranks' buffers are in this process.
+// The symmetric memory that a group can use, its own and that of the groups it was made of: which
+// allocation a buffer lies in, by a number that all ranks give it, and where other ranks' buffers
+// are in this process.
 //
 // Thread safety: none; one executor owns it.
 
@@ -12,6 +13,7 @@
 
 #include "paceline/collectives/backends/paceline/phase_barrier.h"
 #include "paceline/collectives/backends/paceline/shared_operation.h"
+#include "paceline/collectives/backends/paceline/symmetric_registry.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
@@ -19,13 +21,15 @@ namespace paceline {
 class SymmetricRegions {
  public:
   // Requires: mesh.shared_memory(), and `mesh` outlives this object.
-  explicit SymmetricRegions(Mesh& mesh) : mesh_(mesh) {}
+  SymmetricRegions(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry)
+      : mesh_(mesh), registry_(std::move(registry)) {}
 
   // Collective; errors as SharedMemory::allocate().
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
-  SharedPlace find(const void* data, std::size_t bytes) const;
+  // Among what has been allocated until now.
+  SharedPlace find(const void* data, std::size_t bytes);
   // Where this rank's buffers lie.
-  Announcement announcement_for(const SharedOperation& operation) const;
+  Announcement announcement_for(const SharedOperation& operation);
   // Whether all inputs lie in one region and all outputs in one region, which nobody has freed.
   // Error(kCorrupt) for a place that lies outside its rank's memory: it is about to be read or
   // written there.
@@ -36,20 +40,26 @@ class SymmetricRegions {
   }
 
  private:
-  // An allocation of the group; dead once this rank has freed it.
+  // An allocation of which every rank of the group has a block; dead once this rank has freed it.
   struct Region {
     std::int64_t number = 0;
     std::weak_ptr<SharedBlocks> owner;
-    SharedBlocks* blocks = nullptr;
+    std::size_t bytes = 0;
+    std::vector<std::byte*> bases;  // by rank of this group
+
+    std::byte* of(int rank) const { return bases[static_cast<std::size_t>(rank)]; }
   };
 
-  SharedBlocks* region(std::int64_t number) const;
+  void refresh();
+  const Region* region(std::int64_t number) const;
   void require_inside(const SharedOperation& operation,
                       std::span<const Announcement> announced) const;
 
   Mesh& mesh_;
+  const std::shared_ptr<SymmetricRegistry> registry_;  // owners: the rank's groups
+  std::uint64_t seen_ = 0;                             // of the registry's versions
   std::vector<Region> regions_;
-  std::int64_t num_allocations_ = 0;
+  std::uint64_t num_allocations_ = 0;
 };
 
 }  // namespace paceline

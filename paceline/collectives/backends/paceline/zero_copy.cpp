@@ -143,7 +143,7 @@ void ZeroCopy::reduce_own_block(const SharedOperation& operation) {
     contributions_[static_cast<std::size_t>(rank)] = input + own.offset * operation.element;
   }
   targets_.assign(1, call.output);
-  reduce(contributions_, targets_, own.count, call.dtype, call.reduce_op);
+  reduce(contributions_, targets_, own.count, call.dtype, call.reduce_op, call.divisor);
 }
 
 // Empty where all blocks have one count.
@@ -188,7 +188,7 @@ void ZeroCopy::reduce_and_deliver(const SharedOperation& operation, const Schedu
   }
   contributions_[static_cast<std::size_t>(mesh_.rank())] =
       call.input + own_offset(schedule, step) * element;
-  reduce(contributions_, targets, step.count, call.dtype, call.reduce_op);
+  reduce(contributions_, targets, step.count, call.dtype, call.reduce_op, call.divisor);
 }
 
 }  // namespace paceline
