@@ -72,6 +72,10 @@ class Backend {
   // other ranks' is like it.
   virtual bool is_symmetric(ConstBuffer buffer) = 0;
 
+  // Serialised like run(), after that of a visit: where this process sees every rank's buffer of
+  // it. Empty, on every rank alike, where they do not all lie in memory that all ranks share.
+  virtual std::vector<std::byte*> seen_by_all() const = 0;
+
   // Local, from any thread: throws the group's failure, if there is one; otherwise returns the
   // ranks that have left it in order (Mesh::throw_if_failed).
   virtual std::vector<int> throw_if_failed() = 0;

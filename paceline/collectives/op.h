@@ -30,6 +30,7 @@ enum class Op : std::uint8_t {
   kNewGroup = 15,  // the ranks compare whom they mean
   kSplit = 16,
   kTakeTurns = 17,  // in a library that serves one group of a process at a time
+  kVisit = 18,      // a body runs on everybody's buffers (visit.h)
 };
 
 // How many elements a rank gives or gets, by the call's `count` and `counts` (collective.h).
@@ -129,6 +130,7 @@ inline constexpr auto kOps = std::to_array<OpTraits>({
     {.op = Op::kNewGroup, .name = "new_group", .makes_group = true},
     {.op = Op::kSplit, .name = "split", .makes_group = true},
     {.op = Op::kTakeTurns, .name = "take_turns"},
+    {.op = Op::kVisit, .name = "visit", .output = Extent::kCount},
 });
 static_assert([] {
   for (std::size_t i = 0; i < kOps.size(); ++i) {

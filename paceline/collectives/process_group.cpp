@@ -342,6 +342,10 @@ void ProcessGroup::run_in_order(Operation operation, const CallOptions& options)
     operation({deadline_of(options), true});
     return;
   }
+  check(visitor_.load() != std::this_thread::get_id(),
+        "{}: a blocking call in the body of a visit in group {}: it would wait for that visit; "
+        "call the group before or after it",
+        self_, name_);
   enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
 }
 

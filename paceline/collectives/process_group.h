@@ -26,6 +26,7 @@
 // another.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -33,6 +34,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "paceline/collectives/backend.h"
@@ -41,6 +43,7 @@
 #include "paceline/collectives/call_order.h"
 #include "paceline/collectives/flight/group_flight.h"
 #include "paceline/collectives/planner.h"
+#include "paceline/collectives/visit.h"
 #include "paceline/core/owner_process.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
@@ -334,6 +337,13 @@ class ProcessGroup {
                  options);
   }
 
+  // Everybody's `buffer`, of the same type and count, is visited by all ranks (visit.h), each on
+  // its visited_block() of all of them: in place in symmetric memory on one host, on copies
+  // elsewhere. What the body throws is thrown here, and finishes the group: the other ranks get
+  // kAborted. In visit_async() it runs on the group's thread. The body must not use the group.
+  void visit(Buffer buffer, const VisitBody& body, const CallOptions& options = {});
+  WorkPtr visit_async(Buffer buffer, VisitBody body, const CallOptions& options = {});
+
   void barrier(const CallOptions& options = {}) { run({.op = Op::kBarrier}, options); }
   WorkPtr barrier_async(const CallOptions& options = {}) {
     return start({.op = Op::kBarrier}, options);
@@ -418,6 +428,10 @@ class ProcessGroup {
                const Then& then = {});
   void run_in_order(Operation operation, const CallOptions& options);
   WorkPtr enqueue(Operation operation, const std::string& description, const CallOptions& options);
+  Operation visiting(Buffer buffer, VisitBody body);
+  void visit_block(const Collective& call, const VisitBody& body, const VisitedBlock& block,
+                   std::vector<std::byte*> data, std::size_t offset);
+  void visit_copies(const Collective& visit, const VisitBody& body, const WaitOptions& wait);
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
@@ -443,6 +457,7 @@ class ProcessGroup {
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
   std::uint32_t sequence_ = 0;        // of the last collective; touched by whoever runs operations
   std::vector<std::byte> flat_;       // of coalesced calls; likewise
+  std::atomic<std::thread::id> visitor_;  // which runs a visit's body
 
   CallOrder order_;  // the last member: its thread uses the others
 };

@@ -53,6 +53,7 @@ set(SOURCES
   process_group_coalesced.cpp
   process_group_counts.cpp
   process_group_messages.cpp
+  process_group_visit.cpp
   schedule.cpp
   simulator.cpp
   package_plan.cpp

@@ -83,9 +83,7 @@ std::string name_of(const TimelineSpan& span) {
       return span.what < kNumPhases ? std::string(paceline::name_of(static_cast<Phase>(span.what)))
                                     : "?";
     case SpanKind::kOperation:
-      return span.what <= static_cast<std::uint8_t>(Op::kTakeTurns)
-                 ? std::string(paceline::name_of(static_cast<Op>(span.what)))
-                 : "?";
+      return std::string(paceline::name_of(static_cast<Op>(span.what)));
     case SpanKind::kStep:
       return "step";
     case SpanKind::kCheckpoint:

@@ -49,7 +49,7 @@ TEST(Call, is_carried_out_by_run_and_by_start_alike) {
 
 TEST(Call, of_an_operation_with_a_function_of_its_own_is_refused) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    for (const Op op : {Op::kAllocate, Op::kNewGroup, Op::kSplit, Op::kTakeTurns}) {
+    for (const Op op : {Op::kAllocate, Op::kNewGroup, Op::kSplit, Op::kTakeTurns, Op::kVisit}) {
       EXPECT_THAT(refusal_of(group, {.op = op}), HasSubstr("is no operation of run() and start()"))
           << name_of(op);
     }

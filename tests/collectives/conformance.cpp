@@ -88,6 +88,43 @@ void all_reduce_in_symmetric_memory_gives_the_same(ProcessGroup& group) {
   }
 }
 
+void visits_work_on_everybodys_buffers(ProcessGroup& group) {
+  const std::size_t largest = 700'001;  // several pieces of a block, where they travel
+  const auto symmetric = group.allocate_symmetric((largest + 8) * sizeof(float));
+  const auto self = static_cast<std::size_t>(group.rank());
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{17}, kOddCount, largest}) {
+    std::vector<float> ordinary(count);
+    for (const auto data : {std::span(ordinary), symmetric.as<float>().subspan(self % 8, count)}) {
+      const auto mine = values<float>(group.rank(), count);
+      std::copy(mine.begin(), mine.end(), data.begin());
+      const VisitedBlock block =
+          visited_block(count, Dtype::kFloat32, group.rank(), group.world_size());
+      std::size_t next = block.begin;
+      const auto sum_up = [&](const Visit& visit) {
+        ASSERT_EQ(visit.begin, next);
+        next += visit.count;
+        for (std::size_t i = 0; i < visit.count; ++i) {
+          float sum = 0;
+          for (int rank = 0; rank < group.world_size(); ++rank) sum += visit.of<float>(rank)[i];
+          for (int rank = 0; rank < group.world_size(); ++rank) {
+            visit.of<float>(rank)[i] = sum + static_cast<float>(rank);
+          }
+        }
+      };
+      if (count % 2 == 0) {
+        group.visit_async(data, sum_up)->wait();
+      } else {
+        group.visit(data, sum_up);
+      }
+      ASSERT_EQ(next, block.begin + block.count);
+      auto wanted = total<float>(group.world_size(), count);
+      for (float& value : wanted) value += static_cast<float>(group.rank());
+      ASSERT_TRUE(std::equal(data.begin(), data.end(), wanted.begin())) << count;
+    }
+  }
+}
+
 // Also where a part of a group, in another order of ranks, allocated nothing itself.
 void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) {
   constexpr std::size_t kCount = 150'000;
@@ -532,6 +569,7 @@ constexpr Check kChecks[] = {
     {"all_reduce_sums_in_place_and_out_of_place", all_reduce_sums_in_place_and_out_of_place},
     {"all_reduce_in_symmetric_memory_gives_the_same",
      all_reduce_in_symmetric_memory_gives_the_same},
+    {"visits_work_on_everybodys_buffers", visits_work_on_everybodys_buffers},
     {"symmetric_memory_is_known_to_groups_made_of_the_group",
      symmetric_memory_is_known_to_groups_made_of_the_group},
     {"symmetric_on_some_ranks_only_still_works", symmetric_on_some_ranks_only_still_works},

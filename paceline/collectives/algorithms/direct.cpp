@@ -158,6 +158,7 @@ Schedule build_direct(const ScheduleSpec& spec) {
     case Op::kNewGroup:
     case Op::kSplit:
     case Op::kTakeTurns:
+    case Op::kVisit:
       break;
   }
   return builder.take();

@@ -17,6 +17,8 @@
 
 namespace paceline {
 
+class SymmetricRegistry;
+
 struct BackendOptions {
   std::string group;             // its name
   int rank = 0;                  // in the group

@@ -40,6 +40,7 @@ class LibraryBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
                                      const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;
+  std::vector<std::byte*> seen_by_all() const override { return engine_->seen_by_all(); }
   std::vector<int> throw_if_failed() override { return engine_->throw_if_failed(); }
   void abort(const Error& cause) override;
   bool failed() const override { return engine_->failed(); }

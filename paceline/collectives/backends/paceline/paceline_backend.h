@@ -46,6 +46,9 @@ class PacelineBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
                                      const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;
+  std::vector<std::byte*> seen_by_all() const override {
+    return shared_ ? shared_->visited() : std::vector<std::byte*>();
+  }
   std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
   void abort(const Error& cause) override;
   bool failed() const override { return mesh_->failed(); }

@@ -35,6 +35,7 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
   const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(terms_.world_size) : 1;
   const SharedOperation operation{call,   fingerprint,      wait, size_of(call.dtype),
                                   blocks, route.is_one_shot};
+  if (call.op == Op::kVisit) return enter_visit(operation);
   switch (route.way) {
     case SharedRoute::Way::kCounted:
       return run_counted(operation);
@@ -44,6 +45,16 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
       return run_small(operation);
     case SharedRoute::Way::kLarge:
       return run_large(operation, route.is_by_package);
+  }
+}
+
+// The group runs the body, and has all ranks meet again.
+void SharedExecutor::enter_visit(const SharedOperation& operation) {
+  share_.enter_with_places(operation, regions_.announcement_for(operation));
+  visited_.clear();
+  if (!regions_.hold_all(operation, share_.announced())) return;
+  for (int rank = 0; rank < terms_.world_size; ++rank) {
+    visited_.push_back(regions_.at(rank, share_.announced(rank).output));
   }
 }
 

@@ -46,12 +46,15 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
+  // Of the visit that was run last: every rank's buffer, or none of them.
+  const std::vector<std::byte*>& visited() const { return visited_; }
   // Whether this rank's memory lies in what allocate() gave, of this group or one it was made of.
   bool is_symmetric(const void* data, std::size_t bytes) {
     return regions_.find(data, bytes).region >= 0;
   }
 
  private:
+  void enter_visit(const SharedOperation& operation);
   void run_tiny(const SharedOperation& operation);
   void run_small(const SharedOperation& operation);
   void run_counted(const SharedOperation& operation);
@@ -63,6 +66,7 @@ class SharedExecutor {
   SharedSchedules schedules_;
   ZeroCopy zero_copy_;
   Staged staged_;
+  std::vector<std::byte*> visited_;
   std::optional<PackagePlan> package_plan_;
   const Mesh& mesh_;
   std::optional<ByPackageExecutor> by_package_;  // where the plan has a way by package
