@@ -12,7 +12,7 @@ namespace data = paceline::data;
 int main() {
   const auto group = paceline::init_process_group();
   torch::manual_seed(0);
-  const auto dataset = std::make_shared<data::ImageDataset>(
+  const auto dataset = std::make_shared<data::ImageSamples>(
       data::load_fashion_mnist(data::kFashionMnistFolder, data::Split::kTest));
   const data::DistributedSampler sampler(dataset->size(), group->world_size(), group->rank());
   data::DataLoader loader(dataset, sampler, {.batch_size = 64});

@@ -5,6 +5,7 @@
 #include "paceline/data/data_loader.h"
 #include "paceline/data/distributed_sampler.h"
 #include "paceline/data/image_dataset.h"
+#include "paceline/data/image_samples.h"
 #include "paceline/engine.h"
 #include "paceline/models/cnn.h"
 #include "paceline/models/mnist_net.h"

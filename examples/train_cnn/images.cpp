@@ -51,18 +51,21 @@ std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, c
                                          {.seed = seed});
   const data::DataLoaderOptions loading{.batch_size = options.batch_size,
                                         .global_batch_size = options.global_batch_size,
-                                        .micro_batch_size = options.micro_batch_size,
-                                        .channels_last = true,
-                                        .transform = transform};
-  return std::make_unique<data::DataLoader>(images.training, sampler, loading);
+                                        .micro_batch_size = options.micro_batch_size};
+  const auto samples = std::make_shared<data::ImageSamples>(
+      *images.training,
+      data::ImageSamplesOptions{.transform = transform, .channels_last = true, .seed = seed});
+  return std::make_unique<data::DataLoader>(samples, sampler, loading);
 }
 
 std::unique_ptr<data::DataLoader> make_test_loader(const Options& options, const Images& images,
                                                    const paceline::ProcessGroup& group) {
   auto share = data::evaluation_indices(images.testing->size(), group.world_size(), group.rank());
-  const data::DataLoaderOptions loading{
-      .batch_size = 250, .channels_last = true, .transform = normalisation(options.dataset)};
-  return std::make_unique<data::DataLoader>(images.testing, std::move(share), loading);
+  const auto samples = std::make_shared<data::ImageSamples>(
+      *images.testing, data::ImageSamplesOptions{.transform = normalisation(options.dataset),
+                                                 .channels_last = true});
+  return std::make_unique<data::DataLoader>(samples, std::move(share),
+                                            data::DataLoaderOptions{.batch_size = 250});
 }
 
 }  // namespace train_cnn

@@ -6,6 +6,7 @@
 
 #include "paceline/collectives/process_group.h"
 #include "paceline/data/data_loader.h"
+#include "paceline/data/image_samples.h"
 
 #include "examples/train_cnn/options.h"
 

@@ -2,37 +2,12 @@
 
 #include <algorithm>
 
-#include <ATen/ATen.h>
-
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/thread.h"
 
 namespace paceline::data {
 namespace {
-
-// The tensors' bytes are read where they lie: in the order of their dimensions, on the CPU.
-std::shared_ptr<const ImageDataset> readable(std::shared_ptr<const ImageDataset> dataset) {
-  const at::Tensor &images = dataset->images, &labels = dataset->labels;
-  check(images.defined() && images.scalar_type() == at::kByte && images.dim() == 4 &&
-            images.device().is_cpu(),
-        "data loader: the images of {} must be uint8 [N, channels, height, width] in host memory",
-        dataset->name);
-  check(labels.defined() && labels.scalar_type() == at::kLong && labels.dim() == 1 &&
-            labels.device().is_cpu(),
-        "data loader: the labels of {} must be int64 [N] in host memory", dataset->name);
-  check(labels.size(0) == images.size(0), "data loader: {} has {} images and {} labels",
-        dataset->name, images.size(0), labels.size(0));
-  if (images.is_contiguous() && labels.is_contiguous()) return dataset;
-  auto copy = std::make_shared<ImageDataset>(*dataset);
-  copy->images = images.contiguous();
-  copy->labels = labels.contiguous();
-  return copy;
-}
-
-ImageShape shape_of(const ImageDataset& dataset) {
-  return {dataset.channels(), dataset.height(), dataset.width()};
-}
 
 void require_valid(const DataLoaderOptions& options) {
   check(options.batch_size > 0, "data loader: the batch size {} is not above 0",
@@ -50,24 +25,18 @@ void require_valid(const DataLoaderOptions& options) {
 
 }  // namespace
 
-DataLoader::DataLoader(std::shared_ptr<const ImageDataset> dataset,
-                       const DistributedSampler& sampler, const DataLoaderOptions& options)
-    : dataset_(readable(std::move(dataset))),
-      sampler_(sampler),
-      options_(options),
-      transform_(shape_of(*dataset_), options.transform, sampler.options().seed) {
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
+                       const DataLoaderOptions& options)
+    : dataset_(std::move(dataset)), sampler_(sampler), options_(options) {
   require_valid(options_);
   check(sampler.num_samples() == dataset_->size(),
         "data loader: the sampler is for {} samples, {} has {}", sampler.num_samples(),
-        dataset_->name, dataset_->size());
+        dataset_->name(), dataset_->size());
 }
 
-DataLoader::DataLoader(std::shared_ptr<const ImageDataset> dataset,
-                       std::vector<std::int64_t> indices, const DataLoaderOptions& options)
-    : dataset_(readable(std::move(dataset))),
-      options_(options),
-      transform_(shape_of(*dataset_), options.transform),
-      indices_(std::move(indices)) {
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
+                       const DataLoaderOptions& options)
+    : dataset_(std::move(dataset)), options_(options), indices_(std::move(indices)) {
   require_valid(options_);
   for (const auto index : indices_) {
     check(index >= 0 && index < dataset_->size(), "data loader: the index {} is not in [0, {})",
@@ -219,24 +188,17 @@ void DataLoader::work(std::stop_token stop) {
 }
 
 Batch DataLoader::prepare(const PlannedBatch& planned) const {
-  const auto count = static_cast<std::int64_t>(planned.indices.size());
-  const ImageShape shape = shape_of(*dataset_);
-  const auto format =
-      options_.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
   Batch batch{.indices = planned.indices, .weight = planned.weight, .ends_step = planned.ends_step};
-  batch.data = at::empty({count, shape.channels, shape.height, shape.width},
-                         at::TensorOptions(at::kFloat).memory_format(format));
-  batch.target = at::empty({count}, at::kLong);
-  auto* const data = batch.data.data_ptr<float>();
-  auto* const target = batch.target.data_ptr<std::int64_t>();
-  const auto* const images = dataset_->images.data_ptr<std::uint8_t>();
-  const auto* const labels = dataset_->labels.data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t index = planned.indices[static_cast<std::size_t>(i)];
-    transform_.apply(images + index * shape.pixels(), data + i * shape.pixels(),
-                     options_.channels_last, epoch_, index);
-    target[i] = labels[index];
+  batch.tensors = dataset_->batch(planned.indices, epoch_);
+  const auto count = std::ssize(planned.indices);
+  check(!batch.tensors.empty(), "data loader: {} gave a batch without tensors", dataset_->name());
+  for (const at::Tensor& tensor : batch.tensors) {
+    check(tensor.defined() && tensor.dim() > 0 && tensor.size(0) == count,
+          "data loader: {} gave a batch of {} samples with a tensor of another number",
+          dataset_->name(), count);
   }
+  batch.data = batch.tensors[0];
+  if (batch.tensors.size() > 1) batch.target = batch.tensors[1];
   return batch;
 }
 

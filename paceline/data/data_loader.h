@@ -1,7 +1,8 @@
 #pragma once
 
-// Batches of transformed images, prepared ahead by threads of their own.
+// Batches of a dataset's samples, prepared ahead by threads of their own.
 //
+//   const auto dataset = std::make_shared<data::ImageSamples>(data::load_cifar10(folder, split));
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32});
 //   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
 //     loader.begin_epoch(epoch);
@@ -31,15 +32,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/data/batch_plan.h"
+#include "paceline/data/dataset.h"
 #include "paceline/data/distributed_sampler.h"
-#include "paceline/data/image_dataset.h"
-#include "paceline/data/transform.h"
 
 namespace paceline::data {
 
 struct Batch {
-  at::Tensor data;                    // float32 [B, channels, height, width]
-  at::Tensor target;                  // int64 [B]
+  std::vector<at::Tensor> tensors;    // the dataset's; dim 0 are the samples
+  at::Tensor data;                    // the first of them: what the model takes
+  at::Tensor target;                  // the second: what it should give; undefined without one
   std::vector<std::int64_t> indices;  // of the samples, in the dataset
   double weight = 1;                  // of its loss, a mean over samples
   bool ends_step = true;              // the gradients of the next one belong to another step
@@ -52,19 +53,15 @@ struct DataLoaderOptions {
   int num_threads = 1;                 // 0: in the thread that calls next()
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out a last batch that is not full
-  bool channels_last = false;          // memory format of the images
-  TransformOptions transform;
 };
 
 class DataLoader {
  public:
-  // Error(kInvalid) when the images and labels are not what image_dataset.h says, or not of the
-  // same number. Tensors that are not contiguous, as after permute(), are copied once.
-  // For training: `sampler` is copied.
-  DataLoader(std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+  // For training: `sampler` is copied. Error(kInvalid) when it is for another number of samples.
+  DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
              const DataLoaderOptions& options);
   // For evaluation: exactly these samples, in this order.
-  DataLoader(std::shared_ptr<const ImageDataset> dataset, std::vector<std::int64_t> indices,
+  DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
              const DataLoaderOptions& options);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
@@ -87,7 +84,7 @@ class DataLoader {
   // Samples of this epoch that all ranks together have consumed, by the batches taken; padding does
   // not count, so that any number of ranks can go on from here.
   std::int64_t consumed() const { return consumed_; }
-  const ImageDataset& dataset() const { return *dataset_; }
+  const Dataset& dataset() const { return *dataset_; }
 
  private:
   void warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed);
@@ -99,10 +96,9 @@ class DataLoader {
   std::vector<PlannedBatch> plan() const;
   Batch prepare(const PlannedBatch& planned) const;
 
-  const std::shared_ptr<const ImageDataset> dataset_;  // owners: the user, unless copied, and this
+  const std::shared_ptr<const Dataset> dataset_;  // owners: the user and this
   std::optional<DistributedSampler> sampler_;
   const DataLoaderOptions options_;
-  const ImageTransform transform_;
   const std::vector<std::int64_t> indices_;  // without a sampler
   std::vector<PlannedBatch> plan_;           // from where the epoch was begun
   enum class State { kNew, kInEpoch, kEnded };

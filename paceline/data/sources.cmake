@@ -1,6 +1,8 @@
 set(SOURCES
   batch_plan.cpp
   data_loader.cpp
+  dataset.cpp
+  image_samples.cpp
   distributed_sampler.cpp
   gzip_file.cpp
   idx_file.cpp

@@ -1,7 +1,10 @@
 #include "paceline/data/data_loader.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
+#include <span>
+#include <stdexcept>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "paceline/core/error.h"
+#include "paceline/data/image_samples.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -18,14 +22,36 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::shared_ptr<const ImageDataset> sample_dataset(std::int64_t size) {
+ImageDataset sample_images(std::int64_t size) {
   torch::manual_seed(1);
-  return std::make_shared<const ImageDataset>(
-      ImageDataset{.name = "sample",
-                   .images = torch::randint(256, {size, 3, 8, 8}, torch::kUInt8),
-                   .labels = torch::arange(size) % 10,
-                   .classes = std::vector<std::string>(10, "class")});
+  return {.name = "sample",
+          .images = torch::randint(256, {size, 3, 8, 8}, torch::kUInt8),
+          .labels = torch::arange(size) % 10,
+          .classes = std::vector<std::string>(10, "class")};
 }
+
+std::shared_ptr<const Dataset> sample_dataset(std::int64_t size,
+                                              const ImageSamplesOptions& options = {}) {
+  return std::make_shared<const ImageSamples>(sample_images(size), options);
+}
+
+// Words and their number, of lengths that differ from batch to batch; the third sample is broken.
+class Sentences : public Dataset {
+ public:
+  std::string name() const override { return "sentences"; }
+  std::int64_t size() const override { return 6; }
+  std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
+                                std::int64_t epoch) const override {
+    std::int64_t longest = 0;
+    for (const std::int64_t index : indices) longest = std::max(longest, index + epoch);
+    auto words = torch::full({std::ssize(indices), longest}, -1L);
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] == 2) throw std::runtime_error("sentence 2 has no words");
+      words[static_cast<std::int64_t>(i)].narrow(0, 0, indices[i] + epoch).fill_(indices[i]);
+    }
+    return {words, words.ne(-1).sum(1), words.eq(-1)};
+  }
+};
 
 std::vector<Batch> epoch_of(DataLoader& loader, std::int64_t epoch, std::int64_t consumed = 0) {
   std::vector<Batch> batches;
@@ -56,13 +82,14 @@ TEST(DataLoader, an_epoch_that_was_padded_ends_where_any_number_of_ranks_can_go_
 }
 
 TEST(DataLoader, reads_tensors_in_any_memory_order) {
-  const auto plain = sample_dataset(10);
-  auto other = std::make_shared<ImageDataset>(*plain);
-  other->images = plain->images.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
-  other->labels = torch::stack({plain->labels, plain->labels}, 1).select(1, 0);
-  ASSERT_FALSE(other->images.is_contiguous() || other->labels.is_contiguous());
+  const auto plain = sample_images(10);
+  auto other = plain;
+  other.images = plain.images.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+  other.labels = torch::stack({plain.labels, plain.labels}, 1).select(1, 0);
+  ASSERT_FALSE(other.images.is_contiguous() || other.labels.is_contiguous());
   const DistributedSampler sampler(10, 1, 0);
-  DataLoader wanted(plain, sampler, {.batch_size = 4}), loader(other, sampler, {.batch_size = 4});
+  DataLoader wanted(std::make_shared<ImageSamples>(plain), sampler, {.batch_size = 4});
+  DataLoader loader(std::make_shared<ImageSamples>(other), sampler, {.batch_size = 4});
   expect_equal(epoch_of(loader, 0), epoch_of(wanted, 0));
 }
 
@@ -99,10 +126,10 @@ TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
 
 TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
   const auto refused = [](const std::function<void(ImageDataset&)>& change) {
-    auto dataset = std::make_shared<ImageDataset>(*sample_dataset(4));
-    change(*dataset);
+    auto images = sample_images(4);
+    change(images);
     try {
-      const DataLoader loader(dataset, std::vector<std::int64_t>{0}, {});
+      const ImageSamples samples(images);
     } catch (const Error& error) {
       return error.code() == ErrorCode::kInvalid ? std::string(error.what()) : "other code";
     }
@@ -116,25 +143,25 @@ TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
   EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.to(torch::kInt); }),
               HasSubstr("must be int64"));
   EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.narrow(0, 0, 3); }),
-              HasSubstr("sample has 4 images and 3 labels"));
+              HasSubstr("dataset sample: 4 images and 3 labels"));
   EXPECT_THAT(refused([](ImageDataset& d) { d.labels = at::Tensor(); }), HasSubstr("labels"));
 }
 
 TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
-  const auto dataset = sample_dataset(50);
+  const auto dataset = sample_images(50);
   DistributedSampler sampler(50, 2, 1);
   DataLoader loader(
-      dataset, sampler,
-      {.batch_size = 4, .transform = {.mean = {0.4F, 0.5F, 0.6F}, .std = {0.1F, 0.2F, 0.3F}}});
+      sample_dataset(50, {.transform = {.mean = {0.4F, 0.5F, 0.6F}, .std = {0.1F, 0.2F, 0.3F}}}),
+      sampler, {.batch_size = 4});
   EXPECT_EQ(loader.num_batches(), 7);
   const auto mean = torch::tensor({0.4F, 0.5F, 0.6F}).view({3, 1, 1});
   const auto std = torch::tensor({0.1F, 0.2F, 0.3F}).view({3, 1, 1});
   std::vector<std::int64_t> seen;
   for (const auto& batch : epoch_of(loader, 3)) {
     const auto places = torch::tensor(batch.indices);
-    const auto images = dataset->images.index_select(0, places).to(torch::kFloat);
+    const auto images = dataset.images.index_select(0, places).to(torch::kFloat);
     EXPECT_TRUE(batch.data.equal((images / 255 - mean) / std));
-    EXPECT_TRUE(batch.target.equal(dataset->labels.index_select(0, places)));
+    EXPECT_TRUE(batch.target.equal(dataset.labels.index_select(0, places)));
     seen.insert(seen.end(), batch.indices.begin(), batch.indices.end());
   }
   sampler.set_epoch(3);
@@ -142,14 +169,12 @@ TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
 }
 
 TEST(DataLoader, threads_prefetch_and_memory_format_change_nothing_in_the_values) {
-  const auto dataset = sample_dataset(101);
   const auto run = [&](int threads, int prefetch, bool channels_last) {
+    const auto dataset = sample_dataset(101, {.transform = {.crop_padding = 2, .random_flip = true},
+                                              .channels_last = channels_last,
+                                              .seed = 5});
     DataLoader loader(dataset, DistributedSampler(101, 1, 0, {.seed = 5}),
-                      {.batch_size = 8,
-                       .num_threads = threads,
-                       .prefetch = prefetch,
-                       .channels_last = channels_last,
-                       .transform = {.crop_padding = 2, .random_flip = true}});
+                      {.batch_size = 8, .num_threads = threads, .prefetch = prefetch});
     auto batches = epoch_of(loader, 0);
     for (auto& batch : epoch_of(loader, 1)) batches.push_back(batch);
     return batches;
@@ -165,12 +190,11 @@ TEST(DataLoader, threads_prefetch_and_memory_format_change_nothing_in_the_values
 }
 
 TEST(DataLoader, a_sample_looks_the_same_for_every_world_size) {
-  const auto dataset = sample_dataset(48);
+  const auto dataset = sample_dataset(48, {.transform = {.crop_padding = 2, .random_flip = true}});
   const auto images_of = [&](int replicas) {
     auto images = torch::zeros({48, 3, 8, 8});
     for (int rank = 0; rank < replicas; ++rank) {
-      DataLoader loader(dataset, DistributedSampler(48, replicas, rank),
-                        {.batch_size = 5, .transform = {.crop_padding = 2, .random_flip = true}});
+      DataLoader loader(dataset, DistributedSampler(48, replicas, rank), {.batch_size = 5});
       for (const auto& batch : epoch_of(loader, 0)) {
         images.index_copy_(0, torch::tensor(batch.indices), batch.data);
       }
@@ -182,9 +206,8 @@ TEST(DataLoader, a_sample_looks_the_same_for_every_world_size) {
 }
 
 TEST(DataLoader, resumes_after_any_batch_with_the_batch_that_follows) {
-  const auto dataset = sample_dataset(50);
-  const DataLoaderOptions options{.batch_size = 4,
-                                  .transform = {.crop_padding = 1, .random_flip = true}};
+  const auto dataset = sample_dataset(50, {.transform = {.crop_padding = 1, .random_flip = true}});
+  const DataLoaderOptions options{.batch_size = 4};
   const DistributedSampler sampler(50, 2, 1);
   DataLoader loader(dataset, sampler, options);
   loader.begin_epoch(3);
@@ -297,19 +320,66 @@ TEST(DataLoader, a_sampler_for_another_dataset_is_refused) {
   EXPECT_THROW(DataLoader(sample_dataset(10), std::vector<std::int64_t>{-1}, {}), Error);
 }
 
-TEST(DataLoader, an_error_in_a_loader_thread_is_thrown_by_next) {
-  for (const int threads : {0, 1, 3}) {
-    auto broken = *sample_dataset(10);
-    const auto batch_of = [&](std::int64_t size) {
-      DataLoader loader(std::make_shared<const ImageDataset>(broken),
-                        std::vector<std::int64_t>(static_cast<std::size_t>(size), 0),
-                        {.batch_size = size, .num_threads = threads});
-      return epoch_of(loader, 0).size();
-    };
-    EXPECT_EQ(batch_of(10), 1U);
-    broken.images = broken.images.to(torch::kFloat);  // data_ptr<uint8_t>() refuses it
-    EXPECT_ANY_THROW(batch_of(10));
+TEST(DataLoader, makes_batches_of_whatever_tensors_a_dataset_gives) {
+  for (const int threads : {0, 2}) {
+    DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 3, 0, 5, 4},
+                      {.batch_size = 2, .num_threads = threads});
+    const auto batches = epoch_of(loader, 1);
+    ASSERT_EQ(batches.size(), 3U);
+    ASSERT_EQ(batches[0].tensors.size(), 3U);
+    EXPECT_TRUE(batches[0].data.equal(torch::tensor({{1, 1, -1, -1}, {3, 3, 3, 3}}, torch::kLong)));
+    EXPECT_TRUE(batches[0].target.equal(torch::tensor({2, 4}, torch::kLong)));
+    EXPECT_TRUE(batches[0].tensors[2].equal(batches[0].data.eq(-1)));
+    EXPECT_EQ(batches[1].data.sizes(), at::IntArrayRef({2, 6}));
+    EXPECT_EQ(batches[2].data.sizes(), at::IntArrayRef({1, 5}));
   }
+}
+
+TEST(DataLoader, an_error_of_the_dataset_is_thrown_by_next) {
+  for (const int threads : {0, 1, 3}) {
+    DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 2},
+                      {.batch_size = 1, .num_threads = threads});
+    loader.begin_epoch(0);
+    try {
+      while (loader.next()) {
+      }
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "sentence 2 has no words");
+    }
+  }
+}
+
+TEST(DataLoader, a_batch_of_another_number_of_samples_is_refused) {
+  struct Short : Sentences {
+    std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
+                                  std::int64_t) const override {
+      return {torch::zeros({std::ssize(indices), 2}), torch::zeros({std::ssize(indices) - 1})};
+    }
+  };
+  DataLoader loader(std::make_shared<Short>(), std::vector<std::int64_t>{0, 1, 3},
+                    {.batch_size = 3, .num_threads = 0});
+  loader.begin_epoch(0);
+  expect_error(ErrorCode::kInvalid, {"sentences gave a batch of 3 samples"},
+               [&] { loader.next(); });
+}
+
+TEST(TensorDataset, gives_rows_of_all_its_tensors) {
+  const auto features = torch::arange(12).view({6, 2});
+  const auto wanted = torch::arange(6) * 10;
+  DataLoader loader(std::make_shared<TensorDataset>("table", std::vector{features, wanted}),
+                    DistributedSampler(6, 2, 1, {.shuffle = false}), {.batch_size = 3});
+  const auto batches = epoch_of(loader, 0);
+  ASSERT_EQ(batches.size(), 1U);
+  EXPECT_TRUE(batches[0].data.equal(torch::tensor({{2, 3}, {6, 7}, {10, 11}}, torch::kLong)));
+  EXPECT_TRUE(batches[0].target.equal(torch::tensor({10, 30, 50}, torch::kLong)));
+  expect_error(ErrorCode::kInvalid, {"dataset table: tensors of 6 and of 5 samples"}, [&] {
+    TensorDataset("table", {features, wanted.narrow(0, 0, 5)});
+  });
+  expect_error(ErrorCode::kInvalid, {"dataset table: no tensors"},
+               [&] { TensorDataset("table", {}); });
+  expect_error(ErrorCode::kInvalid, {"dataset table: a tensor has no dimension"},
+               [&] { TensorDataset("table", {torch::zeros({})}); });
 }
 
 TEST(DataLoader, options_out_of_range_are_refused) {
@@ -319,7 +389,7 @@ TEST(DataLoader, options_out_of_range_are_refused) {
   refused({.batch_size = 0});
   refused({.num_threads = -1});
   refused({.prefetch = 0});
-  refused({.transform = {.mean = {0.5F}}});
+  EXPECT_THROW(sample_dataset(4, {.transform = {.mean = {0.5F}}}), Error);
 }
 
 }  // namespace

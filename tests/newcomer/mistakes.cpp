@@ -46,13 +46,13 @@ struct Net : torch::nn::Module {
   bool uses_spare = true;
 };
 
-std::shared_ptr<data::ImageDataset> small_dataset() {
-  auto dataset = std::make_shared<data::ImageDataset>();
-  dataset->name = "small";
-  dataset->images = torch::randint(256, {64, 1, 4, 4}, torch::kUInt8);
-  dataset->labels = torch::randint(3, {64}, torch::kLong);
-  dataset->classes = {"a", "b", "c"};
-  return dataset;
+std::shared_ptr<data::ImageSamples> small_dataset() {
+  data::ImageDataset dataset;
+  dataset.name = "small";
+  dataset.images = torch::randint(256, {64, 1, 4, 4}, torch::kUInt8);
+  dataset.labels = torch::randint(3, {64}, torch::kLong);
+  dataset.classes = {"a", "b", "c"};
+  return std::make_shared<data::ImageSamples>(dataset);
 }
 
 }  // namespace

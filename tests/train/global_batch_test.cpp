@@ -52,7 +52,7 @@ void train(Job& job, int world_size, std::int64_t until, const data::DataLoaderO
   harness::run_ranks_ok(world_size, [&](ProcessGroup& process_group) {
     const std::shared_ptr<ProcessGroup> group(&process_group, [](auto*) {});
     data::DataLoader loader(
-        small_dataset(kSamples),
+        std::make_shared<data::ImageSamples>(small_dataset(kSamples)),
         data::DistributedSampler(kSamples, world_size, group->rank(), {.seed = 3}), batches);
     DistributedDataParallel<PlainNet> model(std::make_shared<PlainNet>(), group);
     for (std::size_t i = 0; i < before.parameters.size(); ++i) {

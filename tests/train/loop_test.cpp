@@ -63,8 +63,8 @@ TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
   for (const int world : {1, 2, 3, 4}) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
       const auto dataset = small_dataset(11);
-      data::DataLoader loader(dataset, data::evaluation_indices(11, world, group.rank()),
-                              {.batch_size = 2});
+      data::DataLoader loader(std::make_shared<data::ImageSamples>(dataset),
+                              data::evaluation_indices(11, world, group.rank()), {.batch_size = 2});
       // Says class 0 always.
       const auto result = evaluate(group, loader, [](const at::Tensor& images) {
         auto logits = at::zeros({images.size(0), 3});
@@ -72,14 +72,15 @@ TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
         return logits;
       });
       EXPECT_EQ(result.samples, 11);
-      EXPECT_DOUBLE_EQ(result.accuracy, dataset->labels.eq(0).sum().item<double>() / 11);
+      EXPECT_DOUBLE_EQ(result.accuracy, dataset.labels.eq(0).sum().item<double>() / 11);
     });
   }
 }
 
 TEST(Evaluate, nothing_to_evaluate_is_an_error_on_every_rank) {
   for (const auto& result : harness::run_ranks(2, [](ProcessGroup& group) {
-         data::DataLoader loader(small_dataset(4), std::vector<std::int64_t>{}, {.batch_size = 2});
+         data::DataLoader loader(std::make_shared<data::ImageSamples>(small_dataset(4)),
+                                 std::vector<std::int64_t>{}, {.batch_size = 2});
          evaluate(group, loader, [](const at::Tensor& images) { return images; });
        })) {
     ASSERT_TRUE(result.error);

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/data/image_samples.h"
 #include "paceline/optim/adam.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/train/loop.h"
@@ -27,12 +28,12 @@ struct SmallNet : torch::nn::Module {
   torch::nn::Linear head{nullptr};
 };
 
-inline std::shared_ptr<data::ImageDataset> small_dataset(std::int64_t size = 50) {
-  auto dataset = std::make_shared<data::ImageDataset>();
+inline data::ImageDataset small_dataset(std::int64_t size = 50) {
+  data::ImageDataset dataset;
   const auto generator = at::detail::createCPUGenerator(5);
-  dataset->images = at::randint(0, 256, {size, 1, 8, 8}, generator, at::kByte);
-  dataset->labels = at::randint(0, 3, {size}, generator, at::kLong);
-  dataset->classes = {"a", "b", "c"};
+  dataset.images = at::randint(0, 256, {size, 1, 8, 8}, generator, at::kByte);
+  dataset.labels = at::randint(0, 3, {size}, generator, at::kLong);
+  dataset.classes = {"a", "b", "c"};
   return dataset;
 }
 
@@ -41,9 +42,12 @@ inline std::shared_ptr<data::ImageDataset> small_dataset(std::int64_t size = 50)
 struct SmallRun {
   explicit SmallRun(std::shared_ptr<ProcessGroup> process_group)
       : group(std::move(process_group)),
-        loader(small_dataset(),
+        loader(std::make_shared<data::ImageSamples>(
+                   small_dataset(),
+                   data::ImageSamplesOptions{.transform = {.crop_padding = 1, .random_flip = true},
+                                             .seed = 3}),
                data::DistributedSampler(50, group->world_size(), group->rank(), {.seed = 3}),
-               {.batch_size = 5, .transform = {.crop_padding = 1, .random_flip = true}}),
+               {.batch_size = 5}),
         model(make_model(*group), group),
         optimizer(model->parameters(), {.lr = 1e-2}) {
     optimizer.shard(group);
