@@ -10,10 +10,10 @@
 #include <sys/signalfd.h>
 
 #include "paceline/core/error.h"
-#include "paceline/launch/memory_counters.h"
-#include "paceline/launch/placement.h"
-#include "paceline/launch/process.h"
-#include "paceline/launch/program.h"
+#include "paceline/diagnosis/memory_counters.h"
+#include "paceline/placement/placement.h"
+#include "paceline/process/process.h"
+#include "paceline/process/program.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/launch/host_list.h"
+#include "paceline/hosts/host_list.h"
 #include "paceline/rendezvous/launch_environment.h"
 
 #include "apps/run_options.h"

@@ -13,7 +13,7 @@
 #include "paceline/core/counted.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/topology.h"
-#include "paceline/launch/shell_words.h"
+#include "paceline/process/shell_words.h"
 #include "paceline/rendezvous/launch_environment.h"
 
 #include "apps/bench_modes.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "paceline/launch/placement.h"
+#include "paceline/placement/placement.h"
 
 namespace paceline::apps {
 

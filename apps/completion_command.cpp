@@ -16,7 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/core/error.h"
-#include "paceline/launch/shell_words.h"
+#include "paceline/process/shell_words.h"
 
 #include "apps/commands.h"
 #include "apps/own_program.h"

@@ -9,7 +9,7 @@
 
 #include "paceline/collectives/backend_list.h"
 #include "paceline/core/error.h"
-#include "paceline/launch/thread_census.h"
+#include "paceline/diagnosis/thread_census.h"
 #include "paceline/rendezvous/launch_environment.h"
 #include "paceline/transport/ucx/ucx.h"
 

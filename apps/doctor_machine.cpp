@@ -17,8 +17,8 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/socket.h"
 #include "paceline/core/topology.h"
-#include "paceline/launch/placement_warnings.h"
-#include "paceline/launch/running_jobs.h"
+#include "paceline/messages/running_jobs.h"
+#include "paceline/placement/placement_warnings.h"
 
 #include "apps/doctor_checks.h"
 

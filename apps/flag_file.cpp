@@ -17,7 +17,7 @@
 
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
-#include "paceline/launch/line_formatter.h"
+#include "paceline/output/line_formatter.h"
 
 #include "apps/message.h"
 #include "apps/suggestion.h"

@@ -9,7 +9,7 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/program.h"
+#include "paceline/process/program.h"
 
 #include "apps/message.h"
 #include "apps/usage_error.h"

@@ -13,10 +13,10 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/secret.h"
-#include "paceline/launch/host_address.h"
-#include "paceline/launch/program.h"
-#include "paceline/launch/shell_words.h"
-#include "paceline/launch/worker_environment.h"
+#include "paceline/hosts/host_address.h"
+#include "paceline/process/environment.h"
+#include "paceline/process/program.h"
+#include "paceline/process/shell_words.h"
 
 #include "apps/allocation.h"
 #include "apps/own_program.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "paceline/launch/host_list.h"
-#include "paceline/launch/hosts_plan.h"
+#include "paceline/hosts/host_list.h"
+#include "paceline/hosts/hosts_plan.h"
 
 #include "apps/run_options.h"
 

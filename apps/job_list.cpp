@@ -8,10 +8,10 @@
 #include <fmt/ranges.h>
 
 #include "paceline/core/deadline.h"
-#include "paceline/launch/failure_report.h"
-#include "paceline/launch/job_questions.h"
-#include "paceline/launch/line_formatter.h"
-#include "paceline/launch/running_jobs.h"
+#include "paceline/diagnosis/failure_report.h"
+#include "paceline/messages/job_questions.h"
+#include "paceline/messages/running_jobs.h"
+#include "paceline/output/line_formatter.h"
 
 #include "apps/message.h"
 #include "apps/start_preview.h"

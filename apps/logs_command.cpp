@@ -15,8 +15,8 @@
 #include "paceline/core/error.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
-#include "paceline/launch/line_formatter.h"
-#include "paceline/launch/process.h"
+#include "paceline/output/line_formatter.h"
+#include "paceline/process/process.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

@@ -8,7 +8,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/line_formatter.h"
+#include "paceline/output/line_formatter.h"
 
 #include "apps/usage_error.h"
 
@@ -169,7 +169,7 @@ void check_restarts(const Checker& checker, const RunTexts& texts, LaunchOptions
 void check_chaos(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
   if (!texts.chaos.empty()) options.chaos = launch::parse_faults(texts.chaos);
   for (const launch::Fault& fault : options.chaos) {
-    // How many ranks other nodes have is not known here; the closing table tells (rehearsal.h).
+    // How many ranks other nodes have is not known here; the closing table tells (job/rehearsal.h).
     if (options.several_nodes() || !fault.rank || *fault.rank < options.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",
                                  checker.source("--chaos"), *fault.rank,

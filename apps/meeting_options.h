@@ -3,7 +3,7 @@
 // How the machines of a job meet, and how often a failed one is started again: torchrun's --nnodes,
 // --node-rank, --master-*, --rdzv-*, --max-restarts; and what is done to it on purpose.
 
-#include "paceline/launch/launch_options.h"
+#include "paceline/job/launch_options.h"
 
 #include "apps/option_checker.h"
 #include "apps/run_options.h"

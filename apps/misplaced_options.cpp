@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/line_formatter.h"
+#include "paceline/output/line_formatter.h"
 
 namespace paceline::apps {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/launch/line_formatter.h"
+#include "paceline/output/line_formatter.h"
 
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"

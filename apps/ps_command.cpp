@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/launch/line_formatter.h"
+#include "paceline/output/line_formatter.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

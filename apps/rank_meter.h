@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/launch/thread_census.h"
+#include "paceline/diagnosis/thread_census.h"
 #include "paceline/telemetry/flight_file.h"
 #include "paceline/telemetry/step_gauge.h"
 

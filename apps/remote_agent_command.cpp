@@ -7,8 +7,8 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/remote_end.h"
-#include "paceline/launch/worker_environment.h"
+#include "paceline/hosts/remote_end.h"
+#include "paceline/process/environment.h"
 
 #include "apps/commands.h"
 #include "apps/guarded.h"

@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launch/agent.h"
-#include "paceline/launch/hosts_agent.h"
-#include "paceline/launch/placement_warnings.h"
-#include "paceline/launch/program.h"
-#include "paceline/launch/supervisor.h"
-#include "paceline/launch/timeline_trace.h"
-#include "paceline/launch/worker_environment.h"
+#include "paceline/hosts/hosts_agent.h"
+#include "paceline/job/agent.h"
+#include "paceline/placement/placement_warnings.h"
+#include "paceline/process/environment.h"
+#include "paceline/process/program.h"
+#include "paceline/process/supervisor.h"
+#include "paceline/timeline/timeline_trace.h"
 
 #include "apps/allocation.h"
 #include "apps/commands.h"

@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "paceline/core/topology.h"
-#include "paceline/launch/launch_options.h"
+#include "paceline/job/launch_options.h"
 
 #include "apps/command_line.h"
 

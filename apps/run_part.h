@@ -1,6 +1,6 @@
 #pragma once
 
-#include "paceline/launch/remote_job.h"
+#include "paceline/messages/remote_job.h"
 
 #include "apps/commands.h"
 

@@ -13,8 +13,8 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/job_questions.h"
-#include "paceline/launch/stack_reader.h"
+#include "paceline/diagnosis/stack_reader.h"
+#include "paceline/messages/job_questions.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

@@ -8,9 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launch/placement_warnings.h"
-#include "paceline/launch/shell_words.h"
-#include "paceline/launch/worker_environment.h"
+#include "paceline/job/worker_environment.h"
+#include "paceline/placement/placement_warnings.h"
+#include "paceline/process/environment.h"
+#include "paceline/process/shell_words.h"
 #include "paceline/rendezvous/fork_server.h"
 
 #include "apps/binding_option.h"

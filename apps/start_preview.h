@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "paceline/launch/agent.h"
-#include "paceline/launch/host_list.h"
-#include "paceline/launch/hosts_plan.h"
+#include "paceline/hosts/host_list.h"
+#include "paceline/hosts/hosts_plan.h"
+#include "paceline/job/agent.h"
 
 #include "apps/run_options.h"
 

@@ -8,8 +8,8 @@
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/job_questions.h"
-#include "paceline/launch/process.h"
+#include "paceline/messages/job_questions.h"
+#include "paceline/process/process.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

@@ -17,7 +17,7 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
 #include "paceline/core/secret.h"
-#include "paceline/launch/program.h"
+#include "paceline/process/program.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

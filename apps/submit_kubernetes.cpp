@@ -6,7 +6,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/line_formatter.h"
+#include "paceline/output/line_formatter.h"
 
 #include "apps/submit_script.h"
 

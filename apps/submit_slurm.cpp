@@ -8,8 +8,8 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/line_formatter.h"
-#include "paceline/launch/shell_words.h"
+#include "paceline/output/line_formatter.h"
+#include "paceline/process/shell_words.h"
 
 #include "apps/start_preview.h"
 #include "apps/submit_script.h"

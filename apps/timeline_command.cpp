@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/launch/timeline_trace.h"
 #include "paceline/telemetry/timeline_file.h"
+#include "paceline/timeline/timeline_trace.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

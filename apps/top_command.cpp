@@ -16,9 +16,9 @@
 #include "paceline/core/error.h"
 #include "paceline/core/io.h"
 #include "paceline/core/terminal.h"
-#include "paceline/launch/job_questions.h"
-#include "paceline/launch/memory_counters.h"
-#include "paceline/launch/process.h"
+#include "paceline/diagnosis/memory_counters.h"
+#include "paceline/messages/job_questions.h"
+#include "paceline/process/process.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"

@@ -6,7 +6,7 @@
 
 #include "paceline/core/cpu_list.h"
 #include "paceline/core/error.h"
-#include "paceline/launch/machine_map.h"
+#include "paceline/placement/machine_map.h"
 
 #include "apps/commands.h"
 #include "apps/run_options.h"

@@ -20,9 +20,9 @@
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/io.h"
-#include "paceline/launch/failure_report.h"
-#include "paceline/launch/process.h"
-#include "paceline/launch/thread_census.h"
+#include "paceline/diagnosis/thread_census.h"
+#include "paceline/process/process.h"
+#include "paceline/process/rank_end.h"
 
 namespace paceline::apps {
 namespace {

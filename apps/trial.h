@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "paceline/core/fd.h"
-#include "paceline/launch/advice.h"
+#include "paceline/placement/advice.h"
 
 namespace paceline::apps {
 

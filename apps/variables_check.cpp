@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launch/line_formatter.h"
-#include "paceline/launch/worker_environment.h"
+#include "paceline/output/line_formatter.h"
+#include "paceline/process/environment.h"
 
 #include "apps/suggestion.h"
 

@@ -14,7 +14,7 @@
 #include "paceline/bench/private_socket.h"
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"
-#include "paceline/launch/process.h"
+#include "paceline/process/process.h"
 
 #include "tests/harness/network_hosts.h"
 

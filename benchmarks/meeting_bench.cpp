@@ -26,11 +26,11 @@
 #include <unistd.h>
 
 #include "paceline/collectives/init.h"
+#include "paceline/coordination/coordinator_host.h"
+#include "paceline/coordination/coordinator_link.h"
 #include "paceline/core/check.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/coordinator_host.h"
-#include "paceline/launch/coordinator_link.h"
-#include "paceline/launch/process.h"
+#include "paceline/process/process.h"
 #include "paceline/telemetry/step_log.h"
 
 #include "benchmarks/spread.h"

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launch/shell_words.h"
+#include "paceline/process/shell_words.h"
 #include "paceline/train/runtime.h"
 
 namespace train_cnn {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/exit_code.h"
-#include "paceline/launch/shell_words.h"
+#include "paceline/process/shell_words.h"
 
 #include "apps/command_line.h"
 #include "apps/option_value.h"

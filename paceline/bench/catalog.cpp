@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launch/program.h"
+#include "paceline/process/program.h"
 
 namespace paceline::bench {
 namespace {

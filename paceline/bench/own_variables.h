@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "paceline/launch/worker_environment.h"
+#include "paceline/process/environment.h"
 
 namespace paceline::bench {
 

@@ -24,9 +24,9 @@
 #include "paceline/bench/messages.h"
 #include "paceline/bench/private_socket.h"
 #include "paceline/core/error.h"
-#include "paceline/launch/job_services.h"
-#include "paceline/launch/placement.h"
-#include "paceline/launch/process.h"
+#include "paceline/job/job_services.h"
+#include "paceline/placement/placement.h"
+#include "paceline/process/process.h"
 
 namespace paceline::bench {
 

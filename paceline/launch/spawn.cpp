@@ -20,12 +20,13 @@
 #include "paceline/core/check.h"
 #include "paceline/core/deadline.h"
 #include "paceline/core/io.h"
-#include "paceline/launch/failure_report.h"
-#include "paceline/launch/job_services.h"
-#include "paceline/launch/placement.h"
-#include "paceline/launch/process.h"
-#include "paceline/launch/rank_output.h"
-#include "paceline/launch/worker_environment.h"
+#include "paceline/diagnosis/failure_report.h"
+#include "paceline/job/job_services.h"
+#include "paceline/job/worker_environment.h"
+#include "paceline/output/rank_output.h"
+#include "paceline/placement/placement.h"
+#include "paceline/process/environment.h"
+#include "paceline/process/process.h"
 
 namespace paceline {
 namespace {

@@ -227,7 +227,8 @@ void set_variables(std::string_view texts) {
   }
 }
 
-// What a rank that is executed gets from the launcher's half of fork and exec (launch/process.cpp).
+// What a rank that is executed gets from the launcher's half of fork and exec
+// (process/process.cpp).
 void become_rank(Order order, pid_t launcher) {
   prctl(PR_SET_PTRACER, launcher, 0, 0, 0);
   dup2(order.descriptors[kSeedStdin].get(), STDIN_FILENO);

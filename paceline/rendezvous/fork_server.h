@@ -23,7 +23,7 @@
 // (loaded_files.h), and refuses otherwise; the launcher looks at the program's file.
 //
 // What a library read from the environment while it was loaded stays, so the launcher changes only
-// variables that say a rank's place (launch/rank_seeds.h). /proc/PID/environ shows those of the
+// variables that say a rank's place (job/rank_seeds.h). /proc/PID/environ shows those of the
 // first generation.
 
 #include <array>

@@ -155,7 +155,7 @@ void check_agreement(const Row& first, const Row& second) {
         first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
 }
 
-// `paceline run` hides from its ranks what started it (launch/worker_environment.h). A launcher
+// `paceline run` hides from its ranks what started it (job/worker_environment.h). A launcher
 // that a rank finds has come between the two, and every rank would be several.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.who.launcher != "paceline") return;

@@ -3,7 +3,7 @@
 // What one rank did when: the phases of its steps, its collectives and messages, its checkpoints.
 // The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the process whatever
 // ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
-// (launch/timeline_trace.h).
+// (timeline/timeline_trace.h).
 //
 // Cost: a span takes the reading of the clock and one store of 64 bytes, about 40 ns; no
 // allocation, no lock, no system call. A child after fork() must not record.

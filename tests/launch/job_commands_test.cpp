@@ -18,10 +18,8 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/event_loop.h"
-#include "paceline/launch/job_questions.h"
-#include "paceline/launch/job_socket.h"
-#include "paceline/launch/running_jobs.h"
+#include "paceline/messages/job_questions.h"
+#include "paceline/messages/running_jobs.h"
 #include "paceline/telemetry/step_gauge.h"
 
 #include "tests/launch/paceline_process.h"
@@ -303,20 +301,6 @@ TEST(JobSocket, thousands_that_do_not_answer_hold_nobody_up_for_long) {
   EXPECT_THAT(ps.err,
               HasSubstr(fmt::format("no answer from the launcher with pid {}", crowd.pid())));
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
-}
-
-TEST(JobSocket, that_cannot_be_made_is_reported) {
-  EventLoop loop;
-  rlimit usual{};
-  getrlimit(RLIMIT_NOFILE, &usual);
-  rlimit none = usual;
-  none.rlim_cur = 0;
-  setrlimit(RLIMIT_NOFILE, &none);
-  std::string said;
-  const JobSocket socket(loop, 1, 1, {}, [&](const std::string& line) { said += line; });
-  setrlimit(RLIMIT_NOFILE, &usual);
-  EXPECT_EQ(socket.name(), "");
-  EXPECT_THAT(said, AllOf(HasSubstr("warning: ps, top, logs"), HasSubstr("Too many open files")));
 }
 
 TEST(JobSocket, is_asked_by_its_own_user_alone) {

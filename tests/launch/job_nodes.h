@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "paceline/launch/reserved_port.h"
+#include "paceline/process/reserved_port.h"
 
 #include "tests/launch/paceline_process.h"
 

@@ -11,8 +11,8 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/process.h"
-#include "paceline/launch/rank_output.h"
+#include "paceline/output/rank_output.h"
+#include "paceline/process/process.h"
 
 namespace paceline::launch {
 namespace {

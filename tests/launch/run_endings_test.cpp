@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/launch/process.h"
+#include "paceline/process/process.h"
 
 #include "tests/launch/paceline_process.h"
 

@@ -3,11 +3,10 @@
 #include <csignal>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include "paceline/launch/hang_watch.h"
 
 #include "tests/launch/paceline_process.h"
 
@@ -83,7 +82,7 @@ std::vector<std::string> standing_still(const std::string& script, std::vector<s
 std::vector<int> pids_of(PacelineProcess& paceline, int count) {
   std::vector<int> pids;
   for (int rank = 0; rank < count; ++rank) {
-    const std::string start = "[" + std::to_string(rank) + "] pid ";
+    const std::string start = fmt::format("[{}] pid ", rank);
     pids.push_back(std::stoi(paceline.wait_for_lines(start, 1)[0]));
   }
   return pids;
@@ -159,16 +158,6 @@ TEST(RunHang, refuses_a_time_and_an_action_that_are_none) {
   const Outcome action = run_paceline({"run", "--hang-action", "wait", "true"});
   EXPECT_EQ(action.exit_code, 2);
   EXPECT_THAT(action.err, HasSubstr("--hang-action: 'wait' is not report or kill"));
-}
-
-TEST(HangWatch, without_records_there_is_no_hang) {
-  const FreshDirectory directory;
-  HangWatch watch(1s, directory.path(), {});
-  const HangWatch::Ranks ranks = {{0, getpid()}, {1, getpid()}};
-  const auto now = HangWatch::Clock::now();
-  EXPECT_FALSE(watch.look(ranks, now));
-  EXPECT_FALSE(watch.look(ranks, now + 1h));
-  EXPECT_FALSE(watch.take_recovery());
 }
 
 TEST(Stacks, of_a_process_name_its_functions) {

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "paceline/core/socket.h"
-#include "paceline/launch/process.h"
-#include "paceline/launch/reserved_port.h"
+#include "paceline/process/process.h"
+#include "paceline/process/reserved_port.h"
 
 #include "tests/launch/paceline_process.h"
 

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/launch/process.h"
+#include "paceline/process/process.h"
 
 #include "tests/launch/network_hosts.h"
 #include "tests/launch/paceline_process.h"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "paceline/launch/process.h"
+#include "paceline/process/process.h"
 
 #include "tests/launch/network_hosts.h"
 #include "tests/launch/paceline_process.h"

@@ -13,7 +13,7 @@
 
 #include "tests/launch/network_hosts.h"
 #include "tests/launch/paceline_process.h"
-#include "tests/launch/trace_reader.h"
+#include "tests/timeline/trace_reader.h"
 
 namespace paceline::launch {
 namespace {

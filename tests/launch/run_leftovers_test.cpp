@@ -17,7 +17,7 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/socket.h"
-#include "paceline/launch/running_jobs.h"
+#include "paceline/messages/running_jobs.h"
 
 #include "tests/launch/network_hosts.h"
 #include "tests/launch/paceline_process.h"

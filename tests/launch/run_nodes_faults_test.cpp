@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "paceline/launch/coordinator_link.h"
+#include "paceline/coordination/coordinator_link.h"
 
 #include "tests/launch/job_nodes.h"
 

@@ -9,8 +9,8 @@
 
 #include "paceline/core/cpu_list.h"
 #include "paceline/core/topology.h"
-#include "paceline/launch/placement.h"
-#include "paceline/launch/running_jobs.h"
+#include "paceline/messages/running_jobs.h"
+#include "paceline/placement/placement.h"
 
 #include "tests/launch/paceline_process.h"
 
@@ -182,6 +182,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{{"--nproc-per-node", "0"}, "--nproc-per-node: '0'"},
                     Refusal{{"--nproc-per-node", "1", "--bind", "l3"}, "--bind: 'l3' is not core"},
                     Refusal{{"now"}, "'now' was not expected"}));
+
+TEST(RankWatch, too_many_busy_threads_are_said_while_the_job_runs) {
+  const std::string cpu = std::to_string(discover_topology().cpus().front());
+  const Outcome outcome =
+      run_paceline({"run", "--bind", "map:" + cpu, "--threads-per-rank", "1", "sh", "-c",
+                    "for i in 1 2 3 4 5 6; do (while :; do :; done) & done; sleep 8"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::HasSubstr("rank 0 keeps 6 threads busy on 1 cpu, and was told "
+                                              "to compute with 1"));
+}
 
 }  // namespace
 }  // namespace paceline::launch

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "paceline/core/socket.h"
-#include "paceline/launch/reserved_port.h"
+#include "paceline/process/reserved_port.h"
 
 #include "tests/launch/paceline_process.h"
 

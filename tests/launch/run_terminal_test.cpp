@@ -19,7 +19,7 @@
 
 #include "tests/launch/hosts_fixture.h"
 #include "tests/launch/paceline_process.h"
-#include "tests/launch/trace_reader.h"
+#include "tests/timeline/trace_reader.h"
 
 namespace paceline::launch {
 namespace {

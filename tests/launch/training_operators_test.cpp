@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/launch/reserved_port.h"
+#include "paceline/process/reserved_port.h"
 
 #include "tests/launch/paceline_process.h"
 

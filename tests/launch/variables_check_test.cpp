@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/launch/paceline_process.h"
-#include "tests/launch/trace_reader.h"
+#include "tests/timeline/trace_reader.h"
 
 namespace paceline::launch {
 namespace {

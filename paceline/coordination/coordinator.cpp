@@ -1,0 +1,362 @@
+#include "paceline/coordination/coordinator.h"
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "paceline/core/counted.h"
+#include "paceline/core/exit_code.h"
+#include "paceline/core/log.h"
+#include "paceline/process/rank_end.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr std::chrono::seconds kFirstReminder{5}, kNextReminder{30};
+constexpr int kMembership = 1, kFailure = 2, kLost = 3;
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
+    : settings_(std::move(settings)),
+      policy_(settings_.restarts),
+      generation_(settings_.first_generation),
+      note_(settings_.first_note),
+      gather_until_(now + settings_.join_timeout),
+      remind_at_(now + kFirstReminder) {}
+
+void Coordinator::receive(Agent from, const Report& report, Moment now) {
+  if (const auto* joining = std::get_if<Joining>(&report)) return join(from, *joining, now);
+  if (!members_.contains(from) || phase_ == Phase::kOver) return;
+  if (const auto* failure = std::get_if<RankFailure>(&report)) fail(from, *failure, now);
+  if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
+  if (const auto* left = std::get_if<Stopped>(&report)) stopped(from, *left, now);
+  if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving, now);
+  if (phase_ != Phase::kRunning) return;
+  if (const auto* where = std::get_if<Whereabouts>(&report)) inquiry_.take(from, *where, now);
+  if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(from, *shares);
+  pass_on_inquiries();
+}
+
+// --- What agents report ---
+
+void Coordinator::join(Agent from, const Joining& joining, Moment now) {
+  const std::string refusal = refusal_of(joining);
+  if (!refusal.empty()) {
+    log::warning(fmt::format("a node of host {} was refused: {}", joining.host, refusal));
+    return refuse(from, refusal);
+  }
+  if (members_.contains(from) || spares_.contains(from)) return refuse(from, "it has joined twice");
+  const std::string obstacle = obstacle_to(joining);
+  if (!obstacle.empty()) return keep_as_spare(from, joining, obstacle, now);
+  admit(from, joining);
+  if (phase_ == Phase::kGathering) return start_if_possible(now);
+  if (!ending()) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
+}
+
+void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
+  if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
+  const RankEnd end{.exit_code = failure.exit_code, .signal = failure.signal};
+  stop_all(from,
+           {kFailure,
+            failure.cause,
+            describe(end),
+            end.status(),
+            {failure.signal, failure.at, failure.clock_error},
+            failure.on_purpose,
+            failure.reason},
+           now);
+}
+
+void Coordinator::finish(Agent from, const Finished& finished) {
+  if (finished.generation != generation_ || phase_ != Phase::kRunning) return;
+  members_.at(from).finished = true;
+  if (finished.stopped_as_agreed) stopped_as_agreed_ = true;
+  end_if_finished();
+}
+
+// Whoever has come too late to take part does not hold up the end.
+void Coordinator::end_if_finished() {
+  const bool all_finished = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.finished || entry.second.ready;
+  });
+  if (all_finished) end_all({.exit_code = stopped_as_agreed_ ? kStoppedAsAgreed : 0});
+}
+
+void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
+  if (report.generation != generation_ || phase_ == Phase::kGathering) return;
+  Member& member = members_.at(from);
+  member.ready = true;
+  member.joining.offer = report.offer;
+  lived_ = std::max(lived_, report.lived);
+  steps_ = std::max(steps_, report.steps);
+  if (phase_ == Phase::kStopping) settle(now);
+}
+
+// A host that is taken away leaves a job that can do without it; any other job ends.
+void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
+  const std::string host = members_.at(from).joining.host;
+  if (num_members() - 1 < settings_.min_nodes) {
+    return end_all({128 + leaving.signal, "",
+                    fmt::format("stopped by {} at host {}", signal_name(leaving.signal), host)},
+                   from);
+  }
+  if (phase_ == Phase::kGathering) {
+    members_.erase(from);
+    admit_spares();
+    return start_if_possible(now);
+  }
+  // Its ranks have yet to end, and its connection with them.
+  members_.at(from).leaving = true;
+  stop_all(from,
+           {kMembership, fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), ""},
+           now);
+}
+
+void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
+  spares_.erase(agent);
+  const auto found = members_.find(agent);
+  if (found == members_.end() || phase_ == Phase::kOver) return;
+  const Member member = std::move(found->second);
+  members_.erase(found);
+  inquiry_.lose(agent);
+  stragglers_.lose(agent);
+  if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
+  if (!member.leaving && phase_ != Phase::kGathering) {
+    const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
+    stop_all(agent, {kLost, what, "a lost host", kExitLostHost}, now);
+  }
+  admit_spares();
+  if (phase_ == Phase::kGathering) return start_if_possible(now);
+  settle(now);
+}
+
+std::optional<std::string> Coordinator::follower(Agent agent) const {
+  const auto found = members_.find(agent);
+  if (found == members_.end() || phase_ == Phase::kOver) return {};
+  const Member& member = found->second;
+  if (member.node_rank < 0 && member.joining.next_generation == 0) return {};
+  return member.joining.host;
+}
+
+bool Coordinator::counts_more(const Reason& reason, const Reason& than) {
+  if (reason.weight != than.weight) return reason.weight > than.weight;
+  return reason.weight == kFailure && failed_before(reason.mark, than.mark);
+}
+
+// Also while stopping already: what came earlier, or counts for more, may come to light.
+void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
+  if (counts_more(reason, reason_)) reason_ = reason;
+  if (phase_ != Phase::kRunning) return;
+  phase_ = Phase::kStopping;
+  stop_until_ = now + settings_.stop_timeout;
+  for (auto& [agent, member] : members_) {
+    if (member.ready || agent == except) continue;
+    send(agent, StopOrder{reason.cause, reason.weight == kLost});
+  }
+}
+
+// Ranks that not even SIGKILL ends, as in a file system that does not answer.
+void Coordinator::lose_the_stuck(Moment now) {
+  std::vector<Agent> stuck;
+  for (const auto& [agent, member] : members_) {
+    if (!member.ready) stuck.push_back(agent);
+  }
+  const std::string cause =
+      fmt::format("its ranks did not end within {:g} s",
+                  std::chrono::duration<double>(settings_.stop_timeout).count());
+  for (const Agent agent : stuck) {
+    const std::string host = members_.at(agent).joining.host;
+    send(agent, EndOrder{.exit_code = kExitLostHost,
+                         .cause = fmt::format("host {} is lost: {}", host, cause),
+                         .alone = true});
+    lose(agent, cause, now);
+  }
+}
+
+// Once nothing runs any more: is there another generation?
+void Coordinator::settle(Moment now) {
+  const bool all_ready = std::all_of(members_.begin(), members_.end(),
+                                     [](const auto& entry) { return entry.second.ready; });
+  if (phase_ != Phase::kStopping || !all_ready) return;
+  if (members_.empty()) return end_all({kExitLostHost, reason_.cause, ""});
+  const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
+  const Reason reason = std::exchange(reason_, {});
+  // Fewer hosts are what MIN:MAX allows, and more are no failure either.
+  const bool elastic = settings_.min_nodes < settings_.max_nodes;
+  const bool for_free = reason.weight == kMembership ||
+                        (reason.weight == kLost && elastic && num_members() >= settings_.min_nodes);
+  if (for_free) {
+    if (progressed) policy_.note_progress();
+    gather(now, fmt::format("{}; going on with {}", reason.cause, counted(num_members(), "node")));
+    return start_if_possible(now);
+  }
+  const bool blameless = reason.on_purpose || reason.weight == kLost;
+  const auto decision =
+      policy_.after({reason.kind, progressed, lived_, blameless, reason.why}, now);
+  if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
+  gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
+                          settings_.restarts.max_restarts, reason.cause));
+  if (decision.pause.count() > 0) pause_until_ = now + decision.pause;
+  start_if_possible(now);
+}
+
+void Coordinator::gather(Moment now, std::string note) {
+  phase_ = Phase::kGathering;
+  ++generation_;
+  note_ = std::move(note);
+  gather_until_ = now + settings_.join_timeout;
+  remind_at_ = now + kFirstReminder;
+  lived_ = {};
+  steps_.reset();
+  stopped_as_agreed_ = false;
+}
+
+void Coordinator::start_if_possible(Moment now) {
+  const int count = num_members();
+  if (phase_ != Phase::kGathering || count < settings_.min_nodes) return;
+  if (pause_until_ && now < *pause_until_) return;
+  // The first time hosts come one after the other; later those that are there are all there are.
+  if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
+    if (!last_call_) last_call_ = now + settings_.last_call_timeout;
+    if (now < *last_call_) return;
+  }
+  start();
+}
+
+// Node ranks: those that users gave, then as they were, then in the order of arrival. A given one
+// that is too high for a smaller world only orders.
+std::vector<Coordinator::Agent> Coordinator::seats() const {
+  const auto count = members_.size();
+  std::vector<Agent> seats(count, -1);
+  constexpr int kLast = std::numeric_limits<int>::max();
+  std::vector<std::tuple<int, std::int64_t, Agent>> others;
+  for (const auto& [agent, member] : members_) {
+    const int wanted = member.joining.node_rank.value_or(-1);
+    if (wanted >= 0 && static_cast<std::size_t>(wanted) < count) {
+      seats[static_cast<std::size_t>(wanted)] = agent;
+    } else {
+      const int before = member.node_rank >= 0 ? member.node_rank : kLast;
+      others.emplace_back(wanted >= 0 ? wanted : before, member.arrival, agent);
+    }
+  }
+  std::sort(others.begin(), others.end());
+  auto next = others.begin();
+  for (Agent& seat : seats) {
+    if (seat < 0) seat = std::get<2>(*next++);
+  }
+  return seats;
+}
+
+void Coordinator::start() {
+  phase_ = Phase::kRunning;
+  pause_until_.reset();
+  if (!note_.empty() && generation_ == settings_.first_generation) {
+    note_ += fmt::format("; going on with {}", counted(num_members(), "node"));
+  }
+  const std::vector<Agent> order = seats();
+  const Offer& offer = members_.at(order.front()).joining.offer;
+  StartOrder start{.store = offer.store, .master = offer.master, .note = std::exchange(note_, "")};
+  for (const Agent agent : order) start.stand_ins.push_back(members_.at(agent).joining.stand_in);
+  start.place = {.generation = generation_,
+                 .max_restarts = settings_.restarts.max_restarts,
+                 .num_nodes = num_members(),
+                 .world_size = 0};
+  for (const auto& [agent, member] : members_) start.place.world_size += member.joining.num_ranks;
+  for (const Agent agent : order) {
+    Member& member = members_.at(agent);
+    send(agent, start);
+    member.ready = member.finished = false;
+    member.node_rank = start.place.node_rank++;
+    start.place.first_rank += member.joining.num_ranks;
+  }
+  begin_inquiries();
+}
+
+void Coordinator::begin_inquiries() {
+  std::map<Agent, std::string> hosts;
+  std::set<Agent> agents;
+  for (const auto& [agent, member] : members_) {
+    hosts.emplace(agent, member.joining.host);
+    agents.insert(agent);
+  }
+  stragglers_.begin(generation_, std::move(agents));
+  inquiry_.begin(generation_, std::move(hosts));
+}
+
+void Coordinator::pass_on_inquiries() {
+  for (auto& [to, order] : inquiry_.take_mail()) send(to, std::move(order));
+  for (auto& [to, order] : stragglers_.take_mail()) send(to, std::move(order));
+}
+
+void Coordinator::tick(Moment now) {
+  dismiss_spares(now);
+  if (phase_ == Phase::kRunning) {
+    inquiry_.tick(now);
+    pass_on_inquiries();
+  }
+  if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
+  if (phase_ != Phase::kGathering) return;
+  start_if_possible(now);
+  if (phase_ != Phase::kGathering) return;
+  if (now >= gather_until_) return end_all({kExitEnvironment, "", missing()});
+  remind(now);
+}
+
+// Those that wait are told for whom, so that nobody takes a job that cannot begin for a slow one.
+void Coordinator::remind(Moment now) {
+  if (now < remind_at_) return;
+  remind_at_ = now + kNextReminder;
+  if (num_members() >= settings_.min_nodes) return;
+  const auto left = std::chrono::round<std::chrono::seconds>(gather_until_ - now);
+  const Order order = WaitOrder{fmt::format(
+      "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command started "
+      "there? (--rdzv-conf join_timeout)",
+      num_members(), counted(settings_.min_nodes, "node"), hosts_here(), left.count())};
+  for (const auto& [agent, member] : members_) send(agent, order);
+}
+
+std::string Coordinator::hosts_here() const {
+  std::vector<std::string_view> hosts;
+  for (const auto& [agent, member] : members_) hosts.push_back(member.joining.host);
+  return fmt::format("{}", fmt::join(hosts, ", "));
+}
+
+std::string Coordinator::missing() const {
+  return fmt::format(
+      "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
+      "do they reach the endpoint?",
+      counted(num_members(), "node"), std::chrono::duration<double>(settings_.join_timeout).count(),
+      settings_.min_nodes == 1 ? "1 is" : fmt::format("{} are", settings_.min_nodes), hosts_here());
+}
+
+Coordinator::Moment Coordinator::next_deadline() const {
+  Moment next = Moment::max();
+  for (const auto& [agent, spare] : spares_) next = std::min(next, spare.until);
+  if (phase_ == Phase::kRunning) return std::min(next, inquiry_.next_deadline());
+  if (phase_ == Phase::kStopping) return std::min(next, stop_until_);
+  if (phase_ != Phase::kGathering) return next;
+  next = std::min(next, gather_until_);
+  if (num_members() < settings_.min_nodes) next = std::min(next, remind_at_);
+  if (last_call_ && generation_ == settings_.first_generation) next = std::min(next, *last_call_);
+  if (pause_until_) next = std::min(next, *pause_until_);
+  return next;
+}
+
+void Coordinator::end_all(const EndOrder& order, Agent except) {
+  phase_ = Phase::kOver;
+  for (const auto& [agent, member] : members_) {
+    if (agent != except) send(agent, order);
+  }
+  for (const auto& [agent, spare] : spares_) {
+    send(agent,
+         EndOrder{order.exit_code, order.cause, "the job has ended, and this node was not needed"});
+  }
+  spares_.clear();
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,170 @@
+#pragma once
+
+// Leads a job across its generations: who belongs to it, who gets which ranks, when a generation
+// starts, when it has to stop, whether there is another one, and how the job ends. One of the
+// agents' processes holds it; the agents report to it and carry out its orders. It talks to them by
+// messages alone (messages/agent_messages.h) and knows nothing of sockets or processes.
+//
+//   gathering ──all there──▶ running ──failure, loss, newcomer──▶ stopping ──all stopped──▶ gathering
+//                               │                                    │
+//                               └─all ranks ended in order─▶ over ◀──┘ no restart left
+//
+// A node that finds its place taken waits as a spare where it may still be needed: one too many
+// until a node is lost, but no longer than join_timeout; one with another's node rank as long as
+// the loss of that one may go unnoticed.
+//
+// Nothing of one generation reaches another: reports of an older one are dropped, and a generation
+// starts only when every agent has said that nothing of the one before it is left.
+//
+// Which failure came first: diagnosis/failure_order.h; a lost host comes before any rank's. All
+// that is reported until the last rank has ended takes part.
+//
+// Thread safety: none. Time comes in as an argument, from this host's monotonic clock.
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "paceline/coordination/restart_policy.h"
+#include "paceline/core/awake_clock.h"
+#include "paceline/diagnosis/failure_order.h"
+#include "paceline/diagnosis/hang_inquiry.h"
+#include "paceline/diagnosis/straggler_inquiry.h"
+#include "paceline/messages/agent_messages.h"
+
+namespace paceline::launch {
+
+// Of a job that ends because a host is lost.
+inline constexpr int kExitLostHost = 1;
+
+struct CoordinatorSettings {
+  std::string version;  // of Paceline
+  std::string run_id;
+  int min_nodes = 1, max_nodes = 1;
+  RestartLimits restarts;
+  // How long enough agents may take to come, and how long a job of MIN:MAX nodes waits for more
+  // once MIN are there, the first time.
+  std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
+  std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
+  // How long the ranks of a node may take to end, SIGKILL included; then it is lost to the job.
+  std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
+  // How long the loss of a node may go unnoticed.
+  std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
+  // With so many the first generation starts without a last call.
+  int expected_nodes = 1;
+  int first_generation = 0;  // above 0 after a take-over
+  std::string first_note;    // why it is made, then
+};
+
+class Coordinator {
+ public:
+  using Agent = int;  // a number that the owner of the connections gave to one
+  using Moment = AwakeClock::time_point;
+
+  // Gathers from `now` on.
+  Coordinator(CoordinatorSettings settings, Moment now);
+
+  // Error(kCorrupt) when what a report carries makes no sense.
+  void receive(Agent from, const Report& report, Moment now);
+  // The agent is not heard of any more; `cause` says how that was noticed.
+  void lose(Agent agent, const std::string& cause, Moment now);
+  // Call when next_deadline() has passed.
+  void tick(Moment now);
+  Moment next_deadline() const;
+
+  // The host of an agent that has been in a generation, and so knows whom to follow instead of this
+  // coordinator. Nothing for others, and once the job is over.
+  std::optional<std::string> follower(Agent agent) const;
+
+  // Orders since the last call, to be delivered in this order.
+  std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
+  // Every agent has been ordered to end.
+  bool over() const { return phase_ == Phase::kOver; }
+  int num_restarts() const { return policy_.num_restarts(); }
+
+ private:
+  enum class Phase { kGathering, kRunning, kStopping, kOver };
+  struct Member {
+    Joining joining;
+    bool ready = true;      // nothing runs there; can start
+    bool finished = false;  // its ranks ended in order
+    bool leaving = false;   // is being stopped, and then gone
+    std::int64_t arrival = 0;
+    int node_rank = -1;  // in the last generation
+  };
+  // Came too early: another node has its place.
+  struct Spare {
+    Joining joining;
+    Moment until;
+  };
+  // Why a generation is being stopped; the heavier one counts.
+  struct Reason {
+    int weight = 0;  // 0: none; 1: newcomers or leavers, 2: a rank's failure, 3: lost host
+    std::string cause;
+    std::string kind;  // the cause without its place: "exit code 3"
+    int exit_code = 0;
+    FailureMark mark{};       // of a rank's failure
+    bool on_purpose = false;  // likewise
+    std::string why{};        // likewise, where it is known: "out of memory"
+  };
+
+  void join(Agent from, const Joining& joining, Moment now);
+  std::string refusal_of(const Joining& joining) const;
+  std::string obstacle_to(const Joining& joining) const;
+  bool rank_is_taken(const Joining& joining) const;
+  bool may_need_spares() const;
+  bool ending() const;
+  void admit(Agent agent, const Joining& joining);
+  void keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle, Moment now);
+  void admit_spares();
+  void dismiss_spares(Moment now);
+  void refuse(Agent agent, const std::string& reason);
+  void fail(Agent from, const RankFailure& failure, Moment now);
+  void finish(Agent from, const Finished& finished);
+  void end_if_finished();
+  void stopped(Agent from, const Stopped& report, Moment now);
+  void leave(Agent from, const Leaving& leaving, Moment now);
+  static bool counts_more(const Reason& reason, const Reason& than);
+  void stop_all(Agent except, Reason reason, Moment now);
+  void lose_the_stuck(Moment now);
+  void settle(Moment now);
+  void gather(Moment now, std::string note);
+  void start_if_possible(Moment now);
+  void start();
+  std::vector<Agent> seats() const;
+  void end_all(const EndOrder& order, Agent except = -1);
+  void begin_inquiries();
+  void pass_on_inquiries();
+  void send(Agent to, Order order) { mail_.emplace_back(to, std::move(order)); }
+  int num_members() const { return static_cast<int>(members_.size()); }
+  void remind(Moment now);
+  std::string hosts_here() const;
+  std::string missing() const;
+
+  const CoordinatorSettings settings_;
+  RestartPolicy policy_;
+  Phase phase_ = Phase::kGathering;
+  std::map<Agent, Member> members_;
+  std::map<Agent, Spare> spares_;  // none of them fits; agents are numbered as they come
+  std::vector<Mail> mail_;
+  HangInquiry inquiry_;  // these two are of the generation that runs
+  StragglerInquiry stragglers_;
+  std::int64_t num_arrivals_ = 0;
+  int generation_ = 0;               // that runs or stops, or comes next while gathering
+  std::string note_;                 // why the next generation is made
+  Moment gather_until_;              // join_timeout
+  Moment remind_at_;                 // of the nodes that are missing
+  Moment stop_until_;                // stop_timeout, while stopping
+  std::optional<Moment> last_call_;  // while gathering the first time, once enough are there
+  std::optional<Moment> pause_until_;
+  Reason reason_;
+  std::chrono::milliseconds lived_{};   // of the generation that stops
+  std::optional<std::uint64_t> steps_;  // that it made, where that is counted
+  bool stopped_as_agreed_ = false;      // ranks of this generation did, of themselves
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,266 @@
+#include "paceline/coordination/coordinator_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "paceline/core/error.h"
+#include "paceline/core/log.h"
+#include "paceline/core/socket.h"
+
+namespace paceline::launch {
+namespace {
+
+constexpr int kAcceptsAtOnce = 64;
+// Those that have not said yet who they are.
+constexpr std::chrono::seconds kHandshakeTimeout{3};
+constexpr std::size_t kMostStrangers = 256;
+constexpr std::chrono::milliseconds kListenerPause{50};
+constexpr std::chrono::seconds kComplaintInterval{1};
+
+std::size_t strangers_within_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostStrangers;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMostStrangers);
+}
+
+Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
+
+Deadline at(Coordinator::Moment moment) {
+  if (moment == Coordinator::Moment::max()) return Deadline::never();
+  return Deadline::after(moment - AwakeClock::now());
+}
+
+Deadline at(Deadline::Clock::time_point moment) {
+  if (moment == Deadline::Clock::time_point::max()) return Deadline::never();
+  return Deadline::after(moment - now());
+}
+
+}  // namespace
+
+CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings)
+    : loop_(loop), coordinator_(settings, AwakeClock::now()) {}
+
+CoordinatorHost::CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
+                                 const Secret& secret, const KeepAlive& keep_alive)
+    : loop_(loop),
+      coordinator_(settings, AwakeClock::now()),
+      listener_(std::move(listener)),
+      max_strangers_(strangers_within_descriptors()),
+      secret_(secret),
+      keep_alive_(keep_alive),
+      next_signs_(now()) {
+  fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
+  loop_.watch(listener_.get(), [this] { accept_some(); });
+}
+
+CoordinatorHost::~CoordinatorHost() {
+  if (listener_) loop_.forget(listener_.get());
+  for (const auto& [agent, remote] : remotes_) loop_.forget(remote.link->fd());
+}
+
+void CoordinatorHost::report(const Report& report) {
+  if (!lost_.empty()) return;
+  coordinator_.receive(kOwn, report, AwakeClock::now());
+  deliver();
+}
+
+std::vector<Order> CoordinatorHost::take_orders() {
+  auto orders = std::exchange(own_orders_, {});
+  if (!lost_.empty()) orders.clear();
+  return orders;
+}
+
+void CoordinatorHost::accept_some() {
+  if (!lost_.empty()) return;
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    Fd socket;
+    try {
+      socket = accept_connection(listener_, Deadline::after(std::chrono::milliseconds(0)));
+    } catch (const Error& error) {
+      if (drop_oldest_stranger(error.what())) continue;
+      complain(fmt::format("cannot take a connection: {}", error.what()));
+      return pause_listener();
+    }
+    if (!socket) return;
+    admit(std::move(socket));
+  }
+}
+
+void CoordinatorHost::admit(Fd socket) {
+  const auto strangers = std::count_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+    return !entry.second.link->authenticated();
+  });
+  if (static_cast<std::size_t>(strangers) >= max_strangers_) {
+    drop_oldest_stranger("too many connections have not said who they are");
+  }
+  const Agent agent = ++last_agent_;
+  const int fd = socket.get();
+  remotes_[agent].link = std::make_unique<AgentLink>(std::move(socket), *secret_);
+  loop_.watch(fd, [this, agent] { serve(agent); });
+}
+
+// False when there is none.
+bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
+  const auto oldest = std::find_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+    return !entry.second.link->authenticated();
+  });
+  if (oldest == remotes_.end()) return false;
+  drop(oldest->first, fmt::format("{}: {}", oldest->second.link->peer(), cause));
+  return true;
+}
+
+// The listener stays readable as long as somebody waits there.
+void CoordinatorHost::pause_listener() {
+  loop_.change(listener_.get(), 0);
+  resume_at_ = now() + kListenerPause;
+}
+
+void CoordinatorHost::complain(const std::string& what) {
+  if (now() - last_complaint_ < kComplaintInterval) {
+    ++num_unsaid_;
+    return;
+  }
+  last_complaint_ = now();
+  const int unsaid = std::exchange(num_unsaid_, 0);
+  log::warning(fmt::format("the job's coordinator {}{}", what,
+                           unsaid == 0 ? "" : fmt::format(" (and {} like it before)", unsaid)));
+}
+
+void CoordinatorHost::serve(Agent agent) {
+  if (!lost_.empty()) return;
+  try {
+    Remote& remote = remotes_.at(agent);
+    remote.link->flush();
+    for (const std::string& text : remote.link->read()) {
+      take(agent, decode_report(text));
+    }
+    watch_for_room(agent, remote);
+  } catch (const Error& error) {
+    drop(agent, error.what());
+  }
+  deliver();
+}
+
+void CoordinatorHost::take(Agent agent, const Report& report) {
+  if (std::holds_alternative<Joining>(report)) remotes_.at(agent).link->compare_clocks();
+  if (const auto* failure = std::get_if<RankFailure>(&report)) {
+    return coordinator_.receive(agent, on_own_clock(agent, *failure), AwakeClock::now());
+  }
+  const auto* giving_up = std::get_if<GivingUp>(&report);
+  if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
+  const auto host = coordinator_.follower(agent);
+  if (!host) return;  // it ends, and its connection with it
+  lost_ = fmt::format(
+      "the job's coordinator, which is this node's agent: host {} heard nothing from it for {:g} s "
+      "and goes on without it",
+      *host, giving_up->silence.count() / 1000.0);
+}
+
+RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure failure) const {
+  const auto found = remotes_.find(agent);
+  if (found == remotes_.end() || !failure.at) return failure;
+  const ClockComparison& clock = found->second.link->clock();
+  if (clock.measured() && is_reading(*failure.at)) {
+    *failure.at += clock.offset();
+    failure.clock_error = clock.error();
+  } else {
+    failure.at.reset();
+  }
+  return failure;
+}
+
+void CoordinatorHost::deliver() {
+  if (!lost_.empty()) return;
+  for (auto mail = coordinator_.take_mail(); !mail.empty(); mail = coordinator_.take_mail()) {
+    for (auto& [to, order] : mail) {
+      if (to == kOwn) {
+        own_orders_.push_back(std::move(order));
+      } else {
+        send(to, encode(order));
+      }
+    }
+  }
+}
+
+void CoordinatorHost::send(Agent agent, const std::string& text) {
+  with_link(agent, [&](AgentLink& link) { link.send(text); });
+}
+
+template <class Action>
+void CoordinatorHost::with_link(Agent agent, Action action) {
+  const auto found = remotes_.find(agent);
+  if (found == remotes_.end()) return;
+  try {
+    action(*found->second.link);
+    watch_for_room(agent, found->second);
+  } catch (const Error& error) {
+    drop(agent, error.what());
+  }
+}
+
+void CoordinatorHost::watch_for_room(Agent, Remote& remote) {
+  const bool wanted = remote.link->has_output();
+  if (std::exchange(remote.wants_room, wanted) == wanted) return;
+  loop_.change(remote.link->fd(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void CoordinatorHost::drop(Agent agent, const std::string& cause) {
+  const auto found = remotes_.find(agent);
+  if (found == remotes_.end()) return;
+  const bool authenticated = found->second.link->authenticated();
+  if (!authenticated) complain(fmt::format("refused a connection: {}", cause));
+  loop_.forget(found->second.link->fd());
+  remotes_.erase(found);
+  if (authenticated) coordinator_.lose(agent, cause, AwakeClock::now());
+}
+
+void CoordinatorHost::tend() {
+  if (!lost_.empty()) return;
+  loop_.look();
+  const auto awake = AwakeClock::now();
+  if (coordinator_.next_deadline() <= awake) coordinator_.tick(awake);
+  const Moment moment = now();
+  if (next_signs_ <= moment) check_signs_of_life();
+  if (resume_at_ <= moment) {
+    resume_at_ = Moment::max();
+    loop_.change(listener_.get(), EPOLLIN);
+  }
+  deliver();
+}
+
+void CoordinatorHost::check_signs_of_life() {
+  next_signs_ = now() + keep_alive_.interval;
+  std::vector<std::pair<Agent, std::string>> silent;
+  for (const auto& [agent, remote] : remotes_) {
+    const bool known = remote.link->authenticated();
+    const std::chrono::milliseconds limit = known ? keep_alive_.limit() : kHandshakeTimeout;
+    if (remote.link->silence() <= limit) continue;
+    silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
+                                           remote.link->peer(), limit.count() / 1000.0));
+  }
+  for (const auto& [agent, cause] : silent) drop(agent, cause);
+  std::vector<Agent> all;
+  for (const auto& [agent, remote] : remotes_) {
+    if (remote.link->authenticated()) all.push_back(agent);
+  }
+  for (const Agent agent : all) {
+    with_link(agent, [](AgentLink& link) { link.compare_clocks(); });
+  }
+}
+
+Deadline CoordinatorHost::next_deadline() const {
+  const Deadline own = at(std::min(next_signs_, resume_at_)),
+                 led = at(coordinator_.next_deadline());
+  return own.moment() < led.moment() ? own : led;
+}
+
+bool CoordinatorHost::flushed() const {
+  return std::none_of(remotes_.begin(), remotes_.end(),
+                      [](const auto& entry) { return entry.second.link->has_output(); });
+}
+
+}  // namespace paceline::launch

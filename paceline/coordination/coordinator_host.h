@@ -1,0 +1,92 @@
+#pragma once
+
+// The coordinator with the connections of the agents that report to it: those of other nodes come
+// over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
+//
+// Strangers, who have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
+// line of log a second between them; when none is left the oldest of them goes.
+//
+// An agent is lost when its connection breaks, which the kernel tells at once when the process
+// dies, and when it gives no sign of life, as from a host that has vanished (messages/silence.h).
+//
+// The clocks of the agents are compared with this one's from time to time, so that it can be told
+// whose rank failed first.
+//
+// The coordinator itself is lost (lost()) when an agent that can do without it gave it up, as
+// happens to one that was frozen: the job goes on elsewhere by then. It orders nothing any more.
+//
+// Thread safety: none.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/coordination/coordinator.h"
+#include "paceline/coordination/job_control.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/secret.h"
+#include "paceline/messages/agent_link.h"
+#include "paceline/messages/keep_alive.h"
+#include "paceline/process/event_loop.h"
+
+namespace paceline::launch {
+
+class CoordinatorHost final : public JobControl {
+ public:
+  // One node: without a listener.
+  CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings);
+  // Several: `listener` is made non-blocking.
+  CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
+                  const Secret& secret, const KeepAlive& keep_alive);
+  ~CoordinatorHost() override;
+
+  void report(const Report& report) override;
+  std::vector<Order> take_orders() override;
+  void tend() override;
+  Deadline next_deadline() const override;
+  std::string lost() const override { return lost_; }
+  bool flushed() const override;
+
+ private:
+  using Agent = Coordinator::Agent;
+  using Moment = Deadline::Clock::time_point;
+  static constexpr Agent kOwn = 0;
+  struct Remote {
+    std::unique_ptr<AgentLink> link;
+    bool wants_room = false;
+  };
+
+  void accept_some();
+  void admit(Fd socket);
+  bool drop_oldest_stranger(const std::string& cause);
+  void pause_listener();
+  void complain(const std::string& what);
+  void serve(Agent agent);
+  void deliver();
+  void send(Agent agent, const std::string& text);
+  template <class Action>
+  void with_link(Agent agent, Action action);
+  RankFailure on_own_clock(Agent agent, RankFailure failure) const;
+  void watch_for_room(Agent agent, Remote& remote);
+  void drop(Agent agent, const std::string& cause);
+  void take(Agent agent, const Report& report);
+  void check_signs_of_life();
+
+  EventLoop& loop_;
+  Coordinator coordinator_;
+  std::vector<Order> own_orders_;
+  Fd listener_;
+  Moment resume_at_ = Moment::max();  // the listener, when it is paused
+  std::size_t max_strangers_ = 0;
+  Moment last_complaint_{};
+  int num_unsaid_ = 0;  // complaints since then
+  std::optional<Secret> secret_;
+  KeepAlive keep_alive_;
+  Moment next_signs_ = Moment::max();
+  std::string lost_;
+  Agent last_agent_ = kOwn;
+  std::map<Agent, Remote> remotes_;
+};
+
+}  // namespace paceline::launch

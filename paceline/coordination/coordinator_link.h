@@ -1,0 +1,55 @@
+#pragma once
+
+// An agent's way to the coordinator of its job in another process.
+//
+// Thread safety: none.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/coordination/job_control.h"
+#include "paceline/core/secret.h"
+#include "paceline/core/socket.h"
+#include "paceline/messages/agent_link.h"
+#include "paceline/messages/keep_alive.h"
+#include "paceline/process/event_loop.h"
+
+namespace paceline::launch {
+
+class CoordinatorLink final : public JobControl {
+ public:
+  // Connects by the deadline, and proves the secret, which may take 3 s more. Error(kTimeout) when
+  // nobody answers, Error(kInvalid) when the address does not resolve or the other end has another
+  // secret, Error(kPeerLost) when it hung up meanwhile.
+  CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
+                  const KeepAlive& keep_alive, Deadline deadline);
+  ~CoordinatorLink() override;
+
+  void report(const Report& report) override;
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
+  void tend() override;
+  Deadline next_deadline() const override;
+  std::string lost() const override { return lost_; }
+  bool flushed() const override { return !lost_.empty() || !link_->has_output(); }
+
+  // This host's address on the way there: where others reach it.
+  const std::string& local_address() const { return local_address_; }
+
+ private:
+  template <class Action>
+  void guard(Action action);
+  void serve();
+
+  EventLoop& loop_;
+  const Endpoint endpoint_;
+  const KeepAlive keep_alive_;
+  std::unique_ptr<AgentLink> link_;
+  std::string local_address_;
+  bool wants_room_ = false;
+  Deadline::Clock::time_point next_sign_ = Deadline::Clock::now();
+  std::vector<Order> orders_;
+  std::string lost_;
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,64 @@
+#include "paceline/coordination/restart_policy.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kYoung = 1s;
+constexpr std::chrono::nanoseconds kFirstPause = 100ms, kLongestPause = 5s;
+
+std::string within(std::chrono::nanoseconds window) {
+  if (window == 0ns) return "";
+  return fmt::format(" within {:g} s", std::chrono::duration<double>(window).count());
+}
+
+}  // namespace
+
+void RestartPolicy::note_progress() { num_alike_ = num_young_ = 0; }
+
+RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
+  if (end.progressed) {
+    note_progress();
+  } else if (!end.blameless) {
+    num_alike_ = end.cause == last_cause_ ? num_alike_ + 1 : 1;
+    last_cause_ = end.cause;
+  }
+  if (limits_.max_restarts == 0) return {};
+  if (!end.blameless && num_alike_ >= kCrashLoop) {
+    return {.reason = fmt::format(
+                "crash loop: the ranks {}{}{}, {} times in a row before any progress; "
+                "restarting does not help",
+                end.cause.starts_with("killed") ? "were " : "ended with ", end.cause,
+                end.reason.empty() ? "" : fmt::format(" ({})", end.reason), num_alike_)};
+  }
+  const bool forget = limits_.window != 0ns;
+  while (forget && !restarts_.empty() && now - restarts_.front() >= limits_.window) {
+    restarts_.pop_front();
+  }
+  if (static_cast<int>(restarts_.size()) >= limits_.max_restarts) {
+    return {.reason = fmt::format("{} restart{} used up{} (--max-restarts {})", restarts_.size(),
+                                  restarts_.size() == 1 ? "" : "s", within(limits_.window),
+                                  limits_.max_restarts)};
+  }
+  restarts_.push_back(now);
+  ++num_restarts_;
+  return {.restart = true, .pause = pause_after(end)};
+}
+
+std::chrono::nanoseconds RestartPolicy::pause_after(const GenerationEnd& end) {
+  if (end.blameless || end.progressed) return 0ns;
+  if (end.lived >= kYoung) {
+    num_young_ = 0;
+    return 0ns;
+  }
+  const int doublings = num_young_++ - 1;
+  if (doublings < 0) return 0ns;
+  return std::min(kLongestPause, kFirstPause * (1 << std::min(doublings, 10)));
+}
+
+}  // namespace paceline::launch

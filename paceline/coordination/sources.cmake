@@ -1,0 +1,7 @@
+set(SOURCES
+  coordinator.cpp
+  coordinator_admission.cpp
+  coordinator_host.cpp
+  coordinator_link.cpp
+  restart_policy.cpp)
+set(LIBRARIES fmt::fmt)

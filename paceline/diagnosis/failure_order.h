@@ -1,0 +1,36 @@
+#pragma once
+
+// Which of two ranks failed first. Some say it themselves: that they failed because another rank
+// was gone. Where that one failed as well, it was first, whoever's end was seen before: a program
+// behind a wrapper that passes its exit code on ends later than it died.
+//
+// Otherwise, on different hosts: within a host the order of deaths is known;
+// between hosts there are the moments at which the agents saw them, on clocks that were compared
+// (messages/clock_comparison.h) and are apart by a known error at most. Pure.
+//
+// Where the moments are further apart than the clocks' errors, they decide. But a process that a
+// signal kills may take a while to be gone, and others may have noticed and exited meanwhile, so a
+// signal comes before an exit code unless that was there a second earlier; SIGABRT is a program's
+// own decision, as an exit code is. Where nothing else decides, the likelier order does, and
+// without moments the report that came first.
+
+#include <chrono>
+#include <optional>
+#include <string_view>
+
+namespace paceline::launch {
+
+struct FailureMark {
+  int signal = 0;                              // 0: it exited by itself
+  std::optional<std::chrono::nanoseconds> at;  // on the clock of whoever compares
+  std::chrono::nanoseconds error{};            // of that, at most
+};
+
+// Whether `later`, whose report came second, failed before `earlier`.
+bool failed_before(const FailureMark& later, const FailureMark& earlier);
+
+// The rank whose loss made another one fail, by what that one wrote last or recorded of its
+// failure, in the words of the engine's errors; nothing when they say so of none.
+std::optional<int> rank_called_gone(std::string_view words);
+
+}  // namespace paceline::launch

@@ -1,0 +1,86 @@
+// How a host that was lost comes back into a job of --hosts that goes on.
+
+#include <fmt/format.h>
+
+#include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
+#include "paceline/hosts/hosts_agent.h"
+
+namespace paceline::launch {
+
+// False when there is no try left.
+bool HostsAgent::plan_return(std::size_t index) {
+  HostState& host = hosts_[index];
+  host.trying = false;
+  host.answer_by.reset();
+  return !stopping_ && host.comeback.plan(Deadline::Clock::now());
+}
+
+void HostsAgent::tend_returns() {
+  if (stopping_ || over_) return;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    HostState& host = hosts_[i];
+    if (host.answer_by && put_off(*host.answer_by).expired()) {
+      host.answer_by.reset();
+      host.link->cut();
+    }
+    if (host.comeback.due(Deadline::Clock::now()) && host.link->ended()) try_again(i);
+  }
+}
+
+void HostsAgent::try_again(std::size_t index) {
+  HostState& host = hosts_[index];
+  host.comeback.begin();
+  host.ready = host.running = false;
+  host.exit_code.reset();
+  host.trying = true;
+  host.answer_by = Deadline::after(plan_.start_timeout);
+  try {
+    connect(index);
+  } catch (const Error& error) {
+    consoles_.say(fmt::format("paceline: {}: {}\n", named(host), error.what()));
+    on_failed_return(index);
+  }
+}
+
+// Its agent finds the others where they meet now, unless nobody leads them at the moment.
+void HostsAgent::on_return(std::size_t index) {
+  HostState& host = hosts_[index];
+  host.answer_by.reset();
+  if (!leader_ || stopping_ || over_) return;
+  host.lost = host.trying = false;
+  host.comeback.back(Deadline::Clock::now());
+  RemoteJob job = plan_.parts[index].job;
+  job.ports = ports_;
+  job.meeting = meeting_;
+  send_part(host, job);
+  host.link->send(FrameKind::kInputEnd);
+  consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
+}
+
+void HostsAgent::on_leads(std::size_t index, const Endpoint& meeting) {
+  leader_ = index;
+  meeting_ = meeting;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    if (hosts_[i].lost && hosts_[i].trying && hosts_[i].ready) on_return(i);
+  }
+}
+
+void HostsAgent::on_failed_return(std::size_t index) {
+  HostState& host = hosts_[index];
+  if (!host.trying || plan_return(index)) return;
+  refuse_return(index, fmt::format("{} could not be started again", named(host)));
+}
+
+void HostsAgent::refuse_return(std::size_t index, const std::string& why) {
+  HostState& host = hosts_[index];
+  host.trying = false;
+  host.answer_by.reset();
+  host.comeback.give_up();
+  host.link->cut();
+  const std::string text = fmt::format("{}; it is not tried any more (--host-retries)", why);
+  if (num_left() < plan_.min_hosts) return fail(index, kExitEnvironment, text);
+  consoles_.say(fmt::format("paceline: {}\n", text));
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,475 @@
+#include "paceline/job/agent.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <memory>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/core/exit_code.h"
+#include "paceline/core/host.h"
+#include "paceline/core/io.h"
+#include "paceline/diagnosis/failure_cause.h"
+#include "paceline/job/generation.h"
+#include "paceline/job/job_membership.h"
+#include "paceline/job/job_watch.h"
+#include "paceline/job/launcher_channel.h"
+#include "paceline/job/node_end.h"
+#include "paceline/job/output_warnings.h"
+#include "paceline/job/rehearsal.h"
+#include "paceline/job/run_tally.h"
+#include "paceline/output/consoles.h"
+#include "paceline/process/descendants.h"
+#include "paceline/process/descriptor_limit.h"
+#include "paceline/process/event_loop.h"
+#include "paceline/process/orphans.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kEndOfJobsDescendants = 5s;
+// For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
+// host, so that they wait for somebody who is gone.
+constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
+// At the end, for other agents to take their last orders.
+constexpr auto kLastWords = 2s;
+
+double seconds() {
+  return std::chrono::duration<double>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+Deadline sooner(Deadline a, Deadline b) { return a.moment() < b.moment() ? a : b; }
+
+// Whose logs these are (output/log_directory.h).
+std::string owner_of_logs(const LaunchOptions& options) {
+  if (options.part) return fmt::format("job {}", options.run_id);
+  if (options.several_nodes()) {
+    return fmt::format("job {} at port {}", options.run_id, options.meeting.endpoint.port);
+  }
+  return fmt::format("job {}, process {} on host {}", options.run_id, getpid(), host_name());
+}
+
+class Agent {
+ public:
+  Agent(const LaunchPlan& plan, AgentChannel channel)
+      : plan_(plan),
+        channel_(std::move(channel)),
+        consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
+        logs_(plan.options.log_dir, owner_of_logs(plan.options)),
+        flights_(inherited_environment(), logs_.usable_path()),
+        timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
+        watch_(
+            loop_, plan, {logs_.usable_path(), flights_.directory()},
+            {[this](const std::string& text) { consoles_.say(text); },
+             [this](int rank) { generation_->send_to(rank, SIGKILL); },
+             [this](const Report& report) { tell_the_job(report); }, [this] { return meeting(); }}),
+        seeds_(plan.program_path, plan.options.fork_server && plan.options.goes_on(),
+               [this](const std::string& text) { consoles_.say(text); }),
+        launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
+                  [this](const Order& order) {
+                    std::visit([this](const auto& one) { obey(one); }, order);
+                  }),
+        rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
+        orphans_(loop_),
+        warnings_(consoles_, logs_),
+        membership_(loop_, plan.options, launcher_) {}
+
+  int run();
+
+ private:
+  // With the coordinator.
+  void follow_orders();
+  void obey(const StartOrder& order);
+  void obey(const StopOrder& order);
+  void obey(const WaitOrder& order);
+  void obey(const EndOrder& order);
+  void obey(const LookOrder& order) { watch_.look(order); }
+  void obey(const HangOrder& order) { watch_.show(order); }
+  void obey(const StragglerOrder& order) { watch_.show(order); }
+  void tell_the_job(const Report& report);
+  void remove_old_flights(const NodePlace& place) const;
+  void stop_others(std::chrono::nanoseconds grace);
+  void on_coordinator_lost();
+  void report_stopped();
+  Absence meeting();
+
+  // With the ranks.
+  void on_failure();
+  void on_generation_over();
+  bool running() const { return generation_ && !generation_->over(); }
+
+  // With the rest of the process.
+  void loop();
+  Deadline next_deadline() const;
+  bool finished() const;
+  void on_control();
+  void on_signal(int signal);
+  void reap_orphans();
+
+  // The end.
+  bool ending() const { return end_ || stop_signal_ != 0; }
+  NodeEnd node_end() const;
+  void conclude();
+  void finish_timeline();
+  void say_tally();
+  void explain_end();
+  void remove_records();
+  int exit_code() const;
+
+  const LaunchPlan& plan_;
+  AgentChannel channel_;
+  EventLoop loop_;
+  Consoles consoles_;
+  LogDirectory logs_;
+  JobFlights flights_;
+  const JobMemory memory_;
+  JobTimeline timeline_;
+  JobWatch watch_;
+  RankSeeds seeds_;
+  LauncherChannel launcher_;  // of --hosts
+  Rehearsal rehearsal_;
+  RunTally tally_;
+  Orphans orphans_;
+  OutputWarnings warnings_;
+  JobMembership membership_;
+  std::unique_ptr<Generation> generation_;
+  std::string own_cause_;      // of this node's culprit, in the words that all agents use
+  bool told_to_stop_ = false;  // this generation; or it has stopped of itself
+  bool settled_ = true;        // the end of this generation has been seen to
+  bool abandoned_ = false;     // the supervisor is gone
+  bool logs_may_go_ = false;   // nobody needs them, unless they are all that is left of the output
+  int stop_signal_ = 0;        // the first signal that ended this launcher
+  std::optional<EndOrder> end_;
+  std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
+};
+
+int Agent::run() {
+  require_descriptors(plan_.options.num_local_ranks);
+  loop_.watch(channel_.control.get(), [this] { on_control(); });
+  if (!logs_.notice().empty()) {
+    consoles_.say(fmt::format("paceline: warning: {}\n", logs_.notice()));
+  }
+  membership_.seek();
+  follow_orders();
+  loop();
+  if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
+  if (abandoned_ && !concluded_ && stop_signal_ == 0) {
+    finish_timeline();
+    remove_records();  // nobody is left to be told of the logs
+  }
+  if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
+  return exit_code();
+}
+
+// --- The coordinator ---
+
+// What is done to obey one may bring the next.
+void Agent::follow_orders() {
+  JobControl* const coordinator = membership_.coordinator();
+  if (coordinator == nullptr) return;
+  for (auto orders = coordinator->take_orders(); !orders.empty();
+       orders = coordinator->take_orders()) {
+    for (const Order& order : orders) {
+      std::visit([this](const auto& one) { obey(one); }, order);
+    }
+  }
+}
+
+void Agent::obey(const StartOrder& order) {
+  if (ending()) return;
+  if (generation_ && generation_->culprit()) {
+    const std::string sentence = flights_.sentence(false);
+    if (!sentence.empty()) consoles_.say(fmt::format("paceline: {}\n", sentence));
+  }
+  if (!order.note.empty()) {
+    consoles_.say(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
+  }
+  const NodePlace place = plan_.options.place_is_given() ? plan_.options.place() : order.place;
+  remove_old_flights(place);
+  generation_.reset();
+  told_to_stop_ = settled_ = false;
+  membership_.begin(order);
+  const GenerationContext context{plan_,   loop_,     consoles_, logs_, flights_,
+                                  memory_, timeline_, watch_,    seeds_};
+  generation_ =
+      std::make_unique<Generation>(context, place, membership_.services(), channel_.stdin_fd.get());
+  if (watch_.at_rest()) generation_->send(SIGTSTP);
+  generation_->when_failed([this] { on_failure(); });
+  tally_.started(seconds());
+  // A rank 0 that may be started again reads on where the last one stopped.
+  if (!plan_.options.goes_on()) channel_.stdin_fd.reset();
+  membership_.services().start_store();
+}
+
+// What is left of an older generation, or an older job in the same folder, says nothing of the
+// ranks to come. Ranks that are now another node's may run already, on the same folder.
+void Agent::remove_old_flights(const NodePlace& place) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < plan_.options.num_local_ranks; ++i) ranks.push_back(place.rank_of(i));
+  if (generation_) {
+    for (const int rank : generation_->ranks()) {
+      if (rank >= place.world_size) ranks.push_back(rank);
+    }
+  }
+  flights_.remove(ranks);
+}
+
+void Agent::obey(const StopOrder& order) {
+  if (!generation_ || told_to_stop_) return;
+  told_to_stop_ = true;
+  if (settled_) return report_stopped();
+  generation_->look_for_deaths();  // those who were told first may only have noticed
+  if (!generation_->culprit()) {
+    consoles_.say(fmt::format("paceline: {}; stopping the ranks of this node\n", order.reason));
+  }
+  stop_others(order.host_lost ? kGraceAfterLoss : kGraceOfOthers);
+}
+
+void Agent::obey(const WaitOrder& order) {
+  consoles_.say(fmt::format("paceline: {}\n", order.reason));
+}
+
+void Agent::obey(const EndOrder& order) {
+  if (end_) return;
+  end_ = order;
+  if (!order.alone) consoles_.say_over(order.exit_code);
+  if (running()) stop_others(kGraceOfOthers);
+}
+
+// Agents that do not meet have the launcher of --hosts alone to tell.
+void Agent::tell_the_job(const Report& report) {
+  if (plan_.options.place_is_given()) return launcher_.report(report);
+  membership_.report(report);
+}
+
+void Agent::stop_others(std::chrono::nanoseconds grace) {
+  generation_->stop(SIGTERM, std::min(grace, plan_.options.shutdown_timeout));
+}
+
+// The ranks of its host are dead or on their own; whoever takes over begins a new generation.
+void Agent::on_coordinator_lost() {
+  const std::string cause = membership_.lose_coordinator();
+  if (ending()) return;
+  if (!membership_.has_begun()) {
+    consoles_.say(fmt::format("paceline: {}, before the job began\n", cause));
+    end_ = EndOrder{kExitEnvironment, "", ""};
+    return;
+  }
+  told_to_stop_ = true;
+  if (running()) stop_others(kGraceAfterLoss);
+  if (!membership_.may_have_a_successor()) {
+    return obey(EndOrder{.exit_code = kExitLostHost, .cause = "the loss of " + cause});
+  }
+  consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
+}
+
+void Agent::report_stopped() {
+  const Offer offer = membership_.offer_anew();
+  const auto steps = flights_.steps(generation_->ranks());
+  membership_.report(
+      Stopped{.generation = generation_->place().generation,
+              .lived = std::chrono::duration_cast<std::chrono::milliseconds>(generation_->age()),
+              .steps = steps ? std::optional(steps->steps) : std::nullopt,
+              .offer = offer});
+}
+
+Absence Agent::meeting() {
+  if (!generation_) return {};
+  return membership_.services().meeting(generation_->place().generation,
+                                        generation_->place().world_size);
+}
+
+// --- The ranks ---
+
+void Agent::on_failure() {
+  const RankEnd& culprit = *generation_->culprit();
+  own_cause_ =
+      fmt::format("rank {} on host {}: {}", culprit.rank, membership_.host(), describe(culprit));
+  membership_.report(RankFailure{.generation = generation_->place().generation,
+                                 .rank = culprit.rank,
+                                 .exit_code = culprit.exit_code,
+                                 .signal = culprit.signal,
+                                 .cause = own_cause_,
+                                 .at = clock_reading(culprit.at),
+                                 .on_purpose = generation_->was_struck(culprit.rank),
+                                 .reason = short_reason(generation_->cause())});
+}
+
+void Agent::on_generation_over() {
+  settled_ = true;
+  tally_.ended(seconds(), flights_.steps(generation_->ranks()));
+  consoles_.say(generation_->closing_words());
+  if (ending() || membership_.coordinator() == nullptr) return;
+  if (generation_->culprit() || told_to_stop_) {
+    // Once: the next generation may rely on the offer already when an order to stop comes late.
+    told_to_stop_ = true;
+    report_stopped();
+  } else {
+    membership_.report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
+  }
+}
+
+// --- The process ---
+
+void Agent::loop() {
+  while (!finished()) {
+    loop_.turn(next_deadline());
+    reap_orphans();
+    if (running()) rehearsal_.tend(*generation_);
+    if (generation_) generation_->tend();
+    warnings_.tend(generation_.get());
+    if (!settled_ && generation_->over()) on_generation_over();
+    if (JobControl* const coordinator = membership_.coordinator()) {
+      coordinator->tend();
+      follow_orders();
+      if (!coordinator->lost().empty()) on_coordinator_lost();
+    } else if (!running() && !ending() && membership_.seek_at().expired()) {
+      membership_.seek();
+      follow_orders();
+    }
+    if (!concluded_ && !running() && ending()) conclude();
+    consoles_.watch_for_room();
+  }
+}
+
+Deadline Agent::next_deadline() const {
+  const JobControl* const coordinator = membership_.coordinator();
+  Deadline next = running() ? Deadline::never() : membership_.seek_at();
+  if (coordinator != nullptr) next = coordinator->next_deadline();
+  if (generation_) next = sooner(next, generation_->next_deadline());
+  next = sooner(next, rehearsal_.next_deadline(running()));
+  return concluded_ ? sooner(next, *concluded_) : next;
+}
+
+bool Agent::finished() const {
+  if (abandoned_) return true;
+  if (!concluded_ || !consoles_.empty()) return false;
+  const JobControl* const coordinator = membership_.coordinator();
+  return coordinator == nullptr || coordinator->flushed() || concluded_->expired();
+}
+
+void Agent::on_control() {
+  std::byte first{};
+  const ssize_t length = read_some(channel_.control.get(), {&first, 1});
+  if (length < 0 && errno == EAGAIN) return;
+  if (length != 1) {
+    abandoned_ = true;
+    return;
+  }
+  const int signal = std::to_integer<int>(first);
+  if (signal == SIGTSTP || signal == SIGCONT) watch_.rest(signal == SIGTSTP);
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+    if (generation_) generation_->send(signal);
+  } else {
+    on_signal(signal);
+  }
+}
+
+void Agent::on_signal(int signal) {
+  if (stop_signal_ == 0) {
+    stop_signal_ = signal;
+    if (running()) generation_->stop(signal, plan_.options.shutdown_timeout);
+    membership_.report(Leaving{signal});
+  } else if (signal == SIGINT) {
+    if (generation_) generation_->kill();
+    // Nobody reads what is left to print.
+    if (!generation_ || generation_->num_running() == 0) abandoned_ = true;
+  }
+}
+
+// A rank itself is left to its generation, which keeps the order of deaths.
+void Agent::reap_orphans() {
+  if (!orphans_.may_wait()) return;
+  seeds_.pids();  // a seed that has ended is known before it is waited for
+  orphans_.reap([this](pid_t pid) { return generation_ && generation_->owns(pid); });
+}
+
+// --- The end ---
+
+NodeEnd Agent::node_end() const {
+  NodeEnd end{.order = end_, .stop_signal = stop_signal_, .is_abandoned = abandoned_};
+  if (generation_) {
+    end.ranks_agreed = generation_->stopped_as_agreed();
+    end.culprit = generation_->culprit();
+  }
+  return end;
+}
+
+void Agent::conclude() {
+  concluded_ = Deadline::after(kLastWords);
+  finish_timeline();
+  say_tally();
+  const NodeEnd end = node_end();
+  switch (end.manner()) {
+    case NodeEnd::Manner::kAgreed:
+      consoles_.say(
+          fmt::format("paceline: all ranks stopped as agreed; start the job again to continue "
+                      "(exit code {})\n",
+                      kStoppedAsAgreed));
+      return remove_records();
+    case NodeEnd::Manner::kStopped: {
+      const std::string logs = logs_.usable_path();
+      consoles_.say(fmt::format("paceline: stopped by {}; all ranks have ended{}\n",
+                                signal_name(stop_signal_),
+                                logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
+      consoles_.say(flights_.text(true));
+      return;
+    }
+    case NodeEnd::Manner::kDone:
+      explain_end();
+      return remove_records();
+    case NodeEnd::Manner::kFailed:
+      consoles_.say(flights_.text(!end.culprit));
+      if (end_) explain_end();
+      if (!generation_) remove_records();
+      return;
+  }
+}
+
+// The trace of a job of --hosts is made by its launcher.
+void Agent::finish_timeline() {
+  consoles_.say(plan_.options.part ? timeline_.hand_over([this](const std::string& packed) {
+    launcher_.send_timeline(packed);
+  })
+                                   : timeline_.finish());
+}
+
+// Of a run that did not go straight through, or was not meant to.
+void Agent::say_tally() {
+  const std::string faults = rehearsal_.summary();
+  if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
+  consoles_.say(fmt::format(
+      "paceline: the run on this node\n{}{}",
+      faults.empty() ? "" : fmt::format("  faults                {}\n", faults), tally_.text()));
+}
+
+void Agent::explain_end() {
+  if (!end_->cause.empty() && end_->cause != own_cause_) {
+    consoles_.say(fmt::format("paceline: the job ended because of {}\n", end_->cause));
+  }
+  if (!end_->reason.empty()) consoles_.say(fmt::format("paceline: {}\n", end_->reason));
+}
+
+void Agent::remove_records() {
+  if (generation_) flights_.remove(generation_->ranks());
+  // What was said about a failure names its log.
+  if (!generation_ || generation_->place().generation == 0) logs_may_go_ = true;
+}
+
+// Whoever reads the output must not take half of it for the whole.
+int Agent::exit_code() const {
+  const int code = node_end().exit_code();
+  return code == 0 && !consoles_.lost().empty() ? kExitEnvironment : code;
+}
+
+}  // namespace
+
+int run_agent(const LaunchPlan& plan, AgentChannel channel) {
+  return Agent(plan, std::move(channel)).run();
+}
+
+}  // namespace paceline::launch

@@ -1,0 +1,210 @@
+#include "paceline/job/coordinator_search.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "paceline/coordination/coordinator_host.h"
+#include "paceline/coordination/coordinator_link.h"
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+#include "paceline/rendezvous/job_secret.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLookUpPause = 1s;
+constexpr auto kSilence = 5s;  // agents are seldom started in the same second
+// Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
+constexpr auto kStopMargin = 30s;
+
+// Somebody takes connections there.
+bool port_is_taken(const Endpoint& endpoint) {
+  try {
+    connect_tcp(endpoint, Deadline::after(CoordinatorSearch::kAttempt));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+Secret require_secret(const LaunchOptions& options) {
+  if (options.part) return Secret::from_text(options.part->secret);
+  const auto secret = find_job_secret(process_environment());
+  check(secret.has_value(),
+        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
+        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
+        "launcher start all nodes: --hosts",
+        options.num_nodes);
+  return *secret;
+}
+
+}  // namespace
+
+CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
+    : loop_(loop),
+      options_(options),
+      give_up_at_(Deadline::after(options.meeting.join_timeout)),
+      say_at_(Deadline::after(kSilence)) {
+  if (options.agents_meet()) secret_ = require_secret(options);
+}
+
+CoordinatorSettings CoordinatorSearch::settings() const {
+  return {.version = options_.version,
+          .run_id = options_.run_id,
+          .min_nodes = options_.min_agents(),
+          .max_nodes = options_.max_agents(),
+          .restarts = options_.restarts,
+          .join_timeout = options_.meeting.join_timeout,
+          .last_call_timeout = options_.meeting.last_call_timeout,
+          .stop_timeout = options_.shutdown_timeout + kStopMargin,
+          .loss_timeout =
+              options_.meeting.keep_alive.limit() + 2 * options_.meeting.keep_alive.interval,
+          .expected_nodes = options_.max_agents()};
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find() {
+  if (!options_.agents_meet()) return std::make_unique<CoordinatorHost>(loop_, settings());
+  auto found = last_ ? find_successor() : find_first();
+  if (!found && put_off(give_up_at_).expired()) give_up();
+  return found;
+}
+
+void CoordinatorSearch::give_up() const {
+  if (was_coordinator_) {
+    fail(ErrorCode::kTimeout,
+         "this node lost {}, and found none of the others: {}. They have ended, or this host does "
+         "not reach them; the job is not begun again here. Start it anew to go on from its newest "
+         "checkpoint",
+         lost_because_, cause_);
+  }
+  fail(ErrorCode::kTimeout,
+       "the other nodes of the job were not found at {}: {}. Is the agent of node 0 running, and "
+       "does this host reach it? (--rdzv-conf join_timeout)",
+       to_string(options_.meeting.endpoint), cause_);
+}
+
+// Empty when another agent is the host.
+Fd CoordinatorSearch::listen_if_host() const {
+  const auto& meeting = options_.meeting;
+  if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_for_the_others();
+  if (meeting.is_host || options_.node_rank) return {};
+  try {
+    return listen_tcp_for_others(meeting.endpoint);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalid) throw;
+    return {};  // not this host's address, or another agent of this host was here first
+  }
+}
+
+Fd CoordinatorSearch::listen_for_the_others() const {
+  const Endpoint& endpoint = options_.meeting.endpoint;
+  try {
+    return listen_tcp_for_others(endpoint);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem || !port_is_taken(endpoint)) throw;
+    fail(ErrorCode::kSystem,
+         "this node ({}) is where the job's nodes meet, but something listens at {} already: "
+         "another node that was given the same, or another job. Give every node a --node-rank of "
+         "its own, and every job another port (--master-port or --rdzv-endpoint)",
+         options_.meeting.is_host ? "--rdzv-conf is_host" : "--node-rank 0", to_string(endpoint));
+  }
+}
+
+// Looked up once a second, until it is.
+bool CoordinatorSearch::name_is_known() {
+  if (named_ || !look_up_at_.expired()) return named_;
+  look_up_at_ = Deadline::after(kLookUpPause);
+  const bool first = cause_.empty();
+  cause_ = why_unresolved(options_.meeting.endpoint.host);
+  named_ = cause_.empty();
+  if (!named_ && first) {
+    log::warning(fmt::format("{}; trying again for up to {:g} s (--rdzv-conf join_timeout)", cause_,
+                             std::chrono::duration<double>(options_.meeting.join_timeout).count()));
+  }
+  return named_;
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_first() {
+  const Endpoint& endpoint = options_.meeting.endpoint;
+  if (!name_is_known()) return nullptr;
+  Fd listener = listen_if_host();
+  if (!listener) return connect(endpoint);
+  address_ = endpoint.host;
+  current_ = stand_in_ = endpoint;
+  return std::make_unique<CoordinatorHost>(loop_, settings(), std::move(listener), *secret_,
+                                           options_.meeting.keep_alive);
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint) {
+  try {
+    auto link = std::make_unique<CoordinatorLink>(
+        loop_, endpoint, *secret_, options_.meeting.keep_alive, Deadline::after(kAttempt));
+    address_ = link->local_address();
+    current_ = endpoint;
+    prepare_stand_in();
+    return link;
+  } catch (const Error& error) {
+    const bool may_come = error.code() == ErrorCode::kTimeout ||
+                          error.code() == ErrorCode::kPeerLost ||
+                          (last_ && error.code() == ErrorCode::kInvalid);
+    if (!may_come) throw;
+    cause_ = error.what();
+    say_that_it_waits();
+    return nullptr;
+  }
+}
+
+// Once, and not at once.
+void CoordinatorSearch::say_that_it_waits() {
+  if (last_ || said_ || !say_at_.expired()) return;
+  said_ = true;
+  log::warning(fmt::format(
+      "{}; trying again for up to {:g} s in all (--rdzv-conf join_timeout). Is the agent of node 0 "
+      "running?",
+      cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
+}
+
+void CoordinatorSearch::prepare_stand_in() {
+  if (stand_in_listener_) return;
+  stand_in_listener_ = listen_tcp({address_, 0});
+  stand_in_ = {address_, local_port(stand_in_listener_)};
+}
+
+void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
+  last_ = last;
+  lost_because_ = cause;
+  next_candidate_ = 0;
+  was_coordinator_ = current_ == stand_in_;
+  auto& candidates = last_->stand_ins;
+  std::erase(candidates, current_);
+  if (!was_coordinator_) candidates.insert(candidates.begin(), current_);
+  const auto patience = options_.meeting.join_timeout;
+  give_up_at_ =
+      Deadline::after(was_coordinator_ ? std::min(patience, settings().stop_timeout) : patience);
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
+  if (last_->stand_ins.empty()) return nullptr;
+  const Endpoint candidate = last_->stand_ins[next_candidate_];
+  next_candidate_ = (next_candidate_ + 1) % last_->stand_ins.size();
+  if (candidate != stand_in_) return connect(candidate);
+  if (!stand_in_listener_) return nullptr;
+  CoordinatorSettings mine = settings();
+  mine.expected_nodes = last_->place.num_nodes - 1;
+  mine.first_generation = last_->place.generation + 1;
+  mine.first_note = "lost " + lost_because_;
+  // Nobody is replaced: those that are left come as soon as nothing runs there any more.
+  if (mine.restarts.max_restarts == 0) {
+    mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
+  }
+  current_ = stand_in_;
+  return std::make_unique<CoordinatorHost>(loop_, mine, std::move(stand_in_listener_), *secret_,
+                                           options_.meeting.keep_alive);
+}
+
+}  // namespace paceline::launch

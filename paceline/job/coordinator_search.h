@@ -1,0 +1,87 @@
+#pragma once
+
+// How an agent comes by the coordinator of its job, and to another one when that is gone.
+//
+// At first: the agent of node 0, or without given node ranks the first one at the host that the
+// endpoint names, is the coordinator itself and listens at the endpoint; the others connect to it.
+//
+// After a loss: every agent listens somewhere from the start (its stand-in endpoint, known to all
+// since the last generation began). All try the coordinator that they lost, then the stand-ins in
+// the order of node ranks; whoever comes to its own endpoint on the way is the new coordinator. Two
+// halves of a network that cannot see each other can thus become two jobs when each has as many
+// nodes as MIN of --nnodes. An agent that was the coordinator itself and was given up by the others
+// looks for its successor among them, and never becomes it again: what they have done meanwhile is
+// not known here.
+//
+// The endpoint's name may be unknown for a while: those of containers and pods come with them.
+//
+// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s with a peer that answers, or
+// as long as the system looks for a name.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/coordination/coordinator.h"
+#include "paceline/coordination/job_control.h"
+#include "paceline/core/secret.h"
+#include "paceline/job/launch_options.h"
+#include "paceline/process/event_loop.h"
+
+namespace paceline::launch {
+
+class CoordinatorSearch {
+ public:
+  static constexpr std::chrono::milliseconds kAttempt{250};
+
+  // Error(kInvalid) when the job has several nodes and no secret.
+  CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
+
+  // One attempt; nothing when nobody is there yet. Error(kTimeout) once join_timeout is over, or
+  // the time in which the others must have found each other; Error(kInvalid), Error(kSystem) for
+  // what will not get better.
+  std::unique_ptr<JobControl> find();
+  // From now on find() looks for a successor. `last` is the order that started the last generation.
+  void lose(const StartOrder& last, const std::string& cause);
+
+  // Of a job with several nodes. Requires: find() has found.
+  const Secret& secret() const { return *secret_; }
+  // Where other hosts reach this one, and where it would coordinate.
+  const std::string& address() const { return address_; }
+  const Endpoint& stand_in() const { return stand_in_; }
+  // The coordinator is this process's.
+  bool leads() const { return current_ == stand_in_; }
+
+ private:
+  CoordinatorSettings settings() const;
+  [[noreturn]] void give_up() const;
+  std::unique_ptr<JobControl> find_first();
+  std::unique_ptr<JobControl> find_successor();
+  std::unique_ptr<JobControl> connect(const Endpoint& endpoint);
+  bool name_is_known();
+  void say_that_it_waits();
+  Fd listen_if_host() const;
+  Fd listen_for_the_others() const;
+  void prepare_stand_in();
+
+  EventLoop& loop_;
+  const LaunchOptions& options_;
+  std::optional<Secret> secret_;
+  Deadline give_up_at_;
+  std::string cause_;   // why the last attempt failed
+  bool named_ = false;  // the endpoint's name has an address
+  Deadline look_up_at_ = Deadline::after(std::chrono::milliseconds(0));
+  bool said_ = false;  // that it waits
+  Deadline say_at_;
+  std::string address_;
+  Endpoint current_;  // of the coordinator that was found last
+  Endpoint stand_in_;
+  Fd stand_in_listener_;
+  std::optional<StartOrder> last_;  // once the coordinator was lost
+  std::string lost_because_;
+  bool was_coordinator_ = false;
+  std::size_t next_candidate_ = 0;
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,79 @@
+#include "paceline/job/job_membership.h"
+
+#include "paceline/core/host.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSearchPause = 50ms;
+
+}  // namespace
+
+JobMembership::JobMembership(EventLoop& loop, const LaunchOptions& options,
+                             LauncherChannel& launcher)
+    : options_(options), launcher_(launcher), search_(loop, options) {}
+
+std::string JobMembership::host() const {
+  return options_.part ? options_.part->host : host_name();
+}
+
+void JobMembership::seek() {
+  coordinator_ = search_.find();
+  seek_at_ = Deadline::after(kSearchPause);
+  if (!coordinator_) return;
+  claim_services();
+  if (options_.part && options_.agents_meet() && search_.leads()) {
+    launcher_.say_leads(search_.stand_in());
+  }
+  report(Joining{.version = options_.version,
+                 .run_id = options_.run_id,
+                 .host = host(),
+                 .num_ranks = options_.num_local_ranks,
+                 .min_nodes = options_.min_agents(),
+                 .max_nodes = options_.max_agents(),
+                 .node_rank = options_.node_rank,
+                 .stand_in = search_.stand_in(),
+                 .offer = services_->offer(),
+                 .next_generation = last_start_ ? last_start_->place.generation + 1 : 0});
+}
+
+void JobMembership::report(const Report& report) {
+  if (coordinator_) coordinator_->report(report);
+}
+
+std::string JobMembership::lose_coordinator() {
+  const std::string cause = coordinator_->lost();
+  coordinator_.reset();
+  if (last_start_) {
+    search_.lose(*last_start_, cause);
+    seek_at_ = Deadline::after(0ns);
+  }
+  return cause;
+}
+
+bool JobMembership::may_have_a_successor() const {
+  return options_.restarts.max_restarts > 0 ||
+         last_start_->place.num_nodes - 1 >= options_.min_agents();
+}
+
+void JobMembership::begin(const StartOrder& order) {
+  last_start_ = order;
+  if (order.place.node_rank != 0) services_->use({order.store, order.master});
+}
+
+Offer JobMembership::offer_anew() {
+  claim_services();
+  return services_->offer();
+}
+
+// The old ones are given up first: their ports may be the ones that are asked for again.
+void JobMembership::claim_services() {
+  services_.reset();
+  services_ = options_.agents_meet()
+                  ? std::make_unique<JobServices>(search_.address(), search_.secret())
+                  : std::make_unique<JobServices>(options_);
+}
+
+}  // namespace paceline::launch

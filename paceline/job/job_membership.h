@@ -1,0 +1,67 @@
+#pragma once
+
+// A node's part in its job: finds the coordinator, joins under it, and goes to another one when it
+// is lost; and the services that the node offers to the generation that runs, or is to come.
+//
+// Thread safety: none.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/coordination/job_control.h"
+#include "paceline/core/deadline.h"
+#include "paceline/job/coordinator_search.h"
+#include "paceline/job/job_services.h"
+#include "paceline/job/launch_options.h"
+#include "paceline/job/launcher_channel.h"
+#include "paceline/messages/agent_messages.h"
+#include "paceline/process/event_loop.h"
+
+namespace paceline::launch {
+
+class JobMembership {
+ public:
+  // `launcher`, of --hosts, hears when this agent leads. The references must outlive it. Errors as
+  // CoordinatorSearch has them, here and in seek().
+  JobMembership(EventLoop& loop, const LaunchOptions& options, LauncherChannel& launcher);
+
+  // This node, as the user calls it.
+  std::string host() const;
+
+  // One attempt to find a coordinator, which it joins with new services.
+  void seek();
+  // When the next one is due.
+  Deadline seek_at() const { return seek_at_; }
+  // Null while it is looked for.
+  JobControl* coordinator() const { return coordinator_.get(); }
+  // Nobody hears it while there is no coordinator.
+  void report(const Report& report);
+  // The coordinator is gone; returns why. Once the job has begun, another one is looked for.
+  std::string lose_coordinator();
+
+  // Whether the job may go on under another coordinator: enough nodes are left, or may come.
+  // Requires: has_begun().
+  bool may_have_a_successor() const;
+
+  // A generation starts, with the services of its first node.
+  void begin(const StartOrder& order);
+  bool has_begun() const { return last_start_.has_value(); }
+  // Requires: seek() has found a coordinator.
+  JobServices& services() { return *services_; }
+  // Nothing of the last generation is left: new services for the next.
+  Offer offer_anew();
+
+ private:
+  void claim_services();
+
+  const LaunchOptions& options_;
+  LauncherChannel& launcher_;
+  CoordinatorSearch search_;
+  std::unique_ptr<JobControl> coordinator_;
+  Deadline seek_at_ = Deadline::after(std::chrono::nanoseconds(0));
+  std::unique_ptr<JobServices> services_;
+  std::optional<StartOrder> last_start_;
+};
+
+}  // namespace paceline::launch

@@ -1,0 +1,24 @@
+#pragma once
+
+// Memory in which a job's ranks may keep their state beyond their own deaths (MemoryCheckpoint): a
+// file without a name, held by the agent, so that it lives exactly as long as the job on this host.
+// It takes nothing until somebody writes into it.
+
+#include "paceline/core/fd.h"
+#include "paceline/process/environment.h"
+
+namespace paceline::launch {
+
+class JobMemory {
+ public:
+  JobMemory();
+
+  // What tells a rank where it is, unless the user has named another place. Nothing when the
+  // system gave none.
+  void add_variables(Environment& environment) const;
+
+ private:
+  Fd file_;
+};
+
+}  // namespace paceline::launch

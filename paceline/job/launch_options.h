@@ -1,0 +1,129 @@
+#pragma once
+
+// What `paceline run` was asked to do, parsed and checked. A value.
+
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/coordination/restart_policy.h"
+#include "paceline/core/socket.h"
+#include "paceline/job/chaos_plan.h"
+#include "paceline/messages/keep_alive.h"
+#include "paceline/messages/node_place.h"
+#include "paceline/messages/remote_job.h"
+#include "paceline/placement/placement.h"
+
+namespace paceline::launch {
+
+// Which streams of one local rank appear on the console.
+struct ConsoleStreams {
+  bool out = false;
+  bool err = false;
+  bool operator==(const ConsoleStreams&) const = default;
+};
+
+// How the nodes of a job find and watch each other.
+struct MeetingOptions {
+  Endpoint endpoint;            // where the first agents meet
+  std::optional<bool> is_host;  // whether this node's agent listens there; nothing: node 0's does,
+                                // or that of the node with this address
+  std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
+  std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
+  KeepAlive keep_alive;
+};
+
+struct LaunchOptions {
+  std::vector<std::string> command;  // the program as typed, then its arguments, untouched
+
+  int num_local_ranks = 1;
+  int num_nodes = 1;             // the most of them
+  int min_nodes = 1;             // the job goes on with that many
+  std::optional<int> node_rank;  // nothing: as the nodes come
+  MeetingOptions meeting;        // of several nodes
+  RestartLimits restarts;
+  bool fork_server = true;   // later generations start from loaded processes (rank_seeds.h)
+  std::vector<Fault> chaos;  // done to the ranks on purpose
+  std::uint64_t chaos_seed = 0;
+
+  std::string master_addr = "127.0.0.1";
+  std::uint16_t master_port = 0;  // 0: a free one
+  std::string run_id;
+  std::string role = "default";
+  std::string version;       // of Paceline; all nodes of a job need the same
+  std::string stack_helper;  // diagnosis/stack_reader.h's: the path of the command paceline
+
+  std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
+  bool encrypt = false;  // the ranks' PACELINE_ENCRYPT; false: as it is
+  std::optional<int> threads_per_rank;
+  Binding binding;
+  bool report_bindings = false;
+
+  std::string timeline;                    // the trace to write at the end; empty: none
+  std::string log_dir;                     // empty: a temporary one, removed after success
+  std::vector<ConsoleStreams> console;     // one per local rank
+  bool show_rank_0 = false;                // whole, on whichever node it runs
+  std::vector<ConsoleStreams> redirected;  // kept off the console; one per local rank, or empty
+  bool prefix_lines = false;               // "[3] " before every console line
+  bool terminal = false;                   // the console is one; ranks only see a pipe
+
+  std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
+
+  std::chrono::nanoseconds hang_timeout = std::chrono::seconds(30);  // 0: never said
+  bool kill_hanging = false;                                         // and ended, not only said
+  // A rank that keeps the others waiting for so long is said to; 0: never.
+  std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
+
+  std::optional<HostPart> part;  // when a launcher on another host started this one
+
+  bool several_nodes() const { return num_nodes > 1; }
+  // The agents of the nodes find each other; any other agent leads itself.
+  bool agents_meet() const { return several_nodes() && (!part || part->goes_on); }
+  // There may be more than one generation.
+  bool goes_on() const { return restarts.max_restarts > 0 || agents_meet(); }
+  // A launcher on another host has decided it once and for all.
+  bool place_is_given() const { return several_nodes() && !agents_meet(); }
+  int min_agents() const { return agents_meet() ? min_nodes : 1; }
+  int max_agents() const { return agents_meet() ? num_nodes : 1; }
+  int world_size() const { return part ? ranks_before(num_nodes) : num_nodes * num_local_ranks; }
+  int rank_of(int local_rank) const {
+    const int node = node_rank.value_or(0);
+    return (part ? ranks_before(node) : node * num_local_ranks) + local_rank;
+  }
+  // What stands before each of a rank's lines: "[3] ", "[host:3] " or nothing.
+  std::string prefix_of(int rank) const {
+    if (!prefix_lines) return "";
+    return "[" + (part ? part->host + ":" : "") + std::to_string(rank) + "] ";
+  }
+  // Several jobs may go by it: agents that are started apart need the same, and it is torchrun's
+  // unless the user gave another.
+  bool run_id_is_shared() const { return several_nodes() && run_id == "none"; }
+  // In the first generation of a job whose nodes are all alike.
+  NodePlace place() const {
+    return {.max_restarts = restarts.max_restarts,
+            .node_rank = node_rank.value_or(0),
+            .num_nodes = num_nodes,
+            .first_rank = rank_of(0),
+            .world_size = world_size()};
+  }
+  // Of a local rank and its rank in the world.
+  ConsoleStreams streams_shown(int local_rank, int rank) const {
+    const auto index = static_cast<std::size_t>(local_rank);
+    ConsoleStreams shown = index < console.size() ? console[index] : ConsoleStreams{};
+    if (show_rank_0 && rank == 0) shown = {true, true};
+    if (index >= redirected.size()) return shown;
+    return {shown.out && !redirected[index].out, shown.err && !redirected[index].err};
+  }
+
+ private:
+  // Of the hosts before number `host`. Requires: part.
+  int ranks_before(int host) const {
+    const auto begin = part->ranks_per_host.begin();
+    return std::accumulate(begin, begin + host, 0);
+  }
+};
+
+}  // namespace paceline::launch

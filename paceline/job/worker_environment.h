@@ -1,0 +1,29 @@
+#pragma once
+
+// The environment of one rank: what the launcher inherited, plus torchrun's variables (the same
+// names, so that Python scripts run unchanged), thread counts and the job's store; without what
+// MPI's launchers and torchrun say of the launcher itself. Pure.
+
+#include <cstdint>
+#include <string>
+
+#include "paceline/job/launch_options.h"
+#include "paceline/messages/node_place.h"
+#include "paceline/placement/placement.h"
+#include "paceline/process/environment.h"
+
+namespace paceline::launch {
+
+struct JobAddresses {
+  std::string store;  // host:port of the job's store
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  int secret_fd = -1;  // inherited; holds the job's secret as text
+};
+
+// The user's OMP_NUM_THREADS and OPENBLAS_NUM_THREADS stand when they are set in `inherited`.
+Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
+                               const NodePlace& place, int local_rank, const Placement& placement,
+                               const JobAddresses& addresses);
+
+}  // namespace paceline::launch

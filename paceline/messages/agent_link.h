@@ -1,0 +1,72 @@
+#pragma once
+
+// One connection between an agent and the coordinator of its job: authenticated with the job's
+// secret before anything else is parsed, then frames of a u32 length and that many bytes of text
+// (agent_messages.h) in both directions. An empty frame is a sign of life. "?N" asks for the other
+// end's time and "!N N N" is its answer (clock_comparison.h); the link gives it by itself. Nothing
+// here waits.
+//
+// Thread safety: none.
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+#include "paceline/core/handshake.h"
+#include "paceline/core/secret.h"
+#include "paceline/core/send_queue.h"
+#include "paceline/messages/clock_comparison.h"
+#include "paceline/messages/silence.h"
+
+namespace paceline::launch {
+
+inline constexpr char kAgentContext[] = "agents of a job";
+
+class AgentLink {
+ public:
+  // The agent's end: `socket` has been authenticated.
+  explicit AgentLink(Fd socket);
+  // The coordinator's end: a stranger until it has proved that it knows the secret, which must
+  // outlive this.
+  AgentLink(Fd socket, const Secret& secret);
+
+  // Takes what has come; the complete messages among it. Error(kPeerLost) when the other end is
+  // gone, kInvalid when it is none of the job's, kCorrupt when it breaks the protocol.
+  std::vector<std::string> read();
+  // Sends now what the socket takes and keeps the rest. Error(kPeerLost).
+  void send(const std::string& text);
+  void send_sign_of_life() { send(""); }
+  // A sign of life that asks for the time as well. Error(kPeerLost).
+  void compare_clocks();
+  void flush();
+  bool has_output() const { return !output_.empty(); }
+
+  bool authenticated() const { return handshake_ == nullptr; }
+  // Since bytes came last; at first, since the connection was made.
+  std::chrono::nanoseconds silence() const { return silence_.lasted(); }
+  int fd() const { return socket_.get(); }
+  const ClockComparison& clock() const { return clock_; }
+  // Address and port of the other end.
+  const std::string& peer() const { return peer_; }
+
+ private:
+  bool shake_hands();
+  bool receive();
+  bool take_clock(const std::string& message);
+
+  Fd socket_;
+  std::string peer_;
+  std::unique_ptr<ServerHandshake> handshake_;  // until it is done
+  Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
+  Silence silence_;
+  ClockComparison clock_;
+  std::string input_;
+  SendQueue output_;
+  std::string closed_;  // why nothing more comes
+};
+
+}  // namespace paceline::launch

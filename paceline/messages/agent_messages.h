@@ -1,0 +1,191 @@
+#pragma once
+
+// What the agents of a job's nodes tell their coordinator, and what it orders. Values, and their
+// form as text: one JSON object each, {"type": "failure", ...}. Times are durations, but for the
+// moment of a failure, which counts only where the two clocks have been compared.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "paceline/core/socket.h"
+#include "paceline/messages/node_place.h"
+
+namespace paceline::launch {
+
+// What an agent offers to the next generation, in case rank 0 runs at its node.
+struct Offer {
+  Endpoint store;   // it listens there already
+  Endpoint master;  // kept free for rank 0
+  bool operator==(const Offer&) const = default;
+};
+
+// --- Reports ---
+
+// The first words of an agent.
+struct Joining {
+  std::string version;  // of Paceline; all agents need the same
+  std::string run_id;
+  std::string host;
+  int num_ranks = 1;
+  int min_nodes = 1, max_nodes = 1;
+  std::optional<int> node_rank;  // when the user gave one
+  Endpoint stand_in;             // where it would coordinate, should the coordinator vanish
+  Offer offer;
+  int next_generation = 0;  // above 0: it was in this job under a coordinator that vanished
+  bool operator==(const Joining&) const = default;
+};
+
+// The first rank of a node that ended badly.
+struct RankFailure {
+  int generation = 0;
+  int rank = 0;
+  int exit_code = 0, signal = 0;
+  std::string cause;  // "rank 1 on host a: exit code 3"
+  // By the monotonic clock of the one who reports; whoever takes it brings it to its own, where it
+  // may be off by the second, or drops it.
+  std::optional<std::chrono::nanoseconds> at;
+  std::chrono::nanoseconds clock_error{};  // not sent
+  bool on_purpose = false;                 // by --chaos
+  std::string reason;                      // "out of memory"; empty: nothing that short is known
+  bool operator==(const RankFailure&) const = default;
+};
+
+// Every rank of the node has ended in order.
+struct Finished {
+  int generation = 0;
+  bool stopped_as_agreed = false;  // before their work was done (core/exit_code.h)
+  bool operator==(const Finished&) const = default;
+};
+
+// Nothing of the generation is left on the node.
+struct Stopped {
+  int generation = 0;
+  std::chrono::milliseconds lived{};
+  std::optional<std::uint64_t> steps;  // that its ranks made; nothing: they do not count them
+  Offer offer;
+  bool operator==(const Stopped&) const = default;
+};
+
+// The node's launcher was told to stop.
+struct Leaving {
+  int signal = 0;
+  bool operator==(const Leaving&) const = default;
+};
+
+// The coordinator has been silent for too long; this agent looks for another one, or becomes it.
+struct GivingUp {
+  std::chrono::milliseconds silence{};
+  bool operator==(const GivingUp&) const = default;
+};
+
+// What shows besides their records that the ranks of a node stand still (diagnosis/quiet_ranks.h).
+struct Standstill {
+  double seconds = 0;        // since one of them began an operation or made a step
+  std::uint64_t steps = 0;   // that they have made in this generation, together
+  bool idle = false;         // none of them uses its cpu
+  std::vector<int> running;  // those whose processes have not ended
+  std::vector<int> stopped;  // by SIGSTOP or at a terminal
+  std::vector<int> waiting;  // in the first meeting of all ranks, for ...
+  std::vector<int> missing;  // ... these; both of any node, and known at one
+  bool operator==(const Standstill&) const = default;
+};
+
+// Where the ranks of the node are (diagnosis/hang_inquiry.h).
+struct Whereabouts {
+  int generation = 0;
+  int round = 0;       // of the LookOrder that this answers; 0: they stand still, and nobody asked
+  double limit = 0;    // seconds without progress that are a hang
+  std::string digest;  // diagnosis/flight_digest.h
+  Standstill standstill{};
+  bool operator==(const Whereabouts&) const = default;
+};
+
+// Of one rank, in the last time (diagnosis/straggler_inquiry.h).
+struct RankShare {
+  int rank = 0;
+  double inside = 0;  // of the time that its operations span
+  int num_operations = 0;
+  bool operator==(const RankShare&) const = default;
+};
+
+struct Shares {
+  int generation = 0;
+  std::vector<RankShare> ranks;  // of the node
+  bool operator==(const Shares&) const = default;
+};
+
+using Report =
+    std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts, Shares>;
+
+// --- Orders ---
+
+struct StartOrder {
+  NodePlace place;
+  Endpoint store;                   // of the ranks, at node 0
+  Endpoint master;                  // for programs that bring a store of their own
+  std::string note;                 // why this generation is made; empty for the first
+  std::vector<Endpoint> stand_ins;  // who coordinates next, in this order, should this one vanish
+  bool operator==(const StartOrder&) const = default;
+};
+
+struct StopOrder {
+  std::string reason;      // "rank 3 on host b: exit code 1"
+  bool host_lost = false;  // nothing that the ranks do together comes to an end any more
+  bool operator==(const StopOrder&) const = default;
+};
+
+// There is no place for this node now, but there may be one.
+struct WaitOrder {
+  std::string reason;
+  bool operator==(const WaitOrder&) const = default;
+};
+
+// The job is over.
+struct EndOrder {
+  int exit_code = 0;
+  std::string cause;   // what went wrong: that of the rank's failure, or the loss of a host
+  std::string reason;  // why it is not tried again, or not at all
+  bool alone = false;  // for this node; the others go on
+  bool operator==(const EndOrder&) const = default;
+};
+
+// Say where your ranks are.
+struct LookOrder {
+  int round = 0;
+  bool operator==(const LookOrder&) const = default;
+};
+
+// The job stands still.
+struct HangOrder {
+  int generation = 0;
+  double seconds = 0;      // since any rank began anything
+  std::string sentence;    // who is where; empty: it has been said
+  std::vector<int> ranks;  // that the others wait for; empty: not known
+  int witness = -1;        // one that waits; -1: none
+  bool operator==(const HangOrder&) const = default;
+};
+
+// A rank of this node keeps the others waiting.
+struct StragglerOrder {
+  int generation = 0;
+  int rank = 0;
+  double inside = 0, others = 0;  // its share of the time in operations, and the next lowest
+  bool operator==(const StragglerOrder&) const = default;
+};
+
+using Order =
+    std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder, StragglerOrder>;
+
+inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
+
+std::string encode(const Report& report);
+std::string encode(const Order& order);
+// Error(kCorrupt) when the text is none.
+Report decode_report(const std::string& text);
+Order decode_order(const std::string& text);
+
+}  // namespace paceline::launch

@@ -1,0 +1,588 @@
+// The coordinator alone: agents are numbers, time is an argument.
+
+#include "paceline/coordination/coordinator.h"
+
+#include <csignal>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "paceline/core/exit_code.h"
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+CoordinatorSettings nodes(int min, int max, int max_restarts = 0) {
+  return {.version = "1",
+          .run_id = "job",
+          .min_nodes = min,
+          .max_nodes = max,
+          .restarts = {.max_restarts = max_restarts},
+          .join_timeout = 60s,
+          .last_call_timeout = 3s,
+          .expected_nodes = max};
+}
+
+class Job {
+ public:
+  explicit Job(const CoordinatorSettings& settings)
+      : settings_(settings), coordinator_(settings, now_) {}
+
+  Joining joining(int agent) const {
+    return {.version = "1",
+            .run_id = "job",
+            .host = fmt::format("h{}", agent),
+            .num_ranks = 2,
+            .min_nodes = settings_.min_nodes,
+            .max_nodes = settings_.max_nodes,
+            .stand_in = {fmt::format("10.0.0.{}", agent), 1},
+            .offer = {{fmt::format("10.0.0.{}", agent), 2}, {fmt::format("10.0.0.{}", agent), 3}}};
+  }
+  void join(int agent) { join(agent, joining(agent)); }
+  void join(int agent, const Joining& joining) { report(agent, joining); }
+  void report(int agent, const Report& report) {
+    coordinator_.receive(agent, report, now_);
+    collect();
+  }
+  void fail(int agent, int generation, int exit_code, int signal = 0) {
+    const std::string cause = fmt::format("failure at h{}", agent);
+    report(agent, RankFailure{generation, 0, exit_code, signal, cause});
+  }
+  void stopped(int agent, int generation, std::chrono::milliseconds lived = 100ms,
+               std::optional<std::uint64_t> steps = {}) {
+    report(agent, Stopped{generation, lived, steps, joining(agent).offer});
+  }
+  void lose(int agent) {
+    coordinator_.lose(agent, "the connection was closed", now_);
+    collect();
+  }
+  void pass(std::chrono::nanoseconds time) {
+    now_ += time;
+    if (coordinator_.next_deadline() <= now_) coordinator_.tick(now_);
+    collect();
+  }
+
+  // The last order that the agent got and that nobody has asked for; nothing when there is none.
+  template <class T>
+  std::optional<T> take(int agent) {
+    const auto found = last_.find(agent);
+    if (found == last_.end()) return {};
+    const Order order = found->second;
+    last_.erase(found);
+    const T* one = std::get_if<T>(&order);
+    return one != nullptr ? std::optional(*one) : std::nullopt;
+  }
+  bool over() const { return coordinator_.over(); }
+
+ private:
+  void collect() {
+    for (auto& [to, order] : coordinator_.take_mail()) last_.insert_or_assign(to, order);
+  }
+
+  const CoordinatorSettings settings_;
+  Coordinator::Moment now_{};
+  Coordinator coordinator_;
+  std::map<int, Order> last_;
+};
+
+TEST(Coordinator, starts_when_all_nodes_are_there_with_ranks_in_a_row) {
+  Job job(nodes(2, 2));
+  job.join(5);
+  EXPECT_FALSE(job.take<StartOrder>(5));
+  Joining uneven = job.joining(7);
+  uneven.num_ranks = 3;
+  job.join(7, uneven);
+  const auto first = job.take<StartOrder>(5), second = job.take<StartOrder>(7);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->place, (NodePlace{0, 0, 0, 2, 0, 5}));
+  EXPECT_EQ(second->place, (NodePlace{0, 0, 1, 2, 2, 5}));
+  EXPECT_EQ(second->store, (Endpoint{"10.0.0.5", 2}));
+  EXPECT_EQ(second->master, (Endpoint{"10.0.0.5", 3}));
+  EXPECT_THAT(second->stand_ins,
+              testing::ElementsAre(Endpoint{"10.0.0.5", 1}, Endpoint{"10.0.0.7", 1}));
+}
+
+TEST(Coordinator, given_node_ranks_hold_and_the_others_fill_the_gaps) {
+  Job job(nodes(3, 3));
+  Joining first = job.joining(1), second = job.joining(2);
+  first.node_rank = 2;
+  second.node_rank = 0;
+  job.join(1, first);
+  job.join(2, second);
+  job.join(3);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.node_rank, 2);
+  EXPECT_EQ(job.take<StartOrder>(2)->place.node_rank, 0);
+  EXPECT_EQ(job.take<StartOrder>(3)->place.node_rank, 1);
+}
+
+TEST(Coordinator, refuses_who_does_not_fit_and_names_both_sides) {
+  const auto refused = [](auto change, const std::string& reason) {
+    Job job(nodes(2, 3));
+    Joining first = job.joining(1), other = job.joining(2);
+    first.node_rank = 1;
+    job.join(1, first);
+    change(other);
+    job.join(2, other);
+    const auto end = job.take<EndOrder>(2);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->exit_code, 2);
+    EXPECT_THAT(end->reason, HasSubstr(reason));
+    job.pass(3s);
+    EXPECT_FALSE(job.take<StartOrder>(1)) << "a refused node counts";
+  };
+  refused([](Joining& one) { one.version = "2"; }, "has Paceline 2, the job's others 1");
+  refused([](Joining& one) { one.run_id = "x"; }, "--rdzv-id is 'x' here and 'job'");
+  refused([](Joining& one) { one.max_nodes = 4; }, "--nnodes is 2:4 here and 2:3");
+  refused([](Joining& one) { one.num_ranks = 1 << 30; }, "ranks on one node");
+}
+
+TEST(Coordinator, one_node_too_many_is_refused_where_none_is_ever_replaced) {
+  Job job(nodes(1, 1));
+  job.join(1);
+  job.join(2);
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("all 1 node of the job are there already (--nnodes); of a "
+                                     "fixed number without --max-restarts none is replaced"));
+}
+
+TEST(Coordinator, a_spare_takes_the_place_of_a_lost_node_at_the_next_generation) {
+  for (const auto& [min, max_restarts, note] :
+       {std::tuple(2, 1, "restart 1 of at most 1, after host h2 is lost"),
+        std::tuple(1, 0, "host h2 is lost: the connection was closed; going on with 2 nodes")}) {
+    Job job(nodes(min, 2, max_restarts));
+    job.join(1);
+    job.join(2);
+    job.join(3);
+    EXPECT_THAT(job.take<WaitOrder>(3)->reason,
+                HasSubstr("all 2 nodes of the job are there already (--nnodes); waiting for up to "
+                          "60 s in case one of them is lost"));
+    job.pass(59s);
+    job.lose(2);
+    EXPECT_TRUE(job.take<StopOrder>(1));
+    job.stopped(1, 0);
+    const auto start = job.take<StartOrder>(3);
+    ASSERT_TRUE(start);
+    EXPECT_EQ(start->place, (NodePlace{1, max_restarts, 1, 2, 2, 4}));
+    EXPECT_THAT(start->note, HasSubstr(note));
+    job.pass(60s);  // its time as a spare is over
+    EXPECT_FALSE(job.take<EndOrder>(3));
+  }
+}
+
+TEST(Coordinator, a_spare_saves_an_elastic_job_that_has_become_too_small) {
+  Job elastic(nodes(2, 3));
+  for (const int agent : {1, 2, 3, 4}) elastic.join(agent);
+  elastic.lose(2);
+  elastic.lose(3);
+  elastic.stopped(1, 0);
+  EXPECT_EQ(elastic.take<StartOrder>(4)->place.num_nodes, 2);
+}
+
+TEST(Coordinator, spares_come_in_one_after_the_other) {
+  Job job(nodes(2, 2, 9));
+  for (const int agent : {1, 2, 3, 4, 5}) job.join(agent);
+  job.lose(3);  // a spare that goes is no loss
+  EXPECT_FALSE(job.take<StopOrder>(1));
+  job.lose(2);
+  job.stopped(1, 0);
+  EXPECT_TRUE(job.take<StartOrder>(4));
+  EXPECT_TRUE(job.take<WaitOrder>(5));
+  EXPECT_FALSE(job.take<StartOrder>(5));
+}
+
+TEST(Coordinator, a_spare_that_nobody_needed_is_told_why_at_the_deadline) {
+  Job job(nodes(1, 2));
+  for (const int agent : {1, 2}) job.join(agent);
+  job.pass(10s);
+  job.join(3);
+  EXPECT_TRUE(job.take<WaitOrder>(3));
+  job.pass(59s);
+  EXPECT_FALSE(job.take<EndOrder>(3));
+  job.pass(1s);
+  const auto end = job.take<EndOrder>(3);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("refused this node: all 2 nodes of the job are there already "
+                                     "(--nnodes), and none was lost meanwhile"));
+  job.lose(2);
+  job.stopped(1, 0);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 1);
+}
+
+TEST(Coordinator, a_spare_ends_with_the_job) {
+  for (const int exit_code : {0, 7}) {
+    Job job(nodes(2, 2, exit_code == 0 ? 3 : 1));
+    for (const int agent : {1, 2, 3}) job.join(agent);
+    for (int generation = 0; generation < 2 && exit_code != 0; ++generation) {
+      job.fail(1, generation, exit_code);
+      for (const int agent : {1, 2}) job.stopped(agent, generation);
+    }
+    if (exit_code == 0) {
+      for (const int agent : {1, 2}) job.report(agent, Finished{0});
+    }
+    const auto end = job.take<EndOrder>(3);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->exit_code, exit_code);
+    EXPECT_THAT(end->reason, HasSubstr("the job has ended, and this node was not needed"));
+  }
+}
+
+TEST(Coordinator, a_loss_while_the_job_is_ending_brings_no_spare_in) {
+  Job job(nodes(1, 2));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.report(1, Finished{0});
+  job.lose(1);
+  EXPECT_TRUE(job.take<WaitOrder>(3));
+  job.report(2, Finished{0});
+  EXPECT_EQ(job.take<EndOrder>(3)->exit_code, 0);
+}
+
+// As when a pod with a fixed number comes back before its death is noticed.
+TEST(Coordinator, a_node_rank_that_is_taken_is_waited_for_as_long_as_a_loss_may_go_unnoticed) {
+  const auto with_rank = [](const Job& job, int agent, int rank) {
+    Joining joining = job.joining(agent);
+    joining.node_rank = rank;
+    return joining;
+  };
+  Job twins(nodes(2, 3));
+  twins.join(1, with_rank(twins, 1, 1));
+  twins.join(2, with_rank(twins, 2, 1));
+  EXPECT_THAT(twins.take<WaitOrder>(2)->reason,
+              HasSubstr("--node-rank 1 is taken by host h1: give every node its own, or none; "
+                        "waiting for up to 4 s"));
+  twins.pass(4s);
+  const auto end = twins.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("--node-rank 1 is taken by host h1"));
+  EXPECT_FALSE(twins.take<StartOrder>(1)) << "a refused node counts";
+
+  Job back(nodes(2, 2, 1));
+  back.join(1, with_rank(back, 1, 0));
+  back.join(2, with_rank(back, 2, 1));
+  back.join(3, with_rank(back, 3, 1));
+  back.pass(3s);
+  back.lose(2);
+  back.stopped(1, 0);
+  EXPECT_EQ(back.take<StartOrder>(3)->place, (NodePlace{1, 1, 1, 2, 2, 4}));
+}
+
+TEST(Coordinator, waits_for_more_nodes_until_the_last_call_is_over) {
+  Job job(nodes(1, 3));
+  job.join(1);
+  job.pass(2s);
+  job.join(2);
+  EXPECT_FALSE(job.take<StartOrder>(1));
+  job.pass(1s);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 2);
+}
+
+TEST(Coordinator, ends_when_too_few_nodes_come) {
+  Job job(nodes(2, 2));
+  job.join(1);
+  job.pass(60s);
+  const auto end = job.take<EndOrder>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 3);
+  EXPECT_THAT(end->reason, HasSubstr("1 node came within 60 s, 2 are needed; here: h1"));
+  EXPECT_TRUE(job.over());
+}
+
+TEST(Coordinator, tells_those_who_wait_for_whom_now_and_then) {
+  Job job(nodes(3, 3));
+  job.join(1);
+  job.pass(4s);
+  EXPECT_FALSE(job.take<WaitOrder>(1));
+  job.join(2);
+  job.pass(1s);
+  for (const int agent : {1, 2}) {
+    const auto wait = job.take<WaitOrder>(agent);
+    ASSERT_TRUE(wait);
+    EXPECT_THAT(wait->reason, HasSubstr("2 of 3 nodes are here (h1, h2); waiting for the others "
+                                        "for up to 55 s"));
+  }
+  job.pass(29s);
+  EXPECT_FALSE(job.take<WaitOrder>(1));
+  job.pass(1s);
+  EXPECT_TRUE(job.take<WaitOrder>(1));
+  job.join(3);
+  EXPECT_TRUE(job.take<StartOrder>(1));
+  job.pass(60s);
+  EXPECT_FALSE(job.take<WaitOrder>(1));
+}
+
+TEST(Coordinator, ends_in_order_when_every_node_has) {
+  Job job(nodes(2, 2));
+  job.join(1);
+  job.join(2);
+  job.report(1, Finished{0});
+  EXPECT_FALSE(job.over());
+  job.lose(1);  // it has nothing left to do
+  EXPECT_FALSE(job.over());
+  job.report(2, Finished{0});
+  EXPECT_EQ(job.take<EndOrder>(2)->exit_code, 0);
+}
+
+TEST(Coordinator, ranks_that_stopped_as_agreed_end_the_job_with_that_code_and_no_restart) {
+  Job job(nodes(2, 2, 5));
+  job.join(1);
+  job.join(2);
+  job.report(1, Finished{0, true});
+  EXPECT_FALSE(job.over());
+  job.report(2, Finished{0});
+  EXPECT_TRUE(job.over());
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(*end, (EndOrder{kStoppedAsAgreed, "", ""}));
+}
+
+TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothing_is_left) {
+  Job job(nodes(2, 2, 1));
+  job.join(1);
+  job.join(2);
+  job.take<StartOrder>(2);
+  job.fail(1, 0, 7);
+  EXPECT_THAT(job.take<StopOrder>(2)->reason, HasSubstr("failure at h1"));
+  job.stopped(1, 0);
+  job.take<StartOrder>(1);
+  job.fail(2, 0, 1);  // because of it
+  job.stopped(2, 0);
+  const auto next = job.take<StartOrder>(1);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->place, (NodePlace{1, 1, 0, 2, 0, 4}));
+  EXPECT_THAT(next->note, HasSubstr("restart 1 of at most 1, after failure at h1"));
+  job.fail(2, 1, 0, SIGSEGV);
+  job.stopped(2, 1);
+  job.stopped(1, 1);
+  const auto end = job.take<EndOrder>(1);
+  EXPECT_EQ(end->exit_code, 128 + SIGSEGV);
+  EXPECT_EQ(end->cause, "failure at h2");
+  EXPECT_THAT(end->reason, HasSubstr("1 restart used up"));
+}
+
+TEST(Coordinator, what_an_older_generation_reports_is_dropped) {
+  Job job(nodes(2, 2, 9));
+  job.join(1);
+  job.join(2);
+  job.fail(1, 0, 7);
+  job.stopped(1, 0);
+  job.stopped(2, 0);
+  EXPECT_EQ(job.take<StartOrder>(2)->place.generation, 1);
+  job.fail(2, 0, 9);
+  job.report(2, Finished{0});
+  job.stopped(2, 0);
+  EXPECT_FALSE(job.take<StopOrder>(1));
+  EXPECT_FALSE(job.over());
+}
+
+TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_than_both) {
+  Job job(nodes(2, 3));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.fail(1, 0, 1);  // it noticed first that rank 2 was gone
+  job.fail(2, 0, 0, SIGKILL);
+  for (const int agent : {1, 2, 3}) job.stopped(agent, 0);
+  EXPECT_EQ(job.take<EndOrder>(3)->cause, "failure at h2");
+
+  Job other(nodes(3, 3));
+  for (const int agent : {1, 2, 3}) other.join(agent);
+  other.fail(1, 0, 1);
+  other.stopped(1, 0);
+  other.stopped(2, 0);
+  other.lose(3);
+  EXPECT_THAT(other.take<EndOrder>(1)->cause, HasSubstr("host h3 is lost"));
+}
+
+TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that_came_first) {
+  Job job(nodes(2, 2, 1));
+  for (const int agent : {1, 2}) job.join(agent);
+  job.report(1, RankFailure{0, 0, 5, 0, "the later one", 10s, 1ms});
+  job.report(2, RankFailure{0, 2, 6, 0, "the earlier one", 9s, 1ms});
+  for (const int agent : {1, 2}) job.stopped(agent, 0);
+  EXPECT_THAT(job.take<StartOrder>(1)->note, HasSubstr("after the earlier one"));
+}
+
+TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
+  Job job(nodes(1, 2));
+  job.join(1);
+  job.join(2);
+  job.lose(2);
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h2 is lost"));
+  job.stopped(1, 0);
+  const auto alone = job.take<StartOrder>(1);
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->place, (NodePlace{1, 0, 0, 1, 0, 2}));
+  EXPECT_THAT(alone->note, HasSubstr("going on with 1 node"));
+  job.join(3);
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h3 joins"));
+  job.stopped(1, 1);
+  EXPECT_EQ(job.take<StartOrder>(1)->place, (NodePlace{2, 0, 0, 2, 0, 4}));
+  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{2, 0, 1, 2, 2, 4}));
+}
+
+TEST(Coordinator, a_host_that_joins_does_not_hold_up_a_job_that_is_ending) {
+  Job job(nodes(1, 3));
+  job.join(1);
+  job.join(2);
+  job.pass(3s);
+  job.report(1, Finished{0});
+  job.join(3);
+  EXPECT_FALSE(job.take<StopOrder>(2));
+  job.report(2, Finished{0});
+  EXPECT_EQ(job.take<EndOrder>(3)->exit_code, 0);
+}
+
+TEST(Coordinator, a_second_loss_during_recovery_is_survived) {
+  Job job(nodes(1, 3));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.lose(2);
+  job.stopped(1, 0);
+  job.lose(3);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 1);
+}
+
+TEST(Coordinator, waits_for_a_replacement_where_a_lost_host_is_needed_and_restarts_are_allowed) {
+  Job job(nodes(2, 2, 1));
+  job.join(1);
+  job.join(2);
+  job.lose(2);
+  job.take<StopOrder>(1);
+  job.stopped(1, 0);
+  EXPECT_FALSE(job.take<StartOrder>(1));
+  job.join(3);
+  EXPECT_EQ(job.take<StartOrder>(3)->place.generation, 1);
+}
+
+TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_one) {
+  Job elastic(nodes(1, 2));
+  elastic.join(1);
+  elastic.join(2);
+  elastic.report(2, Leaving{SIGTERM});
+  EXPECT_THAT(elastic.take<StopOrder>(1)->reason, HasSubstr("host h2 leaves (SIGTERM)"));
+  elastic.stopped(1, 0);
+  EXPECT_FALSE(elastic.take<StartOrder>(1)) << "ranks of the leaving host may still run";
+  elastic.lose(2);
+  EXPECT_EQ(elastic.take<StartOrder>(1)->place.num_nodes, 1);
+
+  Job fixed(nodes(2, 2, 5));
+  fixed.join(1);
+  fixed.join(2);
+  fixed.report(2, Leaving{SIGTERM});
+  EXPECT_EQ(fixed.take<EndOrder>(1)->exit_code, 128 + SIGTERM);
+}
+
+// Of which only the first dies early; the others make steps, and end because a node goes or comes.
+TEST(Coordinator, early_deaths_far_apart_are_no_crash_loop_of_an_elastic_job) {
+  Job job(nodes(1, 2, 1000));
+  job.join(1);
+  job.join(2);
+  for (int generation = 0; generation < 15; generation += 3) {
+    job.fail(1, generation, 7);
+    job.stopped(1, generation, 100ms, 0);
+    job.stopped(2, generation, 100ms, 0);
+    job.pass(6s);
+    ASSERT_TRUE(job.take<StartOrder>(1)) << "in generation " << generation;
+    job.lose(2);
+    job.stopped(1, generation + 1, 600s, 5000);
+    ASSERT_TRUE(job.take<StartOrder>(1));
+    job.join(2);
+    job.stopped(1, generation + 2, 600s, 5000);
+    ASSERT_TRUE(job.take<StartOrder>(1));
+  }
+}
+
+// The program has no part in it.
+TEST(Coordinator, hosts_that_are_lost_early_are_no_crash_loop) {
+  Job job(nodes(2, 2, 1000));
+  job.join(1);
+  for (int generation = 0; generation < 5; ++generation) {
+    job.join(2);
+    ASSERT_TRUE(job.take<StartOrder>(1)) << "in generation " << generation;
+    job.lose(2);
+    job.stopped(1, generation, 100ms, 0);
+  }
+}
+
+TEST(Coordinator, failures_after_a_long_life_are_no_crash_loop) {
+  Job job(nodes(1, 1, 50));
+  job.join(1);
+  for (int generation = 0; generation < 20; ++generation) {
+    job.fail(1, generation, 3);
+    job.stopped(1, generation, 10s);
+    ASSERT_TRUE(job.take<StartOrder>(1)) << generation;
+  }
+}
+
+TEST(Coordinator, says_with_the_order_to_stop_whether_a_host_is_lost) {
+  Job job(nodes(1, 3, 10));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.lose(3);
+  EXPECT_TRUE(job.take<StopOrder>(1)->host_lost);
+  for (const int agent : {1, 2}) job.stopped(agent, 0);
+  job.fail(2, 1, 3);
+  EXPECT_FALSE(job.take<StopOrder>(1)->host_lost);
+}
+
+TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
+  Job job(nodes(1, 2));
+  job.join(1);
+  job.join(2);
+  job.fail(1, 0, 3);
+  job.stopped(1, 0);
+  job.pass(59s);
+  EXPECT_FALSE(job.take<EndOrder>(2));
+  job.pass(1s);
+  const auto end = job.take<EndOrder>(2);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 1);
+  EXPECT_THAT(end->cause, HasSubstr("host h2 is lost: its ranks did not end within 60 s"));
+  const auto start = job.take<StartOrder>(1);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->place.world_size, 2);
+}
+
+TEST(Coordinator, a_node_that_leaves_between_generations_does_not_end_a_job_that_can_do_without) {
+  Job job(nodes(1, 3, 10));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  for (const int generation : {0, 1}) {
+    job.fail(1, generation, 3 + generation);
+    for (const int agent : {1, 2, 3}) job.stopped(agent, generation);
+  }
+  // The second early death is followed by a pause.
+  job.report(2, Leaving{15});
+  EXPECT_FALSE(job.over());
+  job.pass(1s);
+  ASSERT_TRUE(job.take<StartOrder>(1));
+  EXPECT_EQ(job.take<StartOrder>(3)->place.world_size, 4);
+  job.lose(2);
+  EXPECT_FALSE(job.take<StopOrder>(1));
+}
+
+TEST(Coordinator, where_steps_are_counted_they_alone_are_progress) {
+  Job stepping(nodes(2, 2, 50));
+  stepping.join(1);
+  stepping.join(2);
+  for (int generation = 0; generation < 20; ++generation) {
+    stepping.fail(1, generation, 3);
+    stepping.stopped(1, generation, 10ms, 0);
+    stepping.stopped(2, generation, 10ms, 1);
+    stepping.pass(6s);
+    ASSERT_TRUE(stepping.take<StartOrder>(1)) << generation;
+  }
+  Job idle(nodes(1, 1, 50));
+  idle.join(1);
+  for (int generation = 0; generation < RestartPolicy::kCrashLoop; ++generation) {
+    idle.fail(1, generation, 3);
+    idle.stopped(1, generation, 60s, 0);
+  }
+  EXPECT_TRUE(idle.over());
+  EXPECT_THAT(idle.take<EndOrder>(1)->reason, HasSubstr("before any progress"));
+}
+
+}  // namespace
+}  // namespace paceline::launch

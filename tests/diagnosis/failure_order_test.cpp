@@ -1,0 +1,63 @@
+#include "paceline/diagnosis/failure_order.h"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+namespace paceline::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kClose = 100us;
+
+TEST(FailureOrder, the_moments_decide_where_they_are_further_apart_than_the_clocks_errors) {
+  const FailureMark early{0, 10s, kClose}, late{0, 10s + 1ms, kClose};
+  EXPECT_TRUE(failed_before(early, late));
+  EXPECT_FALSE(failed_before(late, early));
+}
+
+TEST(FailureOrder, within_the_errors_the_likelier_order_counts) {
+  const FailureMark early{0, 10s, 1s}, late{0, 10s + 200ms, 1s};
+  EXPECT_TRUE(failed_before(early, late));
+  EXPECT_FALSE(failed_before(late, early));
+}
+
+TEST(FailureOrder, whoever_notices_a_slow_death_and_exits_was_not_first) {
+  const FailureMark exit_code{0, 10s, kClose}, killed{SIGKILL, 10s + 300ms, kClose};
+  EXPECT_TRUE(failed_before(killed, exit_code));
+  EXPECT_FALSE(failed_before(exit_code, killed));
+}
+
+TEST(FailureOrder, a_death_long_after_an_exit_is_its_consequence) {
+  const FailureMark exit_code{0, 10s, kClose}, killed{SIGSEGV, 12s, kClose};
+  EXPECT_FALSE(failed_before(killed, exit_code));
+  EXPECT_TRUE(failed_before(exit_code, killed));
+}
+
+// An exception that nobody catches ends like that, and is often a consequence.
+TEST(FailureOrder, an_abort_is_no_heavier_than_an_exit) {
+  const FailureMark exit_code{0, 10s, kClose}, aborted{SIGABRT, 10s + 5ms, kClose};
+  EXPECT_FALSE(failed_before(aborted, exit_code));
+  EXPECT_TRUE(failed_before(exit_code, aborted));
+}
+
+TEST(FailureOrder, without_moments_a_signal_weighs_more_and_then_the_first_report_counts) {
+  EXPECT_TRUE(failed_before({.signal = SIGKILL}, {.signal = 0}));
+  EXPECT_FALSE(failed_before({.signal = 0}, {.signal = SIGKILL}));
+  EXPECT_FALSE(failed_before({.signal = 0}, {.signal = 0}));
+  EXPECT_FALSE(failed_before({.signal = 0, .at = 1s}, {.signal = 0}));
+}
+
+TEST(FailureOrder, a_rank_says_whose_loss_made_it_fail) {
+  EXPECT_EQ(
+      rank_called_gone("  | epoch 1\n  |   what():  rank 0: rank 12 (box) of group world is gone: "
+                       "its process ended without leaving the group; see the output of rank 12\n"),
+      12);
+  EXPECT_EQ(rank_called_gone("see the output of rank 3"), std::nullopt);
+  EXPECT_EQ(rank_called_gone("is gone; see the output of rank "), std::nullopt);
+  EXPECT_EQ(rank_called_gone(""), std::nullopt);
+}
+
+}  // namespace
+}  // namespace paceline::launch
