@@ -44,7 +44,7 @@
 #include "paceline/core/owner_process.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
-#include "paceline/transport/connect.h"
+#include "paceline/transport/transport_kind.h"
 
 namespace paceline {
 
