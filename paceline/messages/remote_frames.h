@@ -2,7 +2,7 @@
 
 // What a launcher and its end on another host say to each other over the standard streams of the
 // command that connects them (ssh, srun): frames of a kind, a length and that many bytes, in both
-// directions, on stdin and stdout. docs/launching.md shows who sends what.
+// directions, on stdin and stdout. docs/formats/agents.md has the kinds.
 //
 // Shells and login scripts of the other host may print before the first frame, so that direction
 // begins with a greeting; what comes before it is skipped. Pure, no input or output.
