@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/core/error.h"
 #include "paceline/diagnosis/thread_census.h"
 #include "paceline/rendezvous/launch_environment.h"

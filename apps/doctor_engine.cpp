@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 
 #include "paceline/bench/catalog.h"
-#include "paceline/collectives/calibration.h"
 #include "paceline/collectives/kernels/reduce.h"
+#include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/error.h"
 #include "paceline/transport/cipher.h"
 

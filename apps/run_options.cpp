@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/backends/library_list.h"
 #include "paceline/core/error.h"
 #include "paceline/core/secret.h"

@@ -17,7 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/store/memory_store.h"
 
 namespace {

@@ -27,7 +27,7 @@
 #include "paceline/checkpoint/checkpoint_writer.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
 #include "paceline/checkpoint/shared_staging.h"
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/core/check.h"
 
 #include "benchmarks/spread.h"

@@ -20,7 +20,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/models/cnn.h"
 #include "paceline/optim/adam.h"
 #include "paceline/parallel/distributed_data_parallel.h"

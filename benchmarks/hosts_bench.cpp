@@ -30,7 +30,7 @@
 #include "paceline/bench/forecast.h"
 #include "paceline/bench/report.h"
 #include "paceline/bench/size_list.h"
-#include "paceline/collectives/calibration.h"
+#include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
 

@@ -25,7 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/coordination/coordinator_host.h"
 #include "paceline/coordination/coordinator_link.h"
 #include "paceline/core/check.h"

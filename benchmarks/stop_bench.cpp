@@ -15,8 +15,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/collectives/agreed_stop.h"
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/agreed_stop.h"
+#include "paceline/collectives/group/init.h"
 
 #include "benchmarks/spread.h"
 

@@ -2,7 +2,7 @@
 
 #include "paceline/bench/own_contestant.h"
 #include "paceline/bench/worker.h"
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 
 int main(int argc, char** argv) {
   using namespace paceline;

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/data/image_dataset.h"
 #include "paceline/train/training_state.h"
 

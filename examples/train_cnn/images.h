@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/data/data_loader.h"
 #include "paceline/data/image_samples.h"
 

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/collectives/calibration.h"
+#include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/counted.h"
 
 namespace paceline::bench {

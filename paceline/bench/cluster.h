@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "paceline/collectives/cost_model.h"
+#include "paceline/collectives/planning/cost_model.h"
 
 namespace paceline::bench {
 

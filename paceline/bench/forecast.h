@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "paceline/bench/operation.h"
-#include "paceline/collectives/planner.h"
-#include "paceline/collectives/simulator.h"
+#include "paceline/collectives/planning/planner.h"
+#include "paceline/simulation/simulator.h"
 
 namespace paceline::bench {
 

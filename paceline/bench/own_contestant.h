@@ -3,7 +3,7 @@
 // Paceline itself, measured like everybody else.
 
 #include "paceline/bench/contestant.h"
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline::bench {
 

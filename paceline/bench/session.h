@@ -21,7 +21,7 @@
 #include "paceline/bench/operation.h"
 #include "paceline/bench/rank_set.h"
 #include "paceline/bench/report.h"
-#include "paceline/collectives/algorithm.h"
+#include "paceline/collectives/planning/algorithm.h"
 
 namespace paceline::bench {
 

@@ -6,9 +6,9 @@
 //
 // Thread safety: pure.
 
-#include "paceline/collectives/algorithm.h"
-#include "paceline/collectives/planner.h"
-#include "paceline/collectives/simulator.h"
+#include "paceline/collectives/planning/algorithm.h"
+#include "paceline/collectives/planning/planner.h"
+#include "paceline/simulation/simulator.h"
 
 namespace paceline::bench {
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "paceline/checkpoint/snapshot.h"
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline {
 

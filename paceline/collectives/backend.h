@@ -10,7 +10,7 @@
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/call.h"
 #include "paceline/collectives/collective.h"
-#include "paceline/collectives/planner.h"
+#include "paceline/collectives/planning/planner.h"
 #include "paceline/collectives/symmetric_buffer.h"
 #include "paceline/collectives/work.h"
 #include "paceline/core/deadline.h"

@@ -1,6 +1,4 @@
 set(SOURCES
-  agreed_stop.cpp
-  algorithm.cpp
   algorithms/bruck.cpp
   algorithms/by_package.cpp
   algorithms/chain.cpp
@@ -9,16 +7,17 @@ set(SOURCES
   algorithms/hierarchy_blocks.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
+  algorithms/schedule.cpp
   algorithms/subtrees.cpp
   algorithms/tree.cpp
-  backend_list.cpp
+  backends/backend_list.cpp
   backends/paceline/by_package_executor.cpp
   backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
+  backends/paceline/message_queues.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
-  backends/paceline/message_queues.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
   backends/paceline/shared_route.cpp
@@ -27,11 +26,7 @@ set(SOURCES
   backends/paceline/staged.cpp
   backends/paceline/symmetric_regions.cpp
   backends/paceline/zero_copy.cpp
-  calibration.cpp
-  call_order.cpp
-  clock_offset.cpp
   collective.cpp
-  effort.cpp
   flight/explain.cpp
   flight/explanation.cpp
   flight/group_flight.cpp
@@ -43,29 +38,34 @@ set(SOURCES
   flight/straggler.cpp
   flight/whereabouts.cpp
   flight/words.cpp
-  init.cpp
+  group/agreed_stop.cpp
+  group/calibration.cpp
+  group/call_order.cpp
+  group/clock_offset.cpp
+  group/init.cpp
+  group/process_group.cpp
+  group/process_group_children.cpp
+  group/process_group_coalesced.cpp
+  group/process_group_counts.cpp
+  group/process_group_messages.cpp
+  group/process_group_visit.cpp
+  group/symmetric_arena.cpp
+  group/text.cpp
+  group/thread_share.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
-  plan_text.cpp
-  planner.cpp
-  process_group.cpp
-  process_group_children.cpp
-  process_group_coalesced.cpp
-  process_group_counts.cpp
-  process_group_messages.cpp
-  process_group_visit.cpp
-  schedule.cpp
-  simulator.cpp
-  package_plan.cpp
-  symmetric_arena.cpp
-  text.cpp
-  thread_share.cpp
+  planning/algorithm.cpp
+  planning/cost_file.cpp
+  planning/effort.cpp
+  planning/package_plan.cpp
+  planning/plan_text.cpp
+  planning/planner.cpp
   work.cpp
   ${PACELINE_BACKEND_SOURCES})
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})
 
 # All ranks must come to the same numbers, whatever their processors can fuse.
-set_source_files_properties(paceline/collectives/effort.cpp paceline/collectives/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(paceline/collectives/planning/effort.cpp paceline/collectives/planning/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add. GCC 12 warns of the
 # undefined vectors that its own intrinsics for AVX-512 pass on as operands without a use.

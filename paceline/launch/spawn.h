@@ -17,7 +17,7 @@
 #include <chrono>
 #include <functional>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline {
 

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/core/check.h"
 #include "paceline/core/thread.h"
 #include "paceline/launch/spawn.h"

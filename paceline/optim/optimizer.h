@@ -22,7 +22,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/flat_layout.h"
 
 namespace paceline::optim {

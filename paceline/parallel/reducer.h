@@ -30,7 +30,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/parallel/gradient_sync.h"
 #include "paceline/parallel/pass_counter.h"

@@ -4,7 +4,7 @@
 
 #include <fmt/ranges.h>
 
-#include "paceline/collectives/text.h"
+#include "paceline/collectives/group/text.h"
 #include "paceline/core/check.h"
 #include "paceline/tensor/tensor_view.h"
 

@@ -7,8 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/backend_list.h"
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/backends/backend_list.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline {
 

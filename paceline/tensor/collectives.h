@@ -21,7 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline {
 

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "paceline/collectives/symmetric_arena.h"
+#include "paceline/collectives/group/symmetric_arena.h"
 
 namespace paceline {
 

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/buffer.h"
 
 namespace paceline {

@@ -12,7 +12,7 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/collectives/text.h"
+#include "paceline/collectives/group/text.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/secret.h"

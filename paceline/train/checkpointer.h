@@ -26,7 +26,7 @@
 #include "paceline/checkpoint/checkpoint_writer.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
 #include "paceline/checkpoint/shared_staging.h"
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/optimizer.h"
 #include "paceline/train/run_ownership.h"
 #include "paceline/train/training_state.h"

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/data/data_loader.h"
 
 namespace paceline::train {

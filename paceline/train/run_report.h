@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/telemetry/phase_times.h"
 #include "paceline/train/evaluate.h"
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "paceline/collectives/calibration.h"
+#include "paceline/collectives/planning/cost_file.h"
 
 #include "tests/launch/paceline_process.h"
 

@@ -1,4 +1,4 @@
-#include "paceline/collectives/agreed_stop.h"
+#include "paceline/collectives/group/agreed_stop.h"
 
 #include <chrono>
 #include <csignal>

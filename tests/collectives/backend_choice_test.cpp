@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/backend_list.h"
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/backends/backend_list.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/core/error.h"
 #include "paceline/store/memory_store.h"
 

@@ -1,4 +1,4 @@
-#include "paceline/collectives/calibration.h"
+#include "paceline/collectives/group/calibration.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+
+#include "paceline/collectives/planning/cost_file.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

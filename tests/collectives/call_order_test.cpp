@@ -1,4 +1,4 @@
-#include "paceline/collectives/call_order.h"
+#include "paceline/collectives/group/call_order.h"
 
 #include <future>
 #include <thread>

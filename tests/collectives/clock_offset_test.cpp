@@ -1,4 +1,4 @@
-#include "paceline/collectives/clock_offset.h"
+#include "paceline/collectives/group/clock_offset.h"
 
 #include <cstdlib>
 

@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline::conformance {
 

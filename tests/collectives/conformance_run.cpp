@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 
 #include "tests/collectives/conformance.h"
 

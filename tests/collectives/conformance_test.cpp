@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/ucx_ranks.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 
 #include "tests/collectives/odd_rank.h"
 #include "tests/harness/thread_ranks.h"

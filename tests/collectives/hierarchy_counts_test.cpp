@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/algorithms/hierarchy_blocks.h"
-#include "paceline/collectives/planner.h"
+#include "paceline/collectives/planning/planner.h"
 
 #include "tests/collectives/host_layouts.h"
 #include "tests/collectives/sample_values.h"

@@ -1,6 +1,6 @@
 // init_process_group() where it cannot succeed: what it says, and what it leaves in the records.
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 
 #include <array>
 #include <cstdlib>

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "paceline/collectives/agreed_stop.h"
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
+#include "paceline/collectives/group/agreed_stop.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"

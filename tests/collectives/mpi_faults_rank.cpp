@@ -13,8 +13,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/collectives/agreed_stop.h"
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/agreed_stop.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/core/check.h"
 
 namespace paceline {

@@ -1,7 +1,7 @@
 // Sums by package as plans, without a network: the promised bits, how much crosses between
 // packages, what fits into a staging area, and when they are chosen.
 
-#include "paceline/collectives/package_plan.h"
+#include "paceline/collectives/planning/package_plan.h"
 
 #include <algorithm>
 #include <random>

@@ -1,11 +1,11 @@
 // The planner's choices, and its predictions against the simulator's.
 
-#include "paceline/collectives/planner.h"
+#include "paceline/collectives/planning/planner.h"
 
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/kernels/reduce.h"
-#include "paceline/collectives/simulator.h"
+#include "paceline/simulation/simulator.h"
 
 namespace paceline {
 namespace {

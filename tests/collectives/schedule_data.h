@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/algorithm.h"
 #include "paceline/collectives/kernels/reduce.h"
-#include "paceline/collectives/simulator.h"
+#include "paceline/collectives/planning/algorithm.h"
+#include "paceline/simulation/simulator.h"
 
 namespace paceline {
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 
 #include "tests/collectives/odd_rank.h"
 #include "tests/harness/expect_error.h"

@@ -1,4 +1,4 @@
-#include "paceline/collectives/symmetric_arena.h"
+#include "paceline/collectives/group/symmetric_arena.h"
 
 #include <algorithm>
 #include <map>

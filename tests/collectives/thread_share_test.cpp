@@ -1,4 +1,4 @@
-#include "paceline/collectives/thread_share.h"
+#include "paceline/collectives/group/thread_share.h"
 
 #include <gtest/gtest.h>
 

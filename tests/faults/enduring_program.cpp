@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/telemetry/step_log.h"
 
 namespace {

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/core/socket.h"
 
 #include "tests/harness/fresh_directory.h"

@@ -10,7 +10,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 #include "tests/harness/network_hosts.h"
 

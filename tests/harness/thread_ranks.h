@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/collectives/process_group.h"
+#include "paceline/collectives/group/process_group.h"
 
 namespace paceline::harness {
 

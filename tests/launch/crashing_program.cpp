@@ -29,7 +29,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/init.h"
 
 namespace {
 

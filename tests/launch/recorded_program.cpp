@@ -29,8 +29,8 @@
 
 #include <unistd.h>
 
-#include "paceline/collectives/agreed_stop.h"
-#include "paceline/collectives/init.h"
+#include "paceline/collectives/group/agreed_stop.h"
+#include "paceline/collectives/group/init.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/telemetry/step_log.h"
 

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/tensor/collectives.h"
 
 #include "tests/collectives/conformance.h"

@@ -1,7 +1,7 @@
 // A training that is asked to stop at any moment and continued later sees every sample once and
 // ends with the bits of one that was not.
 
-#include "paceline/collectives/agreed_stop.h"
+#include "paceline/collectives/group/agreed_stop.h"
 
 #include <chrono>
 #include <csignal>

@@ -4,7 +4,7 @@
 // ceil(log2 p) messages of about half its buffer instead of p - 1 of one block (Bruck et al.,
 // 1997). For small blocks on many ranks: every byte travels log2(p)/2 times on average.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -25,7 +25,7 @@
 // For two packages these are nN and 2N for all_reduce, half of either in each direction. The price
 // is a pass more over what a package's ranks have, and more meetings.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -5,7 +5,7 @@
 // time of one transfer, however many ranks; and ranks of one host stand beside each other in the
 // chain, so that each byte enters a host once.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

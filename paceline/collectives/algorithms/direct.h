@@ -13,7 +13,7 @@
 // one_shot_all_reduce: everybody sends everything to everybody and reduces all of it. p-1 messages,
 // n(p-1) bytes: for small n.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -19,7 +19,7 @@
 //
 // all_gather and reduce_scatter have blocks instead of lanes: hierarchy_blocks.h.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

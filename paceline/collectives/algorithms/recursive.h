@@ -17,8 +17,8 @@
 // way and hand their sums to the power-of-two part, which finishes; they get the result directly.
 // A partial sum of a 16-bit type is sent in float32, twice the bytes.
 
+#include "paceline/collectives/algorithms/schedule.h"
 #include "paceline/collectives/algorithms/schedule_builder.h"
-#include "paceline/collectives/schedule.h"
 
 namespace paceline {
 

@@ -9,7 +9,7 @@
 // ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
 // those of the other algorithms; so it must be asked for.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

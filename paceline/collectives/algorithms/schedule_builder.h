@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -8,7 +8,7 @@
 // every partial sum is a subtree of the promised order; rank 0 passes the result on to another
 // root.
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -5,10 +5,10 @@
 
 #include <xxhash.h>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/backends/library_backend.h"
 #include "paceline/collectives/backends/library_list.h"
-#include "paceline/collectives/calibration.h"
+#include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/store/prefix_store.h"

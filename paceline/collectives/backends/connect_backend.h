@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "paceline/collectives/backend.h"
-#include "paceline/collectives/package_plan.h"
+#include "paceline/collectives/planning/package_plan.h"
 #include "paceline/core/rank_name.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"

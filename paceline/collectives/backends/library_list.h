@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/backends/library.h"
 
 namespace paceline {

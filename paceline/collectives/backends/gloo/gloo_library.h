@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "paceline/collectives/backend_list.h"
+#include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/backends/library.h"
 
 namespace paceline {

@@ -4,8 +4,8 @@
 // reductions are cut into pieces, so that scratch stays small.
 //
 // Steps are carried out in order; sends and receives last while later steps go on, and a step that
-// needs what is still on its way waits for just that (schedule.h). A reduce begins with the bytes
-// that are there.
+// needs what is still on its way waits for just that (algorithms/schedule.h). A reduce begins with
+// the bytes that are there.
 //
 // Where ranks of one host share memory, the scratch of a hierarchy lies there: ranks of the host
 // read each other's, and meet in between.
@@ -22,13 +22,13 @@
 #include <tuple>
 #include <vector>
 
-#include "paceline/collectives/algorithm.h"
+#include "paceline/collectives/algorithms/schedule.h"
+#include "paceline/collectives/algorithms/scoreboard.h"
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/backends/paceline/host_share.h"
 #include "paceline/collectives/kernels/reduce.h"
-#include "paceline/collectives/planner.h"
-#include "paceline/collectives/schedule.h"
-#include "paceline/collectives/scoreboard.h"
+#include "paceline/collectives/planning/algorithm.h"
+#include "paceline/collectives/planning/planner.h"
 #include "paceline/core/awake_clock.h"
 #include "paceline/transport/exchange.h"
 #include "paceline/transport/mapping.h"

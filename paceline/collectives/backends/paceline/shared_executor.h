@@ -5,7 +5,7 @@
 //   zero-copy  when all ranks' buffers are in symmetric memory (zero_copy.h);
 //   staged     for any other memory, and for tiny calls (staged.h);
 //   by package  large sums in either memory, where the ranks are on several packages and that is
-//              worth it (package_plan.h, by_package_executor.h).
+//              worth it (planning/package_plan.h, by_package_executor.h).
 //
 // Thread safety: none; calls come one at a time.
 
@@ -20,8 +20,8 @@
 #include "paceline/collectives/backends/paceline/staged.h"
 #include "paceline/collectives/backends/paceline/symmetric_regions.h"
 #include "paceline/collectives/backends/paceline/zero_copy.h"
-#include "paceline/collectives/package_plan.h"
-#include "paceline/collectives/planner.h"
+#include "paceline/collectives/planning/package_plan.h"
+#include "paceline/collectives/planning/planner.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {

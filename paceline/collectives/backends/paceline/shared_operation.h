@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "paceline/collectives/algorithms/schedule.h"
 #include "paceline/collectives/backend.h"
-#include "paceline/collectives/schedule.h"
 
 namespace paceline {
 

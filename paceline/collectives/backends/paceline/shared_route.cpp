@@ -6,7 +6,7 @@
 
 #include "paceline/collectives/backends/paceline/group_share.h"
 #include "paceline/collectives/backends/paceline/shared_operation.h"
-#include "paceline/collectives/plan_text.h"
+#include "paceline/collectives/planning/plan_text.h"
 #include "paceline/core/counted.h"
 
 namespace paceline {

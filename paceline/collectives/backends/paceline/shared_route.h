@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string>
 
-#include "paceline/collectives/package_plan.h"
-#include "paceline/collectives/planner.h"
+#include "paceline/collectives/planning/package_plan.h"
+#include "paceline/collectives/planning/planner.h"
 
 namespace paceline {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <unordered_map>
 
-#include "paceline/collectives/schedule.h"
+#include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 

@@ -1,0 +1,155 @@
+// The groups that are made of a group.
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include "paceline/collectives/group/process_group.h"
+#include "paceline/core/check.h"
+#include "paceline/core/rank_name.h"
+
+namespace paceline {
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
+                                                      std::optional<GroupOptions> options) {
+  require_member("new_group");
+  check(!ranks.empty(), "{}: new_group: no ranks", self_);
+  check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
+        "{}: new_group: a rank is named twice", self_);
+  for (const int rank : ranks) {
+    check(rank >= 0 && rank < world_size(),
+          "{}: new_group: {} is not a rank of group {}, which has {} ranks", self_, rank, name_,
+          world_size());
+  }
+  const GroupOptions child = options_of_child(options);
+  std::string name;
+  run_in_order(
+      [&](const WaitOptions& wait) {
+        require_same_members(ranks, wait);
+        name = fmt::format("{}.{}", name_, num_children_++);
+      },
+      {.timeout = child.timeout});
+  return form(name, ranks, child);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
+                                                  std::optional<GroupOptions> options) {
+  require_member("split");
+  const GroupOptions child = options_of_child(options);
+  const std::array<std::int64_t, 2> mine = {color, key};
+  std::vector<std::int64_t> all;
+  std::string name;
+  run_in_order(
+      [&](const WaitOptions& wait) {
+        all = gather_for(Op::kSplit, mine, wait);
+        name = fmt::format("{}.{}.{}", name_, num_children_++, color);
+      },
+      {.timeout = child.timeout});
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (all[2 * static_cast<std::size_t>(rank)] == color) ranks.push_back(rank);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
+  });
+  return form(name, color < 0 ? std::vector<int>() : ranks, child);
+}
+
+// Everybody's words, one rank after the other: a collective with a number, which others see as
+// `op`, so that who makes another call, leaves or dies is found out before a group forms.
+std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::int64_t> mine,
+                                                   const WaitOptions& wait) {
+  std::vector<std::int64_t> all(mine.size() * world_ranks_.size());
+  Collective call;
+  call.op = Op::kAllGather;
+  call.part_of = op;
+  call.dtype = Dtype::kInt64;
+  call.count = mine.size();
+  call.input = reinterpret_cast<const std::byte*>(mine.data());
+  call.output = reinterpret_cast<std::byte*>(all.data());
+  execute(call, {}, wait);
+  return all;
+}
+
+// The lists themselves travel only when there is something to say about them. All ranks come to the
+// same verdict, so the group goes on.
+void ProcessGroup::require_same_members(const std::vector<int>& ranks, const WaitOptions& wait) {
+  const auto world = static_cast<std::size_t>(world_size());
+  const auto hash = XXH3_64bits(ranks.data(), ranks.size() * sizeof ranks[0]);
+  const std::array<std::int64_t, 2> mine = {static_cast<std::int64_t>(hash),
+                                            static_cast<std::int64_t>(ranks.size())};
+  const auto words = gather_for(Op::kNewGroup, mine, wait);
+  const std::uint32_t number = sequence_;
+  bool is_same = true;
+  for (std::size_t i = 0; i < words.size(); ++i) is_same &= words[i] == mine[i % mine.size()];
+  if (is_same) return;
+  constexpr std::int64_t kNone = -1;
+  std::vector<std::int64_t> padded(world, kNone);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    padded[i] = world_ranks_[static_cast<std::size_t>(ranks[i])];
+  }
+  const auto lists = gather_for(Op::kNewGroup, padded, wait);
+  const auto list_of = [&](std::size_t rank) {
+    const auto begin = lists.begin() + static_cast<std::ptrdiff_t>(rank * world);
+    return std::vector<std::int64_t>(begin, std::find(begin, begin + world_size(), kNone));
+  };
+  const auto own = list_of(static_cast<std::size_t>(rank_));
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    const auto theirs = list_of(rank);
+    check(theirs == own,
+          "{}: new_group #{} in group {} does not match: this rank means ranks {} of the world, {} "
+          "means {}; all ranks must make the same groups in the same order",
+          self_, number, name_, fmt::join(own, ", "),
+          rank_name(static_cast<int>(rank), world_ranks_[rank]), fmt::join(theirs, ", "));
+  }
+}
+
+GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& options) const {
+  GroupOptions child = options.value_or(options_);
+  if (!child.timeout) child.timeout = options_.timeout;
+  if (!child.recorder) child.recorder = options_.recorder;
+  if (!child.timeline) child.timeline = options_.timeline;
+  try {
+    require_possible(child);
+  } catch (const Error& error) {
+    throw said_by(self_, fmt::format("a group of group {}", name_), error);
+  }
+  return child;
+}
+
+// Whoever dies, aborts or leaves this group meanwhile is found by way of its connections, which
+// stand already.
+std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
+                                                 const std::vector<int>& ranks,
+                                                 const GroupOptions& options) {
+  std::vector<int> world_ranks;
+  for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
+  const auto look_after_parent = [&] {
+    try {
+      std::vector<int> left;
+      for (const int rank : backend_->throw_if_failed()) {
+        const auto member = std::find(ranks.begin(), ranks.end(), rank);
+        if (member != ranks.end()) left.push_back(static_cast<int>(member - ranks.begin()));
+      }
+      return left;
+    } catch (const Error& error) {
+      backend_->abort(error);
+      throw Error(error.code(),
+                  fmt::format("{}; this rank was forming group {} of it", error.what(), name));
+    }
+  };
+  try {
+    return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), options,
+                                          Parent{look_after_parent, symmetric_});
+  } catch (const Error& error) {
+    // A member's process is gone: the other ranks of this group hear of it from whoever knows
+    // first, and not that this one has left, which it may do next.
+    if (error.code() == ErrorCode::kPeerLost) backend_->abort(error);
+    throw;
+  }
+}
+
+}  // namespace paceline

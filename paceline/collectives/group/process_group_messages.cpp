@@ -1,0 +1,54 @@
+// The group's messages between two ranks, which follow no common order.
+
+#include "paceline/collectives/group/process_group.h"
+#include "paceline/core/check.h"
+
+namespace paceline {
+
+PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions& options) const {
+  const auto what = name_of(call.op);
+  require_member(what);
+  check(!call.lists, "{}: {} has no form on many buffers; call it for each", self_, what);
+  const bool is_send = call.op == Op::kSend;
+  const ConstBuffer buffer = is_send ? call.input : ConstBuffer(call.output);
+  check(!is_send || call.peer != kAnySource, "{}: send: there is no any-source for a send", self_);
+  check(world_size() > 1, "{}: {}: group {} has no other rank", self_, what, name_);
+  check(
+      (call.peer >= 0 && call.peer < world_size() && call.peer != rank_) || call.peer == kAnySource,
+      "{}: {}: peer {} is not another rank of group {}, which has {} ranks", self_, what, call.peer,
+      name_, world_size());
+  require_addressable(what, buffer.dtype, buffer.count, 1);
+  check(buffer.data != nullptr || buffer.count == 0, "{}: {}: the buffer is null", self_, what);
+  if (buffer.device != Device::kCpu) {
+    fail(ErrorCode::kUnsupported, "{}: {} of CUDA memory is in no backend; copy to the host", self_,
+         what);
+  }
+  return {
+      call.peer,         call.tag, buffer.dtype, buffer.count, const_cast<std::byte*>(buffer.data),
+      options.keep_alive};
+}
+
+WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOptions& options) {
+  PointToPointCall message = make_message(call, options);
+  require_own_process(name_of(call.op));
+  require_time(options);
+  message.is_blocking = !asynchronous;
+  return flight_.message(call.op, message, asynchronous, [&] {
+    const Deadline deadline = deadline_of(options);
+    try {
+      return call.op == Op::kSend ? backend_->send(message, deadline)
+                                  : backend_->receive(message, deadline);
+    } catch (const Error& error) {
+      throw said_by(self_, fmt::format("{} in group {}", name_of(call.op), name_), error);
+    }
+  });
+}
+
+int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
+  const auto work =
+      post({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, false, options);
+  work->wait();
+  return work->source_rank();
+}
+
+}  // namespace paceline

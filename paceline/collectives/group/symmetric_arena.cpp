@@ -1,0 +1,72 @@
+#include "paceline/collectives/group/symmetric_arena.h"
+
+#include <iterator>
+
+namespace paceline {
+namespace {
+
+std::size_t round_up(std::size_t bytes) {
+  constexpr std::size_t unit = SymmetricArena::kAlignment;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
+}
+
+}  // namespace
+
+SymmetricArena::SymmetricArena(ProcessGroup& group, std::size_t bytes)
+    : area_(group.reserve_symmetric(round_up(bytes))) {
+  add_free(0, area_.bytes());
+}
+
+std::byte* SymmetricArena::allocate(std::size_t bytes) {
+  if (!area_.is_live() || bytes > area_.bytes()) return nullptr;
+  const std::size_t size = round_up(bytes);
+  const std::lock_guard lock(mutex_);
+  const auto best = by_size_.lower_bound({size, 0});
+  if (best == by_size_.end()) return nullptr;
+  const auto [whole, begin] = *best;
+  remove_free(free_.find(begin));
+  if (whole > size) add_free(begin + size, whole - size);
+  used_.emplace(begin, size);
+  return area_.data() + begin;
+}
+
+void SymmetricArena::deallocate(std::byte* block) {
+  auto begin = static_cast<std::size_t>(block - area_.data());
+  const std::lock_guard lock(mutex_);
+  const auto used = used_.find(begin);
+  std::size_t size = used->second;
+  used_.erase(used);
+  if (!area_.is_live()) return;
+  const auto next = free_.find(begin + size);
+  if (next != free_.end()) {
+    size += next->second;
+    remove_free(next);
+  }
+  const auto after = free_.lower_bound(begin);
+  if (after != free_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == begin) {
+      begin = before->first;
+      size += before->second;
+      remove_free(before);
+    }
+  }
+  add_free(begin, size);
+}
+
+bool SymmetricArena::is_empty() {
+  const std::lock_guard lock(mutex_);
+  return used_.empty();
+}
+
+void SymmetricArena::add_free(std::size_t begin, std::size_t size) {
+  free_.emplace(begin, size);
+  by_size_.emplace(size, begin);
+}
+
+void SymmetricArena::remove_free(std::map<std::size_t, std::size_t>::iterator range) {
+  by_size_.erase({range->second, range->first});
+  free_.erase(range);
+}
+
+}  // namespace paceline

@@ -1,0 +1,53 @@
+#pragma once
+
+// Gives out blocks of one large symmetric area, so that memory which comes and goes, such as
+// tensors, needs no copies in collectives either. The area takes pages only as they are touched;
+// freed blocks are joined with free neighbours and used again, smallest fit first.
+//
+// Once the group has failed, nothing is given out or used again: a rank that is late may still
+// write results there.
+//
+// Thread safety: every method may be called from any thread.
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "paceline/collectives/group/process_group.h"
+
+namespace paceline {
+
+class SymmetricArena {
+ public:
+  static constexpr std::size_t kAlignment = 4096;
+
+  // Collective. Error(kSystem) on every rank when one of them cannot get the address space.
+  SymmetricArena(ProcessGroup& group, std::size_t bytes);
+
+  // Aligned to kAlignment, not zeroed; null when no free range is large enough.
+  std::byte* allocate(std::size_t bytes);
+  // Requires: what allocate() gave.
+  void deallocate(std::byte* block);
+
+  bool contains(const void* address) const {
+    const auto* const byte = static_cast<const std::byte*>(address);
+    return byte >= area_.data() && byte < area_.data() + area_.bytes();
+  }
+  // Whether no block is given out.
+  bool is_empty();
+
+ private:
+  void add_free(std::size_t begin, std::size_t size);
+  void remove_free(std::map<std::size_t, std::size_t>::iterator range);
+
+  const SymmetricBuffer area_;
+  std::mutex mutex_;                                       // guards everything below
+  std::map<std::size_t, std::size_t> free_;                // begin -> size
+  std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin) of the same ranges
+  std::unordered_map<std::size_t, std::size_t> used_;      // begin -> size
+};
+
+}  // namespace paceline

@@ -1,0 +1,3 @@
+set(SOURCES
+  simulator.cpp)
+set(LIBRARIES fmt::fmt)
