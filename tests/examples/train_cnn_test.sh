@@ -89,8 +89,8 @@ if ! cmp "$work/straight/$last"/*.safetensors "$work/stopped/$last"/*.safetensor
   failures=$((failures + 1))
 fi
 
-# Ctrl-C at a terminal: alone, under the launcher and under mpirun, whose ranks get SIGTERM for it (Open MPI leaves them a second unless it is
-# told otherwise) and whose exit code is its own.
+# Ctrl-C at a terminal: alone, under the launcher and under mpirun, whose ranks get SIGTERM for it and whose exit code is its own. Open MPI
+# leaves them a second; version 4 can be told otherwise. With 5 the checkpoint of the last step may come too late, and an earlier one is good.
 press=("$(dirname "$0")/press_ctrl_c.py")
 interrupted=("$train_cnn" "${data[@]}" --epochs 2000)
 said='stopped after step [0-9]+ by SIGINT; to continue: the same command with --resume'
@@ -101,7 +101,9 @@ expect ctrl_c_run 85 "$said" "${press[@]}" "$work/int2.jsonl" 4 "${run2[@]}" "${
   --metrics "$work/int3.jsonl" >"$work/int3.out" 2>&1
 for run in 1 2 ${mpiexec:+3}; do
   step=$(grep -c '"event":"step"' "$work/int$run.jsonl")
-  expect "ctrl_c_saved_$run" 0 "resumed at step $step\$" "${interrupted[@]}" --max-steps $((step + 1)) --checkpoint-dir "$work/int$run" --resume
+  saved=$step
+  [ "$run" = 3 ] && "$mpiexec" --version | grep 'Open MPI) [5-9]' >/dev/null && saved='[0-9]+'
+  expect "ctrl_c_saved_$run" 0 "resumed at step $saved\$" "${interrupted[@]}" --max-steps $((step + 1)) --checkpoint-dir "$work/int$run" --resume
 done
 
 # Continued from the memory that the launcher keeps, which no disk has; without a launcher, a file of the user's choice.
