@@ -26,9 +26,9 @@ add_compile_definitions(FMT_SHARED)
 
 add_library(paceline_compiler INTERFACE)
 target_compile_features(paceline_compiler INTERFACE cxx_std_20)
-# -Wrestrict warns wrongly about std::string in GCC 12 (GCC bug 105329).
+# These two warn wrongly about std::string in GCC 12 (GCC bug 105329 and its relatives).
 target_compile_options(paceline_compiler INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow>)
 if(PACELINE_WERROR)
   target_compile_options(paceline_compiler INTERFACE -Werror)
 endif()
