@@ -251,12 +251,12 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
   plan.timeline = options.timeline;
   plan.prefix_lines = options.prefix_lines;
   plan.shutdown_timeout = options.shutdown_timeout;
-  plan.goes_on = options.restarts.max_restarts > 0 || options.min_nodes < options.num_nodes;
   plan.min_hosts = options.min_nodes;
   plan.host_tries = texts.host_retries.empty()
                         ? kHostRetries
                         : static_cast<int>(check_integer(line, "--host-retries", texts.host_retries,
                                                          0, kMostHostRetries));
+  if (!options.may_restart()) plan.host_tries = 0;
   if (!texts.start_timeout.empty()) {
     plan.start_timeout = check_seconds(line, "--start-timeout", texts.start_timeout);
   }
@@ -267,23 +267,21 @@ HostsPlan plan_hosts(const CLI::App& app, const RunTexts& texts, const CommandLi
   job.arguments.push_back("--master-addr=" + meeting_address(hosts, texts));
   job.directory = std::filesystem::current_path().string();
   job.environment = exported(texts.export_names, line);
-  job.secret = random_hex(Secret::kSize);
-  job.goes_on = plan.goes_on;
-  for (const Host& host : hosts) job.ranks_per_host.push_back(host.slots);
-  if (!texts.master_port.empty()) {
-    job.ports = {options.master_port, static_cast<std::uint16_t>(options.master_port + 1)};
-  }
+  job.part.secret = random_hex(Secret::kSize);
+  for (const Host& host : hosts) job.part.ranks_per_host.push_back(host.slots);
+  if (!texts.master_port.empty()) job.port = options.master_port;
   plan.job = {.run_id = options.run_id, .command = options.command};
-  plan.job.world_size = std::accumulate(job.ranks_per_host.begin(), job.ranks_per_host.end(), 0);
+  plan.job.world_size =
+      std::accumulate(job.part.ranks_per_host.begin(), job.part.ranks_per_host.end(), 0);
   for (const Host& host : hosts) plan.job.hosts.push_back(host.name);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    launch::RemoteJob part = job;
-    part.host = hosts[i].address();
-    part.arguments.push_back("--node-rank=" + std::to_string(i));
-    part.arguments.push_back("--nproc-per-node=" + std::to_string(hosts[i].slots));
-    part.arguments.push_back("--");
-    part.arguments.insert(part.arguments.end(), options.command.begin(), options.command.end());
-    plan.parts.push_back({route_to(hosts[i], texts, line), std::move(part)});
+    launch::RemoteJob own = job;
+    own.part.host = hosts[i].address();
+    own.arguments.push_back("--node-rank=" + std::to_string(i));
+    own.arguments.push_back("--nproc-per-node=" + std::to_string(hosts[i].slots));
+    own.arguments.push_back("--");
+    own.arguments.insert(own.arguments.end(), options.command.begin(), options.command.end());
+    plan.parts.push_back({route_to(hosts[i], texts, line), std::move(own)});
   }
   return plan;
 }

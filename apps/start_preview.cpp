@@ -172,8 +172,9 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
     names.push_back("PACELINE_MEMORY_CHECKPOINT");
   }
   if (!options.timeline.empty()) names.push_back("PACELINE_TIMELINE_DIR");
-  if (options.goes_on() && options.fork_server) names.push_back(kForkServerVariable);
-  if (options.agents_meet()) names.emplace_back("MASTER_ADDR");  // of the one that leads
+  if (options.may_restart() && options.fork_server) names.push_back(kForkServerVariable);
+  if (options.several_nodes() && !options.part)
+    names.emplace_back("MASTER_ADDR");  // that of rank 0
   return names;
 }
 
@@ -236,7 +237,7 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
 }
 
 std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& options) {
-  const auto& ranks = plan.parts.front().job.ranks_per_host;
+  const auto& ranks = plan.parts.front().job.part.ranks_per_host;
   std::string text = fmt::format("{} host{}, world size {}\n", plan.parts.size(),
                                  plan.parts.size() == 1 ? "" : "s", plan.job.world_size);
   const launch::Environment& sent = plan.parts.front().job.environment;
@@ -252,7 +253,7 @@ std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& op
     there.node_rank = static_cast<int>(host);
     there.num_local_ranks = ranks[host];
     there.terminal = false;
-    there.part = launch::HostPart{.ranks_per_host = ranks, .goes_on = plan.goes_on};
+    there.part = launch::HostPart{.ranks_per_host = ranks};
     for (int local = 0; local < ranks[host]; ++local) {
       text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");
