@@ -121,7 +121,7 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
     case FrameKind::kHello:
       return on_hello(index, frame.payload);
     case FrameKind::kPort:
-      if (index == 0 && !begun()) on_port(frame.payload);
+      if (index == 0 && !port_) on_port(frame.payload);
       return;
     case FrameKind::kLeads:
       return on_leads(index, decode_endpoint(frame.payload));

@@ -135,7 +135,7 @@ class HostsAgent {
   TimelineCollection timelines_;
   RemoteInput input_;
   std::vector<HostState> hosts_;
-  std::uint16_t port_ = 0;  // where the agents meet on host 0; 0: not known yet
+  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once it has said so
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
   bool abandoned_ = false;             // the supervisor is gone

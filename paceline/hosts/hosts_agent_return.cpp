@@ -48,7 +48,7 @@ void HostsAgent::on_return(std::size_t index) {
   if (!leader_ || stopping_ || over_) return;
   host.comeback.back(Deadline::Clock::now());
   RemoteJob job = plan_.parts[index].job;
-  job.port = port_;
+  job.port = port_.value_or(0);
   job.part.meeting = meeting_;
   send_part(host, job);
   host.link->send(FrameKind::kInputEnd);

@@ -52,7 +52,7 @@ void HostsAgent::on_port(const std::string& payload) {
 
 void HostsAgent::give_part(std::size_t index) {
   RemoteJob job = plan_.parts[index].job;
-  if (index > 0) job.port = port_;
+  if (index > 0) job.port = *port_;
   send_part(hosts_[index], job);
   // Rank 0 may come there one day, and then finds that nothing is left to read.
   if (index > 0) hosts_[index].link->send(FrameKind::kInputEnd);

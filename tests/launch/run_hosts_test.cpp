@@ -232,11 +232,13 @@ TEST_F(RunHosts, rank_0_reads_the_launchers_input_whatever_its_size) {
   arguments.insert(arguments.begin(), {"-c", command, PACELINE_COMMAND});
   PacelineProcess from_file(arguments, {}, "/bin/sh");
   EXPECT_EQ(from_file.wait().out, "3000000\n");
-  PacelineProcess from_pipe(run(hosts->list(1), {}, {"sh", "-c", "wc -c"}));
-  from_pipe.write_stdin("hello");
-  const Outcome outcome = from_pipe.wait();
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "5\n");
+  for (const std::string& list : {hosts->list(1), NetworkHosts::name(0) + ":1"}) {
+    PacelineProcess from_pipe(run(list, {}, {"sh", "-c", "wc -c"}));
+    from_pipe.write_stdin("hello");
+    const Outcome outcome = from_pipe.wait();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "5\n");
+  }
 }
 
 TEST_F(RunHosts, input_that_rank_0_does_not_read_holds_no_signal_up) {
