@@ -19,7 +19,7 @@ void note_ignored_signals(int, char**, char**) {
 
 // Called before any library's constructor.
 [[gnu::section(".preinit_array"),
-  gnu::used]] void (*const note_before_constructors)(int, char**, char**) = note_ignored_signals;
+  gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
 
 }  // namespace
 
