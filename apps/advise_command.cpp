@@ -18,7 +18,7 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/message.h"
-#include "apps/option_value.h"
+#include "apps/option_table.h"
 #include "apps/start_preview.h"
 #include "apps/trial.h"
 #include "apps/usage_error.h"
@@ -38,8 +38,9 @@ Examples:
   paceline advise -- ./train
   paceline advise --global-batch 64 -- ./train --batch-size {batch})";
 
-struct AdviseTexts {
-  std::string seconds, patience, global_batch;
+struct AdviseOptions {
+  long seconds = 5, patience = 60;
+  long global_batch = 0;  // 0: none
 };
 
 // A folder of its own, gone with this value.
@@ -97,23 +98,16 @@ std::uint64_t usable_memory() {
 
 class Adviser {
  public:
-  Adviser(const AdviseTexts& texts, std::vector<std::string> program)
-      : program_(std::move(program)), topology_(discover_topology()) {
+  Adviser(const AdviseOptions& options, std::vector<std::string> program)
+      : program_(std::move(program)),
+        topology_(discover_topology()),
+        duration_(std::chrono::seconds(options.seconds)),
+        patience_(std::chrono::seconds(options.patience)) {
     if (program_.empty())
       throw UsageError("no program given: paceline advise [options] -- PROGRAM");
     const char* path = std::getenv("PATH");
     launch::find_program(program_.front(), path != nullptr ? path : "");
-    if (!texts.seconds.empty()) {
-      duration_ =
-          std::chrono::seconds(whole_number("--seconds", texts.seconds, 1, kMaxSecondsOfAdvice));
-    }
-    if (!texts.patience.empty()) {
-      patience_ =
-          std::chrono::seconds(whole_number("--patience", texts.patience, 1, kMaxSecondsOfAdvice));
-    }
-    if (!texts.global_batch.empty()) {
-      global_batch_ = whole_number("--global-batch", texts.global_batch, 1, 1L << 40);
-    }
+    if (options.global_batch > 0) global_batch_ = options.global_batch;
     if (global_batch_.has_value() != mentions_batch(program_)) {
       throw UsageError(
           "--global-batch N and {batch} in the program's arguments belong together: each rank's "
@@ -171,8 +165,7 @@ class Adviser {
 
   const std::vector<std::string> program_;
   const Topology topology_;
-  std::chrono::nanoseconds duration_ = std::chrono::seconds(5);
-  std::chrono::nanoseconds patience_ = std::chrono::seconds(60);
+  const std::chrono::nanoseconds duration_, patience_;
   std::optional<std::int64_t> global_batch_;
   std::vector<launch::Trial> trials_;
 };
@@ -192,23 +185,23 @@ int advise_command(const Arguments& arguments) {
       "paceline advise");
   app.footer(kHelp);
   app.formatter(std::make_shared<AdviseFormatter>());
-  AdviseTexts texts;
-  app.add_option("--seconds", texts.seconds, "Of steps to measure with each, after warming up")
-      ->type_name("S")
-      ->default_str("5");
-  app.add_option("--patience", texts.patience, "Seconds to wait for a step before giving one up")
-      ->type_name("S")
-      ->default_str("60");
-  app.add_option("--global-batch", texts.global_batch,
-                 "Samples of all ranks in a step: {batch} in the arguments becomes N / ranks")
-      ->type_name("N");
+  AdviseOptions options;
+  OptionTable table(app, /*has_variables=*/false);
+  table.value("--seconds", "S", "Of steps to measure with each, after warming up",
+              number_target(options.seconds, 1, kMaxSecondsOfAdvice));
+  table.value("--patience", "S", "Seconds to wait for a step before giving one up",
+              number_target(options.patience, 1, kMaxSecondsOfAdvice));
+  table.value("--global-batch", "N",
+              "Samples of all ranks in a step: {batch} in the arguments becomes N / ranks",
+              number_target(options.global_batch, 1, 1L << 40));
   const CommandLine line = split_command_line(app, arguments);
-  if (!take_options(app, line)) {
+  if (!table.take(line)) {
     fmt::print("{}", app.help());
     return 0;
   }
+  table.read();
   try {
-    return Adviser(texts, line.program).run();
+    return Adviser(options, line.program).run();
   } catch (const Interrupted& interrupted) {
     return 128 + interrupted.signal;
   }

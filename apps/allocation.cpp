@@ -25,10 +25,11 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
 
 }  // namespace
 
-std::optional<std::vector<launch::Host>> allocated_hosts(const RunTexts& texts,
+std::optional<std::vector<launch::Host>> allocated_hosts(const OptionTable& table, int num_nodes,
                                                          const GetVariable& variable) {
-  const bool by_hand = !texts.node_rank.empty() || !texts.rdzv_endpoint.empty();
-  if (texts.standalone || by_hand) return std::nullopt;
+  for (const char* by_hand : {"--standalone", "--node-rank", "--rdzv-endpoint"}) {
+    if (table[by_hand].given()) return std::nullopt;
+  }
   if (variable("TORCHELASTIC_RUN_ID")) {
     refuse_copies(variable, "WORLD_SIZE", variable("PACELINE_STORE") ? "paceline run" : "torchrun");
   }
@@ -36,13 +37,14 @@ std::optional<std::vector<launch::Host>> allocated_hosts(const RunTexts& texts,
   refuse_copies(variable, "PMI_SIZE", "mpiexec");
   if (variable("SLURM_STEP_ID")) refuse_copies(variable, "SLURM_STEP_NUM_TASKS", "srun");
   const auto list = variable("SLURM_JOB_NODELIST");
-  if (!list || !variable("SLURM_JOB_ID") || texts.nnodes == "1") return std::nullopt;
+  const Option& nnodes = table["--nnodes"];
+  const bool one_node = nnodes.given() && num_nodes == 1;
+  if (!list || !variable("SLURM_JOB_ID") || one_node) return std::nullopt;
   const auto names = expand_node_list(*list);
   check(names.has_value(), "SLURM_JOB_NODELIST='{}' is not a list of nodes", *list);
-  const std::string most = most_nodes(texts.nnodes);
-  if (!most.empty() && most != std::to_string(names->size())) {
+  if (nnodes.given() && static_cast<std::size_t>(num_nodes) != names->size()) {
     throw UsageError(fmt::format("--nnodes: {}, but the SLURM job has {} nodes; leave it out",
-                                 texts.nnodes, names->size()));
+                                 nnodes.text, names->size()));
   }
   const auto text = variable("SLURM_TASKS_PER_NODE");
   const auto counts = text ? expand_task_counts(*text) : std::nullopt;

@@ -9,16 +9,17 @@
 #include "paceline/hosts/host_list.h"
 #include "paceline/rendezvous/launch_environment.h"
 
-#include "apps/run_options.h"
+#include "apps/option_table.h"
 
 namespace paceline::apps {
 
 // The nodes of the SLURM job that this process runs in, with its tasks as slots; nothing outside of
 // one, or when the options say that this machine is meant, or that nodes are started by hand.
+// `num_nodes`: MAX of --nnodes.
 // UsageError when mpirun or srun has started several of this launcher: each would be a job of its
 // own.
 std::optional<std::vector<launch::Host>> allocated_hosts(
-    const RunTexts& texts, const GetVariable& variable = process_environment());
+    const OptionTable& table, int num_nodes, const GetVariable& variable = process_environment());
 
 // The name of a job of --hosts that the user gave none: random, and in a SLURM job after that.
 std::string id_for_hosts(const GetVariable& variable = process_environment());

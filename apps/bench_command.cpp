@@ -73,15 +73,13 @@ struct BenchFormatter : CLI::Formatter {
   }
 };
 
-// Operations may stand before, between and behind the options.
-BenchTexts parse(const Arguments& arguments, CLI::App& app) {
-  BenchTexts texts;
-  declare_bench_options(app, texts);
+// Operations may stand before, between and behind the options: they become the line's program.
+CommandLine split_around_operations(const CLI::App& app, const Arguments& arguments) {
   CommandLine all;
   std::vector<std::string> rest = arguments;
   while (!rest.empty()) {
     if (!rest.front().starts_with("-")) {
-      texts.ops.push_back(rest.front());
+      all.program.push_back(rest.front());
       rest.erase(rest.begin());
       continue;
     }
@@ -89,14 +87,7 @@ BenchTexts parse(const Arguments& arguments, CLI::App& app) {
     for (const std::string& option : line.options) all.add(option);
     rest = line.program;
   }
-  try {
-    app.parse(std::vector<std::string>(all.options.rbegin(), all.options.rend()));
-  } catch (const CLI::CallForHelp&) {
-    texts.help = true;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
-  return texts;
+  return all;
 }
 
 // Before minutes are spent on measuring.
@@ -186,13 +177,16 @@ int bench_command(const Arguments& arguments) {
   formatter->column_width(34);
   app.formatter(formatter);
   app.get_help_ptr()->group("Help");
-  const BenchTexts texts = parse(arguments, app);
-  if (texts.help) {
+  OptionTable table(app, /*has_variables=*/false);
+  BenchOptions options;
+  declare_bench_options(table, options);
+  const CommandLine line = split_around_operations(app, arguments);
+  if (!table.take(line)) {
     fmt::print("{}", app.help());
     return 0;
   }
-  BenchOptions options = check_bench_options(texts, discover_topology().num_usable_cores());
-  require_place(texts, options.mode, detect_launch_environment(), typed(arguments));
+  check_bench_options(table, line.program, discover_topology().num_usable_cores(), options);
+  require_place(table, options.mode, detect_launch_environment(), typed(arguments));
   options.session.command = typed(arguments);
   options.session.version = version_text();
   options.session.programs = contestants_folder();

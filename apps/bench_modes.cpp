@@ -55,70 +55,39 @@ bool has_hierarchy(const BenchOptions& options) {
 
 }  // namespace
 
-BenchMode mode_of(const BenchTexts& texts) {
-  if (texts.calibrate) return BenchMode::kCalibrate;
-  if (!texts.simulate.empty()) return BenchMode::kSimulate;
-  if (texts.predict) return BenchMode::kPredict;
-  return texts.explain ? BenchMode::kExplain : BenchMode::kMeasure;
+BenchMode mode_of(const OptionTable& table) {
+  if (table["--calibrate"].given()) return kCalibrate;
+  if (table["--simulate"].given()) return kSimulate;
+  if (table["--predict"].given()) return kPredict;
+  return table["--explain"].given() ? kExplain : kMeasure;
 }
 
-void require_meaning(const BenchTexts& texts, BenchMode mode) {
-  struct Use {
-    const char* flag;
-    bool is_given;
-    std::vector<BenchMode> modes;
+void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
+                     BenchMode mode) {
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError(fmt::format("{} has no meaning with {}", what, flag_of(mode)));
   };
-  using enum BenchMode;
-  const std::vector<Use> uses = {
-      {"an operation", !texts.ops.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--nproc-per-node",
-       !texts.nproc_per_node.empty(),
-       {kMeasure, kCalibrate, kExplain, kPredict}},
-      {"--sizes", !texts.sizes.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--dtype", !texts.dtype.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--placement", !texts.placement.empty(), {kMeasure}},
-      {"--memory", !texts.memory.empty(), {kMeasure}},
-      {"--buffers", !texts.buffers.empty(), {kMeasure}},
-      {"--transport", !texts.transport.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--peer", !texts.peer.empty(), {kMeasure}},
-      {"--rounds", !texts.rounds.empty(), {kMeasure}},
-      {"--calls", !texts.calls.empty(), {kMeasure, kPredict}},
-      {"--check", texts.check, {kMeasure}},
-      {"--no-bind", texts.no_bind, {kMeasure}},
-      {"--timeout", !texts.timeout.empty(), {kMeasure, kPredict}},
-      {"--json", !texts.json.empty(), {kMeasure, kSimulate, kPredict}},
-      {"--csv", !texts.csv.empty(), {kMeasure}},
-      {"--html", !texts.html.empty(), {kMeasure}},
-      {"--algorithm", !texts.algorithm.empty(), {kMeasure, kSimulate, kExplain, kPredict}},
-      {"--calibrate", texts.calibrate, {kCalibrate}},
-      {"--keep-noisy", texts.keep_noisy, {kCalibrate}},
-      {"--simulate", !texts.simulate.empty(), {kSimulate}},
-      {"--explain", texts.explain, {kSimulate, kExplain}},
-      {"--predict", texts.predict, {kPredict}}};
-  for (const Use& use : uses) {
-    const auto& modes = use.modes;
-    if (use.is_given && std::find(modes.begin(), modes.end(), mode) == modes.end()) {
-      throw UsageError(fmt::format("{} has no meaning with {}", use.flag, flag_of(mode)));
-    }
+  if (!words.empty() && mode == kCalibrate) refuse("an operation");
+  for (const Option& option : table.options()) {
+    if (option.given() && (option.traits & mode) == 0) refuse(option.name);
   }
 }
 
-void require_place(const BenchTexts& texts, BenchMode mode, const LaunchEnvironment& who,
+void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command) {
   if (who.world_size == 1) return;
-  if (mode == BenchMode::kMeasure) {
+  const Option& asked = table["--nproc-per-node"];
+  if (mode == kMeasure) {
     const std::string ranks =
-        texts.nproc_per_node.empty() ? fmt::format(" --nproc-per-node {}", who.world_size) : "";
+        asked.given() ? "" : fmt::format(" --nproc-per-node {}", who.world_size);
     throw UsageError(fmt::format(
         "this process is rank {} of {} ({}), and bench starts ranks of its own: type it "
         "without the launcher: {}{}. To measure the ranks of a launcher, add --predict",
         who.rank, who.world_size, starter_of(who), command, ranks));
   }
-  if (mode != BenchMode::kSimulate && !texts.nproc_per_node.empty() &&
-      texts.nproc_per_node != std::to_string(who.world_size)) {
-    throw UsageError(fmt::format("--nproc-per-node: '{}': {} started {}; leave it out",
-                                 texts.nproc_per_node, starter_of(who),
-                                 counted(who.world_size, "rank")));
+  if (mode != kSimulate && asked.given() && asked.text != std::to_string(who.world_size)) {
+    throw UsageError(fmt::format("--nproc-per-node: '{}': {} started {}; leave it out", asked.text,
+                                 starter_of(who), counted(who.world_size, "rank")));
   }
 }
 

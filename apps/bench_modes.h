@@ -12,13 +12,15 @@
 
 namespace paceline::apps {
 
-BenchMode mode_of(const BenchTexts& texts);
+BenchMode mode_of(const OptionTable& table);
 
 // Each throws UsageError, which says what to type instead.
 
-void require_meaning(const BenchTexts& texts, BenchMode mode);
+// `words` name operations.
+void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
+                     BenchMode mode);
 // Ranks that a launcher started must not all start ranks of their own. `command` is what was typed.
-void require_place(const BenchTexts& texts, BenchMode mode, const LaunchEnvironment& who,
+void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command);
 void require_transport(const BenchOptions& options);
 // Operations that the algorithm does not serve, beside one that it does, are added to `notes`.

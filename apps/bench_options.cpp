@@ -29,10 +29,6 @@ constexpr long kMaxRounds = 1000;
 constexpr long kMaxCalls = 10000;
 constexpr long kMaxSecondsOfBench = 86400;
 
-long number_or(const char* flag, const std::string& text, long fallback, long max) {
-  return text.empty() ? fallback : whole_number(flag, text, 1, max);
-}
-
 std::vector<std::string> items_of(const std::string& text) {
   std::vector<std::string> items;
   std::istringstream list(text);
@@ -95,29 +91,29 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
   return ops;
 }
 
-std::vector<std::size_t> sizes_of(const std::string& text) {
+void read_sizes(const Option& option, std::vector<std::size_t>& sizes) {
   try {
-    return bench::parse_sizes(text.empty() ? kUsualSizes : text);
+    sizes = bench::parse_sizes(option.text);
   } catch (const bench::SizeError& error) {
-    throw UsageError(fmt::format("--sizes: {}", error.what()));
+    throw UsageError(fmt::format("{}: {}", option.source, error.what()));
   }
 }
 
-Dtype dtype_of_text(const std::string& text) {
-  if (text.empty()) return Dtype::kFloat32;
-  const auto dtype = bench::dtype_named(text);
-  if (dtype) return *dtype;
-  std::vector<std::string> names;
-  for (const Dtype known : kAllDtypes) names.emplace_back(name_of(known));
-  refuse_value("--dtype", text, one_of(names, text));
+// By the names of `all` values.
+template <class Value, class All>
+OptionTarget named_target(Value& value, const All& all) {
+  std::vector<std::pair<std::string, Value>> words;
+  for (const auto one : all) words.emplace_back(name_of(one), one);
+  return word_target(value, words);
 }
 
 // Where it can be; `notes` say where not. Nowhere is an error.
-std::optional<Placement> placement_of(const std::string& text,
+std::optional<Placement> placement_of(const Option& option,
                                       const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
+  const std::string& text = option.text;
   if (text.empty()) return {};
-  if (text != "in" && text != "out") refuse_value("--placement", text, "in or out");
+  if (text != "in" && text != "out") option.refuse("in or out");
   const Placement placement = text == "in" ? Placement::kInPlace : Placement::kOutOfPlace;
   std::vector<std::string_view> others;
   bool serves_any = false;
@@ -135,16 +131,14 @@ std::optional<Placement> placement_of(const std::string& text,
   return placement;
 }
 
-std::vector<MemoryKind> memory_of(const std::string& text) {
-  if (text.empty()) return {MemoryKind::kSymmetric};
-  std::vector<MemoryKind> kinds;
-  for (const std::string& item : items_of(text)) {
+void read_memory(const Option& option, std::vector<MemoryKind>& kinds) {
+  kinds.clear();
+  for (const std::string& item : items_of(option.text)) {
     if (item != "symmetric" && item != "ordinary") {
-      refuse_value("--memory", item, "symmetric, ordinary or both with a comma");
+      refuse_value(option.source, item, "symmetric, ordinary or both with a comma");
     }
     add_once(kinds, item == "symmetric" ? MemoryKind::kSymmetric : MemoryKind::kOrdinary);
   }
-  return kinds;
 }
 
 constexpr const char* kLimitOfLimit =
@@ -165,13 +159,13 @@ bool limit_applies(const bench::SessionOptions& session) {
 }
 
 // With any peer come the yardsticks. Requires: what is measured has been settled.
-std::vector<std::string> peers_of(const std::string& text, const bench::SessionOptions& session,
+std::vector<std::string> peers_of(const Option& option, const bench::SessionOptions& session,
                                   std::vector<std::string>& notes) {
-  if (text.empty()) return {};
+  if (!option.given()) return {};
   std::vector<std::string> peers;
   const bool has_limit = limit_applies(session);
   bool asks_limit = false;
-  for (const std::string& item : items_of(text)) {
+  for (const std::string& item : items_of(option.text)) {
     asks_limit |= item == "all" || item == "limit";
     if (item == "limit") continue;
     if (item == "all") {
@@ -181,7 +175,7 @@ std::vector<std::string> peers_of(const std::string& text, const bench::SessionO
     if (item == "paceline" || bench::find_entry(item) == nullptr) {
       std::vector<std::string> names = bench::peer_names();
       names.insert(names.end(), {"all", "memcpy", "limit"});
-      refuse_value("--peer", item, one_of(names, item));
+      refuse_value(option.source, item, one_of(names, item));
     }
     add_once(peers, item);
   }
@@ -191,116 +185,42 @@ std::vector<std::string> peers_of(const std::string& text, const bench::SessionO
   return peers;
 }
 
-bool is_fresh(const std::string& text) {
-  if (!text.empty() && text != "fresh" && text != "warm")
-    refuse_value("--buffers", text, "fresh or warm");
-  return text != "warm";
-}
-
-TransportKind transport_of(const std::string& text) {
-  if (text.empty() || text == "auto") return TransportKind::kAuto;
-  if (text == "shm") return TransportKind::kShm;
-  if (text == "tcp") return TransportKind::kTcp;
-  if (text == "ucx") return TransportKind::kUcx;
-  refuse_value("--transport", text, "auto, shm, tcp or ucx");
-}
-
-launch::Environment variables_of(const std::string& transport) {
-  if (transport.empty()) return {};
-  return {{"PACELINE_TRANSPORT", transport}};
-}
-
-std::optional<Algorithm> algorithm_of(const std::string& text) {
-  if (text.empty()) return {};
-  const auto algorithm = algorithm_named(text);
-  if (algorithm) return algorithm;
-  std::vector<std::string> names;
-  for (const Algorithm known : kAllAlgorithms) names.emplace_back(name_of(known));
-  refuse_value("--algorithm", text, one_of(names, text));
-}
-
-bench::Cluster cluster_of(const std::string& text) {
+void read_cluster(const Option& option, bench::Cluster& cluster) {
   try {
-    return bench::parse_cluster(text);
+    cluster = bench::parse_cluster(option.text);
   } catch (const bench::ClusterError& error) {
-    throw UsageError(fmt::format("--simulate: {}", error.what()));
+    throw UsageError(fmt::format("{}: {}", option.source, error.what()));
   }
 }
 
-}  // namespace
-
-void declare_bench_options(CLI::App& app, BenchTexts& texts) {
-  auto value = [&](const std::string& name, std::string& target, const char* type,
-                   const char* shown_default, const char* text, const char* group) {
-    auto* option = app.add_option(name, target, text)->type_name(type)->group(group);
-    if (*shown_default != '\0') option->default_str(shown_default);
+OptionTarget turn_limit_target(std::chrono::seconds& limit) {
+  const auto read = [&limit](const Option& option) {
+    limit = std::chrono::seconds(option.number(1, kMaxSecondsOfBench));
   };
-  value("--nproc-per-node,--np", texts.nproc_per_node, "N", "", "Ranks [one per core, at least 2]",
-        "What");
-  value("--sizes", texts.sizes, "LIST", kUsualSizes,
-        "Bytes: 8,64K,1M,1G; ranges 8:1G (times 4), 8:1G:2 (times 2)", "What");
-  value("--dtype", texts.dtype, "TYPE", "float32", "Type of the elements", "What");
-  value("--placement", texts.placement, "in|out", "",
-        "One buffer or two [in place where that is usual]", "What");
-  value("--memory", texts.memory, "LIST", "symmetric",
-        "Where Paceline's buffers lie: symmetric,ordinary", "What");
-  value("--buffers", texts.buffers, "fresh|warm", "fresh", "Written before every call, or not",
-        "What");
-  value("--transport", texts.transport, "auto|shm|tcp|ucx", "auto", "Paceline's", "What");
-
-  value("--peer", texts.peer, "LIST", "",
-        "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",
-        "Against whom");
-
-  value("--rounds", texts.rounds, "N", "5", "Rounds; in each everybody has one turn", "How");
-  value("--calls", texts.calls, "N", "200", "Calls in a turn, at most", "How");
-  app.add_flag("--check", texts.check, "Check results")->group("How");
-  app.add_flag("--no-bind", texts.no_bind, "Do not bind ranks to cores")->group("How");
-  value("--timeout", texts.timeout, "S", "120", "Seconds after which a turn has failed", "How");
-
-  app.add_flag("--calibrate", texts.calibrate,
-               "Measure what the planner goes by and keep it for later groups")
-      ->group("Planning");
-  app.add_flag("--keep-noisy", texts.keep_noisy,
-               "With --calibrate: also where that replaces a steadier measurement")
-      ->group("Planning");
-  app.add_flag("--explain", texts.explain, "Print which algorithm is taken, and why")
-      ->group("Planning");
-  value("--simulate", texts.simulate, "CLUSTER", "",
-        "Predict for a cluster: hosts=64,ranks=8,link=25Gbit,latency=20us", "Planning");
-  app.add_flag("--predict", texts.predict, "Measure this group, with the prediction beside it")
-      ->group("Planning");
-  value("--algorithm", texts.algorithm, "NAME", "", "Take it wherever it serves", "Planning");
-
-  value("--json", texts.json, "FILE", "", "Everything, for programs; - to standard output",
-        "Output");
-  value("--csv", texts.csv, "FILE", "", "The rows", "Output");
-  value("--html", texts.html, "FILE", "", "A page with curves", "Output");
+  return {.read = read, .print = [&limit] { return std::to_string(limit.count()); }};
 }
 
 // One file cannot hold two kinds of text.
-void require_different_files(const BenchTexts& texts) {
-  const std::vector<std::pair<const char*, std::string>> files = {
-      {"--json", texts.json}, {"--csv", texts.csv}, {"--html", texts.html}};
+void require_different_files(const OptionTable& table) {
+  const std::array files = {&table["--json"], &table["--csv"], &table["--html"]};
   std::error_code ignored;
   for (std::size_t i = 0; i < files.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      const std::string& one = files[i].second;
-      const std::string& other = files[j].second;
+      const std::string& one = files[i]->text;
+      const std::string& other = files[j]->text;
       if (one.empty() || other.empty()) continue;
       if (one != other && std::filesystem::weakly_canonical(one, ignored) !=
                               std::filesystem::weakly_canonical(other, ignored)) {
         continue;
       }
       throw UsageError(fmt::format("{} and {} name the same file, '{}': give each its own",
-                                   files[j].first, files[i].first, one));
+                                   files[j]->name, files[i]->name, one));
     }
   }
 }
 
 // Once, with the first example: what is measured has whole elements.
-void say_what_is_rounded(const BenchTexts& texts, bench::SessionOptions& session) {
-  if (texts.sizes.empty()) return;
+void say_what_is_rounded(bench::SessionOptions& session) {
   for (const bench::Operation op : session.ops) {
     if (op.op == Op::kBarrier) continue;
     for (const std::size_t size : session.sizes) {
@@ -317,42 +237,94 @@ void say_what_is_rounded(const BenchTexts& texts, bench::SessionOptions& session
   }
 }
 
-BenchOptions check_bench_options(const BenchTexts& texts, int num_cores) {
-  BenchOptions options;
-  options.mode = mode_of(texts);
-  require_meaning(texts, options.mode);
+}  // namespace
+
+void declare_bench_options(OptionTable& table, BenchOptions& options) {
   bench::SessionOptions& session = options.session;
-  session.ops = ops_for(options.mode, texts.ops);
-  session.num_ranks =
-      static_cast<int>(number_or("--nproc-per-node", texts.nproc_per_node,
-                                 std::clamp(num_cores, 2, bench::kMaxRanks), bench::kMaxRanks));
-  session.sizes = sizes_of(texts.sizes);
-  session.dtype = dtype_of_text(texts.dtype);
-  session.placement = placement_of(texts.placement, session.ops, session.notes);
-  session.memory = memory_of(texts.memory);
-  session.fresh = is_fresh(texts.buffers);
-  session.check = texts.check;
-  session.rounds =
-      static_cast<int>(number_or("--rounds", texts.rounds, session.rounds, kMaxRounds));
-  session.calls = static_cast<int>(number_or("--calls", texts.calls, session.calls, kMaxCalls));
-  session.turn_limit =
-      std::chrono::seconds(number_or("--timeout", texts.timeout, 120, kMaxSecondsOfBench));
-  session.peers = peers_of(texts.peer, session, session.notes);
-  session.variables = variables_of(texts.transport);
-  session.bind = !texts.no_bind;
-  if (options.mode == BenchMode::kSimulate) options.cluster = cluster_of(texts.simulate);
-  options.explains = texts.explain;
-  options.keeps_noisy = texts.keep_noisy;
-  options.transport = transport_of(texts.transport);
-  session.algorithm = algorithm_of(texts.algorithm);
+  constexpr unsigned kPlanned = kSimulate | kExplain | kPredict;
+  table.group("What");
+  table
+      .value("--nproc-per-node,--np", "N", "Ranks [one per core, at least 2]",
+             number_target(session.num_ranks, 1, bench::kMaxRanks),
+             kMeasure | kCalibrate | kExplain | kPredict)
+      .declared->default_str("");
+  table
+      .value("--sizes", "LIST", "Bytes: 8,64K,1M,1G; ranges 8:1G (times 4), 8:1G:2 (times 2)",
+             {.read = [&](const Option& option) { read_sizes(option, session.sizes); }},
+             kMeasure | kPlanned)
+      .declared->default_str(kUsualSizes);
+  session.sizes = bench::parse_sizes(kUsualSizes);
+  table.value("--dtype", "TYPE", "Type of the elements", named_target(session.dtype, kAllDtypes),
+              kMeasure | kPlanned);
+  table.value("--placement", "in|out", "One buffer or two [in place where that is usual]", {},
+              kMeasure);
+  table
+      .value("--memory", "LIST", "Where Paceline's buffers lie: symmetric,ordinary",
+             {.read = [&](const Option& option) { read_memory(option, session.memory); }}, kMeasure)
+      .declared->default_str("symmetric");
+  table.value("--buffers", "fresh|warm", "Written before every call, or not",
+              word_target(session.fresh, {{"fresh", true}, {"warm", false}}), kMeasure);
+  table.value("--transport", "auto|shm|tcp|ucx", "Paceline's",
+              named_target(options.transport, std::array{TransportKind::kAuto, TransportKind::kShm,
+                                                         TransportKind::kTcp, TransportKind::kUcx}),
+              kMeasure | kPlanned);
+
+  table.group("Against whom");
+  table.value("--peer", "LIST",
+              "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",
+              {}, kMeasure);
+
+  table.group("How");
+  table.value("--rounds", "N", "Rounds; in each everybody has one turn",
+              number_target(session.rounds, 1, kMaxRounds), kMeasure);
+  table.value("--calls", "N", "Calls in a turn, at most",
+              number_target(session.calls, 1, kMaxCalls), kMeasure | kPredict);
+  table.flag("--check", "Check results", bool_target(session.check), kMeasure);
+  table.flag("--no-bind", "Do not bind ranks to cores",
+             {.read = [&](const Option&) { session.bind = false; }}, kMeasure);
+  table.value("--timeout", "S", "Seconds after which a turn has failed",
+              turn_limit_target(session.turn_limit), kMeasure | kPredict);
+
+  table.group("Planning");
+  table.flag("--calibrate", "Measure what the planner goes by and keep it for later groups", {},
+             kCalibrate);
+  table.flag("--keep-noisy", "With --calibrate: also where that replaces a steadier measurement",
+             bool_target(options.keeps_noisy), kCalibrate);
+  table.flag("--explain", "Print which algorithm is taken, and why", bool_target(options.explains),
+             kSimulate | kExplain);
+  table.value(
+      "--simulate", "CLUSTER", "Predict for a cluster: hosts=64,ranks=8,link=25Gbit,latency=20us",
+      {.read = [&](const Option& option) { read_cluster(option, options.cluster); }}, kSimulate);
+  table.flag("--predict", "Measure this group, with the prediction beside it", {}, kPredict);
+  table.value("--algorithm", "NAME", "Take it wherever it serves",
+              named_target(session.algorithm, kAllAlgorithms), kMeasure | kPlanned);
+
+  table.group("Output");
+  table.value("--json", "FILE", "Everything, for programs; - to standard output",
+              text_target(options.json), kMeasure | kSimulate | kPredict);
+  table.value("--csv", "FILE", "The rows", text_target(options.csv), kMeasure);
+  table.value("--html", "FILE", "A page with curves", text_target(options.html), kMeasure);
+}
+
+void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
+                         int num_cores, BenchOptions& options) {
+  options.mode = mode_of(table);
+  require_meaning(table, words, options.mode);
+  bench::SessionOptions& session = options.session;
+  session.ops = ops_for(options.mode, words);
+  table.read();
+  if (!table["--nproc-per-node"].given()) {
+    session.num_ranks = std::clamp(num_cores, 2, bench::kMaxRanks);
+  }
+  session.placement = placement_of(table["--placement"], session.ops, session.notes);
+  session.peers = peers_of(table["--peer"], session, session.notes);
+  if (table["--transport"].given()) {
+    session.variables = {{"PACELINE_TRANSPORT", table["--transport"].text}};
+  }
   require_transport(options);
   require_algorithm(options, session.notes);
-  require_different_files(texts);
-  if (options.mode == BenchMode::kMeasure) say_what_is_rounded(texts, session);
-  options.json = texts.json;
-  options.csv = texts.csv;
-  options.html = texts.html;
-  return options;
+  require_different_files(table);
+  if (options.mode == BenchMode::kMeasure && table["--sizes"].given()) say_what_is_rounded(session);
 }
 
 }  // namespace paceline::apps

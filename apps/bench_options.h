@@ -1,34 +1,25 @@
 #pragma once
 
-// The options of `paceline bench`: declared once for CLI11 (help), then checked.
+// The options of `paceline bench`: each declared once in a table that fills BenchOptions.
 
 #include <string>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "paceline/bench/cluster.h"
 #include "paceline/bench/session.h"
 #include "paceline/transport/connect.h"
 
+#include "apps/option_table.h"
+
 namespace paceline::apps {
 
-// As typed. Empty: not given.
-struct BenchTexts {
-  std::vector<std::string> ops;
-  std::string nproc_per_node, sizes, dtype, placement, memory, buffers, rounds, calls, timeout;
-  std::string peer, transport, json, csv, html, simulate, algorithm;
-  bool check = false, no_bind = false, calibrate = false, explain = false, predict = false;
-  bool keep_noisy = false;
-  bool help = false;
-};
-
-enum class BenchMode {
-  kMeasure,    // side by side with others
-  kCalibrate,  // the costs that the planner goes by
-  kSimulate,   // a cluster that is not at hand
-  kExplain,    // which algorithm, and why
-  kPredict,    // planned and simulated beside measured
+// The traits of an option are the modes in which it has a meaning.
+enum BenchMode : unsigned {
+  kMeasure = 1,    // side by side with others
+  kCalibrate = 2,  // the costs that the planner goes by
+  kSimulate = 4,   // a cluster that is not at hand
+  kExplain = 8,    // which algorithm, and why
+  kPredict = 16,   // planned and simulated beside measured
 };
 
 // As a file's name.
@@ -47,9 +38,11 @@ struct BenchOptions {
   }
 };
 
-void declare_bench_options(CLI::App& app, BenchTexts& texts);
+void declare_bench_options(OptionTable& table, BenchOptions& options);
 
-// Throws UsageError: flag, value and range named. `num_cores` is the default number of ranks.
-BenchOptions check_bench_options(const BenchTexts& texts, int num_cores);
+// Reads what `table` took into `options`, which it was declared with. `words` name operations;
+// `num_cores` is the default number of ranks. Throws UsageError: flag, value and range named.
+void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
+                         int num_cores, BenchOptions& options);
 
 }  // namespace paceline::apps

@@ -81,8 +81,8 @@ void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
 void in_group(const BenchOptions& options, const std::function<void(ProcessGroup&)>& body) {
   InitOptions init;
   init.group.timeout = options.session.turn_limit;
-  init.group.transport = options.transport;
-  init.group.algorithm = options.session.algorithm;
+  init.group.link.transport = options.transport;
+  init.group.planning.algorithm = options.session.algorithm;
   init.group.backend = "paceline";
   const auto work = [&](int) {
     const auto group = init_process_group(init);
@@ -199,8 +199,8 @@ int simulate(const BenchOptions& options) {
   const bench::Cluster& cluster = options.cluster;
   const CostModel costs = cluster.costs(known_costs());
   const bool shares = cluster.ranks > 1 && options.transport != TransportKind::kTcp;
-  const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks), costs,
-                        {.algorithm = options.session.algorithm, .shares_memory = shares});
+  const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks),
+                        {.algorithm = options.session.algorithm, .costs = costs}, shares);
   fmt::print("{}{}\n\n", bench::describe(cluster, costs),
              shares || cluster.ranks == 1 ? "" : "; over tcp inside a host, too");
   const auto which = options.explains ? bench::Which::kAll : bench::Which::kChosen;
@@ -224,9 +224,9 @@ void predict(const BenchOptions& options, ProcessGroup& group) {
   }
   check(group.world_size() <= bench::kMaxRanks, "--predict: {} ranks; at most {} are measured",
         group.world_size(), bench::kMaxRanks);
-  const Planner planner(
-      group.hosts(), known_costs(),
-      {.algorithm = options.session.algorithm, .shares_memory = shares_memory(group)});
+  const Planner planner(group.hosts(),
+                        {.algorithm = options.session.algorithm, .costs = known_costs()},
+                        shares_memory(group));
   if (group.rank() == 0) {
     fmt::print("{} on {}, {}; costs: {}\n\n", counted(group.world_size(), "rank"),
                counted(group.hosts().size(), "host"), group.transport(),

@@ -20,74 +20,70 @@ using launch::LaunchOptions;
 constexpr long kMaxNodes = 65536;
 constexpr long kMaxRestarts = 1'000'000;
 constexpr double kMaxSecondsToMeet = 86400.0 * 365;
-constexpr long kMasterPort = 29500;    // torchrun's
-constexpr long kEndpointPort = 29400;  // torchrun's for c10d
-constexpr const char* kEndpoint = "--rdzv-endpoint";
-constexpr const char* kConf = "--rdzv-conf";
+constexpr std::uint16_t kMasterPort = 29500;  // torchrun's
+constexpr long kEndpointPort = 29400;         // torchrun's for c10d
 
-void check_nodes(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  const std::string& text = texts.nnodes;
-  const auto colon = text.find(':');
-  const auto number = [&](const std::string& part) {
-    if (part.find_first_not_of("0123456789") != std::string::npos || part.empty()) {
-      checker.refuse("--nnodes", text, "a whole number or MIN:MAX");
-    }
-    return static_cast<int>(checker.integer("--nnodes", part, 1, kMaxNodes));
+OptionTarget nodes_target(LaunchOptions& launch) {
+  const auto read = [&launch](const Option& option) {
+    const auto number = [&](const std::string& part) {
+      if (part.find_first_not_of("0123456789") != std::string::npos || part.empty()) {
+        option.refuse("a whole number or MIN:MAX");
+      }
+      return static_cast<int>(whole_number(option.source, part, 1, kMaxNodes));
+    };
+    const auto colon = option.text.find(':');
+    launch.min_nodes = number(option.text.substr(0, colon));
+    launch.num_nodes = number(option.text.substr(colon + 1));  // npos + 1 is 0
+    if (launch.min_nodes <= launch.num_nodes) return;
+    throw UsageError(fmt::format("{}: '{}': MIN is above MAX", option.source, option.text));
   };
-  if (!text.empty()) {
-    options.min_nodes = number(text.substr(0, colon));
-    options.num_nodes =
-        colon == std::string::npos ? options.min_nodes : number(text.substr(colon + 1));
-  }
-  if (options.min_nodes > options.num_nodes) {
-    throw UsageError(fmt::format("{}: '{}': MIN is above MAX", checker.source("--nnodes"), text));
-  }
-  if (!texts.node_rank.empty()) {
-    options.node_rank =
-        static_cast<int>(checker.integer("--node-rank", texts.node_rank, 0, options.num_nodes - 1));
-  }
-  if (texts.standalone && options.several_nodes()) {
-    throw UsageError(fmt::format("--standalone is for one node, but {} is {}",
-                                 checker.source("--nnodes"), text));
-  }
+  const auto print = [&launch] {
+    return launch.min_nodes == launch.num_nodes
+               ? fmt::to_string(launch.num_nodes)
+               : fmt::format("{}:{}", launch.min_nodes, launch.num_nodes);
+  };
+  return {.read = read, .print = print};
 }
 
-void check_backend(const Checker& checker, const std::string& name) {
-  if (name.empty() || name == "paceline" || name == "c10d" || name == "static") return;
-  if (name.starts_with("etcd")) {
-    throw UsageError(
-        fmt::format("{}: '{}': the machines meet at an agent of the job here, no etcd "
-                    "is needed; leave the option out",
-                    checker.source("--rdzv-backend"), name));
-  }
-  checker.refuse("--rdzv-backend", name, "paceline, c10d or static");
+OptionTarget rdzv_backend_target(std::string& backend) {
+  OptionTarget target = text_target(backend);
+  target.read = [&backend](const Option& option) {
+    backend = option.text;
+    if (backend.starts_with("etcd")) {
+      throw UsageError(
+          fmt::format("{}: '{}': the machines meet at an agent of the job here, no etcd "
+                      "is needed; leave the option out",
+                      option.source, backend));
+    }
+    if (backend != "paceline" && backend != "c10d" && backend != "static") {
+      option.refuse("paceline, c10d or static");
+    }
+  };
+  return target;
 }
 
-Endpoint endpoint_of(const Checker& checker, const std::string& text, bool several) {
-  const bool has_port = text.find(':') != std::string::npos &&
-                        (text.front() != '[' || text.find("]:") != std::string::npos);
-  Endpoint endpoint;
-  try {
-    endpoint = parse_endpoint(has_port ? text : fmt::format("{}:{}", text, kEndpointPort),
-                              checker.source(kEndpoint));
-  } catch (const Error& error) {
-    throw UsageError(error.what());
-  }
-  if (several && endpoint.port == 0) {
-    checker.refuse(kEndpoint, text, "HOST:PORT with a port from 1 to 65535");
-  }
-  return endpoint;
+// The meeting's endpoint is checked when it is known whether there is one: check_meeting().
+OptionTarget endpoint_target(const LaunchOptions& launch) {
+  return {.print = [&launch] {
+    return launch.several_nodes() ? to_string(launch.meeting.endpoint) : std::string();
+  }};
+}
+
+OptionTarget node_rank_target(const LaunchOptions& launch) {
+  return {.print = [&launch] { return launch.node_rank ? fmt::to_string(*launch.node_rank) : ""; },
+          .unset = "as they come"};
 }
 
 // torchrun's words; those that concern only its own stores are accepted and mean nothing here.
-void apply_conf(const Checker& checker, const std::string& text, launch::MeetingOptions& meeting) {
-  std::istringstream items(text);
+void read_conf(const Option& option, launch::MeetingOptions& meeting) {
+  std::istringstream items(option.text);
   for (std::string item; std::getline(items, item, ',');) {
     const auto equals = item.find('=');
     const std::string key = item.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
+    const auto refuse = [&](const char* allowed) { refuse_value(option.source, item, allowed); };
     const auto seconds = [&] {
-      return checker.seconds(kConf, value, kMaxSecondsToMeet, key + "=");
+      return seconds_number(option.source, value, kMaxSecondsToMeet, key + "=");
     };
     if (key == "join_timeout" || key == "timeout") {
       meeting.join_timeout = seconds();
@@ -95,88 +91,136 @@ void apply_conf(const Checker& checker, const std::string& text, launch::Meeting
       meeting.last_call_timeout = seconds();
     } else if (key == "keep_alive_interval") {
       meeting.keep_alive_interval = std::chrono::ceil<std::chrono::milliseconds>(seconds());
-      if (meeting.keep_alive_interval.count() == 0) checker.refuse(kConf, item, "above 0");
+      if (meeting.keep_alive_interval.count() == 0) refuse("above 0");
     } else if (key == "keep_alive_max_attempt") {
       meeting.keep_alive_attempts =
-          static_cast<int>(checker.integer(kConf, value, 1, 100000, "", key + "="));
+          static_cast<int>(whole_number(option.source, value, 1, 100000, "", key + "="));
     } else if (key == "is_host") {
       const bool yes = value == "true" || value == "True" || value == "1";
       const bool no = value == "false" || value == "False" || value == "0";
-      if (!yes && !no) checker.refuse(kConf, item, "is_host=true or is_host=false");
+      if (!yes && !no) refuse("is_host=true or is_host=false");
       meeting.is_host = yes;
     } else if (key != "close_timeout" && key != "read_timeout" && key != "store_type") {
-      checker.refuse(kConf, item,
-                     "join_timeout, last_call_timeout, keep_alive_interval, "
-                     "keep_alive_max_attempt or is_host with =VALUE");
+      refuse(
+          "join_timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt or is_host "
+          "with =VALUE");
     }
   }
 }
 
-void check_endpoint(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  const bool several = options.several_nodes();
-  options.meeting.endpoint = {options.master_addr, options.master_port};
-  if (texts.rdzv_endpoint.empty()) return;
-  const Endpoint endpoint = endpoint_of(checker, texts.rdzv_endpoint, several);
-  if (!several) return;  // one node has nobody to meet
-  if (!texts.master_addr.empty() || !texts.master_port.empty()) {
-    throw UsageError(fmt::format("{} and --master-addr or --master-port exclude each other",
-                                 checker.source(kEndpoint)));
+Endpoint endpoint_of(const Option& option, bool several) {
+  const std::string& text = option.text;
+  const bool has_port = text.find(':') != std::string::npos &&
+                        (text.front() != '[' || text.find("]:") != std::string::npos);
+  Endpoint endpoint;
+  try {
+    endpoint =
+        parse_endpoint(has_port ? text : fmt::format("{}:{}", text, kEndpointPort), option.source);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
   }
-  options.meeting.endpoint = endpoint;
+  if (several && endpoint.port == 0) option.refuse("HOST:PORT with a port from 1 to 65535");
+  return endpoint;
 }
 
-// It stands in tables, in names of sockets and in messages.
-void check_id(const Checker& checker, const std::string& id) {
-  if (id == launch::neutralise_in_line(id)) return;
-  checker.refuse("--rdzv-id", id, "a name without control characters");
+void check_endpoint(const OptionTable& table, LaunchOptions& launch) {
+  const bool several = launch.several_nodes();
+  launch.meeting.endpoint = {launch.master_addr, launch.master_port};
+  const Option& option = table["--rdzv-endpoint"];
+  if (!option.given()) return;
+  const Endpoint endpoint = endpoint_of(option, several);
+  if (!several) return;  // one node has nobody to meet
+  if (table["--master-addr"].given() || table["--master-port"].given()) {
+    throw UsageError(
+        fmt::format("{} and --master-addr or --master-port exclude each other", option.source));
+  }
+  launch.meeting.endpoint = endpoint;
+}
+
+void check_nodes(const OptionTable& table, LaunchOptions& launch) {
+  const Option& rank = table["--node-rank"];
+  if (rank.given()) launch.node_rank = static_cast<int>(rank.number(0, launch.num_nodes - 1));
+  if (!table["--standalone"].given()) return;
+  if (launch.several_nodes()) {
+    throw UsageError(fmt::format("--standalone is for one node, but {} is {}",
+                                 table["--nnodes"].source, table["--nnodes"].text));
+  }
+  // torchrun: --standalone wins over the rendezvous flags.
+  launch.master_addr = LaunchOptions().master_addr;
+  launch.master_port = LaunchOptions().master_port;
 }
 
 }  // namespace
 
-void check_meeting(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  check_nodes(checker, texts, options);
-  // torchrun: --standalone wins over the rendezvous flags.
-  const std::string port = texts.standalone ? "" : texts.master_port;
-  if (!texts.master_addr.empty() && !texts.standalone) options.master_addr = texts.master_addr;
-  const bool several = options.several_nodes();
-  options.master_port = static_cast<std::uint16_t>(
-      checker.integer_or("--master-port", port, several ? kMasterPort : 0, 1, 65535));
-  check_backend(checker, texts.rdzv_backend);
-  check_endpoint(checker, texts, options);
-  apply_conf(checker, texts.rdzv_conf, options.meeting);
-  check_id(checker, texts.rdzv_id);
-  options.run_id = texts.rdzv_id;
+void declare_meeting_options(OptionTable& table, RunOptions& run) {
+  LaunchOptions& launch = run.launch;
+  table.flag("--standalone", "One machine, free ports (what happens anyway)", {},
+             kDecidedHere | kNotSubmitted);
+  table.value("--nnodes", "N|MIN:MAX",
+              "Machines of the job; MIN:MAX: it goes on while MIN are there", nodes_target(launch),
+              kDecidedHere);
+  table.value("--node-rank", "R", "Which of them this one is [as they come]",
+              node_rank_target(launch), kDecidedHere | kNotSubmitted);
+  table.value("--master-addr", "A", "Address of machine 0", text_target(launch.master_addr),
+              kDecidedHere | kNotSubmitted);
+  table.value("--master-port", "P", "Its port [one machine: a free one; several: 29500]",
+              number_target(launch.master_port, 1, 65535, "a free one"), kDecidedHere);
+  table.flag("--encrypt", "Encrypt what the ranks send over TCP", bool_target(launch.encrypt));
+  table.value("--rdzv-endpoint", "HOST:PORT", "Where the machines meet [master-addr:master-port]",
+              endpoint_target(launch), kNotSubmitted);
+  table.value("--rdzv-id", "ID", "Name of the job [random; where agents are started by hand: none]",
+              text_target(launch.run_id), kDecidedHere | kNotSubmitted);
+  table.value("--role", "NAME", "The ranks' ROLE_NAME", text_target(launch.role));
+  table.value("--rdzv-backend", "NAME", "paceline; c10d and static mean the same here",
+              rdzv_backend_target(run.rdzv_backend));
+  table.value("--rdzv-conf", "K=V,...",
+              "join_timeout=600, last_call_timeout=3, keep_alive_interval=0.5, "
+              "keep_alive_max_attempt=6, is_host",
+              {.read = [&launch](const Option& option) { read_conf(option, launch.meeting); }});
+
+  table.group("Surviving");
+  table.value("--max-restarts", "N",
+              "Start all ranks again after a failure, up to N times within the window",
+              number_target(launch.restarts.max_restarts, 0, kMaxRestarts));
+  table.value("--restart-window", "S", "Restarts longer ago do not count; 0: all do",
+              seconds_target(launch.restarts.window, kMaxSecondsToMeet));
+  table.value("--fork-server", "on|off",
+              "Start ranks again from a process that has loaded the program; off: execute it",
+              word_target(launch.fork_server, {{"on", true}, {"off", false}}));
+  table.value("--monitor-interval", "S",
+              "As torchrun's, without effect: failures are noticed at once",
+              {.read = [](const Option& option) {
+                seconds_number(option.source, option.text, kMaxSecondsToMeet);
+              }});
+  table.value("--chaos", "FAULTS",
+              "Kill, stop, slow ranks on purpose: kill:rate=1/15s,stop:rank=1@30s,slow:rank=0",
+              {.read = [&launch](const Option& option) {
+                launch.chaos = launch::parse_faults(option.text);
+              }});
+  table.value("--chaos-seed", "N", "Decides the moments and the ranks",
+              number_target(launch.chaos_seed, 0, std::numeric_limits<long>::max()));
+}
+
+void check_meeting(const OptionTable& table, LaunchOptions& launch) {
+  check_nodes(table, launch);
+  const bool several = launch.several_nodes();
+  if (several && launch.master_port == 0) launch.master_port = kMasterPort;
+  check_endpoint(table, launch);
+  // It stands in tables, in names of sockets and in messages.
+  if (launch.run_id != launch::neutralise_in_line(launch.run_id)) {
+    table["--rdzv-id"].refuse("a name without control characters");
+  }
   // Agents that are started apart must mean the same job.
-  if (options.run_id.empty()) options.run_id = several ? "none" : random_hex(8);
+  if (launch.run_id.empty()) launch.run_id = several ? "none" : random_hex(8);
 }
 
-void check_restarts(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  options.restarts.max_restarts = static_cast<int>(
-      checker.integer_or("--max-restarts", texts.max_restarts, 0, 0, kMaxRestarts));
-  if (!texts.restart_window.empty()) {
-    options.restarts.window =
-        checker.seconds("--restart-window", texts.restart_window, kMaxSecondsToMeet);
-  }
-  if (!texts.fork_server.empty() && texts.fork_server != "on" && texts.fork_server != "off") {
-    checker.refuse("--fork-server", texts.fork_server, "on or off");
-  }
-  options.fork_server = texts.fork_server != "off";
-  if (!texts.monitor_interval.empty()) {
-    checker.seconds("--monitor-interval", texts.monitor_interval, kMaxSecondsToMeet);
-  }
-}
-
-void check_chaos(const Checker& checker, const RunTexts& texts, LaunchOptions& options) {
-  if (!texts.chaos.empty()) options.chaos = launch::parse_faults(texts.chaos);
-  for (const launch::Fault& fault : options.chaos) {
+void check_chaos(const OptionTable& table, const LaunchOptions& launch) {
+  for (const launch::Fault& fault : launch.chaos) {
     // How many ranks other nodes have is not known here; the closing table tells (job/rehearsal.h).
-    if (options.several_nodes() || !fault.rank || *fault.rank < options.num_local_ranks) continue;
+    if (launch.several_nodes() || !fault.rank || *fault.rank < launch.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",
-                                 checker.source("--chaos"), *fault.rank,
-                                 options.num_local_ranks - 1));
+                                 table["--chaos"].source, *fault.rank, launch.num_local_ranks - 1));
   }
-  options.chaos_seed = static_cast<std::uint64_t>(
-      checker.integer_or("--chaos-seed", texts.chaos_seed, 0, 0, std::numeric_limits<long>::max()));
 }
 
 }  // namespace paceline::apps

@@ -58,11 +58,12 @@ long whole_number(const std::string& source, const std::string& text, long min, 
   return *value;
 }
 
-double seconds_number(const std::string& source, const std::string& text, double min, double max,
-                      const std::string& key) {
-  const auto value = read(text, min, max);
-  if (!value) refuse_value(source, key + text, seconds(min, max));
-  return *value;
+std::chrono::nanoseconds seconds_number(const std::string& source, const std::string& text,
+                                        double max, const std::string& key) {
+  const auto value = read(text, 0.0, max);
+  if (!value) refuse_value(source, key + text, seconds(0, max));
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(*value));
 }
 
 std::string one_of(const std::vector<std::string>& words, const std::string& typed) {

@@ -4,6 +4,7 @@
 // (a flag, a variable, a file's line), the text, and what is allowed:
 // "--epochs: '0' is not a whole number from 1 to 1000".
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,12 @@ namespace paceline::apps {
 [[noreturn]] void refuse_value(const std::string& source, const std::string& text,
                                const std::string& allowed);
 
-// Both throw UsageError. `also` names words that are allowed there too, `key` what stands before
-// the text in a list of KEY=VALUE.
+// Both throw UsageError; seconds are from 0 to `max`. `also` names words that are allowed there
+// too, `key` what stands before the text in a list of KEY=VALUE.
 long whole_number(const std::string& source, const std::string& text, long min, long max,
                   const std::string& also = "", const std::string& key = "");
-double seconds_number(const std::string& source, const std::string& text, double min, double max,
-                      const std::string& key = "");
+std::chrono::nanoseconds seconds_number(const std::string& source, const std::string& text,
+                                        double max, const std::string& key = "");
 
 // "one of a, b; did you mean b?", for refuse_value().
 std::string one_of(const std::vector<std::string>& words, const std::string& typed);

@@ -70,11 +70,11 @@ void report(const launch::LaunchPlan& plan, const Topology& topology) {
 }
 
 // A long run must not end with the news that its timeline has no place.
-void require_place_of(const std::string& timeline, const CommandLine& line) {
-  if (timeline.empty()) return;
-  const std::string obstacle = launch::obstacle_to_trace(timeline);
+void require_place_of(const Option& timeline) {
+  if (!timeline.given()) return;
+  const std::string obstacle = launch::obstacle_to_trace(timeline.text);
   if (obstacle.empty()) return;
-  throw UsageError(fmt::format("{}: {}: {}", source_of("--timeline", line), timeline, obstacle));
+  throw UsageError(fmt::format("{}: {}: {}", timeline.source, timeline.text, obstacle));
 }
 
 struct RunFormatter : CLI::Formatter {
@@ -93,7 +93,7 @@ class Run {
     formatter->column_width(34);
     app_.formatter(formatter);
     app_.get_help_ptr()->group("Help");
-    declare_run_options(app_, texts_);
+    declare_run_options(table_, options_);
   }
 
   int run(const Arguments& arguments);
@@ -103,17 +103,17 @@ class Run {
   int run_on(const std::vector<launch::Host>& hosts);
 
   CLI::App app_{"Starts PROGRAM as several ranks that train together.", "paceline run"};
-  RunTexts texts_;
-  CommandLine line_;
+  OptionTable table_{app_, /*has_variables=*/true};
+  RunOptions options_;
   std::optional<launch::HostPart> part_;
   const int notices_fd_;
   const Topology topology_ = discover_topology();
 };
 
 int Run::run(const Arguments& arguments) {
-  line_ = split_command_line(app_, arguments);
-  if (!part_) read_flag_file(app_, "run", line_);
-  if (!take_options(app_, line_)) {
+  CommandLine line = split_command_line(app_, arguments);
+  if (!part_) read_flag_file(app_, "run", line);
+  if (!table_.take(line)) {
     fmt::print("{}", app_.help());
     return 0;
   }
@@ -123,22 +123,25 @@ int Run::run(const Arguments& arguments) {
       for (const std::string& warning : warnings) say("paceline: warning: " + warning);
     }
   }
-  const auto hosts = part_ ? std::nullopt : chosen_hosts(texts_, line_);
-  if (!part_ && !hosts) refuse_options_of_hosts(line_);
-  const auto behind = part_ ? std::vector<std::string>() : options_behind(app_, line_);
-  const bool one_rank = !hosts && texts_.nproc_per_node.empty() && texts_.nnodes.empty();
-  const std::string on_ranks = one_rank ? note_on_ranks(behind, line_) : "";
+  table_.read();
+  options_.launch.command = line.program;
+  const auto hosts = part_ ? std::nullopt : chosen_hosts(table_, options_.launch);
+  if (!part_ && !hosts) refuse_options_of_hosts(table_);
+  const auto behind = part_ ? std::vector<std::string>() : options_behind(app_, line);
+  const bool one_rank =
+      !hosts && !table_["--nproc-per-node"].given() && !table_["--nnodes"].given();
+  const std::string on_ranks = one_rank ? note_on_ranks(behind, line) : "";
   if (!on_ranks.empty()) say(on_ranks);
   const int code = hosts ? run_on(*hosts) : run_here();
-  const std::string on_failure = on_ranks.empty() ? note_on_failure(behind, line_, code) : "";
+  const std::string on_failure = on_ranks.empty() ? note_on_failure(behind, line, code) : "";
   if (!on_failure.empty()) say(on_failure);
   return code;
 }
 
 int Run::run_here() {
-  launch::LaunchPlan plan;
-  plan.options = check_run_options(texts_, line_, topology_);
-  if (!part_) require_place_of(plan.options.timeline, line_);
+  check_run_options(table_, topology_, options_.launch);
+  if (!part_) require_place_of(table_["--timeline"]);
+  launch::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;
   plan.options.notices_fd = notices_fd_;
   if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
@@ -151,9 +154,9 @@ int Run::run_here() {
   const char* path = std::getenv("PATH");
   plan.program_path =
       launch::find_program(plan.options.command.front(), path != nullptr ? path : "");
-  if (texts_.print_config) fmt::print("{}", config_text(app_, plan, texts_, line_));
-  if (texts_.dry_run) fmt::print("{}", dry_run_text(plan));
-  if (texts_.dry_run || texts_.print_config) return 0;
+  if (options_.print_config) fmt::print("{}", config_text(table_, plan));
+  if (options_.dry_run) fmt::print("{}", dry_run_text(plan));
+  if (options_.dry_run || options_.print_config) return 0;
   report(plan, topology_);
   return launch::run_supervised(
       [&](launch::AgentChannel channel) { return launch::run_agent(plan, std::move(channel)); });
@@ -161,21 +164,27 @@ int Run::run_here() {
 
 // The options are checked here too, so that a wrong one costs no connection.
 int Run::run_on(const std::vector<launch::Host>& hosts) {
-  launch::LaunchPlan first;
-  first.options = check_run_options(texts_on_host(texts_, hosts, 0), line_, topology_);
-  if (texts_.rdzv_id.empty()) first.options.run_id = id_for_hosts();
-  first.program_path = first.options.command.front();  // every host looks for it itself
-  require_place_of(first.options.timeline, line_);
-  const launch::HostsPlan plan = plan_hosts(app_, texts_, line_, first.options, hosts);
-  if (texts_.print_config) {
-    first.placement = launch::plan_placement(topology_, placement_request(first.options));
-    fmt::print("{}", config_text(app_, first, texts_, line_, &hosts));
+  launch::LaunchOptions& options = options_.launch;
+  options.num_local_ranks = hosts.front().slots;
+  options.node_rank = 0;
+  if (!table_["--nnodes"].given()) {
+    options.min_nodes = options.num_nodes = static_cast<int>(hosts.size());
   }
-  if (texts_.dry_run) {
-    first.options.master_addr = meeting_address(hosts, texts_);
+  if (!table_["--rdzv-id"].given()) options.run_id = id_for_hosts();
+  check_run_options(table_, topology_, options_.launch);
+  require_place_of(table_["--timeline"]);
+  launch::LaunchPlan first{.options = options};
+  first.program_path = options.command.front();  // every host looks for it itself
+  const launch::HostsPlan plan = plan_hosts(table_, options_, hosts);
+  if (options_.print_config) {
+    first.placement = launch::plan_placement(topology_, placement_request(first.options));
+    fmt::print("{}", config_text(table_, first, &hosts));
+  }
+  if (options_.dry_run) {
+    first.options.master_addr = meeting_address(table_, hosts);
     fmt::print("{}", hosts_preview(plan, first.options));
   }
-  if (texts_.dry_run || texts_.print_config) return 0;
+  if (options_.dry_run || options_.print_config) return 0;
   return launch::run_supervised([&](launch::AgentChannel channel) {
     return launch::HostsAgent(plan, std::move(channel)).run();
   });

@@ -14,7 +14,6 @@
 #include "paceline/process/shell_words.h"
 #include "paceline/rendezvous/fork_server.h"
 
-#include "apps/binding_option.h"
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
 #include "apps/own_program.h"
@@ -25,138 +24,83 @@ namespace {
 using launch::LaunchOptions;
 
 struct ConfigLine {
-  std::string flag, value, source;
+  std::string value, origin;
 };
 
-constexpr std::array<std::string_view, 3> kNotShown = {"--help", "--dry-run", "--print-config"};
+constexpr std::array<std::string_view, 2> kNotShown = {"--dry-run", "--print-config"};
 
-// What was given, or else the help's default.
-std::string as_given(const CLI::Option& option) {
-  const bool is_flag = option.get_items_expected_max() == 0;
-  if (is_flag) return option.count() > 0 && option.as<bool>() ? "yes" : "no";
-  const std::string text = option.count() > 0 ? option.as<std::string>() : option.get_default_str();
-  return text.empty() ? "none" : text;
-}
-
+// What --print-config says of every option.
 class Config {
  public:
-  Config(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
-         const CommandLine& line, const std::vector<launch::Host>* hosts)
-      : app_(app), plan_(plan), options_(plan.options), texts_(texts), line_(line), hosts_(hosts) {}
-
-  // Every option has its line, in the help's order.
-  std::vector<ConfigLine> lines() {
-    add_ranks();
-    add_machines();
-    add_output();
-    if (hosts_ != nullptr) add_hosts();
-    std::vector<ConfigLine> lines;
-    for (const CLI::Option* option : app_.get_options()) {
-      const std::string flag = "--" + option->get_lnames().front();
-      if (std::find(kNotShown.begin(), kNotShown.end(), flag) != kNotShown.end()) continue;
-      const auto known = known_.find(flag);
-      lines.push_back(known != known_.end() ? known->second
-                                            : ConfigLine{flag, as_given(*option), source(flag)});
+  explicit Config(const OptionTable& table) : table_(table) {
+    for (const Option& option : table.options()) {
+      const std::string value = option.value();
+      lines_[option.name] = {value.empty() ? option.target.unset : value, option.origin};
     }
-    return lines;
+  }
+
+  // What the table does not know of a job on this machine.
+  void add_plan(const launch::LaunchPlan& plan) {
+    const LaunchOptions& options = plan.options;
+    ConfigLine& threads = lines_["--threads-per-rank"];
+    threads.value = fmt::to_string(plan.placement.ranks.front().num_threads);
+    if (!options.threads_per_rank) {
+      threads.origin = launch::inherited_threads(launch::inherited_environment())
+                           ? "variable OMP_NUM_THREADS"
+                           : "default (the rank's cores)";
+    }
+    if (table_["--numa-binding"].given()) {
+      lines_["--bind"].origin = table_["--numa-binding"].origin;
+    }
+    if (!table_["--report-bindings"].given()) {
+      lines_["--report-bindings"].origin = "default (yes on a terminal)";
+    }
+    if (!table_["--rdzv-id"].given() && !options.run_id_is_shared()) {
+      lines_["--rdzv-id"].origin = "default (random)";
+    }
+    const std::string file = usual_flag_file();
+    if (!table_["--config"].given() && !file.empty()) lines_["--config"].value = file;
+  }
+
+  // What the hosts decide, unless it was given.
+  void add_hosts(const std::vector<launch::Host>& hosts) {
+    const std::string named = table_["--hosts"].given()      ? table_["--hosts"].origin
+                              : table_["--hostfile"].given() ? table_["--hostfile"].origin
+                                                             : "SLURM's allocation";
+    std::vector<int> slots;
+    for (const launch::Host& host : hosts) slots.push_back(host.slots);
+    const bool alike =
+        std::all_of(slots.begin(), slots.end(), [&](int count) { return count == slots.front(); });
+    lines_["--nproc-per-node"].value =
+        alike ? fmt::to_string(slots.front()) : fmt::format("{}", fmt::join(slots, ","));
+    lines_["--node-rank"].value = fmt::format("0 to {}", hosts.size() - 1);
+    lines_["--master-addr"].value = meeting_address(table_, hosts);
+    for (const char* found : {"--nproc-per-node", "--nnodes", "--node-rank", "--master-addr"}) {
+      if (!table_[found].given()) lines_[found].origin = named;
+    }
+    if (!table_["--master-port"].given()) {
+      lines_["--master-port"].value = table_["--master-port"].target.unset;
+    }
+    lines_["--rdzv-endpoint"] = {"not needed", named};
+    if (!table_["--remote-paceline"].given()) lines_["--remote-paceline"].value = own_program();
+  }
+
+  // In the help's order.
+  std::string text() const {
+    std::size_t widest = 0;
+    for (const auto& [name, line] : lines_) widest = std::max(widest, line.value.size());
+    std::string text;
+    for (const Option& option : table_.options()) {
+      if (std::find(kNotShown.begin(), kNotShown.end(), option.name) != kNotShown.end()) continue;
+      const ConfigLine& line = lines_.at(option.name);
+      text += fmt::format("{:<22}{:<{}}  {}\n", option.name, line.value, widest, line.origin);
+    }
+    return text;
   }
 
  private:
-  void add_ranks() {
-    add("--nproc-per-node", fmt::to_string(options_.num_local_ranks));
-    add("--threads-per-rank", fmt::to_string(plan_.placement.ranks.front().num_threads),
-        threads_source());
-    if (texts_.numa_binding.empty()) {
-      add("--bind", format_binding(options_.binding));
-    } else {
-      add("--bind", format_binding(options_.binding), source("--numa-binding"));
-    }
-    add("--report-bindings", options_.report_bindings ? "yes" : "no",
-        texts_.report_bindings ? "" : "default (yes on a terminal)");
-  }
-
-  void add_machines() {
-    const bool elastic = options_.min_nodes != options_.num_nodes;
-    add("--nnodes", elastic ? fmt::format("{}:{}", options_.min_nodes, options_.num_nodes)
-                            : fmt::to_string(options_.num_nodes));
-    add("--node-rank", options_.node_rank ? fmt::to_string(*options_.node_rank) : "as they come");
-    add("--master-addr", options_.master_addr);
-    add("--master-port",
-        options_.master_port == 0 ? "a free one" : fmt::to_string(options_.master_port));
-    add("--rdzv-id", options_.run_id,
-        texts_.rdzv_id.empty() && !options_.run_id_is_shared() ? "default (random)" : "");
-    if (options_.several_nodes()) add("--rdzv-endpoint", to_string(options_.meeting.endpoint));
-    add("--max-restarts", fmt::to_string(options_.restarts.max_restarts));
-    const std::chrono::duration<double> window = options_.restarts.window;
-    add("--restart-window", fmt::format("{:g}", window.count()));
-    add("--fork-server", options_.fork_server ? "on" : "off");
-  }
-
-  // What the hosts decide.
-  void add_hosts() {
-    const std::string named = !texts_.hosts.empty()      ? source("--hosts")
-                              : !texts_.hostfile.empty() ? source("--hostfile")
-                                                         : "SLURM's allocation";
-    const auto add_found = [&](const char* flag, const std::string& text, const std::string& value,
-                               const std::string& where) {
-      add(flag, value, text.empty() ? where : "");
-    };
-    std::vector<int> slots;
-    for (const launch::Host& host : *hosts_) slots.push_back(host.slots);
-    const bool alike =
-        std::all_of(slots.begin(), slots.end(), [&](int count) { return count == slots.front(); });
-    add_found("--nproc-per-node", texts_.nproc_per_node,
-              alike ? fmt::to_string(slots.front()) : fmt::format("{}", fmt::join(slots, ",")),
-              named);
-    add_found("--nnodes", texts_.nnodes, known_.at("--nnodes").value, named);
-    add_found("--node-rank", texts_.node_rank, fmt::format("0 to {}", hosts_->size() - 1), named);
-    add_found("--master-addr", texts_.master_addr, meeting_address(*hosts_, texts_), named);
-    add_found("--master-port", texts_.master_port,
-              texts_.master_port.empty() ? "a free one" : texts_.master_port, "default");
-    add("--rdzv-endpoint", "not needed", named);
-    add_found("--remote-paceline", texts_.remote_paceline, own_program(), "default");
-  }
-
-  void add_output() {
-    if (texts_.config.empty()) {
-      const std::string usual = usual_flag_file();
-      add("--config", usual.empty() ? "none" : usual);
-    }
-    add("--log-dir", options_.log_dir.empty() ? "temporary" : options_.log_dir);
-    add("--tee", texts_.tee.empty() ? "rank 0" : texts_.tee);
-    add("--local-ranks-filter",
-        texts_.local_ranks_filter.empty() ? "all that are shown" : texts_.local_ranks_filter);
-    const std::chrono::duration<double> seconds = options_.shutdown_timeout;
-    add("--shutdown-timeout", fmt::format("{:g}", seconds.count()));
-    add("--hang-timeout",
-        fmt::format("{:g}", std::chrono::duration<double>(options_.hang_timeout).count()));
-    add("--hang-action", options_.kill_hanging ? "kill" : "report");
-    add("--straggler-after",
-        fmt::format("{:g}", std::chrono::duration<double>(options_.straggler_patience).count()));
-  }
-
-  std::string threads_source() const {
-    if (options_.threads_per_rank) return "";
-    return launch::inherited_threads(launch::inherited_environment())
-               ? "variable OMP_NUM_THREADS"
-               : "default (the rank's cores)";
-  }
-
-  std::string source(const std::string& flag) const {
-    return origin_of(*app_.get_option(flag), line_);
-  }
-
-  void add(const std::string& flag, const std::string& value, const std::string& where = "") {
-    known_[flag] = {flag, value, where.empty() ? source(flag) : where};
-  }
-
-  const CLI::App& app_;
-  const launch::LaunchPlan& plan_;
-  const LaunchOptions& options_;
-  const RunTexts& texts_;
-  const CommandLine& line_;
-  const std::vector<launch::Host>* hosts_;
-  std::map<std::string, ConfigLine> known_;  // what the given texts came to
+  const OptionTable& table_;
+  std::map<std::string, ConfigLine> lines_;
 };
 
 constexpr const char* kAtStart = "(known at the start)";
@@ -266,18 +210,14 @@ std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& op
   return text;
 }
 
-std::string config_text(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
-                        const CommandLine& line, const std::vector<launch::Host>* hosts) {
-  const auto lines = Config(app, plan, texts, line, hosts).lines();
-  std::size_t widest = 0;
-  for (const ConfigLine& one : lines) widest = std::max(widest, one.value.size());
-  std::string text;
-  for (const ConfigLine& one : lines) {
-    text += fmt::format("{:<22}{:<{}}  {}\n", one.flag, one.value, widest, one.source);
-  }
+std::string config_text(const OptionTable& table, const launch::LaunchPlan& plan,
+                        const std::vector<launch::Host>* hosts) {
+  Config config(table);
+  config.add_plan(plan);
+  if (hosts != nullptr) config.add_hosts(*hosts);
   std::vector<std::string> program = plan.options.command;
   program.front() = plan.program_path;
-  return text + fmt::format("{:<22}{}\n", "program", command_text(program));
+  return config.text() + fmt::format("{:<22}{}\n", "program", command_text(program));
 }
 
 }  // namespace paceline::apps

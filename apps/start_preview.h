@@ -9,7 +9,7 @@
 #include "paceline/hosts/hosts_plan.h"
 #include "paceline/job/agent.h"
 
-#include "apps/run_options.h"
+#include "apps/option_table.h"
 
 namespace paceline::apps {
 
@@ -25,7 +25,7 @@ std::string hosts_preview(const launch::HostsPlan& plan, const launch::LaunchOpt
 
 // Every option: value in effect, and the flag, the variable, the file or the default it comes from.
 // `hosts`: where the job runs, if it is not started on this machine alone or by hand on each.
-std::string config_text(const CLI::App& app, const launch::LaunchPlan& plan, const RunTexts& texts,
-                        const CommandLine& line, const std::vector<launch::Host>* hosts = nullptr);
+std::string config_text(const OptionTable& table, const launch::LaunchPlan& plan,
+                        const std::vector<launch::Host>* hosts = nullptr);
 
 }  // namespace paceline::apps

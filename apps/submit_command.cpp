@@ -1,11 +1,9 @@
 // `paceline submit slurm|kubernetes`: one job from the flags of `paceline run`, for a scheduler.
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -17,12 +15,12 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
 #include "paceline/core/secret.h"
+#include "paceline/hosts/host_list.h"
 #include "paceline/process/program.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/flag_file.h"
-#include "apps/hosts_options.h"
 #include "apps/own_program.h"
 #include "apps/run_options.h"
 #include "apps/submit_script.h"
@@ -40,123 +38,82 @@ Examples:
   paceline submit slurm --dry-run --array 0-9 --nproc-per-node 4 ./train
   paceline submit kubernetes --dry-run --image registry/train:1 --nnodes 2 ./train)";
 
-// Options of paceline run that the scheduler decides, or that have no meaning in a job that waits.
-constexpr std::array<std::string_view, 13> kNotHere = {
-    "--hosts",         "--hostfile",   "--ssh-command",  "--export",      "--host-retries",
-    "--start-timeout", "--standalone", "--node-rank",    "--master-addr", "--report-bindings",
-    "--print-config",  "--rdzv-id",    "--rdzv-endpoint"};
-
 constexpr const char* kNoKill =
     ". A job that goes on without a node that fails needs an allocation that SLURM leaves "
     "standing: "
     "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
 
-struct SubmitTexts {
-  RunTexts run;
-  std::string job_name, mem, time, partition, account, qos, constraint, reservation, array, output;
-  std::string signal_before, image, name_space, shared_memory, run_as_user;
-  bool no_requeue = false;
-};
-
 // Known, so that it can be refused with the reason.
-void hide(CLI::App& app, const std::string& name) { app.get_option(name)->group("")->envname(""); }
+void hide(const Option& option) { option.declared->group("")->envname(""); }
 
-void refuse_hidden(const CLI::App& app, const CommandLine& line) {
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = "--" + option->get_lnames().front();
-    const bool in_file = std::any_of(line.defaults.begin(), line.defaults.end(),
-                                     [&](const auto& one) { return one.name == name; });
-    if (!option->get_group().empty() || (!line.has(name) && !in_file)) continue;
+void refuse_hidden(const OptionTable& table) {
+  for (const Option& option : table.options()) {
+    if (!option.given() || !option.declared->get_group().empty()) continue;
     throw UsageError(fmt::format(
         "{} is for paceline run: a submitted job gets its nodes from the scheduler, --nnodes says "
         "how many",
-        source_of(name, line)));
+        option.source));
   }
 }
 
-void declare_submit_options(CLI::App& app, SubmitTexts& texts, bool kubernetes) {
-  declare_run_options(app, texts.run);
-  for (const std::string_view name : kNotHere) hide(app, std::string(name));
-  app.get_option("--nnodes")->type_name("N")->description("Machines of the job");
-  if (kubernetes) {
-    app.get_option("--remote-paceline")->description("Where paceline is in the image [in PATH]");
-  } else {
-    hide(app, "--master-port");
+// The options of paceline run that have another meaning in a job that a scheduler starts.
+void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesRequest& kubernetes,
+                       bool for_kubernetes) {
+  for (const Option& option : table.options()) {
+    if ((option.traits & kNotSubmitted) != 0) hide(option);
   }
-  const auto value = [&](const char* name, std::string& target, const char* type,
-                         const char* text) {
-    app.add_option(name, target, text)
-        ->envname(variable_of(name))
-        ->type_name(type)
-        ->group(kJobGroup);
+  table["--nnodes"].declared->type_name("N")->description("Machines of the job");
+  table.retarget("--nnodes", {.read = [&request, for_kubernetes](const Option& option) {
+                   if (option.text.find(':') != std::string::npos) {
+                     throw UsageError(fmt::format(
+                         "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N{}",
+                         option.source, option.text, for_kubernetes ? "" : kNoKill));
+                   }
+                   request.num_nodes = static_cast<int>(option.number(1, launch::kMaxHosts));
+                 }});
+  table.retarget("--nproc-per-node", number_target(request.ranks_per_node, 1, launch::kMaxSlots));
+  table.retarget("--threads-per-rank", number_target(request.cores_per_rank, 1, kMaxThreads));
+  table.retarget("--remote-paceline", text_target(request.paceline));
+  if (for_kubernetes) {
+    table["--remote-paceline"].declared->description("Where paceline is in the image [in PATH]");
+    table.retarget("--master-port", number_target(kubernetes.port, 1, 65534));
+  } else {
+    hide(table["--master-port"]);
+  }
+}
+
+void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmRequest& slurm,
+                         KubernetesRequest& kubernetes, bool for_kubernetes) {
+  table.group("Job");
+  // Their texts name the defaults.
+  const auto value = [&](const char* name, const char* type, const char* text,
+                         OptionTarget target) {
+    table.value(name, type, text, std::move(target), kDecidedHere).declared->default_str("");
   };
-  value("--job-name", texts.job_name, "NAME", "Name of the job [paceline]");
-  value("--mem", texts.mem, "AMOUNT", "Memory of a node");
-  if (kubernetes) {
-    value("--image", texts.image, "IMAGE", "What to start");
-    value("--namespace", texts.name_space, "NAME", "Where");
-    value("--shared-memory", texts.shared_memory, "AMOUNT", "Size of /dev/shm [1Gi]");
-    value("--run-as-user", texts.run_as_user, "UID", "Run as this user [the image's]");
+  value("--job-name", "NAME", "Name of the job [paceline]", text_target(request.job_name));
+  value("--mem", "AMOUNT", "Memory of a node", text_target(request.memory));
+  if (for_kubernetes) {
+    value("--image", "IMAGE", "What to start", text_target(kubernetes.image));
+    value("--namespace", "NAME", "Where", text_target(kubernetes.name_space));
+    value("--shared-memory", "AMOUNT", "Size of /dev/shm [1Gi]",
+          text_target(kubernetes.shared_memory));
+    value("--run-as-user", "UID", "Run as this user [the image's]",
+          number_target(kubernetes.user, 0, 2147483647));
     return;
   }
-  value("--time", texts.time, "LIMIT", "Longest time: 4:00:00");
-  value("--partition", texts.partition, "NAME", "Where to run");
-  value("--account", texts.account, "NAME", "Who pays");
-  value("--qos", texts.qos, "NAME", "Quality of service");
-  value("--constraint", texts.constraint, "LIST", "Features of the nodes");
-  value("--reservation", texts.reservation, "NAME", "Reserved nodes");
-  value("--array", texts.array, "SPEC", "Several such jobs: 0-9%2");
-  value("--output", texts.output, "FILE", "Of the batch script [slurm-%j.out]");
-  value("--signal-before", texts.signal_before, "S",
-        "Seconds before the end of the time at which ranks are asked to stop [120]; 0: never");
-  app.add_flag("--no-requeue", texts.no_requeue, "Do not queue a job again that stopped as agreed")
-      ->envname("PET_NO_REQUEUE")
-      ->group(kJobGroup);
-}
-
-int count_or(const CommandLine& line, const std::string& flag, const std::string& text,
-             int fallback, int min, int max) {
-  return text.empty() ? fallback : static_cast<int>(check_integer(line, flag, text, min, max));
-}
-
-SubmitRequest check_common(const CLI::App& app, const SubmitTexts& texts, const CommandLine& line,
-                           bool kubernetes) {
-  SubmitRequest request;
-  const RunTexts& run = texts.run;
-  if (!texts.job_name.empty()) request.job_name = texts.job_name;
-  if (run.nnodes.find(':') != std::string::npos) {
-    throw UsageError(
-        fmt::format("{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N{}",
-                    source_of("--nnodes", line), run.nnodes, kubernetes ? "" : kNoKill));
-  }
-  request.num_nodes = count_or(line, "--nnodes", run.nnodes, 1, 1, launch::kMaxHosts);
-  request.ranks_per_node =
-      count_or(line, "--nproc-per-node", run.nproc_per_node, 1, 1, launch::kMaxSlots);
-  request.cores_per_rank = count_or(line, "--threads-per-rank", run.threads_per_rank, 1, 1, 4096);
-  request.memory = texts.mem;
-  request.paceline = run.remote_paceline;
-  request.run_options = passed_on(app);
-  request.command = line.program;
-  if (request.command.empty()) {
-    throw UsageError(
-        fmt::format("no program given: {} [options] PROGRAM [arguments]", app.get_name()));
-  }
-  return request;
-}
-
-SlurmRequest check_slurm(const SubmitTexts& texts, const CommandLine& line) {
-  require_working_directory();
-  return {.time = texts.time,
-          .partition = texts.partition,
-          .account = texts.account,
-          .qos = texts.qos,
-          .constraint = texts.constraint,
-          .reservation = texts.reservation,
-          .array = texts.array,
-          .output = texts.output,
-          .directory = std::filesystem::current_path().string(),
-          .signal_seconds = count_or(line, "--signal-before", texts.signal_before, 120, 0, 65535),
-          .requeue = !texts.no_requeue};
+  value("--time", "LIMIT", "Longest time: 4:00:00", text_target(slurm.time));
+  value("--partition", "NAME", "Where to run", text_target(slurm.partition));
+  value("--account", "NAME", "Who pays", text_target(slurm.account));
+  value("--qos", "NAME", "Quality of service", text_target(slurm.qos));
+  value("--constraint", "LIST", "Features of the nodes", text_target(slurm.constraint));
+  value("--reservation", "NAME", "Reserved nodes", text_target(slurm.reservation));
+  value("--array", "SPEC", "Several such jobs: 0-9%2", text_target(slurm.array));
+  value("--output", "FILE", "Of the batch script [slurm-%j.out]", text_target(slurm.output));
+  value("--signal-before", "S",
+        "Seconds before the end of the time at which ranks are asked to stop [120]; 0: never",
+        number_target(slurm.signal_seconds, 0, 65535));
+  table.flag("--no-requeue", "Do not queue a job again that stopped as agreed",
+             bool_target(slurm.no_requeue), kDecidedHere);
 }
 
 // sbatch reads the script from its stdin and says the number of the job.
@@ -189,32 +146,39 @@ int submit(const std::string& where, const Arguments& arguments) {
                "paceline submit " + where);
   app.footer(kSubmitExamples);
   app.get_formatter()->column_width(34);
-  SubmitTexts texts;
-  declare_submit_options(app, texts, kubernetes);
+  OptionTable table(app, /*has_variables=*/true);
+  RunOptions run;
+  SubmitRequest request;
+  SlurmRequest slurm;
+  KubernetesRequest job;
+  declare_run_options(table, run);
+  adapt_run_options(table, request, job, kubernetes);
+  declare_job_options(table, request, slurm, job, kubernetes);
   CommandLine line = split_command_line(app, arguments);
   read_flag_file(app, "submit", line);
-  if (!take_options(app, line)) {
+  if (!table.take(line)) {
     fmt::print("{}", app.help());
     return 0;
   }
-  refuse_hidden(app, line);
-  SubmitRequest request = check_common(app, texts, line, kubernetes);
+  refuse_hidden(table);
+  table.read();
+  request.run_options = table.passed_on();
+  request.command = line.program;
+  if (request.command.empty()) {
+    throw UsageError(
+        fmt::format("no program given: {} [options] PROGRAM [arguments]", app.get_name()));
+  }
   if (request.paceline.empty()) request.paceline = kubernetes ? "paceline" : own_program();
   if (!kubernetes) {
-    const std::string script = slurm_script(request, check_slurm(texts, line));
-    if (!texts.run.dry_run) return hand_to_sbatch(script);
+    require_working_directory();
+    slurm.directory = std::filesystem::current_path().string();
+    const std::string script = slurm_script(request, slurm);
+    if (!run.dry_run) return hand_to_sbatch(script);
     fmt::print("{}", script);
     return 0;
   }
-  if (!texts.run.dry_run) {
-    throw UsageError("give --dry-run, and the output to: kubectl apply -f -");
-  }
-  KubernetesRequest job{
-      .image = texts.image, .name_space = texts.name_space, .secret = random_hex(Secret::kSize)};
-  if (!texts.shared_memory.empty()) job.shared_memory = texts.shared_memory;
-  job.user = count_or(line, "--run-as-user", texts.run_as_user, -1, 0, 2147483647);
-  job.port = static_cast<std::uint16_t>(
-      count_or(line, "--master-port", texts.run.master_port, 29500, 1, 65534));
+  if (!run.dry_run) throw UsageError("give --dry-run, and the output to: kubectl apply -f -");
+  job.secret = random_hex(Secret::kSize);
   fmt::print("{}", kubernetes_manifests(request, job));
   return 0;
 }

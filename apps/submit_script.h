@@ -25,7 +25,7 @@ struct SlurmRequest {
   std::string time, partition, account, qos, constraint, reservation, array, output;
   std::string directory;     // where the job starts
   int signal_seconds = 120;  // before the end of its time
-  bool requeue = true;
+  bool no_requeue = false;
 };
 
 // Error(kInvalid) for a value that SLURM would read as something else.

@@ -109,7 +109,7 @@ std::string directives(const SubmitRequest& request, const SlurmRequest& slurm) 
   if (slurm.signal_seconds > 0) {
     text += fmt::format("#SBATCH --signal=B:USR1@{}\n", slurm.signal_seconds);
   }
-  text += slurm.requeue ? "#SBATCH --requeue\n" : "#SBATCH --no-requeue\n";
+  text += slurm.no_requeue ? "#SBATCH --no-requeue\n" : "#SBATCH --requeue\n";
   return text + "#SBATCH --open-mode=append\n";
 }
 
@@ -148,7 +148,7 @@ while :; do
 done
 )",
                         command_text(run));
-  if (slurm.requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);
+  if (!slurm.no_requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);
   return script + "exit \"$code\"\n";
 }
 

@@ -1,7 +1,6 @@
 #include <fstream>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "paceline/core/cpu_list.h"
@@ -46,9 +45,10 @@ int topo_command(const Arguments& arguments) {
   CLI::App app("Draws this machine, and where the ranks of a job would run on it.",
                "paceline topo");
   app.footer(kTopoExamples);
-  RunTexts ranks;
+  OptionTable table(app, /*has_variables=*/true);
+  launch::LaunchOptions ranks;
   TopoTexts texts;
-  declare_rank_options(app, ranks);
+  declare_rank_options(table, ranks);
   app.add_option("--svg", texts.svg, "Draw into this file as well; -: instead, on stdout")
       ->type_name("FILE");
   app.add_option("--machine", texts.machine,
@@ -59,14 +59,17 @@ int topo_command(const Arguments& arguments) {
   if (!line.program.empty()) {
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
   }
-  if (!take_options(app, line)) {
+  if (!table.take(line)) {
     fmt::print("{}", app.help());
     return 0;
   }
   const Topology topology = choose_machine(texts);
   std::optional<launch::Placement> placement;
-  if (!ranks.nproc_per_node.empty()) {
-    placement = launch::plan_placement(topology, check_rank_options(ranks, line, topology));
+  if (table["--nproc-per-node"].given()) {
+    table.read();
+    check_rank_options(table, topology, ranks);
+    placement = launch::plan_placement(
+        topology, {ranks.num_local_ranks, ranks.threads_per_rank, ranks.binding});
   }
   const launch::Placement* shown = placement ? &*placement : nullptr;
   if (texts.svg == "-") {

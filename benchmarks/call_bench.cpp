@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
       options.rendezvous.world_size = 2;
       options.rendezvous.store = store;
       options.rendezvous.secret = secret;
-      options.group.transport = paceline::TransportKind::kShm;
+      options.group.link.transport = paceline::TransportKind::kShm;
       const auto group = paceline::init_process_group(options);
       run_rank(*group, setting, turn, seconds);
     });

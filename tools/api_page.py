@@ -16,9 +16,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
 UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
 # Included by those headers: the types that their functions take and return.
-ALSO = ("paceline/collectives/buffer.h", "paceline/collectives/call.h", "paceline/collectives/work.h",
-        "paceline/core/dtype.h", "paceline/optim/optimizer.h", "paceline/store/store.h",
-        "paceline/telemetry/phase_times.h", "paceline/train/training_state.h")
+ALSO = ("paceline/collectives/buffer.h", "paceline/collectives/call.h",
+        "paceline/collectives/planning/planning_options.h", "paceline/collectives/work.h", "paceline/core/dtype.h",
+        "paceline/optim/optimizer.h", "paceline/store/store.h", "paceline/telemetry/phase_times.h",
+        "paceline/train/training_state.h", "paceline/transport/link_options.h")
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)
 WIDTH = 120
 SHORT = 30  # letters of a sentence that says too little alone

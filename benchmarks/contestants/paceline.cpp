@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   using namespace paceline;
   return bench::run_worker(argc, argv, [](const bench::WorkerPlace& place) {
     InitOptions options;
-    options.group.algorithm = algorithm_named(place.algorithm);
+    options.group.planning.algorithm = algorithm_named(place.algorithm);
     const std::string how = place.algorithm.empty() ? "" : ", algorithm " + place.algorithm;
     return std::make_unique<bench::OwnContestant>(init_process_group(options), how);
   });

@@ -61,8 +61,9 @@ void spawn_threads(int num_ranks, const std::function<void(ProcessGroup&)>& body
       who.rank = who.local_rank = rank;
       who.world_size = who.local_world_size = num_ranks;
       try {
-        ProcessGroup group({who, store, secret}, "world", ranks,
-                           {.timeout = options.timeout, .transport = TransportKind::kLoopback});
+        ProcessGroup group(
+            {who, store, secret}, "world", ranks,
+            {.timeout = options.timeout, .link = {.transport = TransportKind::kLoopback}});
         run_rank(group, body, first);
       } catch (const Error& error) {
         first.record(rank, error);

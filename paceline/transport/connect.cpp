@@ -66,25 +66,25 @@ class Connector {
 
  private:
   void require_streams() const {
-    check(options_.tcp_streams >= 1 && options_.tcp_streams <= kMaxStreams,
+    check(options_.link.tcp_streams >= 1 && options_.link.tcp_streams <= kMaxStreams,
           "{}: forming group {}: {} TCP streams (PACELINE_TCP_STREAMS); choose 1 to {}",
-          options_.self(), options_.name, options_.tcp_streams, kMaxStreams);
+          options_.self(), options_.name, options_.link.tcp_streams, kMaxStreams);
   }
 
   // What it published.
   std::string listen_and_publish() {
     PeerAddress self;
     self.host = host_token();
-    if (!options_.host.empty()) self.host += "/" + options_.host;
+    if (!options_.link.host.empty()) self.host += "/" + options_.link.host;
     self.process = process_token();
     self.host_name = host_name();
     self.cpus = allowed_cpus();
     self.members = options_.members;
-    self.transport = options_.transport;
-    self.tcp_streams = options_.tcp_streams;
-    if (options_.encrypt) self.cipher = best_cipher();
+    self.transport = options_.link.transport;
+    self.tcp_streams = options_.link.tcp_streams;
+    if (options_.link.encrypt) self.cipher = best_cipher();
     self.unix_name = "paceline-" + random_hex(16);
-    if (options_.transport != TransportKind::kLoopback) listen(self);
+    if (options_.link.transport != TransportKind::kLoopback) listen(self);
     const std::string encoded = self.encode();
     options_.publish(encoded);
     return encoded;
@@ -95,13 +95,15 @@ class Connector {
     Fd tcp = listen_tcp({options_.address, 0});
     self.tcp = {options_.address, local_port(tcp)};
     acceptor_.emplace(Acceptor::Doors{std::move(local), std::move(tcp), context_, tcp_context(),
-                                      options_.encrypt},
+                                      options_.link.encrypt},
                       secret_, options_.name);
   }
 
   // Ends that disagree about encryption fail as if they belonged to different groups, even if
   // somebody has changed what they said about it.
-  std::string tcp_context() const { return options_.encrypt ? context_ + ", encrypted" : context_; }
+  std::string tcp_context() const {
+    return options_.link.encrypt ? context_ + ", encrypted" : context_;
+  }
 
   // Both ends come to the same.
   CipherKind cipher_with(int peer) const {
@@ -113,13 +115,14 @@ class Connector {
   }
 
   bool over_unix_socket(int peer) const {
-    return same_host(peer) && options_.transport != TransportKind::kTcp;
+    return same_host(peer) && options_.link.transport != TransportKind::kTcp;
   }
 
   // Both ends come to the same.
   int num_channels(int peer) const {
-    const bool has_streams = !over_unix_socket(peer) && options_.transport != TransportKind::kUcx;
-    return kNumChannels + (has_streams ? options_.tcp_streams - 1 : 0);
+    const bool has_streams =
+        !over_unix_socket(peer) && options_.link.transport != TransportKind::kUcx;
+    return kNumChannels + (has_streams ? options_.link.tcp_streams - 1 : 0);
   }
 
   // All ranks look at the same addresses, so all come to the same answer.
@@ -128,12 +131,12 @@ class Connector {
     const bool all = std::all_of(peers_.begin(), peers_.end(), [&](const PeerAddress& peer) {
       return peer.host == self.host && peer.process == self.process;
     });
-    check(all || options_.transport != TransportKind::kLoopback,
+    check(all || options_.link.transport != TransportKind::kLoopback,
           "transport loopback was asked for, but the ranks of group {} are not threads of one "
           "process",
           options_.name);
-    return all && (options_.transport == TransportKind::kAuto ||
-                   options_.transport == TransportKind::kLoopback);
+    return all && (options_.link.transport == TransportKind::kAuto ||
+                   options_.link.transport == TransportKind::kLoopback);
   }
 
   // The room is named after all that the ranks have published, which is new for each attempt.
@@ -156,7 +159,7 @@ class Connector {
   void connect_sockets() {
     sockets_ = std::make_unique<SocketWire>(options_.world_size);
     meet_over_sockets();
-    if (options_.transport == TransportKind::kUcx) {
+    if (options_.link.transport == TransportKind::kUcx) {
       move_to_ucx();
     } else {
       wire_ = std::move(sockets_);
@@ -164,7 +167,7 @@ class Connector {
   }
 
   void move_to_ucx() {
-    if (options_.encrypt) {
+    if (options_.link.encrypt) {
       fail(ErrorCode::kUnsupported,
            "{}: transport ucx cannot encrypt; leave --encrypt (PACELINE_ENCRYPT) out, or "
            "choose transport tcp",
@@ -190,7 +193,7 @@ class Connector {
     std::vector<Callee> callees;
     for (int peer = options_.rank - 1; peer >= 0; --peer) {
       const bool is_local = over_unix_socket(peer);
-      const bool agrees = options_.encrypt && !is_local;
+      const bool agrees = options_.link.encrypt && !is_local;
       callees.push_back(
           {.rank = peer,
            .description = describe(peer),
@@ -280,7 +283,7 @@ class Connector {
 
   void connect(NewChannel made) {
     std::unique_ptr<Cipher> cipher;
-    if (options_.encrypt && !over_unix_socket(made.peer)) {
+    if (options_.link.encrypt && !over_unix_socket(made.peer)) {
       cipher = std::make_unique<Cipher>(cipher_with(made.peer), made.keys.derive(key_use_of(made)));
     }
     sockets_->connect(made.peer, static_cast<Channel>(made.channel), std::move(made.socket),
@@ -322,7 +325,7 @@ class Connector {
     const bool one_process = std::all_of(local.begin(), local.end(), [&](int peer) {
       return mesh.peer(peer).process == mesh.peer(mesh.rank()).process;
     });
-    const auto kind = options_.transport;
+    const auto kind = options_.link.transport;
     check(kind != TransportKind::kShm || one_host,
           "{}: transport shm was asked for, but the ranks of group {} are on several hosts",
           options_.self(), options_.name);

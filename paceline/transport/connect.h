@@ -15,8 +15,8 @@
 
 #include "paceline/core/rank_name.h"
 #include "paceline/core/secret.h"
+#include "paceline/transport/link_options.h"
 #include "paceline/transport/mesh.h"
-#include "paceline/transport/transport_kind.h"
 
 namespace paceline {
 
@@ -28,13 +28,7 @@ struct ConnectOptions {
       members;  // ranks in the world, which all must agree about; none: it is the world
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP
-  std::string host;  // counts this rank to a part of its host; all of it when empty
-  TransportKind transport = TransportKind::kAuto;
-  // Encrypts what goes over TCP; the ranks of a host trust its kernel. All ranks or none.
-  bool encrypt = false;
-  // How many TCP connections carry the data of a pair of ranks, 1 to kMaxStreams; all ranks the
-  // same.
-  int tcp_streams = 1;
+  LinkOptions link;
   std::chrono::milliseconds timeout{300'000};
 
   // How addresses get around: publish one value under this rank's key; fetch the values of ranks,
@@ -64,8 +58,8 @@ struct ConnectOptions {
 
 // While ranks are missing says which, after 10 s. Error(kInvalid) when ranks mean other members,
 // chose other transports or numbers of streams or only some of them encrypt, kTimeout names the
-// ranks that did not come; Error(kUnsupported) when `transport` cannot serve where the ranks are,
-// is not there, or is to be encrypted and cannot be.
+// ranks that did not come; Error(kUnsupported) when `link.transport` cannot serve where the ranks
+// are, is not there, or is to be encrypted and cannot be.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

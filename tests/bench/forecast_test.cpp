@@ -11,7 +11,7 @@ namespace paceline::bench {
 namespace {
 
 Planner planner_for(int hosts, int ranks) {
-  return Planner(Hosts::blocks(hosts, ranks), CostModel(), {.shares_memory = ranks > 1});
+  return Planner(Hosts::blocks(hosts, ranks), {}, /*shares_memory=*/ranks > 1);
 }
 
 // A large all-reduce cannot beat the link: 2 (p-1)/p n bytes pass each host's interface.
@@ -134,7 +134,7 @@ TEST(Forecast, leaves_out_what_takes_long_beside_the_chosen_algorithm) {
 
 TEST(Forecast, says_why_it_was_not_simulated) {
   // The last rank's chunk is smaller, so that ranks differ, and each talks with every other.
-  const Planner planner(Hosts::blocks(4096, 1), CostModel(), {.algorithm = Algorithm::kDirect});
+  const Planner planner(Hosts::blocks(4096, 1), {.algorithm = Algorithm::kDirect});
   const auto rows =
       forecast(planner, Op::kAllReduce, Dtype::kFloat32, (64 << 20) + 4096, Which::kChosen);
   EXPECT_FALSE(rows[0].simulated);

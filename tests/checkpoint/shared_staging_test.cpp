@@ -236,7 +236,7 @@ TEST(SharedStaging, of_several_hosts_that_of_rank_0_shares) {
        {std::vector{0, 0, 1, 1}, std::vector{0, 1, 0, 1, 0}, std::vector{0, 1, 1}}) {
     ThreadRanksOptions options;
     options.adjust = [&](int rank, GroupOptions& group) {
-      group.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
+      group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
     };
     const bool is_shared = std::ranges::count(host_of, 0) > 1;
     run_ranks_ok(

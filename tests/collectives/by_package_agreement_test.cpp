@@ -107,7 +107,7 @@ TEST(ByPackage, ranks_that_choose_differently_are_told_when_the_group_forms) {
   for (const int world : {2, 4}) {
     ThreadRanksOptions options;
     options.adjust = [](int rank, GroupOptions& group) {
-      if (rank == 1) group.by_package = true;
+      if (rank == 1) group.planning.by_package = true;
     };
     const auto results = run_ranks(
         world, [](ProcessGroup&) { ADD_FAILURE() << "noticed nothing"; }, options);

@@ -142,7 +142,7 @@ TEST(Calibration, measures_plausible_numbers_alike_on_all_ranks) {
                    measured[static_cast<std::size_t>(group.rank())] = measure_costs(group).costs;
                  },
                  {.adjust = [&](int rank, GroupOptions& options) {
-                   if (apart) options.host = std::to_string(rank);
+                   if (apart) options.link.host = std::to_string(rank);
                  }});
     EXPECT_EQ(measured[0], measured[1]);
     const LinkCost& link = apart ? measured[0].network : measured[0].sockets;
@@ -165,9 +165,9 @@ TEST(Calibration, of_rank_0_counts_for_all) {
                  EXPECT_NE(text.find("the moon"), std::string::npos) << text;
                },
                {.adjust = [](int rank, GroupOptions& options) {
-                 options.host = std::to_string(rank);
-                 options.costs = CostModel();
-                 if (rank == 0) options.costs->origin = "the moon";
+                 options.link.host = std::to_string(rank);
+                 options.planning.costs = CostModel();
+                 if (rank == 0) options.planning.costs->origin = "the moon";
                }});
 }
 

@@ -15,7 +15,7 @@ void on_hosts(const std::vector<std::string>& host_of,
               const std::function<void(ProcessGroup&)>& body) {
   harness::ThreadRanksOptions options;
   options.adjust = [&](int rank, GroupOptions& group) {
-    group.host = host_of[static_cast<std::size_t>(rank)];
+    group.link.host = host_of[static_cast<std::size_t>(rank)];
   };
   harness::run_ranks_ok(static_cast<int>(host_of.size()), body, options);
 }

@@ -57,7 +57,7 @@ TEST_P(ConformanceTest, holds) {
                         {.transport = setting.transport,
                          .backend = setting.backend,
                          .adjust = [&setting](int, GroupOptions& group) {
-                           group.tcp_streams = setting.tcp_streams;
+                           group.link.tcp_streams = setting.tcp_streams;
                          }});
 }
 

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 ThreadRanksOptions encrypted(TransportKind transport) {
   ThreadRanksOptions options;
   options.transport = transport;
-  options.adjust = [](int, GroupOptions& group) { group.encrypt = true; };
+  options.adjust = [](int, GroupOptions& group) { group.link.encrypt = true; };
   return options;
 }
 
@@ -52,8 +52,8 @@ TEST(Encryption, ranks_of_a_host_still_share_memory) {
       encrypted(TransportKind::kShm));
   auto options = encrypted(TransportKind::kAuto);
   options.adjust = [](int rank, GroupOptions& group) {
-    group.encrypt = true;
-    group.host = std::to_string(rank / 2);
+    group.link.encrypt = true;
+    group.link.host = std::to_string(rank / 2);
   };
   run_ranks_ok(
       4,
@@ -79,7 +79,7 @@ TEST(Encryption, a_rank_that_does_not_encrypt_is_named_on_every_rank) {
     ThreadRanksOptions options;
     options.transport = TransportKind::kTcp;
     options.group_timeout = 20s;
-    options.adjust = [&](int rank, GroupOptions& group) { group.encrypt = rank != odd; };
+    options.adjust = [&](int rank, GroupOptions& group) { group.link.encrypt = rank != odd; };
     expect_odd_rank_named(odd, "--encrypt", options);
   }
 }

@@ -83,7 +83,9 @@ TEST_F(GroupTimeout, goes_over_to_groups_made_of_the_group_that_have_none_of_the
   const auto group = group_with();
   EXPECT_EQ(group->new_group({0})->timeout(), 90s);
   EXPECT_EQ(group->split(0, 0)->timeout(), 90s);
-  EXPECT_EQ(group->new_group({0}, GroupOptions{.transport = TransportKind::kTcp})->timeout(), 90s);
+  EXPECT_EQ(
+      group->new_group({0}, GroupOptions{.link = {.transport = TransportKind::kTcp}})->timeout(),
+      90s);
   EXPECT_EQ(group->new_group({0}, GroupOptions{.timeout = 5s})->timeout(), 5s);
   EXPECT_EQ(group_with({.timeout = 7s})->split(0, 0)->timeout(), 7s);
 }

@@ -97,8 +97,8 @@ TEST_P(HalfBitsTest, sums_of_16_bit_floats_have_the_bits_of_the_portable_kernel)
   options.transport = setting.transport;
   options.adjust = [&setting](int rank, GroupOptions& group) {
     const int host = setting.host_of[static_cast<std::size_t>(rank)];
-    if (host >= 0) group.host = "h" + std::to_string(host);
-    group.algorithm = setting.algorithm;
+    if (host >= 0) group.link.host = "h" + std::to_string(host);
+    group.planning.algorithm = setting.algorithm;
   };
   const auto body = [](ProcessGroup& group) {
     for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBfloat16}) {

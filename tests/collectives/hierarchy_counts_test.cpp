@@ -152,9 +152,9 @@ TEST(HierarchyCountsBytes, cross_the_network_once_for_a_host) {
 TEST(HierarchyCountsPlan, is_taken_where_hosts_have_several_ranks) {
   for (const Op op : kOps) {
     const PlanRequest large{op, Dtype::kFloat32, 4 << 20};
-    const Planner shared(Hosts::blocks(2, 8), CostModel(), {.shares_memory = true});
+    const Planner shared(Hosts::blocks(2, 8), {}, /*shares_memory=*/true);
     EXPECT_EQ(shared.choose(large).algorithm, Algorithm::kHierarchy) << shared.explain(large);
-    const Planner apart(Hosts::blocks(2, 8), CostModel(), {});
+    const Planner apart(Hosts::blocks(2, 8), {});
     EXPECT_NE(apart.choose(large).algorithm, Algorithm::kHierarchy);
   }
 }
@@ -205,8 +205,8 @@ TEST_P(HierarchyCountsGroups, give_the_bits_of_one_host) {
   const int world = static_cast<int>(host_of.size());
   ThreadRanksOptions on_hosts;
   on_hosts.adjust = [&](int rank, GroupOptions& group) {
-    group.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
-    group.algorithm = Algorithm::kHierarchy;
+    group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
+    group.planning.algorithm = Algorithm::kHierarchy;
   };
   // The last is cut into several pieces.
   for (const std::size_t scale : {1, 5000, 300'001}) {

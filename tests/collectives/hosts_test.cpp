@@ -28,8 +28,8 @@ struct HostsSetting {
 ThreadRanksOptions options_for(const HostsSetting& setting) {
   ThreadRanksOptions options;
   options.adjust = [setting](int rank, GroupOptions& group) {
-    group.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
-    group.algorithm = setting.algorithm;
+    group.link.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
+    group.planning.algorithm = setting.algorithm;
   };
   return options;
 }
@@ -180,8 +180,8 @@ TEST(Hosts, a_ring_sums_only_when_it_is_asked_for) {
   for (const bool allows : {false, true}) {
     ThreadRanksOptions options;
     options.adjust = [&](int rank, GroupOptions& group) {
-      group.host = std::to_string(rank);
-      group.allows_any_order = allows;
+      group.link.host = std::to_string(rank);
+      group.planning.allows_any_order = allows;
     };
     run_ranks_ok(
         3,
@@ -208,8 +208,8 @@ TEST(Hosts, ranks_that_choose_differently_are_told_when_the_group_forms) {
   ThreadRanksOptions options;
   options.group_timeout = 20s;
   options.adjust = [](int rank, GroupOptions& group) {
-    group.host = std::to_string(rank);
-    if (rank == 1) group.algorithm = Algorithm::kRing;
+    group.link.host = std::to_string(rank);
+    if (rank == 1) group.planning.algorithm = Algorithm::kRing;
   };
   const auto results = run_ranks(
       3, [](ProcessGroup&) {}, options);

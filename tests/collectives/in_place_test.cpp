@@ -25,8 +25,8 @@ TEST_P(OwnBlocksTest, may_be_input_or_output_whatever_the_algorithm) {
       harness::run_ranks_ok(
           world, check.run,
           {.transport = TransportKind::kTcp, .adjust = [](int, GroupOptions& options) {
-             options.algorithm = GetParam();
-             options.allows_any_order = true;
+             options.planning.algorithm = GetParam();
+             options.planning.allows_any_order = true;
            }});
     }
     return;

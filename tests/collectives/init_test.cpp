@@ -101,11 +101,11 @@ TEST(Init, what_one_rank_cannot_have_is_told_to_the_others_before_they_meet) {
                                     ": init_process_group: "
                                     "GroupOptions::timeout is -1000 ms"));
     }
-    options[odd] = {.host = std::string(5000, 'x')};
+    options[odd] = {.link = {.host = std::string(5000, 'x')}};
     for (const auto& error : errors_of_two(options)) {
       EXPECT_THAT(error, StartsWith("rank " + std::to_string(odd) +
                                     ": init_process_group: "
-                                    "GroupOptions::host has 5000 bytes, more than 255"));
+                                    "LinkOptions::host has 5000 bytes, more than 255"));
     }
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
@@ -115,7 +115,7 @@ TEST(Init, what_is_found_while_forming_is_told_to_the_others) {
   for (const std::size_t odd : {0u, 1u}) {
     std::array<GroupOptions, 2> options = {GroupOptions{.timeout = 20s},
                                            GroupOptions{.timeout = 20s}};
-    options[odd].tcp_streams = 99;
+    options[odd].link.tcp_streams = 99;
     const auto begin = std::chrono::steady_clock::now();
     for (const auto& error : errors_of_two(options)) {
       EXPECT_THAT(error, HasSubstr("rank " + std::to_string(odd) +
@@ -134,9 +134,10 @@ TEST(Init, an_empty_variable_is_none) {
 }
 
 TEST(Init, ranks_that_differ_in_what_chooses_algorithms_are_shown_both) {
-  for (const auto& error : errors_of_two(
-           {GroupOptions{.timeout = 20s, .algorithm = Algorithm::kDirect},
-            GroupOptions{.timeout = 20s, .algorithm = Algorithm::kTree, .by_package = true}})) {
+  for (const auto& error :
+       errors_of_two({GroupOptions{.timeout = 20s, .planning = {.algorithm = Algorithm::kDirect}},
+                      GroupOptions{.timeout = 20s,
+                      .planning = {.algorithm = Algorithm::kTree, .by_package = true}}})) {
     EXPECT_THAT(error, HasSubstr("algorithm tree, allows_any_order false, by_package true here"));
     EXPECT_THAT(error,
                 HasSubstr("algorithm direct, allows_any_order false, by_package false there"));

@@ -14,8 +14,8 @@ inline harness::ThreadRanksOptions on_packages(const std::vector<int>& package_o
                                                bool by_package = true) {
   harness::ThreadRanksOptions options;
   options.adjust = [=](int rank, GroupOptions& group) {
-    group.package = package_of[static_cast<std::size_t>(rank)];
-    group.by_package = by_package;
+    group.planning.package = package_of[static_cast<std::size_t>(rank)];
+    group.planning.by_package = by_package;
   };
   return options;
 }

@@ -31,9 +31,9 @@ MismatchRun on_hosts(const std::vector<int>& host_of, std::optional<Algorithm> a
   MismatchRun run{.world = static_cast<int>(host_of.size()),
                   .over = algorithm ? "hosts by hierarchy" : "hosts as planned"};
   run.options.adjust = [=](int rank, GroupOptions& group) {
-    group.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
-    group.algorithm = algorithm;
-    group.costs = CostModel();  // not this machine's
+    group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
+    group.planning.algorithm = algorithm;
+    group.planning.costs = CostModel();  // not this machine's
   };
   return run;
 }

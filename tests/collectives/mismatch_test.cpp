@@ -83,8 +83,8 @@ TEST_P(AlgorithmMismatchTest, is_a_typed_error_on_every_rank_at_once) {
                     .over = "tcp by every algorithm",
                     .options = {.transport = TransportKind::kTcp}};
     run.options.adjust = [algorithm = algorithm](int /*rank*/, GroupOptions& group) {
-      group.algorithm = algorithm;
-      group.allows_any_order = true;
+      group.planning.algorithm = algorithm;
+      group.planning.allows_any_order = true;
     };
     run.inspect = [algorithm = algorithm](const ProcessGroup& group) {
       expect_algorithm(group, algorithm);
@@ -136,7 +136,7 @@ class ForeignTest : public testing::TestWithParam<MismatchSetting> {
         ConnectOptions connect;
         connect.rank = rank;
         connect.world_size = world;
-        connect.transport = transport;
+        connect.link.transport = transport;
         connect.publish = [&](const std::string& value) { store.set(std::to_string(rank), value); };
         connect.fetch = [&](const auto& ranks, auto wait) {
           return harness::fetch_from(store, ranks, wait);

@@ -37,9 +37,8 @@ double simulated(const Candidate& candidate, const PlanRequest& request, const P
       .seconds;
 }
 
-Planner planner_for(int hosts, int ranks, PlanOptions options = {}) {
-  options.shares_memory = ranks > 1;
-  return Planner(Hosts::blocks(hosts, ranks), CostModel(), options);
+Planner planner_for(int hosts, int ranks, const PlanningOptions& options = {}) {
+  return Planner(Hosts::blocks(hosts, ranks), options, /*shares_memory=*/ranks > 1);
 }
 
 Algorithm choice(const Planner& planner, Op op, std::size_t bytes) {
@@ -62,7 +61,7 @@ TEST(Planner, sends_each_byte_once_for_a_host_when_the_ranks_share_memory) {
   for (const Op op : {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kBroadcast}) {
     EXPECT_EQ(choice(planner, op, 1 << 20), Algorithm::kHierarchy) << name_of(op);
   }
-  const Planner apart(Hosts::blocks(2, 8), CostModel(), {});
+  const Planner apart(Hosts::blocks(2, 8), {});
   for (const auto& candidate : apart.candidates({Op::kAllReduce, Dtype::kFloat32, 1000})) {
     EXPECT_NE(candidate.algorithm, Algorithm::kHierarchy);
   }
@@ -96,7 +95,7 @@ TEST(Planner, explains_every_candidate) {
 // Also where the ranks are no power of two, so that the last level of a tree is not full.
 TEST(Planner, charges_no_network_on_one_host) {
   for (const int ranks : {2, 3, 4, 5, 7, 8, 17}) {
-    const Planner planner(Hosts::blocks(1, ranks), CostModel(), {.allows_any_order = true});
+    const Planner planner(Hosts::blocks(1, ranks), {.allows_any_order = true});
     for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter, Op::kBroadcast,
                         Op::kAllGather, Op::kGather, Op::kScatter, Op::kAllToAll}) {
       for (const Candidate& candidate : planner.candidates({op, Dtype::kFloat32, 16 << 10})) {

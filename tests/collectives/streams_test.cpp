@@ -24,8 +24,8 @@ ThreadRanksOptions with_streams(int streams, bool encrypt = false) {
   ThreadRanksOptions options;
   options.transport = TransportKind::kTcp;
   options.adjust = [=](int, GroupOptions& group) {
-    group.tcp_streams = streams;
-    group.encrypt = encrypt;
+    group.link.tcp_streams = streams;
+    group.link.encrypt = encrypt;
   };
   return options;
 }
@@ -111,8 +111,8 @@ TEST(Streams, join_hosts_only) {
   auto options = with_streams(4);
   options.transport = TransportKind::kAuto;
   options.adjust = [](int rank, GroupOptions& group) {
-    group.tcp_streams = 4;
-    group.host = std::to_string(rank / 2);
+    group.link.tcp_streams = 4;
+    group.link.host = std::to_string(rank / 2);
   };
   run_ranks_ok(4, use_long_messages, options);
 }
@@ -143,7 +143,7 @@ TEST(Streams, a_rank_with_another_number_is_named_on_every_rank) {
     ThreadRanksOptions options;
     options.transport = TransportKind::kTcp;
     options.adjust = [&](int rank, GroupOptions& group) {
-      group.tcp_streams = rank == odd ? 2 : 3;
+      group.link.tcp_streams = rank == odd ? 2 : 3;
     };
     expect_odd_rank_named(odd, "PACELINE_TCP_STREAMS", options);
   }

@@ -81,8 +81,8 @@ void run_ranks(const CallSetting& setting,
       ConnectOptions connect;
       connect.rank = rank;
       connect.world_size = world;
-      connect.transport = setting.transport;
-      connect.host = "host" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
+      connect.link.transport = setting.transport;
+      connect.link.host = "host" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
       connect.publish = [&](const std::string& value) { store.set(std::to_string(rank), value); };
       connect.fetch = [&](const auto& ranks, auto wait) {
         return harness::fetch_from(store, ranks, wait);

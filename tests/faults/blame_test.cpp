@@ -67,7 +67,7 @@ class BlameTest : public testing::TestWithParam<BlameSetting> {
          .adjust =
              [&](int rank, GroupOptions& options) {
                if (setting.ranks_per_host == 0) return;
-               options.host = "h" + std::to_string(rank / setting.ranks_per_host);
+               options.link.host = "h" + std::to_string(rank / setting.ranks_per_host);
              }},
         [&](const std::vector<pid_t>& pids) {
           running.wait_for(static_cast<std::uint32_t>(setting.world_size), Deadline::after(20s));

@@ -57,8 +57,8 @@ std::vector<KillSetting> settings() {
 // last.
 void put_on_packages(const KillSetting& setting, int rank, GroupOptions& group) {
   if (!setting.by_package) return;
-  group.package = 2 * rank / setting.world;
-  group.by_package = true;
+  group.planning.package = 2 * rank / setting.world;
+  group.planning.by_package = true;
 }
 
 enum class Load { kSmall, kStaged, kSymmetric, kMessages };

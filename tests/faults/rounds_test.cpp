@@ -128,7 +128,7 @@ TEST_P(RoundsTest, a_thousand_failed_groups_are_followed_by_good_ones_and_leave_
     options.rendezvous.store = store;
     options.rendezvous.secret = secret;
     options.group.timeout = 20s;
-    options.group.transport = GetParam();
+    options.group.link.transport = GetParam();
     options.group.recorder = std::make_shared<FlightRecorder>(
         FlightOptions{.directory = flights.path(), .rank = rank, .world_size = kRanks});
     try {

@@ -70,11 +70,11 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
     met.address = address_of(host, options);
     GroupOptions group_options{
         .timeout = options.group_timeout,
-        .transport = options.transport,
+        .link = {.transport = options.transport,
+                 .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
+                 .encrypt = options.encrypt},
         .recorder = recorder,
-        .backend = options.backend,
-        .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
-        .encrypt = options.encrypt};
+        .backend = options.backend};
     if (options.adjust) options.adjust(rank, group_options);
     ProcessGroup group(std::move(met), "world", ranks, group_options);
     text = "0";

@@ -36,10 +36,10 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
                                                              .keep = true});
         }
         GroupOptions group_options{.timeout = options.group_timeout,
-                                   .transport = options.transport,
+                                   .link = {.transport = options.transport,
+                                            .host = own_host_over_ucx(options.transport, rank)},
                                    .recorder = recorder,
-                                   .backend = options.backend,
-                                   .host = own_host_over_ucx(options.transport, rank)};
+                                   .backend = options.backend};
         if (options.adjust) options.adjust(rank, group_options);
         ProcessGroup group({who, store, secret}, "world", ranks, group_options);
         body(group);

@@ -15,7 +15,7 @@
 namespace paceline::harness {
 
 // UCX carries what goes between hosts, so each rank is declared to be on one of its own; as
-// GroupOptions::host.
+// LinkOptions::host.
 inline std::string own_host_over_ucx(TransportKind transport, int rank) {
   return transport == TransportKind::kUcx ? "h" + std::to_string(rank) : "";
 }

@@ -80,7 +80,7 @@ std::string file_of(const SharedSetting& setting,
   harness::ProcessRanksOptions options{.transport = setting.transport};
   if (!setting.host_of.empty()) {
     options.adjust = [&](int rank, GroupOptions& group) {
-      group.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
+      group.link.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
     };
   }
   const auto results = harness::run_process_ranks(

@@ -28,7 +28,7 @@ class ConnectTest : public testing::TestWithParam<TransportKind> {
     options.rank = rank;
     options.world_size = world;
     options.generation = generation;
-    options.transport = GetParam();
+    options.link.transport = GetParam();
     options.timeout = std::chrono::seconds(10);
     options.publish = [this, rank](const std::string& value) {
       store_.set(std::to_string(rank), value);

@@ -67,7 +67,7 @@ class LoopbackTest : public testing::Test {
     ConnectOptions options;
     options.rank = rank;
     options.world_size = world;
-    options.transport = TransportKind::kLoopback;
+    options.link.transport = TransportKind::kLoopback;
     options.timeout = 10s;
     options.publish = [this, rank](const std::string& value) {
       store_.set(std::to_string(rank), value);
@@ -115,7 +115,7 @@ TEST_F(LoopbackTest, ranks_that_chose_no_transport_come_to_it_and_close_what_the
   std::vector<std::future<std::unique_ptr<Mesh>>> joining;
   for (int rank = 0; rank < 3; ++rank) {
     auto any = options(rank, 3);
-    any.transport = TransportKind::kAuto;
+    any.link.transport = TransportKind::kAuto;
     joining.push_back(join(any));
   }
   for (auto& mesh : joining) EXPECT_STREQ(mesh.get()->wire().name(), "loopback");
@@ -232,7 +232,7 @@ TEST_F(LoopbackTest, a_rank_that_does_not_come_is_named_and_the_others_hear_of_i
 
 TEST_F(LoopbackTest, ranks_that_chose_different_transports_are_told_so) {
   auto other = options(1, 2);
-  other.transport = TransportKind::kTcp;
+  other.link.transport = TransportKind::kTcp;
   auto one = join(options(0, 2)), two = join(other);
   for (auto* rank : {&one, &two}) {
     const auto error = error_of([&] { rank->get(); });

@@ -49,7 +49,7 @@ void require_available(const BackendChoice& choice) {
 
 // A library's own connections are not this engine's to encrypt.
 void require_own_connections(const BackendChoice& choice, const BackendOptions& options) {
-  if (!options.encrypt || choice == BackendChoice()) return;
+  if (!options.link.encrypt || choice == BackendChoice()) return;
   fail(ErrorCode::kUnsupported,
        "backend {} sends in the clear; with --encrypt (PACELINE_ENCRYPT=1) choose backend paceline",
        choice.text());
@@ -59,18 +59,13 @@ std::uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(),
 
 EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions& options) {
   EngineOptions engine;
-  engine.algorithm = options.algorithm;
-  engine.allows_any_order = options.allows_any_order;
-  engine.by_package = options.by_package;
-  engine.package = options.package;
+  engine.planning = options.planning;
   engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
   engine.group = hash_of(options.group);
   engine.symmetric = options.symmetric;
-  if (options.costs) {
-    engine.costs = *options.costs;
-  } else if (options.rank == 0) {
+  if (!options.planning.costs && options.rank == 0) {
     try {
-      engine.costs = load_calibration(calibration_path()).value_or(CostModel());
+      engine.planning.costs = load_calibration(calibration_path());
     } catch (const Error& error) {
       log::warning(std::string(error.what()) + "; choosing algorithms by the defaults");
     }
@@ -88,10 +83,7 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.members = options.world_ranks;
   connect.generation = rendezvous.who.restart_count;
   connect.address = rendezvous.address;
-  connect.transport = options.transport;
-  connect.host = options.host;
-  connect.encrypt = options.encrypt;
-  connect.tcp_streams = options.tcp_streams;
+  connect.link = options.link;
   connect.timeout = options.timeout;
   connect.look_after_parent = options.look_after_parent;
   // By ranks of the world: ranks that mean different members still find each other, and the

@@ -5,12 +5,11 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "paceline/collectives/backend.h"
-#include "paceline/collectives/planning/package_plan.h"
+#include "paceline/collectives/planning/planning_options.h"
 #include "paceline/core/rank_name.h"
 #include "paceline/rendezvous/rendezvous.h"
 #include "paceline/transport/connect.h"
@@ -25,16 +24,8 @@ struct BackendOptions {
   int rank = 0;                  // in the group
   std::vector<int> world_ranks;  // of its members in the job
   std::string choice;            // as parse_backend_choice() takes it
-  TransportKind transport = TransportKind::kAuto;
-  // As in GroupOptions.
-  std::string host;
-  bool encrypt = false;
-  int tcp_streams = 1;
-  std::optional<Algorithm> algorithm;
-  bool allows_any_order = false;
-  bool by_package = false;
-  std::optional<int> package;
-  std::optional<CostModel> costs;
+  LinkOptions link;
+  PlanningOptions planning;
   std::chrono::milliseconds timeout{300'000};
   std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it
   std::shared_ptr<SymmetricRegistry> symmetric;              // of all groups of this rank

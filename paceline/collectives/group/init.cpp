@@ -59,14 +59,15 @@ std::optional<std::chrono::milliseconds> timeout_from_environment() {
 void read_environment(GroupOptions& group) {
   const GetVariable variable = process_environment();
   const auto transport = variable("PACELINE_TRANSPORT");
-  if (group.transport == TransportKind::kAuto && transport) {
-    group.transport = parse_transport(*transport);
+  LinkOptions& link = group.link;
+  if (link.transport == TransportKind::kAuto && transport) {
+    link.transport = parse_transport(*transport);
   }
   if (group.backend.empty()) group.backend = variable("PACELINE_BACKEND").value_or("");
   if (!group.timeout) group.timeout = timeout_from_environment();
-  if (!group.encrypt) group.encrypt = is_set("PACELINE_ENCRYPT");
-  if (!group.by_package) group.by_package = is_set("PACELINE_BY_PACKAGE");
-  if (group.tcp_streams == 1) group.tcp_streams = tcp_streams_from_environment();
+  if (!link.encrypt) link.encrypt = is_set("PACELINE_ENCRYPT");
+  if (!group.planning.by_package) group.planning.by_package = is_set("PACELINE_BY_PACKAGE");
+  if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
 }
 
 // Without a rank where the variables do not tell it.

@@ -20,7 +20,7 @@ struct InitOptions {
 // parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
 // what goes over TCP when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) says over how
 // many connections for each pair when they say 1; PACELINE_BY_PACKAGE=1 sets
-// GroupOptions::by_package; PACELINE_TIMEOUT (seconds, from 0.001 to a billion) is
+// PlanningOptions::by_package; PACELINE_TIMEOUT (seconds, from 0.001 to a billion) is
 // GroupOptions::timeout when they leave it empty (an empty variable is none); PACELINE_FLIGHT_DIR
 // says where operations are recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all
 // ranks or for none, where spans are (telemetry/timeline.h).

@@ -31,8 +31,8 @@ void require_possible(const GroupOptions& options) {
   check(!options.timeout || options.timeout->count() > 0,
         "GroupOptions::timeout is {} ms: give at least 1 ms, or none",
         options.timeout.value_or(std::chrono::milliseconds()).count());
-  check(options.host.size() <= kMaxHostBytes, "GroupOptions::host has {} bytes, more than {}",
-        options.host.size(), kMaxHostBytes);
+  check(options.link.host.size() <= kMaxHostBytes, "LinkOptions::host has {} bytes, more than {}",
+        options.link.host.size(), kMaxHostBytes);
 }
 
 ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
@@ -54,15 +54,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .rank = rank_,
                                              .world_ranks = world_ranks_,
                                              .choice = options_.backend,
-                                             .transport = options_.transport,
-                                             .host = options_.host,
-                                             .encrypt = options_.encrypt,
-                                             .tcp_streams = options_.tcp_streams,
-                                             .algorithm = options_.algorithm,
-                                             .allows_any_order = options_.allows_any_order,
-                                             .by_package = options_.by_package,
-                                             .package = options_.package,
-                                             .costs = options_.costs,
+                                             .link = options_.link,
+                                             .planning = options_.planning,
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  timeout(), kDefaultStoreTimeout),
                                              .look_after_parent = parent.look_after,

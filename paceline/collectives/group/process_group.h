@@ -47,7 +47,7 @@
 #include "paceline/core/owner_process.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/rendezvous.h"
-#include "paceline/transport/transport_kind.h"
+#include "paceline/transport/link_options.h"
 
 namespace paceline {
 
@@ -61,7 +61,8 @@ struct GroupOptions {
   // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
   // kDefaultGroupTimeout; for groups made of a group, that group's.
   std::optional<std::chrono::milliseconds> timeout;
-  TransportKind transport = TransportKind::kAuto;
+  LinkOptions link;
+  PlanningOptions planning;
   // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
   // (open_flight_recorder), groups made of this one share it.
   std::shared_ptr<FlightRecorder> recorder;
@@ -69,33 +70,9 @@ struct GroupOptions {
   std::shared_ptr<Timeline> timeline;
   // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
   std::string backend;
-  // Counts this rank to a part of its host: ranks of other parts share no memory with it and send
-  // over TCP, as if on another host. For trying out many hosts on one. At most 255 bytes.
-  std::string host;
-  // Encrypts what goes over TCP (docs/wire_formats.md, section 7). All ranks or none; by the engine
-  // only: Error(kUnsupported) with another backend.
-  bool encrypt = false;
-  // How many TCP connections carry the collectives' data of two ranks, 1 to 16, all ranks the same:
-  // for links that one connection does not fill (docs/network.md).
-  int tcp_streams = 1;
   // Who waits for an operation on device memory waits for its result, not only until the device has
   // been given the operation: slower, and errors appear where they happen.
   bool blocking_wait = false;
-  // The algorithm of all messages that it serves (all ranks the same); the planner's choice when
-  // empty.
-  std::optional<Algorithm> algorithm;
-  // Also algorithms whose sums have other bits than the promised ones, where that is faster.
-  bool allows_any_order = false;
-  // Whether ranks on several packages (processor chips) of one machine add up large sums per
-  // package first (all ranks the same). The bits are the same either way, and whether it is faster
-  // has not been measured: no machine with two packages was at hand.
-  bool by_package = false;
-  // Counts this rank to a package, numbered from 0, or to none that is known (negative); to the one
-  // that all its processors are on when empty. For trying out packages on a machine of one.
-  std::optional<int> package;
-  // What the planner goes by, on rank 0: these, else the calibration (calibration.h), else
-  // defaults.
-  std::optional<CostModel> costs;
 };
 
 // Error(kInvalid), without a rank, for values that no group can have: a timeout of nothing, a

@@ -1,8 +1,8 @@
 #pragma once
 
 // Whether the ranks of a group in shared memory can add up per package first, which they do where
-// it was asked for (GroupOptions::by_package, algorithms/by_package.h). Pure functions of what all
-// ranks agree on, so that all choose alike. Thread safety: pure.
+// it was asked for (PlanningOptions::by_package, algorithms/by_package.h). Pure functions of what
+// all ranks agree on, so that all choose alike. Thread safety: pure.
 
 #include <string>
 #include <vector>

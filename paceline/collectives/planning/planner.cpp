@@ -24,10 +24,11 @@ std::string text_of(double seconds) {
 
 }  // namespace
 
-Planner::Planner(Hosts hosts, CostModel costs, PlanOptions options)
+Planner::Planner(Hosts hosts, const PlanningOptions& options, bool shares_memory)
     : hosts_(std::move(hosts)),
-      costs_(std::move(costs)),
       options_(options),
+      costs_(options.costs.value_or(CostModel())),
+      shares_memory_(shares_memory),
       world_(hosts_.world_size()) {
   for (const auto& members : hosts_.members) {
     most_per_host_ = std::max(most_per_host_, static_cast<double>(members.size()));
@@ -90,7 +91,7 @@ std::vector<Candidate> Planner::candidates(const PlanRequest& request) const {
   std::vector<Candidate> all;
   for (const Algorithm algorithm : kAllAlgorithms) {
     if (!serves(algorithm, request.op)) continue;
-    if (algorithm == Algorithm::kHierarchy && (!options_.shares_memory || hosts_.size() < 2)) {
+    if (algorithm == Algorithm::kHierarchy && (!shares_memory_ || hosts_.size() < 2)) {
       continue;
     }
     const bool is_asked_for = options_.allows_any_order || options_.algorithm == algorithm;

@@ -10,24 +10,13 @@
 // Compared with the simulator it ignores queueing; tests/collectives/planner_test.cpp holds it to a
 // factor of it.
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "paceline/collectives/planning/algorithm.h"
-#include "paceline/collectives/planning/cost_model.h"
 #include "paceline/collectives/planning/effort.h"
+#include "paceline/collectives/planning/planning_options.h"
 
 namespace paceline {
-
-struct PlanOptions {
-  // Also algorithms that do not keep the promised order of a sum.
-  bool allows_any_order = false;
-  // This one wherever it serves.
-  std::optional<Algorithm> algorithm;
-  // The ranks of each host share memory, so that there is a hierarchy.
-  bool shares_memory = false;
-};
 
 struct PlanRequest {
   Op op = Op::kBarrier;
@@ -44,7 +33,8 @@ struct Candidate {
 
 class Planner {
  public:
-  Planner(Hosts hosts, CostModel costs, PlanOptions options);
+  // `shares_memory`: the ranks of each host do, so that there is a hierarchy.
+  Planner(Hosts hosts, const PlanningOptions& options, bool shares_memory = false);
 
   // All that are possible, the chosen one first, then by time.
   std::vector<Candidate> candidates(const PlanRequest& request) const;
@@ -61,8 +51,9 @@ class Planner {
   Candidate weigh(Algorithm algorithm, const PlanRequest& request) const;
 
   Hosts hosts_;
+  PlanningOptions options_;
   CostModel costs_;
-  PlanOptions options_;
+  bool shares_memory_;
   int world_;
   double most_per_host_ = 1;  // ranks
   bool is_in_blocks_ = true;  // the ranks of each host follow one another

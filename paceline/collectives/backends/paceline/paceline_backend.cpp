@@ -27,8 +27,8 @@ struct Terms {
 };
 static_assert(std::is_trivially_copyable_v<Terms>);
 
-Terms terms_of(const EngineOptions& options) {
-  const CostModel& costs = options.costs;
+Terms terms_of(const PlanningOptions& options) {
+  const CostModel costs = options.costs.value_or(CostModel());
   Terms terms;
   terms.costs = {costs.network.latency_s,
                  costs.network.message_s,
@@ -100,7 +100,7 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
     : mesh_(std::move(mesh)),
       generation_(options.generation),
       group_(options.group),
-      planner_(hosts_of(*mesh_), options.costs, {options.allows_any_order, options.algorithm}),
+      planner_(hosts_of(*mesh_), options.planning),
       messages_(*mesh_),
       point_to_point_(std::make_shared<PointToPoint>(*mesh_)) {
   if (mesh_->world_size() == 1) return;
@@ -109,7 +109,7 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
   } else if (mesh_->shared_memory() != nullptr) {
     try_to_share(host_share_, deadline);
   }
-  guarded([&] { agree(options, deadline); });
+  guarded([&] { agree(options.planning, deadline); });
 }
 
 // Every rank of the host gets the same answer (SharedMemory::allocate), so all of them fall back.
@@ -131,7 +131,7 @@ void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadlin
 
 // All ranks choose by the same numbers: the hierarchy only if every host shares memory, sums by
 // package only if every rank's package is known.
-void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
+void PacelineBackend::agree(PlanningOptions options, Deadline deadline) {
   Terms mine = terms_of(options);
   mine.shares_memory = mesh_->neighbours().size() == 1 || host_share_.has_value();
   mine.package = own_package(options);
@@ -151,8 +151,8 @@ void PacelineBackend::agree(const EngineOptions& options, Deadline deadline) {
     return;
   }
   all[0].origin.back() = '\0';
-  planner_ = Planner(planner_.hosts(), costs_of(all[0]),
-                     {options.allows_any_order, options.algorithm, all_share});
+  options.costs = costs_of(all[0]);
+  planner_ = Planner(planner_.hosts(), options, all_share);
   messages_.use(planner_, all_share && host_share_ ? &*host_share_ : nullptr);
 }
 
@@ -208,7 +208,7 @@ void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
 }
 
 // Fewer ranks are never several on each of several packages, and need not look.
-int PacelineBackend::own_package(const EngineOptions& options) const {
+int PacelineBackend::own_package(const PlanningOptions& options) const {
   constexpr int kFewestRanks = 4;
   if (options.package) return *options.package;
   if (!options.by_package || !shared_ || mesh_->world_size() < kFewestRanks) {

@@ -16,11 +16,7 @@
 namespace paceline {
 
 struct EngineOptions {
-  std::optional<Algorithm> algorithm;
-  bool allows_any_order = false;
-  bool by_package = false;
-  std::optional<int> package;    // as GroupOptions has it
-  CostModel costs;               // rank 0's count
+  PlanningOptions planning;
   std::uint32_t generation = 0;  // as in the fingerprints to come
   std::uint64_t group = 0;
   // Of all groups of this rank; never null.
@@ -62,8 +58,8 @@ class PacelineBackend : public Backend {
   }
   template <class Share, class... Args>
   void try_to_share(std::optional<Share>& share, Deadline deadline, Args&&... args);
-  void agree(const EngineOptions& options, Deadline deadline);
-  int own_package(const EngineOptions& options) const;
+  void agree(PlanningOptions options, Deadline deadline);
+  int own_package(const PlanningOptions& options) const;
   // An all_gather of what the engine needs to know; its sequence number is 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);

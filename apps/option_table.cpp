@@ -1,0 +1,124 @@
+#include "apps/option_table.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace paceline::apps {
+namespace {
+
+// "PET_NPROC_PER_NODE" of "--nproc-per-node".
+std::string variable_of(const std::string& flag) {
+  std::string name = "PET_" + flag.substr(2);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+std::string source_of(const Option& option) {
+  if (option.origin.starts_with("variable ")) return option.declared->get_envname();
+  if (option.origin.starts_with("file ")) return option.origin + ": " + option.name.substr(2);
+  return option.name;
+}
+
+}  // namespace
+
+std::string Option::value() const {
+  if (target.print) return target.print();
+  return !is_flag ? text : given() ? "yes" : "no";
+}
+
+OptionTarget bool_target(bool& value) {
+  return {.read = [&value](const Option&) { value = true; },
+          .print = [&value] { return value ? "yes" : "no"; }};
+}
+
+OptionTarget text_target(std::string& value, const char* unset) {
+  return {.read = [&value](const Option& option) { value = option.text; },
+          .print = [&value] { return value; },
+          .unset = unset};
+}
+
+OptionTarget seconds_target(std::chrono::nanoseconds& value, double max) {
+  const auto read = [&value, max](const Option& option) {
+    value = seconds_number(option.source, option.text, max);
+  };
+  const auto print = [&value] {
+    return fmt::format("{:g}", std::chrono::duration<double>(value).count());
+  };
+  return {.read = read, .print = print};
+}
+
+std::string allowed_words(const std::vector<std::string>& words, const std::string& typed) {
+  if (words.size() > 4) return one_of(words, typed);
+  return fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
+}
+
+Option& OptionTable::add(const std::string& names, OptionTarget target, unsigned traits) {
+  Option& option = options_.emplace_back();
+  option.name = names.substr(names.find("--"));
+  option.name.resize(std::min(option.name.find(','), option.name.size()));
+  option.target = std::move(target);
+  option.traits = traits;
+  return option;
+}
+
+void OptionTable::show(Option& option) const {
+  option.declared->group(group_);
+  if (has_variables_) option.declared->envname(variable_of(option.name));
+}
+
+Option& OptionTable::value(const std::string& names, const char* type, const char* help,
+                           OptionTarget target, unsigned traits) {
+  Option& option = add(names, std::move(target), traits);
+  option.declared = app_.add_option(names, option.text, help)->type_name(type);
+  const std::string usual = option.value();
+  if (!usual.empty()) option.declared->default_str(usual);
+  show(option);
+  return option;
+}
+
+Option& OptionTable::flag(const std::string& name, const char* help, OptionTarget target,
+                          unsigned traits) {
+  Option& option = add(name, std::move(target), traits);
+  option.is_flag = true;
+  option.declared = app_.add_flag(name)->description(help);
+  show(option);
+  return option;
+}
+
+bool OptionTable::take(const CommandLine& line) {
+  if (!take_options(app_, line)) return false;
+  for (Option& option : options_) {
+    if (option.is_flag && option.declared->count() > 0 && option.declared->as<bool>()) {
+      option.text = "true";
+    }
+    option.origin = origin_of(*option.declared, line);
+    option.source = source_of(option);
+  }
+  return true;
+}
+
+void OptionTable::read() const {
+  for (const Option& option : options_) {
+    if (option.given() && option.target.read) option.target.read(option);
+  }
+}
+
+std::size_t OptionTable::index_of(const std::string& name) const {
+  const auto found = std::find_if(options_.begin(), options_.end(),
+                                  [&](const Option& option) { return option.name == name; });
+  return static_cast<std::size_t>(found - options_.begin());
+}
+
+std::vector<std::string> OptionTable::passed_on() const {
+  std::vector<std::string> arguments;
+  for (const Option& option : options_) {
+    if (!option.given() || (option.traits & kDecidedHere) != 0) continue;
+    arguments.push_back(option.name + (option.is_flag ? "" : "=" + option.text));
+  }
+  return arguments;
+}
+
+}  // namespace paceline::apps
