@@ -17,6 +17,7 @@
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/slow_file_system.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -200,7 +201,7 @@ TEST(CheckpointWriter, kill_at_any_microsecond_leaves_the_newest_but_one_at_leas
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   auto* const on_disk = new (page) std::atomic<std::int64_t>(0);
-  std::mt19937 random(3);
+  std::mt19937 random(harness::random_seed());
   // Up to twice the time that two saves take, whatever else the machine does.
   std::uniform_real_distribution<double> part(0, 2);
   std::chrono::duration<double> time_of_two_saves(60);

@@ -15,6 +15,7 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"
 
 namespace paceline {
@@ -45,7 +46,7 @@ void expect_all_alike(const std::vector<harness::ProcessResult>& results,
 }
 
 TEST(AgreedStop, a_signal_to_one_rank_stops_all_after_the_same_step) {
-  std::mt19937 random(7);
+  std::mt19937 random(harness::random_seed());
   for (const int world_size : {1, 2, 3, 4}) {
     for (const int signal : {SIGUSR1, SIGTERM}) {
       harness::SharedCounter under_way;

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/ucx_ranks.h"
@@ -31,7 +32,7 @@ class FormationTest : public testing::TestWithParam<TransportKind> {
 TEST_P(FormationTest, a_rank_killed_at_any_moment_of_forming_is_a_typed_error_in_bounded_time) {
   if (GetParam() == TransportKind::kUcx)
     GTEST_SKIP() << "an assertion of UCX 1.13 may abort a survivor (docs/network.md)";
-  std::mt19937 random{std::random_device{}()};
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 15; ++round) {
     const int victim = round % 3;
     SharedCounter started;
