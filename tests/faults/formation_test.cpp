@@ -15,6 +15,7 @@
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/ucx_ranks.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline {
 namespace {
@@ -305,10 +306,7 @@ TEST_P(FormationTest, what_a_message_keeps_alive_may_be_the_last_owner_of_the_gr
         trainer.reset();
         work->wait();
         world.barrier();
-        const auto deadline = std::chrono::steady_clock::now() + 20s;
-        while (!seen.expired() && std::chrono::steady_clock::now() < deadline)
-          std::this_thread::sleep_for(1ms);
-        EXPECT_TRUE(seen.expired());
+        EXPECT_TRUE(harness::wait_until([&] { return seen.expired(); }, Deadline::after(20s), 1ms));
         world.barrier();
       },
       {.transport = GetParam()});
