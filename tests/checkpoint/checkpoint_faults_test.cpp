@@ -19,6 +19,7 @@
 
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -295,7 +296,7 @@ TEST(CheckpointFaults, kill_at_any_microsecond_loses_no_acknowledged_step) {
       ::open((folder / "acknowledged").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   ASSERT_GE(acknowledged, 0);
   const std::string path = folder / "checkpoints";
-  std::mt19937 random(7);
+  std::mt19937 random(harness::random_seed());
   const std::int64_t four_saves = microseconds_of_four_saves();
   std::int64_t longest = four_saves;
   std::int64_t last = 0;

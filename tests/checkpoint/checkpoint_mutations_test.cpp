@@ -7,6 +7,7 @@
 
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -45,7 +46,7 @@ TEST(CheckpointMutations, every_flip_cut_zeroed_page_and_appendix_is_refused) {
   CheckpointDirectory directory(folder.path());
   testing::save_sample(directory, 1);
   testing::save_sample(directory, 2);
-  std::mt19937 random(2024);
+  std::mt19937 random(harness::random_seed());
   int refused = 0;
   constexpr int kRounds = 1000;
   for (int round = 0; round < kRounds; ++round) {

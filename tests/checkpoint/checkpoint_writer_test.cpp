@@ -17,6 +17,8 @@
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/slow_file_system.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline {
 namespace {
@@ -200,10 +202,10 @@ TEST(CheckpointWriter, kill_at_any_microsecond_leaves_the_newest_but_one_at_leas
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   auto* const on_disk = new (page) std::atomic<std::int64_t>(0);
-  std::mt19937 random(3);
+  std::mt19937 random(harness::random_seed());
   // Up to twice the time that two saves take, whatever else the machine does.
   std::uniform_real_distribution<double> part(0, 2);
-  std::chrono::duration<double> time_of_two_saves(60);
+  std::chrono::duration<double> time_of_two_saves{};
   for (int round = 0; round < 40; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -211,11 +213,12 @@ TEST(CheckpointWriter, kill_at_any_microsecond_leaves_the_newest_but_one_at_leas
       save_for_ever(folder.path(), on_disk);
     }
     const auto begin = std::chrono::steady_clock::now();
-    const auto moment = begin + (round == 0 ? time_of_two_saves : part(random) * time_of_two_saves);
-    while (std::chrono::steady_clock::now() < moment && (round > 0 || *on_disk == 0)) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (round == 0) {
+      EXPECT_TRUE(harness::wait_until([&] { return *on_disk > 0; }, Deadline::after(60s), 50us));
+      time_of_two_saves = std::chrono::steady_clock::now() - begin;
+    } else {
+      std::this_thread::sleep_for(part(random) * time_of_two_saves);
     }
-    if (round == 0) time_of_two_saves = std::chrono::steady_clock::now() - begin;
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);

@@ -17,6 +17,7 @@
 
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -177,7 +178,7 @@ TEST(MemoryCheckpoint, kill_at_any_microsecond_leaves_a_whole_one_in_the_launche
   const std::string path =
       "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(held.get());
   const Fd progress(memfd_create("progress", MFD_CLOEXEC));
-  std::mt19937 random(5);
+  std::mt19937 random(harness::random_seed());
   std::uniform_int_distribution<int> delay(0, 4000);
   std::int64_t kept = 0;
   for (int round = 0; round < 200; ++round) {

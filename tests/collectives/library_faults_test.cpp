@@ -15,6 +15,7 @@
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline {
 namespace {
@@ -110,7 +111,8 @@ TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_o
         [&](const std::vector<pid_t>& pids) {
           resting.wait_for(3, Deadline::after(20s));
           ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
-          std::this_thread::sleep_for(50ms);
+          harness::wait_for_the_end_of(pids[static_cast<std::size_t>(victim)],
+                                       Deadline::after(20s));
           killed.add();
         });
     expect_all_but_one_went_on(results, victim);
@@ -201,31 +203,29 @@ TEST_P(LibraryFault, abort_ends_what_is_under_way_in_this_rank_too) {
 TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothing) {
   constexpr int kWarmUp = 10;
   const int rounds = GetParam() == "gloo" ? 1000 : 100;
-  const auto results =
-      run_process_ranks(2,
-                        [&](ProcessGroup& group) {
-                          const auto data = std::span(lasting_data()).first(1000);
-                          std::size_t before = 0;
-                          for (int round = 0; round < kWarmUp + rounds; ++round) {
-                            if (round == kWarmUp) before = count_descriptors();
-                            const auto child = group.new_group({1, 0});
-                            // Rank 1 may still be in the first when rank 0 gives up.
-                            const auto go_on = [&] {
-                              child->all_reduce(data, ReduceOp::kMax);
-                              if (group.rank() == 0) child->abort("enough");
-                              child->all_reduce(data, ReduceOp::kMax);
-                            };
-                            EXPECT_THROW(go_on(), Error);
-                          }
-                          // A library's own thread may close a socket a little later.
-                          const auto until = Deadline::after(10s);
-                          while (count_descriptors() > before + kSpare && !until.expired()) {
-                            std::this_thread::sleep_for(20ms);
-                          }
-                          EXPECT_LE(count_descriptors(), before + kSpare);
-                          return std::to_string(all_reduce_value(group, 1));
-                        },
-                        {.backend = GetParam(), .watchdog = 240s});
+  const auto results = run_process_ranks(
+      2,
+      [&](ProcessGroup& group) {
+        const auto data = std::span(lasting_data()).first(1000);
+        std::size_t before = 0;
+        for (int round = 0; round < kWarmUp + rounds; ++round) {
+          if (round == kWarmUp) before = count_descriptors();
+          const auto child = group.new_group({1, 0});
+          // Rank 1 may still be in the first when rank 0 gives up.
+          const auto go_on = [&] {
+            child->all_reduce(data, ReduceOp::kMax);
+            if (group.rank() == 0) child->abort("enough");
+            child->all_reduce(data, ReduceOp::kMax);
+          };
+          EXPECT_THROW(go_on(), Error);
+        }
+        // A library's own thread may close a socket a little later.
+        EXPECT_TRUE(harness::wait_until([&] { return count_descriptors() <= before + kSpare; },
+                                        Deadline::after(10s)))
+            << count_descriptors() << ", " << before << " before";
+        return std::to_string(all_reduce_value(group, 1));
+      },
+      {.backend = GetParam(), .watchdog = 240s});
   for (const auto& result : results) {
     EXPECT_EQ(result.exit_code, 0) << result.report;
     EXPECT_EQ(result.report, "2");

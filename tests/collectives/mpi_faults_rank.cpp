@@ -17,6 +17,8 @@
 #include "paceline/collectives/group/init.h"
 #include "paceline/core/check.h"
 
+#include "tests/harness/wait_until.h"
+
 namespace paceline {
 namespace {
 
@@ -116,10 +118,8 @@ int run(const std::string& scenario, const std::filesystem::path& folder) {
   }
   std::ofstream(folder / std::to_string(group->rank())) << result << std::endl;
   for (int rank = 0; rank < group->world_size(); ++rank) {
-    const auto until = Clock::now() + 20s;
-    while (!std::filesystem::exists(folder / std::to_string(rank)) && Clock::now() < until) {
-      std::this_thread::sleep_for(10ms);
-    }
+    const auto path = folder / std::to_string(rank);
+    (void)harness::wait_until([&] { return std::filesystem::exists(path); }, Deadline::after(20s));
   }
   std::_Exit(result == "ok" ? 0 : 1);
 }

@@ -9,6 +9,7 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/raw_mesh.h"
 
 namespace paceline {
@@ -53,7 +54,8 @@ TEST(ProcessTurn, groups_of_the_same_processes_take_turns_in_any_order) {
         if (!groups[i]->is_member()) continue;
         threads.emplace_back([&, i] {
           take_many(*groups[i], all_members[i], inside,
-                    static_cast<unsigned>(world.rank()) * 100 + static_cast<unsigned>(i));
+                    harness::random_seed() + static_cast<unsigned>(world.rank()) * 100 +
+                        static_cast<unsigned>(i));
         });
       }
     }

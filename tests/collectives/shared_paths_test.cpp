@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/random_seed.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -205,7 +206,7 @@ TEST_P(SharedPaths, agree_in_any_order_of_calls_and_kinds_of_memory) {
   run_ranks_ok(world,
                [](ProcessGroup& group) {
                  Buffers buffers(group);
-                 std::mt19937 random(11);
+                 std::mt19937 random(harness::random_seed());
                  for (int call = 0; call < kCalls && !testing::Test::HasFatalFailure(); ++call) {
                    call_at_random(group, buffers, random, call);
                  }

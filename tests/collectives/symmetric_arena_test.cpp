@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -17,7 +18,7 @@ constexpr std::size_t kMega = 1 << 20;
 TEST(SymmetricArena, blocks_are_aligned_and_apart_and_whole_again_when_all_are_free) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     SymmetricArena arena(group, 4 * kMega);
-    std::mt19937 random(static_cast<unsigned>(group.rank()));
+    std::mt19937 random(harness::random_seed() + static_cast<unsigned>(group.rank()));
     std::map<std::byte*, std::size_t> held;  // an own record of what is in use
     for (int round = 0; round < 2000; ++round) {
       if (random() % 2 == 0) {

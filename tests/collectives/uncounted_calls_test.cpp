@@ -15,6 +15,7 @@
 #include "tests/collectives/host_layouts.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fetch_from.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/watchdog.h"
 
 namespace paceline {
@@ -46,7 +47,7 @@ T reduce(PacelineBackend& backend, T mine, ReduceOp op, Dtype dtype, std::uint32
 }
 
 void run_rank(PacelineBackend& backend, int rank, int world) {
-  std::mt19937 random(static_cast<unsigned>(rank));
+  std::mt19937 random(harness::random_seed() + static_cast<unsigned>(rank));
   for (int round = 1; round <= kRounds; ++round) {
     if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
     const auto number = static_cast<std::uint32_t>(round);

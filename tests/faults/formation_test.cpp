@@ -11,9 +11,11 @@
 #include <sys/wait.h>
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/ucx_ranks.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline {
 namespace {
@@ -31,7 +33,7 @@ class FormationTest : public testing::TestWithParam<TransportKind> {
 TEST_P(FormationTest, a_rank_killed_at_any_moment_of_forming_is_a_typed_error_in_bounded_time) {
   if (GetParam() == TransportKind::kUcx)
     GTEST_SKIP() << "an assertion of UCX 1.13 may abort a survivor (docs/network.md)";
-  std::mt19937 random{std::random_device{}()};
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 15; ++round) {
     const int victim = round % 3;
     SharedCounter started;
@@ -304,10 +306,7 @@ TEST_P(FormationTest, what_a_message_keeps_alive_may_be_the_last_owner_of_the_gr
         trainer.reset();
         work->wait();
         world.barrier();
-        const auto deadline = std::chrono::steady_clock::now() + 20s;
-        while (!seen.expired() && std::chrono::steady_clock::now() < deadline)
-          std::this_thread::sleep_for(1ms);
-        EXPECT_TRUE(seen.expired());
+        EXPECT_TRUE(harness::wait_until([&] { return seen.expired(); }, Deadline::after(20s), 1ms));
         world.barrier();
       },
       {.transport = GetParam()});

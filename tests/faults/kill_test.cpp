@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/ucx_ranks.h"
 
@@ -150,7 +151,7 @@ class KillTest : public testing::TestWithParam<KillSetting> {
               << " ms, p99 " << at(0.99) << " ms, most " << times.back() << " ms\n";
   }
 
-  std::mt19937 random_{std::random_device{}()};
+  std::mt19937 random_{harness::random_seed()};
 };
 
 TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {

@@ -7,8 +7,6 @@
 #include <gtest/gtest.h>
 #include <net/ethernet.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
@@ -59,16 +57,6 @@ ProcessBody sum_for_ever(SharedCounter& rounds, std::size_t count = 100'000) {
       if (group.rank() == 0) rounds.add();
     }
   };
-}
-
-// Leaves it to be collected.
-void wait_for_the_end_of(pid_t pid, Deadline deadline) {
-  siginfo_t end{};
-  while (!deadline.expired()) {
-    ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOWAIT | WNOHANG);
-    if (end.si_pid == pid) return;
-    std::this_thread::sleep_for(10ms);
-  }
 }
 
 // All but `rank` were told of it, and not before `since`.
@@ -237,7 +225,7 @@ TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
         rounds.wait_for(1, Deadline::after(30s));
         cut = Clock::now();
         hosts.cut(1);
-        wait_for_the_end_of(pids[0], Deadline::after(20s));
+        harness::wait_for_the_end_of(pids[0], Deadline::after(20s));
         ::kill(pids[1], SIGKILL);
       });
   expect_loss_of(1, results, cut, 20s);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -95,7 +96,7 @@ TEST_P(NewGroupTest, a_rank_in_another_call_is_a_mismatch_that_shows_both) {
 
 // Also between the call that all make and the first connection.
 TEST_P(NewGroupTest, a_rank_killed_at_any_moment_of_making_groups_is_named_soon) {
-  std::mt19937 random{std::random_device{}()};
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 10; ++round) {
     const int victim = round % kWorld;
     harness::SharedCounter started;

@@ -17,6 +17,7 @@
 #include "paceline/store/tcp_store_server.h"
 
 #include "tests/harness/ucx_ranks.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline::harness {
 namespace {
@@ -110,6 +111,15 @@ std::string read_report(const Fd& fd) {
 }
 
 }  // namespace
+
+void wait_for_the_end_of(pid_t pid, Deadline deadline) {
+  const auto has_ended = [&] {
+    siginfo_t end{};
+    ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOWAIT | WNOHANG);
+    return end.si_pid == pid;
+  };
+  EXPECT_TRUE(wait_until(has_ended, deadline)) << "process " << pid << " has not ended";
+}
 
 std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& body,
                                              const ProcessRanksOptions& options,

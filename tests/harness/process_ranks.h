@@ -53,4 +53,7 @@ std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& 
                                              const ProcessRanksOptions& options = {},
                                              const Intervention& intervention = {});
 
+// For an intervention: waits until this child has ended, and leaves it to be collected.
+void wait_for_the_end_of(pid_t pid, Deadline deadline);
+
 }  // namespace paceline::harness

@@ -4,9 +4,8 @@
 #include <filesystem>
 #include <set>
 #include <string>
-#include <thread>
 
-#include "paceline/core/deadline.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline::harness {
 
@@ -22,15 +21,16 @@ inline std::set<std::string> names_in(const char* directory) {
 // that run at the same time have files there too, for as long as they run. What a rank of another
 // test that was killed over UCX's shared memory leaves does not count.
 inline std::set<std::string> new_in_shared_memory(const std::set<std::string>& before) {
-  const Deadline end = Deadline::after(std::chrono::seconds(30));
-  for (;;) {
-    std::set<std::string> left = names_in("/dev/shm");
+  std::set<std::string> left;
+  const auto is_clean = [&] {
+    left = names_in("/dev/shm");
     std::erase_if(left, [&](const std::string& name) {
       return before.contains(name) || name.starts_with("ucx_shm_posix_");
     });
-    if (left.empty() || end.expired()) return left;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+    return left.empty();
+  };
+  (void)wait_until(is_clean, Deadline::after(std::chrono::seconds(30)));
+  return left;
 }
 
 }  // namespace paceline::harness

@@ -10,6 +10,7 @@
 #include "paceline/core/error.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline::launch {
 namespace {
@@ -104,7 +105,7 @@ TEST(HostList, names_file_and_line_of_what_is_wrong) {
 
 // Whatever comes: hosts that are safe on a command line, or an error.
 TEST(HostList, never_lets_anything_but_a_name_through) {
-  std::mt19937 random(7);
+  std::mt19937 random(harness::random_seed());
   const std::string alphabet = "ab1.-_@:[]%,=# \t\n;$()`'\"\\\x01\x7f\xff/slotsmax_";
   int taken = 0;
   for (int round = 0; round < 200'000; ++round) {

@@ -20,6 +20,7 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/open_descriptors.h"
+#include "tests/harness/wait_until.h"
 
 namespace paceline::launch {
 namespace {
@@ -70,9 +71,7 @@ class RankSeedsTest : public testing::Test {
   }
 
   bool wait_for_seed(RankSeeds& seeds) {
-    const Deadline deadline = Deadline::after(kLimit);
-    while (seeds.pids().empty() && !deadline.expired()) poll(nullptr, 0, 1);
-    return !seeds.pids().empty();
+    return harness::wait_until([&] { return !seeds.pids().empty(); }, Deadline::after(kLimit));
   }
 
   // Ends the rank as the launcher does.

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/paceline_process.h"
 
 namespace paceline::launch {
@@ -132,10 +133,9 @@ class SleepingJob {
   const std::vector<Start>& ranks() const { return ranks_; }
   // Both have one before main().
   std::vector<std::string> seeds() const {
-    const Deadline deadline = Deadline::after(PacelineProcess::kLimit);
     std::vector<std::string> pids;
-    while ((pids = seeds_of(ranks_[0])).size() < 2 && !deadline.expired()) {
-    }
+    EXPECT_TRUE(harness::wait_until([&] { return (pids = seeds_of(ranks_[0])).size() >= 2; },
+                                    Deadline::after(PacelineProcess::kLimit)));
     return pids;
   }
 

@@ -91,6 +91,14 @@ std::vector<std::string> PacelineProcess::wait_for_lines(const std::string& star
   }
 }
 
+bool PacelineProcess::wait_for_words(const std::string& words) {
+  const Deadline deadline = Deadline::after(kLineDeadline);
+  while (texts_[1].find(words) == std::string::npos) {
+    if (!pipes_[1] || !read_some(1, deadline)) return false;
+  }
+  return true;
+}
+
 Outcome PacelineProcess::wait(std::chrono::milliseconds limit) {
   close_stdin();
   const Deadline deadline = Deadline::after(limit);

@@ -6,10 +6,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "paceline/core/topology.h"
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/paceline_process.h"
 
 namespace paceline::launch {
@@ -28,15 +28,17 @@ constexpr const char* kPretend =
     "echo \"{\\\"event\\\":\\\"step\\\",\\\"samples\\\":$1,\\\"seconds\\\":$s,"
     "\\\"communication\\\":0.01}\" >> $log; sleep 0.01; done";
 
-std::vector<std::string> advise(std::vector<std::string> options) {
-  options.insert(options.begin(), {"advise", "--seconds", "1"});
+std::vector<std::string> advise(std::vector<std::string> options,
+                                const std::string& seconds = "1") {
+  options.insert(options.begin(), {"advise", "--seconds", seconds});
   options.insert(options.end(), {"--", "sh", "-c"});
   return options;
 }
 
 TEST(Advise, measures_and_recommends) {
   if (discover_topology().num_cores() < 2) GTEST_SKIP() << "one core";
-  auto arguments = advise({"--global-batch", "64"});
+  // So long that a rank that gets little of the processor has told enough steps, too.
+  auto arguments = advise({"--global-batch", "64"}, "4");
   arguments.insert(arguments.end(), {kPretend, "pretend", "{batch}"});
   PacelineProcess paceline(arguments);
   const std::string temporary = paceline.temporary();
@@ -111,8 +113,8 @@ TEST(Advise, an_interrupt_leaves_nothing_behind) {
                          "; sleep 60");
   PacelineProcess paceline(arguments);
   const std::string temporary = paceline.temporary();
-  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-  while (!std::filesystem::exists(started) && !deadline.expired()) usleep(1000);
+  EXPECT_TRUE(harness::wait_until([&] { return std::filesystem::exists(started); },
+                                  Deadline::after(std::chrono::seconds(20))));
   std::string pid;
   std::ifstream(started) >> pid;
   const auto ranks = open_pidfds({pid});

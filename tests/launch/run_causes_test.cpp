@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/paceline_process.h"
 
 namespace paceline::launch {
@@ -197,10 +198,10 @@ class MemoryGroup {
     }
   }
   ~MemoryGroup() {
-    std::error_code error;
-    for (int i = 0; i < 100 && !path_.empty() && !std::filesystem::remove(path_, error); ++i) {
-      usleep(50'000);  // the last process has ended and is not gone yet
-    }
+    if (path_.empty()) return;
+    std::error_code error;  // until the last process, which has ended, is gone
+    (void)harness::wait_until([&] { return std::filesystem::remove(path_, error); },
+                              Deadline::after(std::chrono::seconds(5)));
   }
   std::string processes() const { return path_.empty() ? "" : path_ + "/cgroup.procs"; }
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/paceline_process.h"
 
 namespace paceline::launch {
@@ -28,7 +29,8 @@ std::vector<std::string> hanging(std::vector<std::string> options,
 TEST(RunHang, is_said_with_who_is_where_and_nothing_is_ended) {
   PacelineProcess paceline(hanging({"--hang-timeout", "0.5", "--rdzv-id", "hang B/é"}));
   paceline.wait_for_lines("waiting", 1);
-  std::this_thread::sleep_for(4s);
+  EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
+  std::this_thread::sleep_for(3s);  // it is not said again
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 143);  // it ran until then
@@ -52,7 +54,7 @@ TEST(RunHang, is_ended_when_that_is_asked) {
 TEST(RunHang, a_stopped_rank_is_shown_and_the_job_goes_on_when_it_does) {
   PacelineProcess paceline(hanging({"--hang-timeout", "0.5", "--all-ranks"}, "stops"));
   const auto pids = paceline.wait_for_lines("[1] pid ", 1);
-  std::this_thread::sleep_for(3s);
+  EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
   kill(std::stoi(pids[0]), SIGCONT);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0);
@@ -106,9 +108,9 @@ TEST(RunHang, ranks_that_are_all_stopped_are_said_and_the_job_goes_on_when_they_
   const auto pids = pids_of(paceline, 2);
   paceline.wait_for_lines("[0] waiting", 1);
   for (const int pid : pids) kill(pid, SIGSTOP);
-  std::this_thread::sleep_for(4s);
+  EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
   for (const int pid : pids) kill(pid, SIGCONT);
-  std::this_thread::sleep_for(2s);
+  EXPECT_TRUE(paceline.wait_for_words("the job goes on, after "));
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_THAT(outcome.err, HasSubstr("paceline: no progress for "));
@@ -162,9 +164,13 @@ TEST(RunHang, refuses_a_time_and_an_action_that_are_none) {
 
 TEST(Stacks, of_a_process_name_its_functions) {
   PacelineProcess sleeper({"60"}, {}, "/bin/sleep");
-  std::this_thread::sleep_for(300ms);
   const std::string pid = std::to_string(sleeper.pid());
-  const Outcome text = run_paceline({"stacks", "--pid", pid});
+  Outcome text;
+  const auto sleeps = [&] {
+    text = run_paceline({"stacks", "--pid", pid});
+    return text.out.find("nanosleep") != std::string::npos;
+  };
+  EXPECT_TRUE(harness::wait_until(sleeps, Deadline::after(20s)));
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("(sleep):\n"));
   EXPECT_THAT(text.out, HasSubstr("nanosleep"));
@@ -185,8 +191,12 @@ TEST(Stacks, refuses_what_is_no_process) {
 TEST(Stacks, of_a_job_show_equal_ones_once) {
   PacelineProcess paceline(hanging({"--rdzv-id", "stacks-test"}));
   paceline.wait_for_lines("waiting", 1);
-  std::this_thread::sleep_for(500ms);
-  const Outcome outcome = run_paceline({"stacks", "stacks-test"});
+  Outcome outcome;
+  const auto all_wait = [&] {
+    outcome = run_paceline({"stacks", "stacks-test"});
+    return outcome.out.find("ranks 0, 2, thread") != std::string::npos;
+  };
+  EXPECT_TRUE(harness::wait_until(all_wait, Deadline::after(20s)));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, testing::StartsWith("rank 1 never entered all_reduce #2"));
   EXPECT_THAT(outcome.out, HasSubstr("ranks 0, 2, thread"));

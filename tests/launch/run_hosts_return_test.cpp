@@ -1,6 +1,7 @@
 // Hosts of `paceline run --hosts` that are lost and come back, on network namespaces.
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -8,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/hosts_fixture.h"
 
 namespace paceline::launch {
@@ -23,6 +25,10 @@ class RunHostsReturn : public HostsFixture {
   // `before` is run in front of each connection, with the host as $1.
   Job start(const Arguments& options, const std::string& before = "") {
     return HostsFixture::start(options, until_done(), ssh_with_pid(before));
+  }
+  bool wait_for_file(const std::string& name) const {
+    const std::string path = hosts->directory().file(name);
+    return harness::wait_until([&] { return std::filesystem::exists(path); }, Deadline::after(20s));
   }
   Outcome end(PacelineProcess& job) const {
     let_end();
@@ -71,10 +77,7 @@ TEST_F(RunHostsReturn, the_first_host_comes_back_though_another_is_lost_while_it
   hosts->directory().write("down", "x");
   cut(0);
   wait_for(*job, 1, "1/2/1");
-  for (const Deadline deadline = Deadline::after(20s); !std::ifstream(file("tried"));) {
-    ASSERT_FALSE(deadline.expired());
-    std::this_thread::sleep_for(10ms);
-  }
+  ASSERT_TRUE(wait_for_file("tried"));
   cut(2);
   wait_for(*job, 1, "0/1/2");
   hosts->directory().write("up", "x");
@@ -116,7 +119,7 @@ TEST_F(RunHostsReturn, tries_have_an_end) {
   hosts->directory().write("down", "x");
   cut(1);
   wait_for(*elastic, 0, "0/1/1");
-  std::this_thread::sleep_for(5s);  // the two tries are over after 3 s
+  EXPECT_TRUE(elastic->wait_for_words("it is not tried any more"));
   const Outcome outcome = end(*elastic);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("host 10.77.0.2 could not be started again; it is not tried "
@@ -145,10 +148,7 @@ TEST_F(RunHostsReturn, a_signal_during_a_try_ends_the_job) {
   wait_for(*job, 1, "1/2/0");
   hosts->directory().write("down", "x");
   cut(1);
-  const Deadline deadline = Deadline::after(20s);
-  while (!std::ifstream(hosts->directory().file("tried")) && !deadline.expired()) {
-    std::this_thread::sleep_for(10ms);
-  }
+  EXPECT_TRUE(wait_for_file("tried"));
   job->send(SIGTERM);
   const Outcome outcome = job->wait();
   EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;

@@ -19,6 +19,7 @@
 #include "paceline/core/socket.h"
 #include "paceline/messages/running_jobs.h"
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/network_hosts.h"
 #include "tests/launch/paceline_process.h"
 
@@ -76,12 +77,7 @@ bool is_free(const std::string& port) {
 
 template <class Condition>
 bool comes_true(Condition condition) {
-  const Deadline deadline = Deadline::after(10s);
-  while (!condition()) {
-    if (deadline.expired()) return false;
-    usleep(5'000);
-  }
-  return true;
+  return harness::wait_until(condition, Deadline::after(10s));
 }
 
 bool is_marked(const std::string& mark) {

@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/paceline_process.h"
 
 namespace paceline::launch {
@@ -192,10 +193,10 @@ class ProcessGroup {
     }
   }
   ~ProcessGroup() {
-    std::error_code error;
-    for (int i = 0; i < 100 && !path_.empty() && !std::filesystem::remove(path_, error); ++i) {
-      usleep(50'000);  // the last process has ended and is not gone yet
-    }
+    if (path_.empty()) return;
+    std::error_code error;  // until the last process, which has ended, is gone
+    (void)harness::wait_until([&] { return std::filesystem::remove(path_, error); },
+                              Deadline::after(std::chrono::seconds(5)));
   }
   std::string file(const std::string& name) const {
     return path_.empty() ? "" : path_ + "/" + name;

@@ -4,12 +4,14 @@
 #include <fstream>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "paceline/coordination/coordinator_link.h"
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/job_nodes.h"
 
 namespace paceline::launch {
@@ -41,7 +43,7 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
                                  "echo", "$RANK"},
         PacelineProcess::Variables{{"PACELINE_SECRET_FILE", secret_}}, "/usr/bin/unshare"));
   }
-  std::this_thread::sleep_for(300ms);
+  for (const auto& node : nodes) node->wait_for_words("trying again for up to 600 s");
   std::ofstream(directory_.file("hosts"), std::ios::app) << "127.0.0.1 head.job\n";
   for (const auto& node : nodes) {
     const Outcome outcome = node->wait();
@@ -66,7 +68,13 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_stays_unknown_is_named_at_the_
 
 TEST_F(RunNodesFaults, two_nodes_with_the_first_node_rank_are_told_so) {
   const auto first = start_with("", "2", "true", {"--node-rank", "0"});
-  std::this_thread::sleep_for(500ms);
+  const std::string listener = fmt::format(":{:04X} 00000000:0000 0A ", port_.port);
+  const auto listens = [&] {
+    std::ifstream file("/proc/net/tcp");
+    return std::string(std::istreambuf_iterator<char>(file), {}).find(listener) !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(harness::wait_until(listens, Deadline::after(20s)));
   const auto second = start_with("", "2", "true", {"--node-rank", "0"});
   const Outcome outcome = second->wait();
   EXPECT_EQ(outcome.exit_code, 3);
@@ -233,11 +241,10 @@ TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
     std::ifstream file(said);
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  for (const Deadline deadline = Deadline::after(20s);
-       words().find("waiting for up to 600 s in case one of them is lost") == std::string::npos;) {
-    ASSERT_FALSE(deadline.expired()) << words();
-    std::this_thread::sleep_for(20ms);
-  }
+  const auto is_waiting = [&] {
+    return words().find("waiting for up to 600 s in case one of them is lost") != std::string::npos;
+  };
+  ASSERT_TRUE(harness::wait_until(is_waiting, Deadline::after(20s))) << words();
   EXPECT_THAT(words(), HasSubstr("all 2 nodes of the job are there already (--nnodes)"));
   std::ofstream{done};
   const Outcome outcome = spare.wait();

@@ -43,7 +43,8 @@ TEST(RunHostsHang, names_and_ends_the_rank_that_did_not_come) {
 TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
   PacelineProcess paceline({"run", "--hosts", "localhost:1,127.0.0.1:1", "--hang-timeout", "1",
                             RECORDED_PROGRAM, "hangs"});
-  std::this_thread::sleep_for(std::chrono::seconds(6));
+  EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // it is not said again
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 143);  // it ran until then
@@ -113,7 +114,7 @@ TEST_F(RunNodesHang, ends_nobody_when_a_host_does_not_say_where_its_ranks_are) {
   const int agent = std::stoi(second_->wait_for_lines("[1] agent ", 1)[0]);
   first_->wait_for_lines("[0] waiting", 1);
   kill(agent, SIGSTOP);
-  std::this_thread::sleep_for(std::chrono::seconds(6));
+  EXPECT_TRUE(first_->wait_for_words("nothing is ended"));
   kill(agent, SIGCONT);
   first_->send(SIGTERM);
   const Outcome a = first_->wait(), b = second_->wait();

@@ -18,17 +18,20 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string said_about(const std::string& how) {
+// Stderr of a job, `watched` after it said `words`.
+std::string said_about(const std::string& how, const std::string& words,
+                       std::chrono::seconds watched) {
   PacelineProcess paceline(
       {"run", "--nproc-per-node", "3", "--straggler-after", "2", RECORDED_PROGRAM, how});
   paceline.wait_for_lines("waiting", 1);
-  std::this_thread::sleep_for(8s);
+  EXPECT_TRUE(paceline.wait_for_words(words));
+  std::this_thread::sleep_for(watched);
   paceline.send(SIGTERM);
   return paceline.wait().err;
 }
 
 TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_said_to_wait_for_data) {
-  const std::string text = said_about("sleeps");
+  const std::string text = said_about("sleeps", "probable cause: ", 4s);  // not again
   EXPECT_THAT(text, HasSubstr("paceline: rank 1 keeps the others waiting: it came last to "));
   EXPECT_THAT(text, HasSubstr("probable cause: it waits for something else, such as data"));
   EXPECT_EQ(text.find("keeps the others"), text.rfind("keeps the others"));
@@ -36,15 +39,17 @@ TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_said_to_wait_for_
 
 // Whatever else runs on this machine may hold one of them up, but then that is what is said.
 TEST(RunStraggler, equal_ranks_have_none_of_their_own_making) {
-  EXPECT_THAT(said_about("counts"), AnyOf(Not(HasSubstr("keeps the others waiting")),
-                                          HasSubstr("probable cause: other load on its cpus"),
-                                          HasSubstr("probable cause: throttled")));
+  EXPECT_THAT(said_about("counts", "", 8s),
+              AnyOf(Not(HasSubstr("keeps the others waiting")),
+                    HasSubstr("probable cause: other load on its cpus"),
+                    HasSubstr("probable cause: throttled")));
 }
 
 TEST(RunHostsStraggler, is_named_where_each_host_has_one_rank) {
   PacelineProcess paceline({"run", "--hosts", "localhost:1,127.0.0.1:1", "--straggler-after", "1.5",
                             RECORDED_PROGRAM, "sleeps"});
-  std::this_thread::sleep_for(std::chrono::seconds(8));
+  EXPECT_TRUE(paceline.wait_for_words("  probable cause: "));
+  std::this_thread::sleep_for(4s);  // the other rank is not named
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_THAT(outcome.err, HasSubstr("[127.0.0.1] paceline: rank 1 keeps the others waiting: it "
@@ -59,7 +64,8 @@ TEST_F(RunNodesStraggler, is_named_where_each_host_has_one_rank) {
   const std::string program = std::string("exec ") + RECORDED_PROGRAM + " sleeps";
   const auto first = start_first("2", program, {"--node-rank", "0", "--straggler-after", "1.5"});
   const auto second = start("2", program, {"--node-rank", "1", "--straggler-after", "1.5"});
-  std::this_thread::sleep_for(std::chrono::seconds(8));
+  EXPECT_TRUE(second->wait_for_words("keeps the others waiting: it spends "));
+  std::this_thread::sleep_for(4s);  // the other rank is not named
   first->send(SIGTERM);
   const Outcome a = first->wait(), b = second->wait();
   EXPECT_THAT(b.err, HasSubstr("rank 1 keeps the others waiting: it spends "));

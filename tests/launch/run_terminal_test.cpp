@@ -17,6 +17,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/socket.h"
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/hosts_fixture.h"
 #include "tests/launch/paceline_process.h"
 #include "tests/timeline/trace_reader.h"
@@ -129,12 +130,8 @@ char state_of(const std::string& pid) {
 }
 
 bool comes_to(const std::string& pid, bool stopped) {
-  const Deadline deadline = Deadline::after(20s);
-  while ((state_of(pid) == 'T') != stopped) {
-    if (deadline.expired()) return false;
-    usleep(5'000);
-  }
-  return true;
+  return harness::wait_until([&] { return (state_of(pid) == 'T') == stopped; },
+                             Deadline::after(20s));
 }
 
 constexpr const char* kReads = "echo in; read word; echo got $word";

@@ -9,6 +9,8 @@
 #include "paceline/core/error.h"
 #include "paceline/messages/remote_job.h"
 
+#include "tests/harness/random_seed.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -83,7 +85,7 @@ TEST(RemoteJob, bytes_that_are_cut_or_changed_are_an_error_or_another_job) {
     EXPECT_THROW(decode_job(whole.substr(0, size)), Error) << size;
   }
   EXPECT_THROW(decode_job(whole + "x"), Error);
-  std::mt19937 random(5);
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 20'000; ++round) {
     std::string bytes = whole;
     bytes[random() % bytes.size()] = static_cast<char>(random());

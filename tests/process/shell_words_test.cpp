@@ -11,6 +11,8 @@
 
 #include "paceline/core/error.h"
 
+#include "tests/harness/random_seed.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -51,7 +53,7 @@ TEST(ShellWords, refuse_what_only_a_shell_could_do) {
 }
 
 TEST(ShellWords, survive_quoting_and_splitting_whatever_they_hold) {
-  std::mt19937 random(3);
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 20'000; ++round) {
     std::string word(random() % 12, ' ');
     for (char& c : word) c = static_cast<char>(1 + random() % 255);

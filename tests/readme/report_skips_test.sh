@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# report_skips_test.sh ROOT: scripts/test ends with a line that counts the skipped tests, and a reason that nobody planned is a failure.
+# report_skips_test.sh ROOT: scripts/test ends with a line that counts the skipped tests of both its runs, and a reason that nobody planned is a
+# failure.
 set -euo pipefail
 report=$1/tools/report_skips.py
 folder=$(mktemp -d)
@@ -15,10 +16,10 @@ results() {
   echo '</testsuite>'
 }
 
-# expect EXIT_CODE LINES: what the report of $folder/results.xml says.
+# expect EXIT_CODE LINES: what the report of $folder/results.xml and $folder/timing.xml says.
 expect() {
   local code=0 said
-  said=$(python3 "$report" "$folder/results.xml" 2>&1) || code=$?
+  said=$(python3 "$report" "$folder/results.xml" "$folder/timing.xml" 2>&1) || code=$?
   if [ "$code" != "$1" ] || [ "$said" != "$2" ]; then
     printf 'report_skips: exit code %s and\n%s\ninstead of %s and\n%s\n' "$code" "$said" "$1" "$2" >&2
     exit 1
@@ -57,4 +58,25 @@ SKIPPED, NOT PLANNED: SKIP
   e.gone
 
 1 of 2 tests was skipped for a reason that tests/planned_skips does not have.'
+
+results launch.A "$skipped" >"$folder/results.xml"
+results launch.B "$skipped" >"$folder/timing.xml"
+expect 0 $'
+skipped: becoming another user needs root
+  launch.A
+  launch.B
+
+2 of 4 tests were skipped, all for planned reasons.'
+echo '<testsuite><testcase name="core.Bad" status="fail"><failure message=""/></testcase></testsuite>' >"$folder/results.xml"
+expect 1 $'
+skipped: becoming another user needs root
+  launch.B
+
+1 of 3 tests failed:
+  core.Bad
+
+1 of 3 tests was skipped, all for planned reasons.'
+rm "$folder/results.xml"
+echo '<testsuite/>' >"$folder/timing.xml"
+expect 1 $'\nNo test was run.'
 echo "report_skips: planned skips are counted, others fail"

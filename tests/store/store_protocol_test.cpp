@@ -7,6 +7,7 @@
 #include "paceline/core/bytes.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -61,7 +62,7 @@ TEST(StoreProtocol, a_command_with_the_wrong_fields_is_corrupt) {
 }
 
 TEST(StoreProtocol, random_bytes_never_do_more_than_throw) {
-  std::mt19937 random(7);
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes(random() % 64);
     for (auto& byte : bytes) byte = std::byte(random() % 8);

@@ -23,6 +23,7 @@
 #include "paceline/store/tcp_store_server.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -81,7 +82,7 @@ TEST_F(TcpStoreFaults, other_protocols_are_disconnected_at_once) {
 }
 
 TEST_F(TcpStoreFaults, random_bytes_cost_nothing) {
-  std::mt19937 random(3);
+  std::mt19937 random(harness::random_seed());
   const auto before = resident_bytes();
   for (int i = 0; i < 200; ++i) {
     const auto socket = stranger();

@@ -22,6 +22,7 @@
 #include "paceline/telemetry/flight_layout.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
@@ -377,7 +378,7 @@ TEST_F(FlightRecorderTest, a_whole_record_that_no_recorder_writes_is_refused) {
 
 TEST_F(FlightRecorderTest, bytes_changed_at_random_never_do_more_than_an_error) {
   const auto good = bytes_of_three_operations();
-  std::mt19937 random(7);
+  std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 3000; ++round) {
     auto bad = good;
     for (int change = 0; change < 4; ++change) {

@@ -17,6 +17,7 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/train/small_run.h"
 
@@ -96,7 +97,7 @@ TEST(AgreedStopOfATraining, no_sample_is_lost_or_seen_twice_and_the_weights_have
   const std::string expected = answers(harness::run_process_ranks(
       2, [&](ProcessGroup& group) { return run_on(group, straight, unused); }));
 
-  std::mt19937 random(11);
+  std::mt19937 random(harness::random_seed());
   const FreshDirectory interrupted;
   std::string answer;
   int num_stops = 0;

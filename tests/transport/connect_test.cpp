@@ -13,6 +13,7 @@
 #include "paceline/core/socket.h"
 #include "paceline/transport/notice.h"
 
+#include "tests/harness/wait_until.h"
 #include "tests/transport/connect_fixture.h"
 
 namespace paceline {
@@ -151,10 +152,11 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_wait_for_it) {
     // A rank whose own connections all stand hears it through them.
     const auto join_until_failure = [&](int rank) {
       const auto mesh = connect_mesh(with_notices(rank), secret_);
-      for (const auto until = Clock::now() + 20s; Clock::now() < until;) {
+      const auto never = [&] {
         mesh->throw_if_failed();
-        std::this_thread::sleep_for(1ms);
-      }
+        return false;
+      };
+      (void)harness::wait_until(never, Deadline::after(20s), 1ms);
     };
     auto first = std::async(std::launch::async, [&] { join_until_failure(0); });
     auto second = std::async(std::launch::async, [&] {

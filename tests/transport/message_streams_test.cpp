@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/harness/random_seed.h"
 #include "tests/transport/connect_fixture.h"
 
 namespace paceline {
@@ -94,7 +95,7 @@ TEST_P(MessageStreamsTest, a_stream_of_any_pieces_is_the_same_at_the_other_end) 
   std::mt19937 random(7);
   for (auto& byte : sent) byte = static_cast<std::byte>(random());
   const std::jthread writer([&] {
-    std::mt19937 sizes(8);
+    std::mt19937 sizes(harness::random_seed());
     for (std::size_t at = 0; at < kBytes;) {
       const std::size_t head = std::min<std::size_t>(sizes() % 100, kBytes - at);
       const std::size_t rest = std::min<std::size_t>(sizes() % 70'000, kBytes - at - head);
@@ -104,7 +105,7 @@ TEST_P(MessageStreamsTest, a_stream_of_any_pieces_is_the_same_at_the_other_end) 
       count > 0 ? at += static_cast<std::size_t>(count) : (std::this_thread::yield(), at);
     }
   });
-  std::mt19937 sizes(9);
+  std::mt19937 sizes(harness::random_seed() + 1);
   for (std::size_t at = 0; at < kBytes;) {
     const std::size_t most = std::min<std::size_t>(1 + sizes() % 50'000, kBytes - at);
     const auto count = streams(1).receive(0, std::span(got).subspan(at, most));
