@@ -207,9 +207,8 @@ HostsPlan plan_hosts(const OptionTable& table, const RunOptions& run,
   plan.timeline = options.timeline;
   plan.prefix_lines = options.prefix_lines;
   plan.shutdown_timeout = options.shutdown_timeout;
-  plan.goes_on = options.restarts.max_restarts > 0 || options.min_nodes < options.num_nodes;
   plan.min_hosts = options.min_nodes;
-  plan.host_tries = run.host_retries;
+  plan.host_tries = options.may_restart() ? run.host_retries : 0;
   plan.start_timeout = run.start_timeout;
   launch::RemoteJob job;
   job.arguments = table.passed_on();
@@ -218,24 +217,22 @@ HostsPlan plan_hosts(const OptionTable& table, const RunOptions& run,
   job.arguments.push_back("--master-addr=" + meeting_address(table, hosts));
   job.directory = std::filesystem::current_path().string();
   job.environment = exported(table["--export"]);
-  job.secret = random_hex(Secret::kSize);
-  job.goes_on = plan.goes_on;
-  for (const Host& host : hosts) job.ranks_per_host.push_back(host.slots);
-  if (table["--master-port"].given()) {
-    job.ports = {options.master_port, static_cast<std::uint16_t>(options.master_port + 1)};
-  }
+  job.part.secret = random_hex(Secret::kSize);
+  for (const Host& host : hosts) job.part.ranks_per_host.push_back(host.slots);
+  if (table["--master-port"].given()) job.port = options.master_port;
   plan.job = {.run_id = options.run_id, .command = options.command};
-  plan.job.world_size = std::accumulate(job.ranks_per_host.begin(), job.ranks_per_host.end(), 0);
+  plan.job.world_size =
+      std::accumulate(job.part.ranks_per_host.begin(), job.part.ranks_per_host.end(), 0);
   for (const Host& host : hosts) plan.job.hosts.push_back(host.name);
   const std::string paceline = run.remote_paceline.empty() ? own_program() : run.remote_paceline;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    launch::RemoteJob part = job;
-    part.host = hosts[i].address();
-    part.arguments.push_back("--node-rank=" + std::to_string(i));
-    part.arguments.push_back("--nproc-per-node=" + std::to_string(hosts[i].slots));
-    part.arguments.push_back("--");
-    part.arguments.insert(part.arguments.end(), options.command.begin(), options.command.end());
-    plan.parts.push_back({route_to(hosts[i], table, paceline), std::move(part)});
+    launch::RemoteJob own = job;
+    own.part.host = hosts[i].address();
+    own.arguments.push_back("--node-rank=" + std::to_string(i));
+    own.arguments.push_back("--nproc-per-node=" + std::to_string(hosts[i].slots));
+    own.arguments.push_back("--");
+    own.arguments.insert(own.arguments.end(), options.command.begin(), options.command.end());
+    plan.parts.push_back({route_to(hosts[i], table, paceline), std::move(own)});
   }
   return plan;
 }

@@ -90,10 +90,10 @@ void read_conf(const Option& option, launch::MeetingOptions& meeting) {
     } else if (key == "last_call_timeout") {
       meeting.last_call_timeout = seconds();
     } else if (key == "keep_alive_interval") {
-      meeting.keep_alive.interval = std::chrono::ceil<std::chrono::milliseconds>(seconds());
-      if (meeting.keep_alive.interval.count() == 0) refuse("above 0");
+      meeting.keep_alive_interval = std::chrono::ceil<std::chrono::milliseconds>(seconds());
+      if (meeting.keep_alive_interval.count() == 0) refuse("above 0");
     } else if (key == "keep_alive_max_attempt") {
-      meeting.keep_alive.max_attempts =
+      meeting.keep_alive_attempts =
           static_cast<int>(whole_number(option.source, value, 1, 100000, "", key + "="));
     } else if (key == "is_host") {
       const bool yes = value == "true" || value == "True" || value == "1";

@@ -32,22 +32,15 @@ int run_job(const launch::RemoteJob& job, int notices_fd) {
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
   forget_options_in_variables();
   if (chdir(job.directory.c_str()) != 0) {
-    say(fmt::format("paceline run: on host {}: the working directory {}: {}", job.host,
+    say(fmt::format("paceline run: on host {}: the working directory {}: {}", job.part.host,
                     job.directory, std::strerror(errno)));
     return kExitEnvironment;
   }
-  launch::HostPart part{.host = job.host,
-                        .secret = job.secret,
-                        .rank_port = job.ports.ranks,
-                        .ranks_per_host = job.ranks_per_host,
-                        .goes_on = job.goes_on,
-                        .meeting = job.meeting,
-                        .notices_fd = notices_fd};
   Arguments arguments = job.arguments;
-  if (part.ranks_per_host.size() > 1) {
-    arguments.insert(arguments.begin(), "--master-port=" + std::to_string(job.ports.store));
+  if (job.port != 0) {
+    arguments.insert(arguments.begin(), "--master-port=" + std::to_string(job.port));
   }
-  return guarded("paceline run", [&] { return run_part(arguments, part); });
+  return guarded("paceline run", [&] { return run_part(arguments, job.part, notices_fd); });
 }
 
 }  // namespace

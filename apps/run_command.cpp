@@ -86,7 +86,8 @@ struct RunFormatter : CLI::Formatter {
 // What one call of `paceline run` goes through: options, then this machine or several hosts.
 class Run {
  public:
-  explicit Run(std::optional<launch::HostPart> part) : part_(std::move(part)) {
+  explicit Run(std::optional<launch::HostPart> part, int notices_fd = -1)
+      : part_(std::move(part)), notices_fd_(notices_fd) {
     app_.footer(kRunExamples);
     auto formatter = std::make_shared<RunFormatter>();
     formatter->column_width(34);
@@ -105,6 +106,7 @@ class Run {
   OptionTable table_{app_, /*has_variables=*/true};
   RunOptions options_;
   std::optional<launch::HostPart> part_;
+  const int notices_fd_;
   const Topology topology_ = discover_topology();
 };
 
@@ -141,6 +143,7 @@ int Run::run_here() {
   if (!part_) require_place_of(table_["--timeline"]);
   launch::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;
+  plan.options.notices_fd = notices_fd_;
   if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
     plan.options.meeting.endpoint = *part_->meeting;
     plan.options.meeting.is_host = false;
@@ -191,8 +194,8 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
 
 int run_command(const Arguments& arguments) { return Run(std::nullopt).run(arguments); }
 
-int run_part(const Arguments& arguments, const launch::HostPart& part) {
-  return Run(part).run(arguments);
+int run_part(const Arguments& arguments, const launch::HostPart& part, int notices_fd) {
+  return Run(part, notices_fd).run(arguments);
 }
 
 }  // namespace paceline::apps

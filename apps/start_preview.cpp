@@ -29,7 +29,7 @@ struct ConfigLine {
 
 constexpr std::array<std::string_view, 2> kNotShown = {"--dry-run", "--print-config"};
 
-// What --print-config says of every option.
+// The lines of --print-config.
 class Config {
  public:
   explicit Config(const OptionTable& table) : table_(table) {
@@ -39,7 +39,7 @@ class Config {
     }
   }
 
-  // What the table does not know of a job on this machine.
+  // Values that only the plan has, and where they come from.
   void add_plan(const launch::LaunchPlan& plan) {
     const LaunchOptions& options = plan.options;
     ConfigLine& threads = lines_["--threads-per-rank"];
@@ -62,7 +62,7 @@ class Config {
     if (!table_["--config"].given() && !file.empty()) lines_["--config"].value = file;
   }
 
-  // What the hosts decide, unless it was given.
+  // Values that follow from the hosts.
   void add_hosts(const std::vector<launch::Host>& hosts) {
     const std::string named = table_["--hosts"].given()      ? table_["--hosts"].origin
                               : table_["--hostfile"].given() ? table_["--hostfile"].origin
@@ -116,8 +116,9 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
     names.push_back("PACELINE_MEMORY_CHECKPOINT");
   }
   if (!options.timeline.empty()) names.push_back("PACELINE_TIMELINE_DIR");
-  if (options.goes_on() && options.fork_server) names.push_back(kForkServerVariable);
-  if (options.agents_meet()) names.emplace_back("MASTER_ADDR");  // of the one that leads
+  if (options.may_restart() && options.fork_server) names.push_back(kForkServerVariable);
+  if (options.several_nodes() && !options.part)
+    names.emplace_back("MASTER_ADDR");  // that of rank 0
   return names;
 }
 
@@ -180,7 +181,7 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
 }
 
 std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& options) {
-  const auto& ranks = plan.parts.front().job.ranks_per_host;
+  const auto& ranks = plan.parts.front().job.part.ranks_per_host;
   std::string text = fmt::format("{} host{}, world size {}\n", plan.parts.size(),
                                  plan.parts.size() == 1 ? "" : "s", plan.job.world_size);
   const launch::Environment& sent = plan.parts.front().job.environment;
@@ -196,7 +197,7 @@ std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& op
     there.node_rank = static_cast<int>(host);
     there.num_local_ranks = ranks[host];
     there.terminal = false;
-    there.part = launch::HostPart{.ranks_per_host = ranks, .goes_on = plan.goes_on};
+    there.part = launch::HostPart{.ranks_per_host = ranks};
     for (int local = 0; local < ranks[host]; ++local) {
       text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");

@@ -114,7 +114,8 @@ class SimulatedAgents {
 
   // A rank of the first agent, which is not told to stop therefore.
   void fail() {
-    links_.front()->report(launch::RankFailure{0, 1, 3, 0, "rank 1: exit code 3"});
+    links_.front()->report(
+        launch::RankFailure{0, {.cause = "rank 1: exit code 3", .exit_code = 3}});
     links_.front()->report(launch::Stopped{.lived = 20s, .offer = joining(1, count_).offer});
   }
 

@@ -11,13 +11,17 @@
 #include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/log.h"
+#include "paceline/diagnosis/failure_order.h"
 #include "paceline/process/rank_end.h"
 
 namespace paceline::launch {
 namespace {
 
-constexpr std::chrono::seconds kFirstReminder{5}, kNextReminder{30};
-constexpr int kMembership = 1, kFailure = 2, kLost = 3;
+using namespace std::chrono_literals;
+
+constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
+// For a report on its way: beyond that, what this process may take to come to it.
+constexpr auto kDelayHere = 20ms;
 
 }  // namespace
 
@@ -55,26 +59,24 @@ void Coordinator::join(Agent from, const Joining& joining, Moment now) {
   if (!obstacle.empty()) return keep_as_spare(from, joining, obstacle, now);
   admit(from, joining);
   if (phase_ == Phase::kGathering) return start_if_possible(now);
-  if (!ending()) stop_all(from, {kMembership, fmt::format("host {} joins", joining.host), ""}, now);
+  if (!ending()) change(fmt::format("host {} joins", joining.host), from, now);
 }
 
-void Coordinator::fail(Agent from, const RankFailure& failure, Moment now) {
-  if (failure.generation != generation_ || phase_ == Phase::kGathering) return;
-  const RankEnd end{.exit_code = failure.exit_code, .signal = failure.signal};
-  stop_all(from,
-           {kFailure,
-            failure.cause,
-            describe(end),
-            end.status(),
-            {failure.signal, failure.at, failure.clock_error},
-            failure.on_purpose,
-            failure.reason},
-           now);
+void Coordinator::fail(Agent from, const RankFailure& report, Moment now) {
+  if (report.generation != generation_ || phase_ == Phase::kGathering) return;
+  const Failure& failure = report.failure;
+  if (!first_failure_) {
+    const bool alone = num_members() == 1;
+    first_failure_ = {from, failure, now + (alone ? 0ns : report_time_ + kDelayHere)};
+  } else if (!shown_ && failed_before(failure, first_failure_->failure)) {
+    first_failure_ = {from, failure, first_failure_->decided_at};
+  }
+  stop_all(from, {failure.cause, Failure::Kind::kRank}, now);
 }
 
 void Coordinator::finish(Agent from, const Finished& finished) {
   if (finished.generation != generation_ || phase_ != Phase::kRunning) return;
-  members_.at(from).finished = true;
+  members_.at(from).stage = Stage::kFinished;
   if (finished.stopped_as_agreed) stopped_as_agreed_ = true;
   end_if_finished();
 }
@@ -82,7 +84,7 @@ void Coordinator::finish(Agent from, const Finished& finished) {
 // Whoever has come too late to take part does not hold up the end.
 void Coordinator::end_if_finished() {
   const bool all_finished = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.finished || entry.second.ready;
+    return entry.second.stage == Stage::kFinished || entry.second.stage == Stage::kReady;
   });
   if (all_finished) end_all({.exit_code = stopped_as_agreed_ ? kStoppedAsAgreed : 0});
 }
@@ -90,7 +92,7 @@ void Coordinator::end_if_finished() {
 void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
   if (report.generation != generation_ || phase_ == Phase::kGathering) return;
   Member& member = members_.at(from);
-  member.ready = true;
+  member.stage = Stage::kReady;
   member.joining.offer = report.offer;
   lived_ = std::max(lived_, report.lived);
   steps_ = std::max(steps_, report.steps);
@@ -111,10 +113,8 @@ void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
     return start_if_possible(now);
   }
   // Its ranks have yet to end, and its connection with them.
-  members_.at(from).leaving = true;
-  stop_all(from,
-           {kMembership, fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), ""},
-           now);
+  members_.at(from).stage = Stage::kLeaving;
+  change(fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), from, now);
 }
 
 void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
@@ -125,10 +125,16 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   members_.erase(found);
   inquiry_.lose(agent);
   stragglers_.lose(agent);
-  if (phase_ == Phase::kRunning && member.finished) return end_if_finished();
-  if (!member.leaving && phase_ != Phase::kGathering) {
+  if (phase_ == Phase::kRunning && member.stage == Stage::kFinished) return end_if_finished();
+  if (member.stage != Stage::kLeaving && phase_ != Phase::kGathering) {
     const std::string what = fmt::format("host {} is lost: {}", member.joining.host, cause);
-    stop_all(agent, {kLost, what, "a lost host", kExitLostHost}, now);
+    if (!lost_host_) {
+      lost_host_ = {.kind = Failure::Kind::kHost,
+                    .cause = what,
+                    .end = "a lost host",
+                    .exit_code = kExitEnvironment};
+    }
+    stop_all(agent, {what, Failure::Kind::kHost}, now);
   }
   admit_spares();
   if (phase_ == Phase::kGathering) return start_if_possible(now);
@@ -143,35 +149,38 @@ std::optional<std::string> Coordinator::follower(Agent agent) const {
   return member.joining.host;
 }
 
-bool Coordinator::counts_more(const Reason& reason, const Reason& than) {
-  if (reason.weight != than.weight) return reason.weight > than.weight;
-  return reason.weight == kFailure && failed_before(reason.mark, than.mark);
+void Coordinator::change(const std::string& what, Agent except, Moment now) {
+  if (change_.empty()) change_ = what;
+  stop_all(except, {what, {}}, now);
 }
 
-// Also while stopping already: what came earlier, or counts for more, may come to light.
-void Coordinator::stop_all(Agent except, Reason reason, Moment now) {
-  if (counts_more(reason, reason_)) reason_ = reason;
+void Coordinator::stop_all(Agent except, const StopOrder& order, Moment now) {
   if (phase_ != Phase::kRunning) return;
   phase_ = Phase::kStopping;
   stop_until_ = now + settings_.stop_timeout;
   for (auto& [agent, member] : members_) {
-    if (member.ready || agent == except) continue;
-    send(agent, StopOrder{reason.cause, reason.weight == kLost});
+    if (member.stage != Stage::kReady && agent != except) send(agent, order);
   }
+}
+
+// From then on it stays the first, whatever comes to light.
+void Coordinator::show_first_failure() {
+  if (!first_failure_ || std::exchange(shown_, true)) return;
+  send(first_failure_->agent, FirstFailureOrder{generation_});
 }
 
 // Ranks that not even SIGKILL ends, as in a file system that does not answer.
 void Coordinator::lose_the_stuck(Moment now) {
   std::vector<Agent> stuck;
   for (const auto& [agent, member] : members_) {
-    if (!member.ready) stuck.push_back(agent);
+    if (member.stage != Stage::kReady) stuck.push_back(agent);
   }
   const std::string cause =
       fmt::format("its ranks did not end within {:g} s",
                   std::chrono::duration<double>(settings_.stop_timeout).count());
   for (const Agent agent : stuck) {
     const std::string host = members_.at(agent).joining.host;
-    send(agent, EndOrder{.exit_code = kExitLostHost,
+    send(agent, EndOrder{.exit_code = kExitEnvironment,
                          .cause = fmt::format("host {} is lost: {}", host, cause),
                          .alone = true});
     lose(agent, cause, now);
@@ -180,27 +189,28 @@ void Coordinator::lose_the_stuck(Moment now) {
 
 // Once nothing runs any more: is there another generation?
 void Coordinator::settle(Moment now) {
-  const bool all_ready = std::all_of(members_.begin(), members_.end(),
-                                     [](const auto& entry) { return entry.second.ready; });
+  const bool all_ready = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.stage == Stage::kReady;
+  });
   if (phase_ != Phase::kStopping || !all_ready) return;
-  if (members_.empty()) return end_all({kExitLostHost, reason_.cause, ""});
+  show_first_failure();
+  const std::optional<Failure> failure =
+      lost_host_ || !first_failure_ ? lost_host_ : std::optional(first_failure_->failure);
+  const std::string cause = failure ? failure->cause : change_;
+  if (members_.empty()) return end_all({kExitEnvironment, cause, ""});
   const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
-  const Reason reason = std::exchange(reason_, {});
   // Fewer hosts are what MIN:MAX allows, and more are no failure either.
   const bool elastic = settings_.min_nodes < settings_.max_nodes;
-  const bool for_free = reason.weight == kMembership ||
-                        (reason.weight == kLost && elastic && num_members() >= settings_.min_nodes);
+  const bool for_free = !failure || (lost_host_ && elastic && num_members() >= settings_.min_nodes);
   if (for_free) {
     if (progressed) policy_.note_progress();
-    gather(now, fmt::format("{}; going on with {}", reason.cause, counted(num_members(), "node")));
+    gather(now, fmt::format("{}; going on with {}", cause, counted(num_members(), "node")));
     return start_if_possible(now);
   }
-  const bool blameless = reason.on_purpose || reason.weight == kLost;
-  const auto decision =
-      policy_.after({reason.kind, progressed, lived_, blameless, reason.why}, now);
-  if (!decision.restart) return end_all({reason.exit_code, reason.cause, decision.reason});
+  const auto decision = policy_.after({*failure, progressed, lived_}, now);
+  if (!decision.restart) return end_all({failure->exit_code, cause, decision.reason});
   gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
-                          settings_.restarts.max_restarts, reason.cause));
+                          settings_.restarts.max_restarts, cause));
   if (decision.pause.count() > 0) pause_until_ = now + decision.pause;
   start_if_possible(now);
 }
@@ -214,6 +224,10 @@ void Coordinator::gather(Moment now, std::string note) {
   lived_ = {};
   steps_.reset();
   stopped_as_agreed_ = false;
+  first_failure_.reset();
+  lost_host_.reset();
+  change_.clear();
+  shown_ = false;
 }
 
 void Coordinator::start_if_possible(Moment now) {
@@ -270,7 +284,7 @@ void Coordinator::start() {
   for (const Agent agent : order) {
     Member& member = members_.at(agent);
     send(agent, start);
-    member.ready = member.finished = false;
+    member.stage = Stage::kRunning;
     member.node_rank = start.place.node_rank++;
     start.place.first_rank += member.joining.num_ranks;
   }
@@ -299,6 +313,7 @@ void Coordinator::tick(Moment now) {
     inquiry_.tick(now);
     pass_on_inquiries();
   }
+  if (first_failure_ && now >= first_failure_->decided_at) show_first_failure();
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
   start_if_possible(now);
@@ -338,6 +353,7 @@ Coordinator::Moment Coordinator::next_deadline() const {
   Moment next = Moment::max();
   for (const auto& [agent, spare] : spares_) next = std::min(next, spare.until);
   if (phase_ == Phase::kRunning) return std::min(next, inquiry_.next_deadline());
+  if (first_failure_ && !shown_) next = std::min(next, first_failure_->decided_at);
   if (phase_ == Phase::kStopping) return std::min(next, stop_until_);
   if (phase_ != Phase::kGathering) return next;
   next = std::min(next, gather_until_);

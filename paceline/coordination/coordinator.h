@@ -16,8 +16,9 @@
 // Nothing of one generation reaches another: reports of an older one are dropped, and a generation
 // starts only when every agent has said that nothing of the one before it is left.
 //
-// Which failure came first: diagnosis/failure_order.h; a lost host comes before any rank's. All
-// that is reported until the last rank has ended takes part.
+// Which failure came first: diagnosis/failure_order.h; a lost host counts more than any rank. All
+// that is reported until the last rank has ended takes part; but whose report is shown is decided
+// when everything that was on its way at the first one has come.
 //
 // Thread safety: none. Time comes in as an argument, from this host's monotonic clock.
 
@@ -31,15 +32,11 @@
 
 #include "paceline/coordination/restart_policy.h"
 #include "paceline/core/awake_clock.h"
-#include "paceline/diagnosis/failure_order.h"
 #include "paceline/diagnosis/hang_inquiry.h"
 #include "paceline/diagnosis/straggler_inquiry.h"
 #include "paceline/messages/agent_messages.h"
 
 namespace paceline::launch {
-
-// Of a job that ends because a host is lost.
-inline constexpr int kExitLostHost = 1;
 
 struct CoordinatorSettings {
   std::string version;  // of Paceline
@@ -70,6 +67,8 @@ class Coordinator {
 
   // Error(kCorrupt) when what a report carries makes no sense.
   void receive(Agent from, const Report& report, Moment now);
+  // What a report may take to come, from any agent. At first: no time.
+  void expect_reports_within(std::chrono::nanoseconds time) { report_time_ = time; }
   // The agent is not heard of any more; `cause` says how that was noticed.
   void lose(Agent agent, const std::string& cause, Moment now);
   // Call when next_deadline() has passed.
@@ -82,17 +81,25 @@ class Coordinator {
 
   // Orders since the last call, to be delivered in this order.
   std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
+  // A generation is being stopped.
+  bool stopping() const { return phase_ == Phase::kStopping; }
   // Every agent has been ordered to end.
   bool over() const { return phase_ == Phase::kOver; }
   int num_restarts() const { return policy_.num_restarts(); }
 
  private:
   enum class Phase { kGathering, kRunning, kStopping, kOver };
+  //   ready ──start──▶ running ──all ranks in order──▶ finished
+  //     ▲ └──────stopped─────┴─────────stopped─────────────┘   running ──taken away──▶ leaving
+  enum class Stage {
+    kReady,  // nothing runs there; can start
+    kRunning,
+    kFinished,
+    kLeaving,  // is being stopped, and then gone
+  };
   struct Member {
     Joining joining;
-    bool ready = true;      // nothing runs there; can start
-    bool finished = false;  // its ranks ended in order
-    bool leaving = false;   // is being stopped, and then gone
+    Stage stage = Stage::kReady;
     std::int64_t arrival = 0;
     int node_rank = -1;  // in the last generation
   };
@@ -101,15 +108,11 @@ class Coordinator {
     Joining joining;
     Moment until;
   };
-  // Why a generation is being stopped; the heavier one counts.
-  struct Reason {
-    int weight = 0;  // 0: none; 1: newcomers or leavers, 2: a rank's failure, 3: lost host
-    std::string cause;
-    std::string kind;  // the cause without its place: "exit code 3"
-    int exit_code = 0;
-    FailureMark mark{};       // of a rank's failure
-    bool on_purpose = false;  // likewise
-    std::string why{};        // likewise, where it is known: "out of memory"
+  // The first failure of a rank in this generation, as far as is known.
+  struct FirstFailure {
+    Agent agent;
+    Failure failure;
+    Moment decided_at;  // then it is the first
   };
 
   void join(Agent from, const Joining& joining, Moment now);
@@ -123,13 +126,14 @@ class Coordinator {
   void admit_spares();
   void dismiss_spares(Moment now);
   void refuse(Agent agent, const std::string& reason);
-  void fail(Agent from, const RankFailure& failure, Moment now);
+  void fail(Agent from, const RankFailure& report, Moment now);
   void finish(Agent from, const Finished& finished);
   void end_if_finished();
+  void change(const std::string& what, Agent except, Moment now);
   void stopped(Agent from, const Stopped& report, Moment now);
   void leave(Agent from, const Leaving& leaving, Moment now);
-  static bool counts_more(const Reason& reason, const Reason& than);
-  void stop_all(Agent except, Reason reason, Moment now);
+  void show_first_failure();
+  void stop_all(Agent except, const StopOrder& order, Moment now);
   void lose_the_stuck(Moment now);
   void settle(Moment now);
   void gather(Moment now, std::string note);
@@ -161,7 +165,12 @@ class Coordinator {
   Moment stop_until_;                // stop_timeout, while stopping
   std::optional<Moment> last_call_;  // while gathering the first time, once enough are there
   std::optional<Moment> pause_until_;
-  Reason reason_;
+  std::chrono::nanoseconds report_time_{};
+  // Why this generation is being stopped: the failure of a rank, the loss of a host, or neither.
+  std::optional<FirstFailure> first_failure_;
+  std::optional<Failure> lost_host_;
+  std::string change_;                  // which node joined or left, then
+  bool shown_ = false;                  // the report of the first failure
   std::chrono::milliseconds lived_{};   // of the generation that stops
   std::optional<std::uint64_t> steps_;  // that it made, where that is counted
   bool stopped_as_agreed_ = false;      // ranks of this generation did, of themselves

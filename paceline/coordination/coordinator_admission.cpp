@@ -61,7 +61,7 @@ void Coordinator::refuse(Agent agent, const std::string& reason) {
 // A job that is ending is not begun anew for anybody.
 bool Coordinator::ending() const {
   return std::any_of(members_.begin(), members_.end(),
-                     [](const auto& entry) { return entry.second.finished; });
+                     [](const auto& entry) { return entry.second.stage == Stage::kFinished; });
 }
 
 void Coordinator::admit(Agent agent, const Joining& joining) {

@@ -20,6 +20,8 @@ constexpr std::chrono::seconds kHandshakeTimeout{3};
 constexpr std::size_t kMostStrangers = 256;
 constexpr std::chrono::milliseconds kListenerPause{50};
 constexpr std::chrono::seconds kComplaintInterval{1};
+// Reports of an agent that hardly answers are not waited for any longer.
+constexpr std::chrono::nanoseconds kLongestWay = std::chrono::seconds(2);
 
 std::size_t strangers_within_descriptors() {
   rlimit limit{};
@@ -160,9 +162,10 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
       *host, giving_up->silence.count() / 1000.0);
 }
 
-RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure failure) const {
+RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure report) const {
   const auto found = remotes_.find(agent);
-  if (found == remotes_.end() || !failure.at) return failure;
+  Failure& failure = report.failure;
+  if (found == remotes_.end() || !failure.at) return report;
   const ClockComparison& clock = found->second.link->clock();
   if (clock.measured() && is_reading(*failure.at)) {
     *failure.at += clock.offset();
@@ -170,7 +173,7 @@ RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure failure) cons
   } else {
     failure.at.reset();
   }
-  return failure;
+  return report;
 }
 
 void CoordinatorHost::deliver() {
@@ -237,7 +240,7 @@ void CoordinatorHost::check_signs_of_life() {
   std::vector<std::pair<Agent, std::string>> silent;
   for (const auto& [agent, remote] : remotes_) {
     const bool known = remote.link->authenticated();
-    const std::chrono::milliseconds limit = known ? keep_alive_.limit() : kHandshakeTimeout;
+    const std::chrono::milliseconds limit = known ? silence_limit() : kHandshakeTimeout;
     if (remote.link->silence() <= limit) continue;
     silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
                                            remote.link->peer(), limit.count() / 1000.0));
@@ -247,9 +250,20 @@ void CoordinatorHost::check_signs_of_life() {
   for (const auto& [agent, remote] : remotes_) {
     if (remote.link->authenticated()) all.push_back(agent);
   }
+  std::chrono::nanoseconds longest{};
   for (const Agent agent : all) {
-    with_link(agent, [](AgentLink& link) { link.compare_clocks(); });
+    with_link(agent, [&](AgentLink& link) {
+      longest = std::max(longest, link.clock().longest_round_trip());
+      link.compare_clocks();
+    });
   }
+  coordinator_.expect_reports_within(std::min(longest, kLongestWay));
+}
+
+// A generation that ends anyhow does not wait for an agent as long as one that would end by it.
+std::chrono::milliseconds CoordinatorHost::silence_limit() const {
+  return coordinator_.stopping() ? std::min(keep_alive_.limit(), KeepAlive{}.limit())
+                                 : keep_alive_.limit();
 }
 
 Deadline CoordinatorHost::next_deadline() const {

@@ -67,7 +67,8 @@ class CoordinatorHost final : public JobControl {
   void send(Agent agent, const std::string& text);
   template <class Action>
   void with_link(Agent agent, Action action);
-  RankFailure on_own_clock(Agent agent, RankFailure failure) const;
+  RankFailure on_own_clock(Agent agent, RankFailure report) const;
+  std::chrono::milliseconds silence_limit() const;
   void watch_for_room(Agent agent, Remote& remote);
   void drop(Agent agent, const std::string& cause);
   void take(Agent agent, const Report& report);

@@ -24,17 +24,18 @@ void RestartPolicy::note_progress() { num_alike_ = num_young_ = 0; }
 RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
   if (end.progressed) {
     note_progress();
-  } else if (!end.blameless) {
-    num_alike_ = end.cause == last_cause_ ? num_alike_ + 1 : 1;
-    last_cause_ = end.cause;
+  } else if (!end.failure.blameless()) {
+    num_alike_ = end.failure.end == last_cause_ ? num_alike_ + 1 : 1;
+    last_cause_ = end.failure.end;
   }
   if (limits_.max_restarts == 0) return {};
-  if (!end.blameless && num_alike_ >= kCrashLoop) {
+  if (!end.failure.blameless() && num_alike_ >= kCrashLoop) {
     return {.reason = fmt::format(
                 "crash loop: the ranks {}{}{}, {} times in a row before any progress; "
                 "restarting does not help",
-                end.cause.starts_with("killed") ? "were " : "ended with ", end.cause,
-                end.reason.empty() ? "" : fmt::format(" ({})", end.reason), num_alike_)};
+                end.failure.end.starts_with("killed") ? "were " : "ended with ", end.failure.end,
+                end.failure.reason.empty() ? "" : fmt::format(" ({})", end.failure.reason),
+                num_alike_)};
   }
   const bool forget = limits_.window != 0ns;
   while (forget && !restarts_.empty() && now - restarts_.front() >= limits_.window) {
@@ -51,7 +52,7 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
 }
 
 std::chrono::nanoseconds RestartPolicy::pause_after(const GenerationEnd& end) {
-  if (end.blameless || end.progressed) return 0ns;
+  if (end.failure.blameless() || end.progressed) return 0ns;
   if (end.lived >= kYoung) {
     num_young_ = 0;
     return 0ns;

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "paceline/core/awake_clock.h"
+#include "paceline/messages/failure.h"
 
 namespace paceline::launch {
 
@@ -31,11 +32,9 @@ struct RestartLimits {
 
 // How a generation ended that had to end.
 struct GenerationEnd {
-  std::string cause;        // without its place, which may differ from time to time: "exit code 3"
+  Failure failure;
   bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
   std::chrono::nanoseconds lived{};
-  bool blameless = false;  // by --chaos, or with its host: it says nothing of the program
-  std::string reason;      // of the cause, where it is known: "out of memory"
 };
 
 struct RestartDecision {

@@ -8,19 +8,17 @@ namespace {
 
 constexpr std::chrono::nanoseconds kDeathOfOne = std::chrono::seconds(1);
 
-bool was_killed(const FailureMark& failure) {
-  return failure.signal != 0 && failure.signal != SIGABRT;
-}
+bool was_killed(const Failure& failure) { return failure.signal != 0 && failure.signal != SIGABRT; }
 
 }  // namespace
 
-bool failed_before(const FailureMark& later, const FailureMark& earlier) {
+bool failed_before(const Failure& later, const Failure& earlier) {
   const bool alike = was_killed(later) == was_killed(earlier);
   const bool timed = later.at && earlier.at;
   if (timed) {
     const auto ahead = *earlier.at - *later.at;
-    const auto doubt =
-        later.error + earlier.error + (alike ? std::chrono::nanoseconds(0) : kDeathOfOne);
+    const auto doubt = later.clock_error + earlier.clock_error +
+                       (alike ? std::chrono::nanoseconds(0) : kDeathOfOne);
     if (std::chrono::abs(ahead) > doubt) return ahead > std::chrono::nanoseconds(0);
   }
   if (!alike) return was_killed(later);

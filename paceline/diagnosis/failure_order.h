@@ -14,20 +14,16 @@
 // own decision, as an exit code is. Where nothing else decides, the likelier order does, and
 // without moments the report that came first.
 
-#include <chrono>
 #include <optional>
 #include <string_view>
 
+#include "paceline/messages/failure.h"
+
 namespace paceline::launch {
 
-struct FailureMark {
-  int signal = 0;                              // 0: it exited by itself
-  std::optional<std::chrono::nanoseconds> at;  // on the clock of whoever compares
-  std::chrono::nanoseconds error{};            // of that, at most
-};
-
-// Whether `later`, whose report came second, failed before `earlier`.
-bool failed_before(const FailureMark& later, const FailureMark& earlier);
+// Whether `later`, whose report came second, failed before `earlier`. Both are of ranks, with their
+// moments on one clock.
+bool failed_before(const Failure& later, const Failure& earlier);
 
 // The rank whose loss made another one fail, by what that one wrote last or recorded of its
 // failure, in the words of the engine's errors; nothing when they say so of none.

@@ -2,9 +2,8 @@
 
 // What a job on several hosts says about a hang. One agent sees its ranks wait; who keeps them
 // waiting may be on another host, where nobody waits. So every agent is asked once where its ranks
-// are, and what they answer together names who did not come. Whoever the agents report to holds it
-// (coordination/coordinator.h; hosts/hosts_agent.h when the agents do not meet), and a job on one
-// node asks its only agent.
+// are, and what they answer together names who did not come. The job's coordinator holds it
+// (coordination/coordinator.h), and a job on one node asks its only agent.
 //
 //   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
 //   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent

@@ -6,7 +6,7 @@
 // by far: at least a tenth of the time below the next one, and at most half of it, four reports in
 // a row. Shares need no common clock.
 //
-// Whoever the agents report to holds it, as the inquiry of a hang (hang_inquiry.h).
+// The job's coordinator holds it, as the inquiry of a hang (hang_inquiry.h).
 //
 // Thread safety: none. Pure.
 

@@ -11,7 +11,6 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/io.h"
-#include "paceline/diagnosis/hang_inquiry.h"
 #include "paceline/hosts/remote_end.h"
 #include "paceline/process/descriptor_limit.h"
 
@@ -38,7 +37,6 @@ int HostsAgent::run() {
   for (HostState& host : hosts_) host.comeback = HostReturn(plan_.host_tries);
   for (std::size_t i = 0; i < hosts_.size(); ++i) connect(i);
   while (!abandoned_ && !all_ended()) turn();
-  decide_first();
   if (!abandoned_) finish_timeline();
   while (!abandoned_ && !consoles_.empty()) turn();
   for (const HostState& host : hosts_) host.link->cut();
@@ -53,14 +51,11 @@ int HostsAgent::run() {
 
 void HostsAgent::turn() {
   loop_.turn(next_deadline());
-  if (!stopping_ && !all(&HostState::running) && put_off(start_by_).expired()) on_late_start();
+  if (!stopping_ && !begun() && put_off(start_by_).expired()) on_late_start();
   if (finish_by_ && put_off(*finish_by_).expired()) end_stragglers();
   if (push_at_ && put_off(*push_at_).expired()) push_harder();
-  if (decide_at_ && decide_at_->expired()) decide_first();
   if (alive_at_.expired()) look_after_connections();
   tend_returns();
-  inquiry_.tick(AwakeClock::now());
-  pass_on_inquiries();
   input_.tend();
   consoles_.watch_for_room();
   const bool full = consoles_.out().saturated() || consoles_.err().saturated();
@@ -71,23 +66,20 @@ Deadline HostsAgent::next_deadline() const {
   auto left = alive_at_.remaining();
   if (finish_by_) left = std::min(left, put_off(*finish_by_).remaining());
   if (push_at_) left = std::min(left, put_off(*push_at_).remaining());
-  if (decide_at_) left = std::min(left, decide_at_->remaining());
   for (const HostState& host : hosts_) {
-    if (host.answer_by) left = std::min(left, put_off(*host.answer_by).remaining());
+    if (host.stage == Stage::kReturning) {
+      left = std::min(left, put_off(host.answer_by).remaining());
+    }
     if (!host.comeback.next()) continue;
     left = std::min<std::chrono::nanoseconds>(left, *host.comeback.next() - Deadline::Clock::now());
   }
-  if (inquiry_.next_deadline() != HangInquiry::Moment::max()) {
-    left = std::min<std::chrono::nanoseconds>(left, inquiry_.next_deadline() - AwakeClock::now());
-  }
-  if (!stopping_ && !all(&HostState::running))
-    left = std::min(left, put_off(start_by_).remaining());
+  if (!stopping_ && !begun()) left = std::min(left, put_off(start_by_).remaining());
   return Deadline::after(left);
 }
 
-bool HostsAgent::all(bool HostState::*flag) const {
-  return std::all_of(hosts_.begin(), hosts_.end(),
-                     [&](const HostState& host) { return host.lost || host.*flag; });
+bool HostsAgent::none_in(Stage stage) const {
+  return std::none_of(hosts_.begin(), hosts_.end(),
+                      [&](const HostState& host) { return host.stage == stage; });
 }
 
 bool HostsAgent::all_ended() const {
@@ -97,7 +89,7 @@ bool HostsAgent::all_ended() const {
 
 int HostsAgent::num_left() const {
   return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
-                                        [](const HostState& host) { return !host.lost; }));
+                                        [](const HostState& host) { return !host.lost(); }));
 }
 
 void HostsAgent::on_control() {
@@ -113,7 +105,7 @@ void HostsAgent::on_control() {
   if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
     const std::string payload(1, static_cast<char>(signal));
     for (const HostState& host : hosts_) {
-      if (host.running) host.link->send(FrameKind::kSignal, payload);
+      if (host.stage == Stage::kRunning) host.link->send(FrameKind::kSignal, payload);
     }
   } else if (stop_signal_ == 0) {
     stop_signal_ = signal;
@@ -128,8 +120,8 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
   switch (frame.kind) {
     case FrameKind::kHello:
       return on_hello(index, frame.payload);
-    case FrameKind::kPorts:
-      if (index == 0 && ports_ == JobPorts{}) on_ports(decode_ports(frame.payload));
+    case FrameKind::kPort:
+      if (index == 0 && !begun()) on_port(frame.payload);
       return;
     case FrameKind::kLeads:
       return on_leads(index, decode_endpoint(frame.payload));
@@ -138,13 +130,10 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
     case FrameKind::kErr:
       return on_output(index, 1, frame.payload);
     case FrameKind::kSay:
-      return on_words(index, frame.payload);
-    case FrameKind::kCulprit:
-      return on_culprit(index, decode_culprit(frame.payload));
+    case FrameKind::kAnnounce:
+      return on_words(index, frame);
     case FrameKind::kOver:
       return on_over(static_cast<unsigned char>(frame.payload.at(0)));
-    case FrameKind::kReport:
-      return on_report(index, frame.payload);
     case FrameKind::kInputTaken:
       return input_.taken(ByteReader(as_bytes(frame.payload)).get<std::uint32_t>());
     case FrameKind::kTimeline:
@@ -168,17 +157,6 @@ void HostsAgent::on_output(std::size_t index, int stream, const std::string& byt
   console.write(text);
 }
 
-void HostsAgent::on_report(std::size_t index, const std::string& text) {
-  const Report report = decode_report(text);
-  const auto agent = static_cast<HangInquiry::Agent>(index);
-  if (stopping_) return;
-  if (const auto* where = std::get_if<Whereabouts>(&report)) {
-    inquiry_.take(agent, *where, AwakeClock::now());
-  }
-  if (const auto* shares = std::get_if<Shares>(&report)) stragglers_.take(agent, *shares);
-  pass_on_inquiries();
-}
-
 void HostsAgent::on_timeline(std::size_t index, const std::string& packed) {
   timelines_.take(index, packed);
   wait_for_timelines();
@@ -192,28 +170,12 @@ void HostsAgent::finish_timeline() {
   consoles_.say(timelines_.finish(hosts));
 }
 
-// What concerns the whole job is said here, once.
-void HostsAgent::pass_on_inquiries() {
-  bool said = false;
-  for (auto& [to, order] : inquiry_.take_mail()) {
-    if (auto* hang = std::get_if<HangOrder>(&order)) {
-      if (!std::exchange(said, true)) consoles_.say(hang_text(*hang));
-      hang->sentence.clear();
-    }
-    hosts_[static_cast<std::size_t>(to)].link->send(FrameKind::kOrder, encode(order));
-  }
-  for (const auto& [to, order] : stragglers_.take_mail()) {
-    hosts_[static_cast<std::size_t>(to)].link->send(FrameKind::kOrder, encode(order));
-  }
-}
-
-// After a failure, what the other hosts' launchers have to say is its consequence.
-void HostsAgent::on_words(std::size_t index, const std::string& text) {
-  if (!failures_.empty()) return void(held_words_.emplace_back(index, text));
+// When the job ends for want of a host, what the others have to say follows from it.
+void HostsAgent::on_words(std::size_t index, const Frame& frame) {
   if (culprit_ && *culprit_ != index) return;
-  if (plan_.goes_on && words_.heard(index, text)) return;
+  if (frame.kind == FrameKind::kAnnounce) return consoles_.say(frame.payload);
   std::string lines;
-  hosts_[index].words.feed(text, lines);
+  hosts_[index].words.feed(frame.payload, lines);
   consoles_.say(lines);
 }
 
@@ -226,12 +188,9 @@ void HostsAgent::look_after_connections() {
     hosts_[i].link->send(FrameKind::kAlive);
     hosts_[i].link->compare_clocks();
     if (link.silence() < kSilenceLimit) continue;
-    const std::string how = fmt::format("{} was lost: nothing came from it for {} s",
-                                        named(hosts_[i]), kSilenceLimit.count());
-    if (!plan_.goes_on) {
-      fail(i, kExitEnvironment, how);
-    } else if (!over_ && !stopping_ && !hosts_[i].lost) {
-      lose(i, how);
+    if (!over_ && !stopping_ && !hosts_[i].lost()) {
+      lose(i, fmt::format("{} was lost: nothing came from it for {} s", named(hosts_[i]),
+                          kSilenceLimit.count()));
     }
     hosts_[i].link->cut();
   }

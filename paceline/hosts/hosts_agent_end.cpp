@@ -8,6 +8,7 @@
 
 #include "paceline/core/exit_code.h"
 #include "paceline/hosts/hosts_agent.h"
+#include "paceline/messages/job_end.h"
 #include "paceline/process/rank_end.h"
 
 namespace paceline::launch {
@@ -21,85 +22,29 @@ constexpr std::chrono::nanoseconds kLongestGraceOfHosts = 5s;
 // A host ends its ranks itself when their time is over; this is what it may take to say so.
 constexpr std::chrono::nanoseconds kTimeOfHostsToAnswer = 5s;
 
-// For a report on its way: beyond a round trip, what this process may take to come to it, and no
-// more for a host that hardly answers.
-constexpr std::chrono::nanoseconds kDelayHere = 20ms, kLongestWay = 2s;
-
 }  // namespace
-
-// The others are stopped at once; what they report was on its way already, or follows from it.
-void HostsAgent::on_culprit(std::size_t index, const Culprit& culprit) {
-  if (culprit_ || stop_signal_ != 0 || culprit.generation <= reported_generation_) return;
-  if (!failures_.empty() && failures_.front().culprit.generation != culprit.generation) {
-    decide_first();
-  }
-  failures_.push_back({index, culprit, mark_of(index, culprit)});
-  if (!decide_at_) decide_at_ = Deadline::after(longest_round_trip());
-  if (plan_.goes_on || stopping_) return;
-  stop_all(SIGTERM, std::min(kLongestGraceOfHosts, plan_.shutdown_timeout));
-}
-
-FailureMark HostsAgent::mark_of(std::size_t index, const Culprit& culprit) const {
-  FailureMark mark{.signal = culprit.signal};
-  const ClockComparison& clock = hosts_[index].link->clock();
-  const std::chrono::nanoseconds at(culprit.at);
-  if (!clock.measured() || !is_reading(at)) return mark;
-  mark.at = at + clock.offset();
-  mark.error = clock.error();
-  return mark;
-}
-
-// Nobody else can report when there is one host.
-std::chrono::nanoseconds HostsAgent::longest_round_trip() const {
-  if (hosts_.size() == 1) return 0ns;
-  std::chrono::nanoseconds longest{};
-  for (const HostState& host : hosts_) {
-    if (!host.link->ended()) longest = std::max(longest, host.link->clock().longest_round_trip());
-  }
-  return std::min(longest, kLongestWay) + kDelayHere;
-}
-
-void HostsAgent::decide_first() {
-  decide_at_.reset();
-  if (failures_.empty()) return;
-  const std::vector<Failure> failures = std::exchange(failures_, {});
-  const Failure* first = &failures.front();
-  for (const Failure& one : failures) {
-    if (failed_before(one.mark, first->mark)) first = &one;
-  }
-  reported_generation_ = first->culprit.generation;
-  consoles_.say(first->culprit.report);
-  if (!plan_.goes_on) {
-    culprit_ = first->host;
-    culprit_code_ = first->culprit.exit_code;
-  }
-  for (const auto& [host, text] : std::exchange(held_words_, {})) on_words(host, text);
-}
 
 void HostsAgent::on_end(std::size_t index) {
   HostState& host = hosts_[index];
-  inquiry_.lose(static_cast<int>(index));
-  stragglers_.lose(static_cast<int>(index));
-  pass_on_inquiries();
   for (int stream : {0, 1}) {
     std::string rest;
     if (host.lines[stream]) host.lines[stream]->finish(rest);
     (stream == 0 ? consoles_.out() : consoles_.err()).write(rest);
   }
-  if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed) return;
-  if (plan_.goes_on) return on_end_of_part(index);
-  if (host.exit_code) {
-    return fail(index, *host.exit_code,
-                fmt::format("{} failed with exit code {}", named(host), *host.exit_code));
-  }
-  fail(index, kExitEnvironment, end_of_connection(host));
+  if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed || over_ || stopping_) return;
+  if (host.lost()) return on_failed_return(index);
+  // Whoever stops an agent on its host wants that host back.
+  if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
+  lose(index, host.exit_code
+                  ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
+                  : end_of_connection(host));
 }
 
 void HostsAgent::on_over(int exit_code) {
-  if (!plan_.goes_on || over_) return;
+  if (over_ || culprit_) return;
   over_ = exit_code;
   for (const HostState& host : hosts_) {
-    if (host.trying) host.link->cut();
+    if (host.trying()) host.link->cut();
   }
   finish_by_ = Deadline::after(kLongestGraceOfHosts + kTimeOfHostsToAnswer);
 }
@@ -114,22 +59,11 @@ void HostsAgent::end_stragglers() {
   }
 }
 
-void HostsAgent::on_end_of_part(std::size_t index) {
-  HostState& host = hosts_[index];
-  if (over_ || stopping_) return;
-  if (host.lost) return on_failed_return(index);
-  // Whoever stops an agent on its host wants that host back.
-  if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
-  lose(index, host.exit_code
-                  ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
-                  : end_of_connection(host));
-}
-
 // A job that has not begun cannot do without the host where it meets.
 void HostsAgent::lose(std::size_t index, const std::string& how) {
   HostState& host = hosts_[index];
-  const bool needed = index == 0 && !all(&HostState::running);
-  host.lost = true;
+  const bool needed = index == 0 && !begun();
+  host.stage = Stage::kLost;
   if (leader_ == index) leader_.reset();
   const bool comes_back = !needed && num_left() > 0 && plan_return(index);
   if (needed || (num_left() < plan_.min_hosts && !comes_back)) {
@@ -148,7 +82,7 @@ std::string HostsAgent::end_of_connection(const HostState& host) const {
                               ? fmt::format("was killed by {}", signal_name(status - 128))
                               : fmt::format("ended with exit code {}", status);
   std::string text;
-  if (host.running) {
+  if (host.stage == Stage::kRunning) {
     text = fmt::format("{} was lost: its connection ({}) {}; its ranks end by themselves",
                        named(host), route.command.front(), how);
   } else if (status == kExitNotFound) {
@@ -161,12 +95,9 @@ std::string HostsAgent::end_of_connection(const HostState& host) const {
   return words.empty() ? text : text + "\n" + words.substr(0, words.size() - 1);
 }
 
-// The first failure counts; what comes after it, or after a signal that stops the job, follows from
-// it.
+// What comes after the first such failure, or after a signal that stops the job, follows from it.
 void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text) {
-  const bool known = culprit_ || (!plan_.goes_on && !failures_.empty());
-  if (known || stop_signal_ != 0) return;
-  decide_first();
+  if (culprit_ || stop_signal_ != 0) return;
   culprit_ = index;
   culprit_code_ = exit_code;
   consoles_.say(fmt::format("paceline: {}\n", text));
@@ -178,7 +109,7 @@ void HostsAgent::name_silent_hosts() {
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const HostState& host = hosts_[i];
     const auto silence = std::chrono::floor<std::chrono::seconds>(host.link->silence());
-    const bool there = host.running && !host.lost && !host.link->ended() && culprit_ != i;
+    const bool there = host.stage == Stage::kRunning && !host.link->ended() && culprit_ != i;
     if (!there || silence < kUsualSilence) continue;
     consoles_.say(fmt::format("paceline: nothing has come from {} for {} s: it may have died\n",
                               named(host), silence.count()));
@@ -189,7 +120,7 @@ void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
   if (!stopping_) name_silent_hosts();
   const std::string payload(1, static_cast<char>(signal));
   for (const HostState& host : hosts_) {
-    if (!host.running) {
+    if (host.stage != Stage::kRunning) {
       host.link->cut();
     } else if (!host.exit_code) {
       host.link->send(FrameKind::kSignal, payload);
@@ -225,14 +156,13 @@ void HostsAgent::push_harder() {
 }
 
 int HostsAgent::exit_code() const {
-  if (culprit_) return culprit_code_;
   const auto agreed = std::count_if(hosts_.begin(), hosts_.end(), [](const HostState& host) {
     return host.exit_code == kStoppedAsAgreed;
   });
-  if (agreed > 0 && agreed == num_left()) return kStoppedAsAgreed;
-  if (over_) return *over_;
-  if (stop_signal_ != 0) return 128 + stop_signal_;
-  return abandoned_ ? 128 + SIGKILL : 0;
+  JobEnd end{.decided = over_, .stop_signal = stop_signal_, .abandoned = abandoned_};
+  end.agreed = !culprit_ && agreed > 0 && agreed == num_left();
+  if (culprit_) end.failed = culprit_code_;
+  return end.exit_code();
 }
 
 }  // namespace paceline::launch

@@ -11,8 +11,7 @@ namespace paceline::launch {
 // False when there is no try left.
 bool HostsAgent::plan_return(std::size_t index) {
   HostState& host = hosts_[index];
-  host.trying = false;
-  host.answer_by.reset();
+  host.stage = Stage::kLost;
   return !stopping_ && host.comeback.plan(Deadline::Clock::now());
 }
 
@@ -20,8 +19,8 @@ void HostsAgent::tend_returns() {
   if (stopping_ || over_) return;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     HostState& host = hosts_[i];
-    if (host.answer_by && put_off(*host.answer_by).expired()) {
-      host.answer_by.reset();
+    if (host.stage == Stage::kReturning && put_off(host.answer_by).expired()) {
+      host.answer_by = Deadline::never();
       host.link->cut();
     }
     if (host.comeback.due(Deadline::Clock::now()) && host.link->ended()) try_again(i);
@@ -31,9 +30,8 @@ void HostsAgent::tend_returns() {
 void HostsAgent::try_again(std::size_t index) {
   HostState& host = hosts_[index];
   host.comeback.begin();
-  host.ready = host.running = false;
   host.exit_code.reset();
-  host.trying = true;
+  host.stage = Stage::kReturning;
   host.answer_by = Deadline::after(plan_.start_timeout);
   try {
     connect(index);
@@ -46,13 +44,12 @@ void HostsAgent::try_again(std::size_t index) {
 // Its agent finds the others where they meet now, unless nobody leads them at the moment.
 void HostsAgent::on_return(std::size_t index) {
   HostState& host = hosts_[index];
-  host.answer_by.reset();
+  host.stage = Stage::kBack;
   if (!leader_ || stopping_ || over_) return;
-  host.lost = host.trying = false;
   host.comeback.back(Deadline::Clock::now());
   RemoteJob job = plan_.parts[index].job;
-  job.ports = ports_;
-  job.meeting = meeting_;
+  job.port = port_;
+  job.part.meeting = meeting_;
   send_part(host, job);
   host.link->send(FrameKind::kInputEnd);
   consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
@@ -62,20 +59,19 @@ void HostsAgent::on_leads(std::size_t index, const Endpoint& meeting) {
   leader_ = index;
   meeting_ = meeting;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
-    if (hosts_[i].lost && hosts_[i].trying && hosts_[i].ready) on_return(i);
+    if (hosts_[i].stage == Stage::kBack) on_return(i);
   }
 }
 
 void HostsAgent::on_failed_return(std::size_t index) {
   HostState& host = hosts_[index];
-  if (!host.trying || plan_return(index)) return;
+  if (!host.trying() || plan_return(index)) return;
   refuse_return(index, fmt::format("{} could not be started again", named(host)));
 }
 
 void HostsAgent::refuse_return(std::size_t index, const std::string& why) {
   HostState& host = hosts_[index];
-  host.trying = false;
-  host.answer_by.reset();
+  host.stage = Stage::kLost;
   host.comeback.give_up();
   host.link->cut();
   const std::string text = fmt::format("{}; it is not tried any more (--host-retries)", why);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/bytes.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/hosts/hosts_agent.h"
 
@@ -29,52 +30,45 @@ void HostsAgent::on_hello(std::size_t index, const std::string& version) {
     const std::string why =
         fmt::format("{} has another paceline: {}, here it is {}; {}", named(host),
                     neutralise(version), plan_.version, plan_.program_hint);
-    return host.lost ? refuse_return(index, why) : fail(index, kExitEnvironment, why);
+    return host.lost() ? refuse_return(index, why) : fail(index, kExitEnvironment, why);
   }
-  host.ready = true;
-  if (host.lost) return on_return(index);
+  if (host.lost()) return on_return(index);
+  host.stage = Stage::kReady;
   begin_if_ready();
 }
 
 void HostsAgent::begin_if_ready() {
-  if (all(&HostState::ready) && !hosts_[0].running && !stopping_) give_part(0);
+  if (all_ready() && hosts_[0].stage == Stage::kReady && !stopping_) give_part(0);
 }
 
-void HostsAgent::on_ports(const JobPorts& ports) {
-  ports_ = ports;
+void HostsAgent::on_port(const std::string& payload) {
+  port_ = ByteReader(as_bytes(payload)).get<std::uint16_t>();
   if (stopping_) return;
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
-    if (!hosts_[i].lost) give_part(i);
+    if (!hosts_[i].lost()) give_part(i);
   }
-  std::map<HangInquiry::Agent, std::string> names;
-  std::set<HangInquiry::Agent> agents;
-  for (std::size_t i = 0; i < hosts_.size(); ++i) {
-    names.emplace(static_cast<int>(i), hosts_[i].link->route().name);
-    agents.insert(static_cast<int>(i));
-  }
-  stragglers_.begin(0, std::move(agents));
-  inquiry_.begin(0, std::move(names));
   input_.begin();
 }
 
 void HostsAgent::give_part(std::size_t index) {
   RemoteJob job = plan_.parts[index].job;
-  if (index > 0) job.ports = ports_;
+  if (index > 0) job.port = port_;
   send_part(hosts_[index], job);
   // Rank 0 may come there one day, and then finds that nothing is left to read.
   if (index > 0) hosts_[index].link->send(FrameKind::kInputEnd);
 }
 
 void HostsAgent::send_part(HostState& host, const RemoteJob& job) {
-  host.running = true;
+  host.stage = Stage::kRunning;
   host.link->send(FrameKind::kJob, encode(job));
   if (at_rest_) host.link->send(FrameKind::kSignal, std::string(1, static_cast<char>(SIGTSTP)));
 }
 
 bool HostsAgent::may_begin_without_missing() const {
-  const auto ready = std::count_if(hosts_.begin(), hosts_.end(),
-                                   [](const HostState& host) { return host.ready && !host.lost; });
-  return plan_.goes_on && hosts_[0].ready && !hosts_[0].running && ready >= plan_.min_hosts;
+  const auto ready = std::count_if(hosts_.begin(), hosts_.end(), [](const HostState& host) {
+    return host.stage == Stage::kReady;
+  });
+  return hosts_[0].stage == Stage::kReady && ready >= plan_.min_hosts;
 }
 
 void HostsAgent::on_late_start() {
@@ -82,7 +76,7 @@ void HostsAgent::on_late_start() {
   start_by_ = Deadline::after(plan_.start_timeout);  // for the first to say its ports
   const double limit = std::chrono::duration<double>(plan_.start_timeout).count();
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
-    if (hosts_[i].ready || hosts_[i].lost) continue;
+    if (hosts_[i].stage != Stage::kConnecting) continue;
     hosts_[i].link->cut();
     lose(i, fmt::format("{}: no answer within {:g} s (--start-timeout)", named(hosts_[i]), limit));
   }
@@ -92,7 +86,8 @@ void HostsAgent::fail_start() {
   std::string missing, words;
   std::size_t first = hosts_.size();
   for (std::size_t i = hosts_.size(); i-- > 0;) {
-    if (hosts_[i].lost || (hosts_[i].ready && (i > 0 || !all(&HostState::ready)))) continue;
+    const bool owes_its_port = i == 0 && all_ready();
+    if (hosts_[i].lost() || (hosts_[i].stage != Stage::kConnecting && !owes_its_port)) continue;
     first = i;
     missing = hosts_[i].link->route().name + (missing.empty() ? "" : ", ") + missing;
     words = hosts_[i].link->words() + words;

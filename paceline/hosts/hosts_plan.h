@@ -15,7 +15,7 @@ namespace paceline::launch {
 struct HostsPlan {
   struct Part {
     HostRoute route;
-    RemoteJob job;  // its ports: what the user chose, or 0
+    RemoteJob job;
   };
   std::vector<Part> parts;    // in the order of hosts
   HostsJob job;               // as it is listed here
@@ -23,10 +23,8 @@ struct HostsPlan {
   std::string program_hint;   // how to say where paceline is on the hosts
   std::string timeline;       // the trace of all hosts' ranks to write here; empty: none
   bool prefix_lines = false;  // what ranks write comes as lines that name host and rank
-  // The hosts' agents see to failures themselves, and go on while so many hosts are left.
-  bool goes_on = false;
-  int min_hosts = 1;
-  int host_tries = 0;  // then: so often a lost host is started again
+  int min_hosts = 1;          // the job goes on while so many hosts are left
+  int host_tries = 0;         // so often a lost host is started again
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(30);
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 };

@@ -17,7 +17,6 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
-#include "paceline/core/send_queue.h"
 #include "paceline/messages/remote_frames.h"
 #include "paceline/messages/silence.h"
 #include "paceline/output/console.h"
@@ -34,7 +33,6 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kRemoteReadSize = 64 << 10;
 constexpr std::size_t kMostNotices = 8 << 20;  // bytes on their way
-constexpr std::size_t kMostOrders = 1 << 20;
 constexpr auto kEndOfRemoteDescendants = 5s;
 // An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
 constexpr auto kEndOfAgent = 500ms;
@@ -67,17 +65,6 @@ Fd make_remote_signal_fd() {
   return fd;
 }
 
-// Words and reports one way, orders the other; the first end never waits.
-std::array<Fd, 2> make_notice_sockets() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw system_error("making the sockets to this host's part of the job");
-  }
-  std::array<Fd, 2> sockets = {Fd(ends[0]), Fd(ends[1])};
-  fcntl(sockets[0].get(), F_SETFL, O_NONBLOCK);
-  return sockets;
-}
-
 class RemoteEnd {
  public:
   RemoteEnd(const RunPart& run, FrameStreams streams)
@@ -98,10 +85,9 @@ class RemoteEnd {
   void tell_time(const std::string& question);
   void on_end();
   void start(RemoteJob job);
-  void hold_ports(JobPorts& ports);
+  void hold_port(RemoteJob& job);
   [[noreturn]] void be_part(const RemoteJob& job, std::array<Fd, 4> ends);
   void pass_input_on();
-  void pass_on(const Frame& order);
   void send_signal(int signal) const;
   void send(FrameKind kind, std::string_view payload = {}) {
     console_.write(encode_frame(kind, payload));
@@ -109,7 +95,12 @@ class RemoteEnd {
   void watch_for_room();
   void watch_notices();
   bool outputs_closed() const { return !pipes_[0] && !pipes_[1] && !notices_; }
-  bool finished() const { return lost_ || (said_exit_ && console_.empty()); }
+
+  //   greeting ──the job──▶ serving ──its end──▶ draining       all ──no launcher──▶ lost
+  enum class Stage { kGreeting, kServing, kDraining, kLost };
+  bool finished() const {
+    return stage_ == Stage::kLost || (stage_ == Stage::kDraining && console_.empty());
+  }
 
   const RunPart& run_;
   FrameStreams streams_;
@@ -120,16 +111,15 @@ class RemoteEnd {
   Deadline::Clock::time_point heard_ = Deadline::Clock::now();
   Deadline alive_at_ = Deadline::after(kAliveInterval);
   Silence silence_;
-  std::array<ReservedPort, 2> held_;
+  ReservedPort held_;
   pid_t child_ = -1;
   Fd pidfd_, pipes_[2], notices_, input_;
-  SendQueue orders_;  // to notices_
   std::string pending_input_;
   bool input_ends_ = false;
   std::optional<int> status_;  // of the child
-  bool has_job_ = false, lost_ = false, said_exit_ = false;
+  Stage stage_ = Stage::kGreeting;
   bool watches_out_ = false, held_up_ = false;
-  std::uint32_t notices_events_ = EPOLLIN;  // that are watched for
+  bool notices_held_ = false;  // they are not read
 };
 
 int RemoteEnd::serve(const std::string& version) {
@@ -142,7 +132,7 @@ int RemoteEnd::serve(const std::string& version) {
   if (child_ > 0) kill(child_, SIGKILL);
   await_all_descendants(Deadline::after(kEndOfAgent));
   end_all_descendants(Deadline::after(kEndOfRemoteDescendants));
-  return lost_ ? 128 + SIGHUP : *status_;
+  return stage_ == Stage::kLost ? 128 + SIGHUP : *status_;
 }
 
 void RemoteEnd::turn() {
@@ -152,10 +142,11 @@ void RemoteEnd::turn() {
     send(FrameKind::kAlive);
     alive_at_ = Deadline::after(kAliveInterval);
   }
-  const bool is_silent = silence_.lasted() > (has_job_ ? kSilenceLimit : kJobDeadline);
-  if (is_silent || console_.error() != 0) lost_ = true;
-  if (status_ && outputs_closed() && !said_exit_) {
-    said_exit_ = true;
+  const bool is_silent =
+      silence_.lasted() > (stage_ == Stage::kGreeting ? kJobDeadline : kSilenceLimit);
+  if (is_silent || console_.error() != 0) stage_ = Stage::kLost;
+  if (status_ && outputs_closed() && stage_ == Stage::kServing) {
+    stage_ = Stage::kDraining;
     send(FrameKind::kExit, std::string(1, static_cast<char>(*status_)));
   }
 }
@@ -165,7 +156,7 @@ void RemoteEnd::on_stdin() {
   const ssize_t length = read_some(streams_.in.get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
-    lost_ = true;
+    stage_ = Stage::kLost;
     return;
   }
   silence_.heard();
@@ -188,8 +179,6 @@ void RemoteEnd::on_frame(const Frame& frame) {
     case FrameKind::kInputEnd:
       input_ends_ = true;
       return pass_input_on();
-    case FrameKind::kOrder:
-      return pass_on(frame);
     case FrameKind::kClock:
       return tell_time(frame.payload);
     default:
@@ -204,13 +193,6 @@ void RemoteEnd::tell_time(const std::string& question) {
   send(FrameKind::kClock, encode(exchange));
 }
 
-// They are small and few: an agent that leaves so many lying does not run, and this one is dropped.
-void RemoteEnd::pass_on(const Frame& order) {
-  if (!notices_ || orders_.size() > kMostOrders) return;
-  orders_.add(as_bytes(encode_frame(order.kind, order.payload)));
-  orders_.flush(notices_.get());
-}
-
 // Without a child a signal that ends leaves nothing to end but this process.
 void RemoteEnd::send_signal(int signal) const {
   if (child_ > 0 && !status_) kill(child_, signal);
@@ -220,31 +202,29 @@ void RemoteEnd::on_signal() {
   signalfd_siginfo info;
   while (read_record(signals_.get(), info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    if (child_ < 0 && signal != SIGUSR1 && signal != SIGUSR2) lost_ = true;
+    if (child_ < 0 && signal != SIGUSR1 && signal != SIGUSR2) stage_ = Stage::kLost;
     send_signal(signal);
   }
 }
 
-void RemoteEnd::hold_ports(JobPorts& ports) {
-  if (ports.store == 0) {
-    held_[0] = reserve_port(0);
-    ports.store = held_[0].port;
+// Where the agents are to meet, if there are several.
+void RemoteEnd::hold_port(RemoteJob& job) {
+  if (job.port == 0 && job.part.ranks_per_host.size() > 1) {
+    held_ = reserve_port(0);
+    job.port = held_.port;
   }
-  if (ports.ranks == 0) {
-    held_[1] = reserve_port(0);
-    ports.ranks = held_[1].port;
-  }
-  send(FrameKind::kPorts, encode(ports));
+  ByteWriter writer;
+  writer.put(job.port);
+  send(FrameKind::kPort, to_string(writer.bytes()));
 }
 
 void RemoteEnd::start(RemoteJob job) {
-  hold_ports(job.ports);
-  Pipe out = make_output_pipe(), err = make_output_pipe();
-  auto notices = make_notice_sockets();
+  hold_port(job);
+  Pipe out = make_output_pipe(), err = make_output_pipe(), notices = make_output_pipe();
   int in[2];
   if (pipe2(in, O_CLOEXEC) != 0) throw system_error("making a pipe for rank 0's input");
   std::array<Fd, 4> ends = {Fd(in[0]), std::move(out.write_end), std::move(err.write_end),
-                            std::move(notices[1])};
+                            std::move(notices.write_end)};
   input_ = Fd(in[1]);
   fcntl(input_.get(), F_SETFL, O_NONBLOCK);
   const pid_t parent = getpid();
@@ -256,11 +236,11 @@ void RemoteEnd::start(RemoteJob job) {
     setpgid(0, 0);  // with a parent beside it, the kernel lets its launcher stop for SIGTSTP
     be_part(job, std::move(ends));
   }
-  has_job_ = true;
+  stage_ = Stage::kServing;
   pidfd_ = open_pidfd(child_);
   pipes_[0] = std::move(out.read_end);
   pipes_[1] = std::move(err.read_end);
-  notices_ = std::move(notices[0]);
+  notices_ = std::move(notices.read_end);
   loop_.watch(pidfd_.get(), [this] { on_end(); });
   for (int stream : {0, 1})
     loop_.watch(pipes_[stream].get(), [this, stream] { on_output(stream); });
@@ -293,7 +273,6 @@ void RemoteEnd::on_output(int stream) {
 // They are frames already.
 void RemoteEnd::on_notices() {
   static char buffer[kRemoteReadSize];
-  orders_.flush(notices_.get());
   const ssize_t length = read_some(notices_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
@@ -364,9 +343,8 @@ void RemoteEnd::watch_for_room() {
 
 void RemoteEnd::watch_notices() {
   if (!notices_) return;
-  const std::uint32_t in = console_.num_pending() > kMostNotices ? 0U : EPOLLIN;
-  const std::uint32_t events = in | (orders_.empty() ? 0U : EPOLLOUT);
-  if (std::exchange(notices_events_, events) != events) loop_.change(notices_.get(), events);
+  const bool hold = console_.num_pending() > kMostNotices;
+  if (std::exchange(notices_held_, hold) != hold) loop_.change(notices_.get(), hold ? 0U : EPOLLIN);
 }
 
 }  // namespace

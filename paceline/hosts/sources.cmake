@@ -9,6 +9,5 @@ set(SOURCES
   hosts_agent_start.cpp
   hosts_entry.cpp
   remote_end.cpp
-  remote_input.cpp
-  shared_words.cpp)
+  remote_input.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -20,6 +20,7 @@
 #include "paceline/job/output_warnings.h"
 #include "paceline/job/rehearsal.h"
 #include "paceline/job/run_tally.h"
+#include "paceline/messages/clock_comparison.h"
 #include "paceline/output/consoles.h"
 #include "paceline/process/descendants.h"
 #include "paceline/process/descriptor_limit.h"
@@ -58,21 +59,18 @@ class Agent {
   Agent(const LaunchPlan& plan, AgentChannel channel)
       : plan_(plan),
         channel_(std::move(channel)),
-        consoles_(loop_, plan.options.part ? plan.options.part->notices_fd : -1),
+        consoles_(loop_, plan.options.notices_fd),
         logs_(plan.options.log_dir, owner_of_logs(plan.options)),
         flights_(inherited_environment(), logs_.usable_path()),
         timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
-        watch_(
-            loop_, plan, {logs_.usable_path(), flights_.directory()},
-            {[this](const std::string& text) { consoles_.say(text); },
-             [this](int rank) { generation_->send_to(rank, SIGKILL); },
-             [this](const Report& report) { tell_the_job(report); }, [this] { return meeting(); }}),
-        seeds_(plan.program_path, plan.options.fork_server && plan.options.goes_on(),
+        watch_(loop_, plan, {logs_.usable_path(), flights_.directory()},
+               {[this](const std::string& text) { consoles_.say(text); },
+                [this](int rank) { generation_->send_to(rank, SIGKILL); },
+                [this](const Report& report) { membership_.report(report); },
+                [this] { return meeting(); }}),
+        seeds_(plan.program_path, plan.options.fork_server && plan.options.may_restart(),
                [this](const std::string& text) { consoles_.say(text); }),
-        launcher_(loop_, plan.options.part ? plan.options.part->notices_fd : -1,
-                  [this](const Order& order) {
-                    std::visit([this](const auto& one) { obey(one); }, order);
-                  }),
+        launcher_(plan.options.notices_fd),
         rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
         orphans_(loop_),
         warnings_(consoles_, logs_),
@@ -88,9 +86,9 @@ class Agent {
   void obey(const WaitOrder& order);
   void obey(const EndOrder& order);
   void obey(const LookOrder& order) { watch_.look(order); }
-  void obey(const HangOrder& order) { watch_.show(order); }
+  void obey(HangOrder order);
   void obey(const StragglerOrder& order) { watch_.show(order); }
-  void tell_the_job(const Report& report);
+  void obey(const FirstFailureOrder& order);
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
@@ -101,6 +99,19 @@ class Agent {
   void on_failure();
   void on_generation_over();
   bool running() const { return generation_ && !generation_->over(); }
+
+  // Of the newest generation. Before the first one as after one that ended in order.
+  //   running ──ordered, or a rank failed──▶ stopping ──over──▶ stopped
+  //      └──over, in order──▶ finished ──ordered──▶ stopped
+  enum class Stage { kRunning, kStopping, kStopped, kFinished };
+  bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
+  bool seen_to() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
+
+  // What is said where. With --hosts one console is that of all nodes.
+  bool shares_console() const { return plan_.options.part.has_value(); }
+  void say_of_job(const std::string& text);
+  void say_of_failure(const std::string& text);
+  void say_held_back();
 
   // With the rest of the process.
   void loop();
@@ -130,19 +141,21 @@ class Agent {
   JobTimeline timeline_;
   JobWatch watch_;
   RankSeeds seeds_;
-  LauncherChannel launcher_;  // of --hosts
+  const LauncherChannel launcher_;  // of --hosts
   Rehearsal rehearsal_;
   RunTally tally_;
   Orphans orphans_;
   OutputWarnings warnings_;
   JobMembership membership_;
   std::unique_ptr<Generation> generation_;
+  std::string stopped_for_;    // why the last generation was stopped, if that was ordered
   std::string own_cause_;      // of this node's culprit, in the words that all agents use
-  bool told_to_stop_ = false;  // this generation; or it has stopped of itself
-  bool settled_ = true;        // the end of this generation has been seen to
-  bool abandoned_ = false;     // the supervisor is gone
-  bool logs_may_go_ = false;   // nobody needs them, unless they are all that is left of the output
-  int stop_signal_ = 0;        // the first signal that ended this launcher
+  bool failed_first_ = false;  // of all nodes, in this generation
+  std::string held_back_;      // what is to be said if it did
+  Stage stage_ = Stage::kFinished;
+  bool abandoned_ = false;    // the supervisor is gone
+  bool logs_may_go_ = false;  // nobody needs them, unless they are all that is left of the output
+  int stop_signal_ = 0;       // the first signal that ended this launcher
   std::optional<EndOrder> end_;
   std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
 };
@@ -186,22 +199,24 @@ void Agent::obey(const StartOrder& order) {
     if (!sentence.empty()) consoles_.say(fmt::format("paceline: {}\n", sentence));
   }
   if (!order.note.empty()) {
-    consoles_.say(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
+    say_of_job(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
   }
-  const NodePlace place = plan_.options.place_is_given() ? plan_.options.place() : order.place;
-  remove_old_flights(place);
+  remove_old_flights(order.place);
   generation_.reset();
-  told_to_stop_ = settled_ = false;
+  held_back_.clear();
+  failed_first_ = false;
+  stage_ = Stage::kRunning;
   membership_.begin(order);
   const GenerationContext context{plan_,   loop_,     consoles_, logs_, flights_,
                                   memory_, timeline_, watch_,    seeds_};
-  generation_ =
-      std::make_unique<Generation>(context, place, membership_.services(), channel_.stdin_fd.get());
+  generation_ = std::make_unique<Generation>(context, order.place, membership_.services(),
+                                             channel_.stdin_fd.get());
   if (watch_.at_rest()) generation_->send(SIGTSTP);
   generation_->when_failed([this] { on_failure(); });
+  generation_->when_reported([this](const std::string& report) { say_of_failure(report); });
   tally_.started(seconds());
   // A rank 0 that may be started again reads on where the last one stopped.
-  if (!plan_.options.goes_on()) channel_.stdin_fd.reset();
+  if (!plan_.options.may_restart()) channel_.stdin_fd.reset();
   membership_.services().start_store();
 }
 
@@ -219,31 +234,41 @@ void Agent::remove_old_flights(const NodePlace& place) const {
 }
 
 void Agent::obey(const StopOrder& order) {
-  if (!generation_ || told_to_stop_) return;
-  told_to_stop_ = true;
-  if (settled_) return report_stopped();
+  if (!generation_ || stops()) return;
+  stopped_for_ = order.reason;
+  if (stage_ == Stage::kFinished) return report_stopped();
+  stage_ = Stage::kStopping;
   generation_->look_for_deaths();  // those who were told first may only have noticed
-  if (!generation_->culprit()) {
-    consoles_.say(fmt::format("paceline: {}; stopping the ranks of this node\n", order.reason));
+  // A shared console shows the report of the rank that failed.
+  const bool shown = shares_console() && order.failed == Failure::Kind::kRank;
+  if (!generation_->culprit() && !shown) {
+    say_of_job(fmt::format("paceline: {}; stopping the ranks of {}\n", order.reason,
+                           shares_console() ? "all hosts" : "this node"));
   }
-  stop_others(order.host_lost ? kGraceAfterLoss : kGraceOfOthers);
+  stop_others(order.failed == Failure::Kind::kHost ? kGraceAfterLoss : kGraceOfOthers);
 }
 
 void Agent::obey(const WaitOrder& order) {
-  consoles_.say(fmt::format("paceline: {}\n", order.reason));
+  say_of_job(fmt::format("paceline: {}\n", order.reason));
+}
+
+void Agent::obey(HangOrder order) {
+  if (shares_console() && !membership_.leads()) order.sentence.clear();
+  watch_.show(order);
+}
+
+void Agent::obey(const FirstFailureOrder& order) {
+  if (!generation_ || generation_->place().generation != order.generation) return;
+  failed_first_ = true;
+  say_held_back();
 }
 
 void Agent::obey(const EndOrder& order) {
   if (end_) return;
   end_ = order;
-  if (!order.alone) consoles_.say_over(order.exit_code);
+  held_back_.clear();
+  if (!order.alone) launcher_.say_over(order.exit_code);
   if (running()) stop_others(kGraceOfOthers);
-}
-
-// Agents that do not meet have the launcher of --hosts alone to tell.
-void Agent::tell_the_job(const Report& report) {
-  if (plan_.options.place_is_given()) return launcher_.report(report);
-  membership_.report(report);
 }
 
 void Agent::stop_others(std::chrono::nanoseconds grace) {
@@ -253,21 +278,37 @@ void Agent::stop_others(std::chrono::nanoseconds grace) {
 // The ranks of its host are dead or on their own; whoever takes over begins a new generation.
 void Agent::on_coordinator_lost() {
   const std::string cause = membership_.lose_coordinator();
+  say_held_back();
   if (ending()) return;
   if (!membership_.has_begun()) {
     consoles_.say(fmt::format("paceline: {}, before the job began\n", cause));
     end_ = EndOrder{kExitEnvironment, "", ""};
     return;
   }
-  told_to_stop_ = true;
+  stage_ = seen_to() ? Stage::kStopped : Stage::kStopping;
   if (running()) stop_others(kGraceAfterLoss);
   if (!membership_.may_have_a_successor()) {
-    return obey(EndOrder{.exit_code = kExitLostHost, .cause = "the loss of " + cause});
+    return obey(EndOrder{.exit_code = kExitEnvironment, .cause = "the loss of " + cause});
   }
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
 }
 
+// What concerns all nodes is said once, by the node that leads, or by all when none does.
+void Agent::say_of_job(const std::string& text) {
+  const bool others_say_it = membership_.coordinator() != nullptr && !membership_.leads();
+  if (!shares_console() || !others_say_it) consoles_.announce(text);
+}
+
+// Failures of other ranks mostly follow from the first.
+void Agent::say_of_failure(const std::string& text) {
+  if (!shares_console() || failed_first_) return consoles_.announce(text);
+  held_back_ += text;
+}
+
+void Agent::say_held_back() { consoles_.announce(std::exchange(held_back_, "")); }
+
 void Agent::report_stopped() {
+  stage_ = Stage::kStopped;
   const Offer offer = membership_.offer_anew();
   const auto steps = flights_.steps(generation_->ranks());
   membership_.report(
@@ -289,28 +330,28 @@ void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
   own_cause_ =
       fmt::format("rank {} on host {}: {}", culprit.rank, membership_.host(), describe(culprit));
-  membership_.report(RankFailure{.generation = generation_->place().generation,
-                                 .rank = culprit.rank,
-                                 .exit_code = culprit.exit_code,
-                                 .signal = culprit.signal,
-                                 .cause = own_cause_,
-                                 .at = clock_reading(culprit.at),
-                                 .on_purpose = generation_->was_struck(culprit.rank),
-                                 .reason = short_reason(generation_->cause())});
+  membership_.report(RankFailure{generation_->place().generation,
+                                 {.cause = own_cause_,
+                                  .end = describe(culprit),
+                                  .exit_code = culprit.status(),
+                                  .signal = culprit.signal,
+                                  .reason = short_reason(generation_->cause()),
+                                  .on_purpose = generation_->was_struck(culprit.rank),
+                                  .at = clock_reading(culprit.at)}});
 }
 
 void Agent::on_generation_over() {
-  settled_ = true;
+  const bool in_order = !generation_->culprit() && !stops();
+  stage_ = in_order ? Stage::kFinished : Stage::kStopped;
   tally_.ended(seconds(), flights_.steps(generation_->ranks()));
-  consoles_.say(generation_->closing_words());
-  if (ending() || membership_.coordinator() == nullptr) return;
-  if (generation_->culprit() || told_to_stop_) {
-    // Once: the next generation may rely on the offer already when an order to stop comes late.
-    told_to_stop_ = true;
-    report_stopped();
+  if (generation_->culprit()) {
+    say_of_failure(generation_->closing_words());
   } else {
-    membership_.report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
+    consoles_.say(generation_->closing_words());
   }
+  if (ending() || membership_.coordinator() == nullptr) return;
+  if (!in_order) return report_stopped();
+  membership_.report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
 }
 
 // --- The process ---
@@ -322,7 +363,7 @@ void Agent::loop() {
     if (running()) rehearsal_.tend(*generation_);
     if (generation_) generation_->tend();
     warnings_.tend(generation_.get());
-    if (!settled_ && generation_->over()) on_generation_over();
+    if (!seen_to() && generation_->over()) on_generation_over();
     if (JobControl* const coordinator = membership_.coordinator()) {
       coordinator->tend();
       follow_orders();
@@ -401,12 +442,13 @@ NodeEnd Agent::node_end() const {
 
 void Agent::conclude() {
   concluded_ = Deadline::after(kLastWords);
+  say_held_back();
   finish_timeline();
   say_tally();
   const NodeEnd end = node_end();
   switch (end.manner()) {
     case NodeEnd::Manner::kAgreed:
-      consoles_.say(
+      say_of_job(
           fmt::format("paceline: all ranks stopped as agreed; start the job again to continue "
                       "(exit code {})\n",
                       kStoppedAsAgreed));
@@ -423,7 +465,7 @@ void Agent::conclude() {
       explain_end();
       return remove_records();
     case NodeEnd::Manner::kFailed:
-      consoles_.say(flights_.text(!end.culprit));
+      if (!shares_console() || failed_first_) consoles_.say(flights_.text(!end.culprit));
       if (end_) explain_end();
       if (!generation_) remove_records();
       return;
@@ -448,10 +490,11 @@ void Agent::say_tally() {
 }
 
 void Agent::explain_end() {
-  if (!end_->cause.empty() && end_->cause != own_cause_) {
-    consoles_.say(fmt::format("paceline: the job ended because of {}\n", end_->cause));
+  const bool said = end_->cause == own_cause_ || (shares_console() && end_->cause == stopped_for_);
+  if (!end_->cause.empty() && !said) {
+    say_of_job(fmt::format("paceline: the job ended because of {}\n", end_->cause));
   }
-  if (!end_->reason.empty()) consoles_.say(fmt::format("paceline: {}\n", end_->reason));
+  if (!end_->reason.empty()) say_of_job(fmt::format("paceline: {}\n", end_->reason));
 }
 
 void Agent::remove_records() {

@@ -50,25 +50,24 @@ CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& optio
       options_(options),
       give_up_at_(Deadline::after(options.meeting.join_timeout)),
       say_at_(Deadline::after(kSilence)) {
-  if (options.agents_meet()) secret_ = require_secret(options);
+  if (options.several_nodes()) secret_ = require_secret(options);
 }
 
 CoordinatorSettings CoordinatorSearch::settings() const {
   return {.version = options_.version,
           .run_id = options_.run_id,
-          .min_nodes = options_.min_agents(),
-          .max_nodes = options_.max_agents(),
+          .min_nodes = options_.min_nodes,
+          .max_nodes = options_.num_nodes,
           .restarts = options_.restarts,
           .join_timeout = options_.meeting.join_timeout,
           .last_call_timeout = options_.meeting.last_call_timeout,
           .stop_timeout = options_.shutdown_timeout + kStopMargin,
-          .loss_timeout =
-              options_.meeting.keep_alive.limit() + 2 * options_.meeting.keep_alive.interval,
-          .expected_nodes = options_.max_agents()};
+          .loss_timeout = options_.keep_alive().limit() + 2 * options_.keep_alive().interval,
+          .expected_nodes = options_.num_nodes};
 }
 
 std::unique_ptr<JobControl> CoordinatorSearch::find() {
-  if (!options_.agents_meet()) return std::make_unique<CoordinatorHost>(loop_, settings());
+  if (!options_.several_nodes()) return std::make_unique<CoordinatorHost>(loop_, settings());
   auto found = last_ ? find_successor() : find_first();
   if (!found && put_off(give_up_at_).expired()) give_up();
   return found;
@@ -137,13 +136,13 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_first() {
   address_ = endpoint.host;
   current_ = stand_in_ = endpoint;
   return std::make_unique<CoordinatorHost>(loop_, settings(), std::move(listener), *secret_,
-                                           options_.meeting.keep_alive);
+                                           options_.keep_alive());
 }
 
 std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint) {
   try {
-    auto link = std::make_unique<CoordinatorLink>(
-        loop_, endpoint, *secret_, options_.meeting.keep_alive, Deadline::after(kAttempt));
+    auto link = std::make_unique<CoordinatorLink>(loop_, endpoint, *secret_, options_.keep_alive(),
+                                                  Deadline::after(kAttempt));
     address_ = link->local_address();
     current_ = endpoint;
     prepare_stand_in();
@@ -204,7 +203,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
   }
   current_ = stand_in_;
   return std::make_unique<CoordinatorHost>(loop_, mine, std::move(stand_in_listener_), *secret_,
-                                           options_.meeting.keep_alive);
+                                           options_.keep_alive());
 }
 
 }  // namespace paceline::launch

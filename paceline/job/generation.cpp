@@ -319,8 +319,7 @@ void Generation::report(RankProcess& culprit) {
   context.finished = finished_;
   context_.watch.explain(*culprit.end(), context);
   cause_ = context.cause;
-  context_.consoles.say_culprit(failure_report(*culprit.end(), context), *culprit.end(),
-                                place_.generation);
+  if (when_reported_) when_reported_(failure_report(*culprit.end(), context));
 }
 
 std::string Generation::closing_words() const {

@@ -64,8 +64,12 @@ class Generation {
   ~Generation();
 
   const NodePlace& place() const { return place_; }
-  // Called after the report of the first failure, before the others are stopped.
+  // Called at the first failure, before the others are stopped.
   void when_failed(std::function<void()> handler) { when_failed_ = std::move(handler); }
+  // Called with the report of it, in lines, once that is complete.
+  void when_reported(std::function<void(const std::string&)> handler) {
+    when_reported_ = std::move(handler);
+  }
 
   // For what was heard of a failure elsewhere: a rank that a signal is ending, or has ended, at
   // this moment counts as failed before it. Waits for the end of one that is on its way out.
@@ -130,6 +134,7 @@ class Generation {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::optional<RankWatch> watch_;
   std::function<void()> when_failed_;
+  std::function<void(const std::string&)> when_reported_;
   int num_running_ = 0;
   std::size_t num_stopped_ = 0;  // as agreed
   bool over_ = false;

@@ -12,7 +12,7 @@ constexpr auto kSearchPause = 50ms;
 }  // namespace
 
 JobMembership::JobMembership(EventLoop& loop, const LaunchOptions& options,
-                             LauncherChannel& launcher)
+                             const LauncherChannel& launcher)
     : options_(options), launcher_(launcher), search_(loop, options) {}
 
 std::string JobMembership::host() const {
@@ -24,15 +24,13 @@ void JobMembership::seek() {
   seek_at_ = Deadline::after(kSearchPause);
   if (!coordinator_) return;
   claim_services();
-  if (options_.part && options_.agents_meet() && search_.leads()) {
-    launcher_.say_leads(search_.stand_in());
-  }
+  if (search_.leads()) launcher_.say_leads(search_.stand_in());
   report(Joining{.version = options_.version,
                  .run_id = options_.run_id,
                  .host = host(),
                  .num_ranks = options_.num_local_ranks,
-                 .min_nodes = options_.min_agents(),
-                 .max_nodes = options_.max_agents(),
+                 .min_nodes = options_.min_nodes,
+                 .max_nodes = options_.num_nodes,
                  .node_rank = options_.node_rank,
                  .stand_in = search_.stand_in(),
                  .offer = services_->offer(),
@@ -55,7 +53,7 @@ std::string JobMembership::lose_coordinator() {
 
 bool JobMembership::may_have_a_successor() const {
   return options_.restarts.max_restarts > 0 ||
-         last_start_->place.num_nodes - 1 >= options_.min_agents();
+         last_start_->place.num_nodes - 1 >= options_.min_nodes;
 }
 
 void JobMembership::begin(const StartOrder& order) {
@@ -71,7 +69,7 @@ Offer JobMembership::offer_anew() {
 // The old ones are given up first: their ports may be the ones that are asked for again.
 void JobMembership::claim_services() {
   services_.reset();
-  services_ = options_.agents_meet()
+  services_ = options_.several_nodes()
                   ? std::make_unique<JobServices>(search_.address(), search_.secret())
                   : std::make_unique<JobServices>(options_);
 }

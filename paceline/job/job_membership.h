@@ -24,7 +24,7 @@ class JobMembership {
  public:
   // `launcher`, of --hosts, hears when this agent leads. The references must outlive it. Errors as
   // CoordinatorSearch has them, here and in seek().
-  JobMembership(EventLoop& loop, const LaunchOptions& options, LauncherChannel& launcher);
+  JobMembership(EventLoop& loop, const LaunchOptions& options, const LauncherChannel& launcher);
 
   // This node, as the user calls it.
   std::string host() const;
@@ -35,6 +35,8 @@ class JobMembership {
   Deadline seek_at() const { return seek_at_; }
   // Null while it is looked for.
   JobControl* coordinator() const { return coordinator_.get(); }
+  // The coordinator is this process's.
+  bool leads() const { return coordinator_ && search_.leads(); }
   // Nobody hears it while there is no coordinator.
   void report(const Report& report);
   // The coordinator is gone; returns why. Once the job has begun, another one is looked for.
@@ -56,7 +58,7 @@ class JobMembership {
   void claim_services();
 
   const LaunchOptions& options_;
-  LauncherChannel& launcher_;
+  const LauncherChannel& launcher_;
   CoordinatorSearch search_;
   std::unique_ptr<JobControl> coordinator_;
   Deadline seek_at_ = Deadline::after(std::chrono::nanoseconds(0));

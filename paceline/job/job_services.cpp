@@ -26,12 +26,7 @@ Secret choose_secret() {
 }  // namespace
 
 JobServices::JobServices(const LaunchOptions& options) : secret_(choose_secret()) {
-  if (options.part && options.several_nodes()) {
-    secret_ = Secret::from_text(options.part->secret);
-    claim_part(options);
-  } else {
-    claim("127.0.0.1", options.master_addr, options.master_port);
-  }
+  claim("127.0.0.1", options.master_addr, options.master_port);
 }
 
 JobServices::JobServices(const std::string& host, const Secret& secret) : secret_(secret) {
@@ -43,13 +38,6 @@ void JobServices::claim(const std::string& host, const std::string& master_addr,
   store_listener_ = listen_tcp_for_others({host, 0});
   reserved_ = reserve_port(master_port);
   offer_ = {{host, local_port(store_listener_)}, {master_addr, reserved_.port}};
-  set_addresses();
-}
-
-void JobServices::claim_part(const LaunchOptions& options) {
-  const Endpoint store{options.master_addr, options.master_port};
-  if (options.node_rank == 0) store_listener_ = listen_tcp_for_others(store);
-  offer_ = {store, {options.master_addr, options.part->rank_port}};
   set_addresses();
 }
 

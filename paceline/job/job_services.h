@@ -6,8 +6,7 @@
 // One node: the store listens on loopback, on a port the kernel picks; MASTER_PORT is another, kept
 // free (process/reserved_port.h). Several nodes: the same at every node, on the address by which
 // the others reach it, and all use those of the node with rank 0. Each generation has services of
-// its own, so that what an older one left reaches nobody. One launcher for several hosts: it
-// decides port, secret and MASTER_PORT beforehand (messages/remote_job.h).
+// its own, so that what an older one left reaches nobody.
 //
 // The secret travels in a memfd that each rank inherits, never in an argument or a variable.
 
@@ -28,9 +27,8 @@ namespace paceline::launch {
 
 class JobServices {
  public:
-  // For ranks on one node, with a secret of their own; for one host's part of a job, with what its
-  // launcher has decided for all hosts. Claims ports; starts no thread yet. Error(kSystem) for a
-  // port that is taken.
+  // For ranks on one node, with a secret of their own. Claims ports; starts no thread yet.
+  // Error(kSystem) for a port that is taken.
   explicit JobServices(const LaunchOptions& options);
   // For a node of several, which the others reach at `host`.
   JobServices(const std::string& host, const Secret& secret);
@@ -49,7 +47,6 @@ class JobServices {
 
  private:
   void claim(const std::string& host, const std::string& master_addr, std::uint16_t master_port);
-  void claim_part(const LaunchOptions& options);
   void set_addresses();
 
   Secret secret_;

@@ -33,7 +33,8 @@ struct MeetingOptions {
                                 // or that of the node with this address
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
-  KeepAlive keep_alive;
+  std::chrono::milliseconds keep_alive_interval = KeepAlive{}.interval;
+  std::optional<int> keep_alive_attempts;  // nothing: as keep_alive() has it
 };
 
 struct LaunchOptions {
@@ -77,17 +78,18 @@ struct LaunchOptions {
   // A rank that keeps the others waiting for so long is said to; 0: never.
   std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
 
-  std::optional<HostPart> part;  // when a launcher on another host started this one
+  std::optional<HostPart> part;  // when a launcher on another host started this one, ...
+  int notices_fd = -1;           // ... which takes its words there, as frames
 
   bool several_nodes() const { return num_nodes > 1; }
-  // The agents of the nodes find each other; any other agent leads itself.
-  bool agents_meet() const { return several_nodes() && (!part || part->goes_on); }
   // There may be more than one generation.
-  bool goes_on() const { return restarts.max_restarts > 0 || agents_meet(); }
-  // A launcher on another host has decided it once and for all.
-  bool place_is_given() const { return several_nodes() && !agents_meet(); }
-  int min_agents() const { return agents_meet() ? min_nodes : 1; }
-  int max_agents() const { return agents_meet() ? num_nodes : 1; }
+  bool may_restart() const { return restarts.max_restarts > 0 || min_nodes < num_nodes; }
+  // A connection of --hosts shows by itself, and at once, that a host is lost; silence between the
+  // agents is taken for it only late where that ends the job.
+  KeepAlive keep_alive() const {
+    const int usual = part && !may_restart() ? 60 : KeepAlive{}.max_attempts;
+    return {meeting.keep_alive_interval, meeting.keep_alive_attempts.value_or(usual)};
+  }
   int world_size() const { return part ? ranks_before(num_nodes) : num_nodes * num_local_ranks; }
   int rank_of(int local_rank) const {
     const int node = node_rank.value_or(0);

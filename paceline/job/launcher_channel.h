@@ -1,45 +1,30 @@
 #pragma once
 
-// An agent's way to the launcher of --hosts, on whichever machine that is: reports go there and
-// orders come back as frames (messages/remote_frames.h), through this host's remote end. Only for
-// what no coordinator sees to: agents that do not meet.
+// What an agent tells the launcher of --hosts, on whichever machine that is, besides its words
+// (output/consoles.h): frames (messages/remote_frames.h), which this host's remote end carries.
 //
 // Thread safety: none.
 
-#include <functional>
 #include <string>
 
-#include "paceline/core/fd.h"
-#include "paceline/messages/agent_messages.h"
-#include "paceline/messages/remote_frames.h"
-#include "paceline/process/event_loop.h"
+#include "paceline/core/socket.h"
 
 namespace paceline::launch {
 
 class LauncherChannel {
  public:
-  using Handler = std::function<void(const Order&)>;
+  // As LaunchOptions::notices_fd.
+  explicit LauncherChannel(int notices_fd) : notices_fd_(notices_fd) {}
 
-  // `notices_fd` as HostPart::notices_fd; -1: there is no such launcher, and nothing happens.
-  LauncherChannel(EventLoop& loop, int notices_fd, Handler handler);
-  LauncherChannel(const LauncherChannel&) = delete;
-  LauncherChannel& operator=(const LauncherChannel&) = delete;
-  ~LauncherChannel();
-
-  void report(const Report& report);
-  // Both require such a launcher. This agent leads the job, and the others meet it there.
-  void say_leads(const Endpoint& meeting);
-  // A rank's, packed.
-  void send_timeline(const std::string& packed);
+  // This agent leads the job, and the others meet it there.
+  void say_leads(const Endpoint& meeting) const;
+  // The job is over on all hosts, with this exit code.
+  void say_over(int exit_code) const;
+  // A rank's, packed. Requires such a launcher.
+  void send_timeline(const std::string& packed) const;
 
  private:
-  void read();
-
-  EventLoop& loop_;
   const int notices_fd_;
-  Fd orders_;  // the same socket, watched apart from what is written to it
-  Handler handler_;
-  FrameReader reader_;
 };
 
 }  // namespace paceline::launch

@@ -1,8 +1,6 @@
 #include "paceline/job/node_end.h"
 
-#include <csignal>
-
-#include "paceline/core/exit_code.h"
+#include "paceline/messages/job_end.h"
 
 namespace paceline::launch {
 
@@ -14,11 +12,11 @@ NodeEnd::Manner NodeEnd::manner() const {
 }
 
 int NodeEnd::exit_code() const {
-  if (manner() == Manner::kAgreed) return kStoppedAsAgreed;
-  if (order && stop_signal == 0) return order->exit_code;
-  if (culprit) return culprit->status();
-  if (stop_signal != 0) return 128 + stop_signal;
-  return is_abandoned ? 128 + SIGKILL : 0;
+  JobEnd end{
+      .agreed = manner() == Manner::kAgreed, .stop_signal = stop_signal, .abandoned = is_abandoned};
+  if (order) end.decided = order->exit_code;
+  if (culprit) end.failed = culprit->status();
+  return end.exit_code();
 }
 
 }  // namespace paceline::launch

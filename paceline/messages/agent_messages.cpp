@@ -69,31 +69,28 @@ Joining joining_of(const Json& json) {
   return joining;
 }
 
-Json to_json(const RankFailure& failure) {
-  Json json = {{"type", "failure"},
-               {"generation", failure.generation},
-               {"rank", failure.rank},
-               {"exit_code", failure.exit_code},
-               {"signal", failure.signal},
-               {"cause", failure.cause},
-               {"on_purpose", failure.on_purpose},
-               {"reason", failure.reason}};
+Json to_json(const RankFailure& report) {
+  const Failure& failure = report.failure;
+  Json json = {
+      {"type", "failure"},        {"generation", report.generation}, {"cause", failure.cause},
+      {"end", failure.end},       {"exit_code", failure.exit_code},  {"signal", failure.signal},
+      {"reason", failure.reason}, {"on_purpose", failure.on_purpose}};
   if (failure.at) json["at_ns"] = failure.at->count();
   return json;
 }
 
 RankFailure failure_of(const Json& json) {
-  RankFailure failure{.generation = json.at("generation"),
-                      .rank = json.at("rank"),
+  RankFailure report{json.at("generation"),
+                     {.cause = json.at("cause"),
+                      .end = json.at("end"),
                       .exit_code = json.at("exit_code"),
                       .signal = json.at("signal"),
-                      .cause = json.at("cause")};
-  failure.on_purpose = json.at("on_purpose").get<bool>();
-  failure.reason = json.at("reason").get<std::string>();
+                      .reason = json.at("reason"),
+                      .on_purpose = json.at("on_purpose")}};
   if (json.contains("at_ns")) {
-    failure.at = std::chrono::nanoseconds(json.at("at_ns").get<std::int64_t>());
+    report.failure.at = std::chrono::nanoseconds(json.at("at_ns").get<std::int64_t>());
   }
-  return failure;
+  return report;
 }
 
 Json to_json(const Finished& finished) {
@@ -187,7 +184,17 @@ StartOrder start_of(const Json& json) {
 }
 
 Json to_json(const StopOrder& stop) {
-  return {{"type", "stop"}, {"reason", stop.reason}, {"host_lost", stop.host_lost}};
+  Json json = {{"type", "stop"}, {"reason", stop.reason}};
+  if (stop.failed) json["failed"] = *stop.failed == Failure::Kind::kHost ? "host" : "rank";
+  return json;
+}
+
+StopOrder stop_of(const Json& json) {
+  StopOrder stop{.reason = json.at("reason")};
+  if (json.contains("failed")) {
+    stop.failed = json.at("failed") == "host" ? Failure::Kind::kHost : Failure::Kind::kRank;
+  }
+  return stop;
 }
 
 Json to_json(const WaitOrder& wait) { return {{"type", "wait"}, {"reason", wait.reason}}; }
@@ -214,6 +221,10 @@ Json to_json(const StragglerOrder& order) {
           {"rank", order.rank},
           {"inside", order.inside},
           {"others", order.others}};
+}
+
+Json to_json(const FirstFailureOrder& order) {
+  return {{"type", "first_failure"}, {"generation", order.generation}};
 }
 
 HangOrder hang_of(const Json& json) {
@@ -270,7 +281,7 @@ Report decode_report(const std::string& text) {
 Order decode_order(const std::string& text) {
   return decode(text, [](const Json& json, const std::string& type) -> Order {
     if (type == "start") return start_of(json);
-    if (type == "stop") return StopOrder{json.at("reason"), json.at("host_lost")};
+    if (type == "stop") return stop_of(json);
     if (type == "wait") return WaitOrder{json.at("reason")};
     if (type == "end") {
       return EndOrder{json.at("exit_code"), json.at("cause"), json.at("reason"), json.at("alone")};
@@ -281,6 +292,7 @@ Order decode_order(const std::string& text) {
       return StragglerOrder{json.at("generation"), json.at("rank"), json.at("inside"),
                             json.at("others")};
     }
+    if (type == "first_failure") return FirstFailureOrder{json.at("generation")};
     fail(ErrorCode::kCorrupt, "no coordinator orders '{}'", type);
   });
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "paceline/core/socket.h"
+#include "paceline/messages/failure.h"
 #include "paceline/messages/node_place.h"
 
 namespace paceline::launch {
@@ -42,15 +43,7 @@ struct Joining {
 // The first rank of a node that ended badly.
 struct RankFailure {
   int generation = 0;
-  int rank = 0;
-  int exit_code = 0, signal = 0;
-  std::string cause;  // "rank 1 on host a: exit code 3"
-  // By the monotonic clock of the one who reports; whoever takes it brings it to its own, where it
-  // may be off by the second, or drops it.
-  std::optional<std::chrono::nanoseconds> at;
-  std::chrono::nanoseconds clock_error{};  // not sent
-  bool on_purpose = false;                 // by --chaos
-  std::string reason;                      // "out of memory"; empty: nothing that short is known
+  Failure failure;
   bool operator==(const RankFailure&) const = default;
 };
 
@@ -133,8 +126,10 @@ struct StartOrder {
 };
 
 struct StopOrder {
-  std::string reason;      // "rank 3 on host b: exit code 1"
-  bool host_lost = false;  // nothing that the ranks do together comes to an end any more
+  std::string reason;  // "rank 3 on host b: exit code 1"
+  // What failed, unless a node joins or leaves. Without a host nothing that the ranks do together
+  // comes to an end any more.
+  std::optional<Failure::Kind> failed;
   bool operator==(const StopOrder&) const = default;
 };
 
@@ -177,8 +172,15 @@ struct StragglerOrder {
   bool operator==(const StragglerOrder&) const = default;
 };
 
-using Order =
-    std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder, StragglerOrder>;
+// The rank of this node that failed was the first of the job: its report is to be shown where one
+// console is all nodes'.
+struct FirstFailureOrder {
+  int generation = 0;
+  bool operator==(const FirstFailureOrder&) const = default;
+};
+
+using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder,
+                           StragglerOrder, FirstFailureOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

@@ -11,32 +11,12 @@
 namespace paceline::launch {
 namespace {
 
-constexpr std::string_view kKinds = "HAKJSIELP12WCMORDTX";
+constexpr std::string_view kKinds = "HAKJSIEP12WNMODTX";
 constexpr std::size_t kFrameHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;
 
 }  // namespace
-
-std::string encode(const Culprit& culprit) {
-  const std::array<std::int64_t, 4> numbers = {culprit.exit_code, culprit.signal,
-                                               culprit.generation, culprit.at};
-  ByteWriter writer;
-  writer.put_bytes(std::as_bytes(std::span(numbers)));
-  writer.put_string(culprit.report);
-  return to_string(writer.bytes());
-}
-
-Culprit decode_culprit(const std::string& bytes) {
-  ByteReader reader(as_bytes(bytes));
-  Culprit culprit;
-  culprit.exit_code = static_cast<std::uint8_t>(reader.get<std::int64_t>());
-  culprit.signal = static_cast<std::int32_t>(reader.get<std::int64_t>());
-  culprit.generation = static_cast<std::int32_t>(reader.get<std::int64_t>());
-  culprit.at = reader.get<std::int64_t>();
-  culprit.report = reader.get_string(kMaxPayload);
-  return culprit;
-}
 
 // When it returned is known where it was asked.
 std::string encode(const ClockExchange& exchange) {

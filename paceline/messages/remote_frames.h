@@ -26,16 +26,14 @@ enum class FrameKind : char {
   kSignal = 'S',  // one byte: a signal for the ranks
   kInput = 'I',   // bytes for rank 0's stdin
   kInputEnd = 'E',
-  kOrder = 'L',  // an Order (agent_messages.h), for agents that do not meet
   // From the host.
-  kPorts = 'P',       // the ports that host 0 holds for the job, as a JobPorts
+  kPort = 'P',        // u16: the one that host 0 holds for the agents to meet at
   kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
   kErr = '2',         // bytes for stderr
-  kSay = 'W',         // the launcher's own words
-  kCulprit = 'C',     // a rank failed: a Culprit
+  kSay = 'W',         // the words of its agent, of this host
+  kAnnounce = 'N',    // of the whole job
   kLeads = 'M',       // its agent leads the job now, and meets others there: an Endpoint
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
-  kReport = 'R',      // a Report, likewise
   kTimeline = 'D',    // a rank's timeline, packed (telemetry/timeline_file.h)
   kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
   kExit = 'X',        // one byte: the exit code; the last frame
@@ -46,21 +44,9 @@ struct Frame {
   std::string payload;
 };
 
-// The first rank of a host that failed in a generation of the job.
-struct Culprit {
-  std::uint8_t exit_code = 0;
-  std::int32_t signal = 0;
-  std::int32_t generation = 0;
-  std::int64_t at = 0;  // ns of its host's monotonic clock
-  std::string report;
-  bool operator==(const Culprit&) const = default;
-};
-
-std::string encode(const Culprit& culprit);
 std::string encode(const ClockExchange& exchange);
 std::string encode(const Endpoint& endpoint);
 // Error(kCorrupt) when the bytes are no such value.
-Culprit decode_culprit(const std::string& bytes);
 ClockExchange decode_clock_exchange(const std::string& bytes);
 Endpoint decode_endpoint(const std::string& bytes);
 

@@ -21,36 +21,30 @@ std::vector<std::string> get_texts(ByteReader& reader) {
   return texts;
 }
 
-void put(ByteWriter& writer, const JobPorts& ports) {
-  writer.put(ports.store);
-  writer.put(ports.ranks);
+void put(ByteWriter& writer, const HostPart& part) {
+  writer.put_string(part.host);
+  writer.put_string(part.secret);
+  writer.put(static_cast<std::uint32_t>(part.ranks_per_host.size()));
+  for (const int count : part.ranks_per_host) writer.put(count);
+  const Endpoint meeting = part.meeting.value_or(Endpoint{});
+  writer.put_string(meeting.host);
+  writer.put(meeting.port);
 }
 
-JobPorts get_ports(ByteReader& reader) {
-  JobPorts ports;
-  ports.store = reader.get<std::uint16_t>();
-  ports.ranks = reader.get<std::uint16_t>();
-  return ports;
-}
-
-void require_end(const ByteReader& reader) {
-  if (reader.remaining() > 0) fail(ErrorCode::kCorrupt, "a message is longer than its contents");
+HostPart get_part(ByteReader& reader) {
+  HostPart part;
+  part.host = reader.get_string(kMaxText);
+  part.secret = reader.get_string(kMaxText);
+  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
+    part.ranks_per_host.push_back(reader.get<int>());
+  }
+  Endpoint meeting{reader.get_string(kMaxText), 0};
+  meeting.port = reader.get<std::uint16_t>();
+  if (!meeting.host.empty()) part.meeting = meeting;
+  return part;
 }
 
 }  // namespace
-
-std::string encode(const JobPorts& ports) {
-  ByteWriter writer;
-  put(writer, ports);
-  return to_string(writer.bytes());
-}
-
-JobPorts decode_ports(const std::string& bytes) {
-  ByteReader reader(as_bytes(bytes));
-  const JobPorts ports = get_ports(reader);
-  require_end(reader);
-  return ports;
-}
 
 std::string encode(const RemoteJob& job) {
   ByteWriter writer;
@@ -61,15 +55,8 @@ std::string encode(const RemoteJob& job) {
     writer.put_string(name);
     writer.put_string(value);
   }
-  writer.put_string(job.host);
-  writer.put_string(job.secret);
-  writer.put(static_cast<std::uint32_t>(job.ranks_per_host.size()));
-  for (const int count : job.ranks_per_host) writer.put(count);
-  put(writer, job.ports);
-  writer.put(static_cast<std::uint8_t>(job.goes_on));
-  const Endpoint meeting = job.meeting.value_or(Endpoint{});
-  writer.put_string(meeting.host);
-  writer.put(meeting.port);
+  put(writer, job.part);
+  writer.put(job.port);
   return to_string(writer.bytes());
 }
 
@@ -82,17 +69,9 @@ RemoteJob decode_job(const std::string& bytes) {
     std::string name = reader.get_string(kMaxText);
     job.environment[std::move(name)] = reader.get_string(kMaxText);
   }
-  job.host = reader.get_string(kMaxText);
-  job.secret = reader.get_string(kMaxText);
-  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
-    job.ranks_per_host.push_back(reader.get<int>());
-  }
-  job.ports = get_ports(reader);
-  job.goes_on = reader.get<std::uint8_t>() != 0;
-  Endpoint meeting{reader.get_string(kMaxText), 0};
-  meeting.port = reader.get<std::uint16_t>();
-  if (!meeting.host.empty()) job.meeting = meeting;
-  require_end(reader);
+  job.part = get_part(reader);
+  job.port = reader.get<std::uint16_t>();
+  if (reader.remaining() > 0) fail(ErrorCode::kCorrupt, "a message is longer than its contents");
   return job;
 }
 

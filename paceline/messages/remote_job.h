@@ -14,41 +14,27 @@
 
 namespace paceline::launch {
 
-// Where the job meets, on host 0. 0: one that host 0 picks.
-struct JobPorts {
-  std::uint16_t store = 0;  // of Paceline's store
-  std::uint16_t ranks = 0;  // MASTER_PORT: of a store that rank 0 may bring
-  bool operator==(const JobPorts&) const = default;
-};
-
 // One host's part in a job that a launcher somewhere else started.
 struct HostPart {
   std::string host;                 // as the launcher calls it; before the rank in "[a:3] "
-  std::string secret;               // of the job, as text; empty when it has one host
-  std::uint16_t rank_port = 0;      // JobPorts::ranks
+  std::string secret;               // of the job, as text
   std::vector<int> ranks_per_host;  // in the order of hosts
-  // The hosts' agents meet at the first one's JobPorts::store and see to failures themselves.
-  bool goes_on = false;
-  std::optional<Endpoint> meeting;  // where the agents meet by now; nothing: there
-  int notices_fd = -1;              // frames with the launcher's own words go there
+  // Of a job that has begun: where its agents meet by now. Nothing: at the first host.
+  std::optional<Endpoint> meeting;
+  bool operator==(const HostPart&) const = default;
 };
 
 struct RemoteJob {
   std::vector<std::string> arguments;              // of paceline run: options, "--", the program
   std::string directory;                           // where to start
   std::map<std::string, std::string> environment;  // to be set there
-  std::string host, secret;                        // as in HostPart
-  std::vector<int> ranks_per_host;
-  JobPorts ports;
-  bool goes_on = false;  // as in HostPart
-  std::optional<Endpoint> meeting;
+  HostPart part;
+  std::uint16_t port = 0;  // where the agents meet at the first host; 0: one that it picks
   bool operator==(const RemoteJob&) const = default;
 };
 
-std::string encode(const JobPorts& ports);
 std::string encode(const RemoteJob& job);
 // Error(kCorrupt) when the bytes are not such a value.
-JobPorts decode_ports(const std::string& bytes);
 RemoteJob decode_job(const std::string& bytes);
 
 }  // namespace paceline::launch

@@ -8,7 +8,6 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/io.h"
-#include "paceline/messages/remote_frames.h"
 
 namespace paceline::launch {
 
@@ -17,25 +16,9 @@ void write_notice(int notices_fd, std::string_view frames) {
   write_whole(notices_fd, as_bytes(frames));
 }
 
-void Consoles::say(const std::string& text) {
+void Consoles::say(FrameKind kind, const std::string& text) {
   if (notices_fd_ < 0) return err_.console.write(text);
-  if (!text.empty()) write_notice(notices_fd_, encode_frame(FrameKind::kSay, text));
-}
-
-void Consoles::say_culprit(const std::string& text, const RankEnd& culprit, int generation) {
-  if (notices_fd_ < 0) return say(text);
-  const Culprit report{.exit_code = static_cast<std::uint8_t>(culprit.status()),
-                       .signal = culprit.signal,
-                       .generation = generation,
-                       .at = clock_reading(culprit.at).count(),
-                       .report = text};
-  write_notice(notices_fd_, encode_frame(FrameKind::kCulprit, encode(report)));
-}
-
-void Consoles::say_over(int exit_code) {
-  if (notices_fd_ < 0) return;
-  const std::string payload(1, static_cast<char>(exit_code));
-  write_notice(notices_fd_, encode_frame(FrameKind::kOver, payload));
+  if (!text.empty()) write_notice(notices_fd_, encode_frame(kind, text));
 }
 
 std::string Consoles::lost() const {

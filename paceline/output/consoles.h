@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "paceline/messages/remote_frames.h"
 #include "paceline/output/console.h"
 #include "paceline/process/event_loop.h"
-#include "paceline/process/rank_end.h"
 
 namespace paceline::launch {
 
@@ -25,12 +25,9 @@ class Consoles {
 
   Console& out() { return out_.console; }
   Console& err() { return err_.console; }
-  // The launcher's own words go to stderr.
-  void say(const std::string& text);
-  // The report about the rank that failed first in a generation.
-  void say_culprit(const std::string& text, const RankEnd& culprit, int generation);
-  // To a launcher on another host: the job is over, with this exit code.
-  void say_over(int exit_code);
+  // The launcher's own words go to stderr; of this node, or of the whole job.
+  void say(const std::string& text) { say(FrameKind::kSay, text); }
+  void announce(const std::string& text) { say(FrameKind::kAnnounce, text); }
   // Where output of the ranks could not be written, and why: a full disk, not a reader that left.
   // Empty while nothing is lost.
   std::string lost() const;
@@ -43,6 +40,8 @@ class Consoles {
     Console console;
     bool watched = false;
   };
+
+  void say(FrameKind kind, const std::string& text);
 
   EventLoop& loop_;
   int notices_fd_;

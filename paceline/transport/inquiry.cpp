@@ -14,12 +14,23 @@ namespace {
 // then each in four: its number, and in the highest bit whether it has come.
 constexpr char kQuestion = 0x7e;
 constexpr char kAnswer = 0x7d;
+// Behind it the text's length in two bytes, then the text.
+constexpr char kReason = 0x7c;
+constexpr std::size_t kReasonHead = 3;
 constexpr std::size_t kAnswerHead = 2;
 constexpr std::size_t kMostAwaited = 64;
 constexpr std::uint32_t kHasCome = 0x80000000;
 
-std::size_t size_of_answer(std::string_view bytes) {
-  return kAnswerHead + sizeof(std::uint32_t) * static_cast<unsigned char>(bytes[1]);
+// Of the question, answer or reason at the front; 0: not all of its head has come.
+std::size_t size_of_words(std::string_view bytes) {
+  const auto byte = [&](std::size_t at) {
+    return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at]));
+  };
+  if (bytes[0] == kQuestion) return 1;
+  if (bytes[0] == kAnswer) {
+    return bytes.size() < kAnswerHead ? 0 : kAnswerHead + sizeof(std::uint32_t) * byte(1);
+  }
+  return bytes.size() < kReasonHead ? 0 : kReasonHead + byte(1) + (byte(2) << 8);
 }
 
 // Empty for numbers that are no ranks.
@@ -50,19 +61,29 @@ std::string Inquiry::encode_answer(std::span<const Awaited> awaited) {
   return to_string(writer.bytes());
 }
 
+std::string Inquiry::encode_reason(const std::string& text) {
+  const std::string_view cut = std::string_view(text).substr(0, kMaxNoticeBytes - kReasonHead);
+  ByteWriter writer;
+  writer.put(kReason);
+  writer.put(static_cast<std::uint16_t>(cut.size()));
+  return to_string(writer.bytes()).append(cut);
+}
+
 std::string Inquiry::take(int peer, std::string_view bytes) {
   std::string left = std::exchange(unfinished_[peer], {}).append(bytes);
-  while (!left.empty() && (left[0] == kQuestion || left[0] == kAnswer)) {
-    std::size_t size = 1;
-    if (left[0] == kQuestion) {
+  while (!left.empty() && (left[0] == kQuestion || left[0] == kAnswer || left[0] == kReason)) {
+    const std::size_t size = size_of_words(left);
+    if (size == 0 || left.size() < size) {
+      unfinished_[peer] = std::move(left);
+      return {};
+    }
+    const auto words = std::string_view(left).substr(0, size);
+    if (words[0] == kQuestion) {
       askers_.insert(peer);
+    } else if (words[0] == kReason) {
+      reasons_.emplace(peer, words.substr(kReasonHead));
     } else {
-      if (left.size() < kAnswerHead || left.size() < size_of_answer(left)) {
-        unfinished_[peer] = std::move(left);
-        return {};
-      }
-      size = size_of_answer(left);
-      auto awaited = decode_answer(std::string_view(left).substr(0, size), world_size_);
+      auto awaited = decode_answer(words, world_size_);
       if (!awaited) return left;  // which is no notice, either
       answers_[peer] = std::move(*awaited);
     }
@@ -71,6 +92,11 @@ std::string Inquiry::take(int peer, std::string_view bytes) {
   if (is_whole_notice(left)) return left;
   unfinished_[peer] = std::move(left);
   return {};
+}
+
+std::string Inquiry::reason_of(int peer) const {
+  const auto found = reasons_.find(peer);
+  return found == reasons_.end() ? "" : found->second;
 }
 
 std::optional<std::vector<Awaited>> Inquiry::answer_of(int peer) const {

@@ -1,8 +1,11 @@
 #pragma once
 
-// What ranks ask each other on their control channels before one of them blames another for a
-// time-out: for whom do you wait? Who waits answers; who is stopped, or elsewhere, does not.
+// What ranks say on their control channels before the notice with which they leave.
 // docs/wire_formats.md has the layout.
+//
+// They ask each other, before one of them blames another for a time-out: for whom do you wait? Who
+// waits answers; who is stopped, or elsewhere, does not. And a rank says why another of its groups
+// has failed (failure_domain.h), in case it leaves because of that.
 //
 // Thread safety: none; the mesh guards it.
 
@@ -28,15 +31,20 @@ class Inquiry {
   // No more than the first 64.
   static std::string encode_answer(std::span<const Awaited> awaited);
 
+  // Text beyond 1024 bytes is cut.
+  static std::string encode_reason(const std::string& text);
+
   explicit Inquiry(int world_size) : world_size_(world_size) {}
 
-  // Takes the questions and answers at the front of what has come from `peer`. Returns what is
-  // behind them: a notice, or nothing. The beginning of an answer or a notice waits for its end.
+  // Takes the questions, answers and reasons at the front of what has come from `peer`. Returns
+  // what is behind them: a notice, or nothing. What has come in part waits for its end.
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }
   // For whom `peer` said it waits, since then; empty: it said nothing.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
+  // What `peer` said first of a failure of another group; empty: nothing.
+  std::string reason_of(int peer) const;
   // Who has asked since the last call.
   std::vector<int> take_askers();
   bool is_asked() const { return !askers_.empty(); }
@@ -45,6 +53,7 @@ class Inquiry {
   const int world_size_;
   std::set<int> askers_;
   std::map<int, std::vector<Awaited>> answers_;
+  std::map<int, std::string> reasons_;
   std::map<int, std::string> unfinished_;
 };
 

@@ -12,6 +12,7 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/rank_name.h"
+#include "paceline/transport/failure_domain.h"
 #include "paceline/transport/message.h"
 #include "paceline/transport/notice.h"
 
@@ -39,6 +40,7 @@ Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::uniq
       inquiry_(world_size()) {}
 
 Mesh::~Mesh() {
+  if (domain_) domain_->remove(*this);
   if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
 }
 
@@ -81,26 +83,51 @@ bool Mesh::has_left(int peer) const {
 }
 
 std::vector<int> Mesh::throw_if_failed() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (!failure_) poll_control();
-  if (failure_) throw Error(failure_->code(), std::string(failure_->what()));
+  if (failure_) throw_failure(std::move(lock));
   return left_;
 }
 
-void Mesh::throw_lost(int peer, const std::string& how) {
+// Those who wait in another group need not learn of it from this rank's end.
+void Mesh::throw_failure(std::unique_lock<std::mutex> lock) {
+  const Error failure(failure_->code(), std::string(failure_->what()));
+  const bool news = !std::exchange(told_domain_, true);
+  lock.unlock();
+  if (news && domain_) domain_->tell(*this, failure.what());
+  throw Error(failure.code(), std::string(failure.what()));
+}
+
+void Mesh::join(std::shared_ptr<FailureDomain> domain) {
+  domain_ = std::move(domain);
+  domain_->add(*this);
+}
+
+void Mesh::foretell(const std::string& cause) {
   const std::lock_guard lock(mutex_);
+  if (failure_ || std::exchange(foretold_, true)) return;
+  send_to_all(Inquiry::encode_reason(cause));
+}
+
+void Mesh::throw_lost(int peer, const std::string& how) {
+  std::unique_lock lock(mutex_);
   // Its last words come over another connection, and may come behind the end of this one.
   const auto deadline = Deadline::after(kLongestWords);
   do {
     if (!failure_) poll_control(kSlice);
   } while (!failure_ && !has_left(peer) && !deadline.expired());
   if (!failure_) fail_and_tell(lost(peer, has_left(peer) ? "has left the group" : how));
-  throw Error(failure_->code(), std::string(failure_->what()));
+  throw_failure(std::move(lock));
 }
 
 void Mesh::abort(const Error& cause) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) fail_and_tell(cause);
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    fail_and_tell(cause);
+    told_domain_ = true;
+  }
+  if (domain_) domain_->tell(*this, cause.what());
 }
 
 void Mesh::ask_peers() {
@@ -164,7 +191,8 @@ void Mesh::send_to_all(const std::string& notice) const {
   }
 }
 
-// A notice from a rank that saw more counts before a mere end of connection found in the same poll.
+// A notice from a rank that saw more counts before a mere end of connection found in the same poll,
+// and the end of a rank that had no reason before that of one that had.
 void Mesh::poll_control(std::chrono::milliseconds limit) {
   if (!wire_->may_have_news() && limit.count() == 0) return;
   std::vector<Interest> interests;
@@ -178,7 +206,11 @@ void Mesh::poll_control(std::chrono::milliseconds limit) {
   for (const Interest& interest : interests) {
     if (!interest.is_ready) continue;
     std::string how = read_control(interest.peer);
-    if (!how.empty() && !ended) ended.emplace(interest.peer, std::move(how));
+    if (how.empty()) continue;
+    const bool follows = !inquiry_.reason_of(interest.peer).empty();
+    if (!ended || (!follows && !inquiry_.reason_of(ended->first).empty())) {
+      ended.emplace(interest.peer, std::move(how));
+    }
   }
   if (ended && !failure_) fail_and_tell(lost(ended->first, ended->second));
 }
@@ -221,9 +253,13 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
 }
 
 Error Mesh::lost(int peer, const std::string& how) const {
-  return Error(ErrorCode::kPeerLost,
-               fmt::format("{}: {} of group {} {}; see the output of rank {}", self_,
-                           describe(peer), name_, how, in_world(peer)));
+  const std::string reason = inquiry_.reason_of(peer);
+  return Error(
+      ErrorCode::kPeerLost,
+      fmt::format("{}: {} of group {} {}{}; see the output of rank {}", self_, describe(peer),
+                  name_, how,
+                  reason.empty() ? "" : " (another group had failed there: " + reason + ")",
+                  in_world(peer)));
 }
 
 }  // namespace paceline

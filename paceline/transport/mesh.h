@@ -16,6 +16,9 @@
 // kept and thrown ever after. Whoever finds a cause tells all peers before it goes, so that a rank
 // that looks later does not take a survivor's end for the cause.
 //
+// Other groups of the same ranks that fail do not end this one, but their cause is told to the
+// peers in case this rank leaves next (failure_domain.h).
+//
 // Blame: a rank that is about to give up asks all others for whom they wait (inquiry.h), so that it
 // does not name one that waits like itself.
 //
@@ -41,6 +44,8 @@
 #include "paceline/transport/wire.h"
 
 namespace paceline {
+
+class FailureDomain;
 
 class Mesh {
  public:
@@ -88,6 +93,11 @@ class Mesh {
   [[noreturn]] void throw_lost(int peer, const std::string& how);
   // Records `cause` as this group's failure and tells all peers. The first cause stays.
   void abort(const Error& cause);
+  // Belongs to the domain until it goes. Call at most once, before other threads use it.
+  void join(std::shared_ptr<FailureDomain> domain);
+  // Tells all peers why another group of this rank has failed; the first cause stays. Nothing once
+  // this group has failed, too.
+  void foretell(const std::string& cause);
   // Costs one load: whether throw_if_failed() would throw without looking at the channels.
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
   // What failed() reads; it outlives the mesh.
@@ -117,7 +127,8 @@ class Mesh {
   void set_failure(Error failure);                       // requires mutex_
   void fail_and_tell(Error cause);                       // requires mutex_
   bool has_left(int peer) const;                         // requires mutex_
-  Error lost(int peer, const std::string& how) const;
+  Error lost(int peer, const std::string& how) const;    // requires mutex_
+  [[noreturn]] void throw_failure(std::unique_lock<std::mutex> lock);
   int in_world(int rank) const;
   std::vector<int> find_neighbours() const;
   bool count_oversubscription() const;
@@ -132,11 +143,14 @@ class Mesh {
   const bool oversubscribed_;
   const OwnerProcess owner_;
   std::unique_ptr<SharedMemory> shared_memory_;
+  std::shared_ptr<FailureDomain> domain_;
 
   const std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> is_asked_{false};
   mutable std::mutex mutex_;  // guards what is below, and reads of the control channels
   std::optional<Error> failure_;
+  bool told_domain_ = false;  // of it
+  bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
 };

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/core/exit_code.h"
+#include "paceline/process/rank_end.h"
 
 namespace paceline::launch {
 namespace {
@@ -49,8 +50,12 @@ class Job {
     collect();
   }
   void fail(int agent, int generation, int exit_code, int signal = 0) {
-    const std::string cause = fmt::format("failure at h{}", agent);
-    report(agent, RankFailure{generation, 0, exit_code, signal, cause});
+    const RankEnd end{.exit_code = exit_code, .signal = signal};
+    report(agent, RankFailure{generation,
+                              {.cause = fmt::format("failure at h{}", agent),
+                               .end = describe(end),
+                               .exit_code = end.status(),
+                               .signal = signal}});
   }
   void stopped(int agent, int generation, std::chrono::milliseconds lived = 100ms,
                std::optional<std::uint64_t> steps = {}) {
@@ -77,16 +82,28 @@ class Job {
     return one != nullptr ? std::optional(*one) : std::nullopt;
   }
   bool over() const { return coordinator_.over(); }
+  // Whose failure was said to be the first, in the order in which that was said.
+  const std::vector<int>& failed_first() const { return failed_first_; }
+  void expect_reports_within(std::chrono::nanoseconds time) {
+    coordinator_.expect_reports_within(time);
+  }
 
  private:
   void collect() {
-    for (auto& [to, order] : coordinator_.take_mail()) last_.insert_or_assign(to, order);
+    for (auto& [to, order] : coordinator_.take_mail()) {
+      if (std::holds_alternative<FirstFailureOrder>(order)) {
+        failed_first_.push_back(to);
+      } else {
+        last_.insert_or_assign(to, order);
+      }
+    }
   }
 
   const CoordinatorSettings settings_;
   Coordinator::Moment now_{};
   Coordinator coordinator_;
   std::map<int, Order> last_;
+  std::vector<int> failed_first_;
 };
 
 TEST(Coordinator, starts_when_all_nodes_are_there_with_ranks_in_a_row) {
@@ -401,10 +418,48 @@ TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_th
 TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that_came_first) {
   Job job(nodes(2, 2, 1));
   for (const int agent : {1, 2}) job.join(agent);
-  job.report(1, RankFailure{0, 0, 5, 0, "the later one", 10s, 1ms});
-  job.report(2, RankFailure{0, 2, 6, 0, "the earlier one", 9s, 1ms});
+  const auto failed = [&](int agent, const char* cause, std::chrono::nanoseconds at) {
+    job.report(agent,
+               RankFailure{0, {.cause = cause, .exit_code = 5, .at = at, .clock_error = 1ms}});
+  };
+  failed(1, "the later one", 10s);
+  failed(2, "the earlier one", 9s);
   for (const int agent : {1, 2}) job.stopped(agent, 0);
   EXPECT_THAT(job.take<StartOrder>(1)->note, HasSubstr("after the earlier one"));
+}
+
+TEST(Coordinator, says_whose_failure_was_the_first_when_all_reports_on_their_way_have_come) {
+  Job job(nodes(3, 3));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.expect_reports_within(300ms);
+  job.fail(1, 0, 1);
+  job.pass(250ms);
+  EXPECT_THAT(job.failed_first(), testing::IsEmpty());
+  job.fail(2, 0, 0, SIGKILL);
+  job.pass(100ms);
+  EXPECT_THAT(job.failed_first(), testing::ElementsAre(2));
+  job.fail(3, 0, 0, SIGSEGV);  // too late to be shown, and so to be the cause
+  for (const int agent : {1, 2, 3}) job.stopped(agent, 0);
+  EXPECT_THAT(job.failed_first(), testing::ElementsAre(2));
+  EXPECT_EQ(job.take<EndOrder>(3)->cause, "failure at h2");
+}
+
+TEST(Coordinator, says_it_at_once_when_all_ranks_have_ended_or_there_is_one_node) {
+  Job job(nodes(2, 2, 1));
+  for (const int agent : {1, 2}) job.join(agent);
+  job.expect_reports_within(10s);
+  for (int generation = 0; generation < 2; ++generation) {
+    job.fail(1 + generation, generation, 3);
+    for (const int agent : {1, 2}) job.stopped(agent, generation);
+  }
+  EXPECT_THAT(job.failed_first(), testing::ElementsAre(1, 2));
+
+  Job single(nodes(1, 1));
+  single.join(1);
+  single.expect_reports_within(10s);
+  single.fail(1, 0, 3);
+  single.pass(0s);
+  EXPECT_THAT(single.failed_first(), testing::ElementsAre(1));
 }
 
 TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
@@ -522,10 +577,10 @@ TEST(Coordinator, says_with_the_order_to_stop_whether_a_host_is_lost) {
   Job job(nodes(1, 3, 10));
   for (const int agent : {1, 2, 3}) job.join(agent);
   job.lose(3);
-  EXPECT_TRUE(job.take<StopOrder>(1)->host_lost);
+  EXPECT_EQ(job.take<StopOrder>(1)->failed, Failure::Kind::kHost);
   for (const int agent : {1, 2}) job.stopped(agent, 0);
   job.fail(2, 1, 3);
-  EXPECT_FALSE(job.take<StopOrder>(1)->host_lost);
+  EXPECT_EQ(job.take<StopOrder>(1)->failed, Failure::Kind::kRank);
 }
 
 TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
@@ -539,7 +594,7 @@ TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
   job.pass(1s);
   const auto end = job.take<EndOrder>(2);
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->exit_code, 1);
+  EXPECT_EQ(end->exit_code, kExitEnvironment);
   EXPECT_THAT(end->cause, HasSubstr("host h2 is lost: its ranks did not end within 60 s"));
   const auto start = job.take<StartOrder>(1);
   ASSERT_TRUE(start);

@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 
 const RestartPolicy::Moment kBegin{};
-const GenerationEnd kUseful{"exit code 3", true, 60s};
+const GenerationEnd kUseful{{.end = "exit code 3"}, true, 60s};
 
 TEST(RestartPolicy, without_restarts_there_is_no_reason_to_give) {
   RestartPolicy policy({.max_restarts = 0});
@@ -40,7 +40,7 @@ TEST(RestartPolicy, what_is_longer_ago_than_the_window_does_not_count) {
 
 TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop) {
   RestartPolicy policy({.max_restarts = 100});
-  const GenerationEnd useless{"exit code 1", false, 10ms};
+  const GenerationEnd useless{{.end = "exit code 1"}, false, 10ms};
   EXPECT_TRUE(policy.after(useless, kBegin).restart);
   EXPECT_TRUE(policy.after(useless, kBegin).restart);
   const auto last = policy.after(useless, kBegin);
@@ -51,8 +51,7 @@ TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop
 
 TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
   RestartPolicy policy({.max_restarts = 100});
-  const GenerationEnd killed{
-      .cause = "killed by SIGKILL", .lived = 10ms, .reason = "out of memory"};
+  const GenerationEnd killed{{.end = "killed by SIGKILL", .reason = "out of memory"}, false, 10ms};
   policy.after(killed, kBegin);
   policy.after(killed, kBegin);
   EXPECT_THAT(policy.after(killed, kBegin).reason,
@@ -61,7 +60,7 @@ TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
 
 TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
   RestartPolicy policy({.max_restarts = 100});
-  const GenerationEnd one{"one", false, 10ms}, other{"other", false, 10ms};
+  const GenerationEnd one{{.end = "one"}, false, 10ms}, other{{.end = "other"}, false, 10ms};
   for (int i = 0; i < 5; ++i) {
     EXPECT_TRUE(policy.after(one, kBegin).restart);
     EXPECT_TRUE(policy.after(one, kBegin).restart);
@@ -71,8 +70,8 @@ TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
 
 TEST(RestartPolicy, ends_on_purpose_are_no_crash_loop_and_take_no_pause_but_use_up_the_budget) {
   RestartPolicy policy({.max_restarts = 8});
-  const GenerationEnd struck{"killed by SIGKILL", false, 10ms, true};
-  const GenerationEnd useless{"killed by SIGKILL", false, 10ms};
+  const GenerationEnd struck{{.end = "killed by SIGKILL", .on_purpose = true}, false, 10ms};
+  const GenerationEnd useless{{.end = "killed by SIGKILL"}, false, 10ms};
   for (int i = 0; i < 3; ++i) {
     const auto decision = policy.after(struck, kBegin);
     EXPECT_TRUE(decision.restart);
@@ -89,7 +88,7 @@ TEST(RestartPolicy, ends_on_purpose_are_no_crash_loop_and_take_no_pause_but_use_
 
 // Whatever ended the one that made it.
 TEST(RestartPolicy, progress_between_two_early_ends_begins_the_count_anew) {
-  const GenerationEnd useless{"exit code 7", false, 10ms};
+  const GenerationEnd useless{{.end = "exit code 7"}, false, 10ms};
   for (const bool noted : {true, false}) {
     RestartPolicy policy({.max_restarts = 100});
     for (int i = 0; i < 5; ++i) {
@@ -99,7 +98,7 @@ TEST(RestartPolicy, progress_between_two_early_ends_begins_the_count_anew) {
       if (noted) {
         policy.note_progress();
       } else {
-        policy.after({"killed by SIGKILL", true, 60s, true}, kBegin);
+        policy.after({{.kind = Failure::Kind::kHost}, true, 60s}, kBegin);
       }
     }
   }
@@ -109,11 +108,12 @@ TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
   RestartPolicy policy({.max_restarts = 100});
   std::vector<std::chrono::nanoseconds> pauses;
   for (int i = 0; i < 9; ++i) {
-    pauses.push_back(policy.after({i % 2 == 0 ? "one" : "other", false, 10ms}, kBegin).pause);
+    pauses.push_back(
+        policy.after({{.end = i % 2 == 0 ? "one" : "other"}, false, 10ms}, kBegin).pause);
   }
   EXPECT_THAT(pauses, testing::ElementsAre(0s, 100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 5s, 5s));
   EXPECT_EQ(policy.after(kUseful, kBegin).pause, 0s);
-  EXPECT_EQ(policy.after({"one", false, 10ms}, kBegin).pause, 0s);
+  EXPECT_EQ(policy.after({{.end = "one"}, false, 10ms}, kBegin).pause, 0s);
 }
 
 }  // namespace

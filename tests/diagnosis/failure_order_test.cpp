@@ -11,33 +11,37 @@ using namespace std::chrono_literals;
 
 constexpr auto kClose = 100us;
 
+Failure failure(int signal, std::chrono::nanoseconds at, std::chrono::nanoseconds clock_error) {
+  return {.signal = signal, .at = at, .clock_error = clock_error};
+}
+
 TEST(FailureOrder, the_moments_decide_where_they_are_further_apart_than_the_clocks_errors) {
-  const FailureMark early{0, 10s, kClose}, late{0, 10s + 1ms, kClose};
+  const Failure early = failure(0, 10s, kClose), late = failure(0, 10s + 1ms, kClose);
   EXPECT_TRUE(failed_before(early, late));
   EXPECT_FALSE(failed_before(late, early));
 }
 
 TEST(FailureOrder, within_the_errors_the_likelier_order_counts) {
-  const FailureMark early{0, 10s, 1s}, late{0, 10s + 200ms, 1s};
+  const Failure early = failure(0, 10s, 1s), late = failure(0, 10s + 200ms, 1s);
   EXPECT_TRUE(failed_before(early, late));
   EXPECT_FALSE(failed_before(late, early));
 }
 
 TEST(FailureOrder, whoever_notices_a_slow_death_and_exits_was_not_first) {
-  const FailureMark exit_code{0, 10s, kClose}, killed{SIGKILL, 10s + 300ms, kClose};
+  const Failure exit_code = failure(0, 10s, kClose), killed = failure(SIGKILL, 10s + 300ms, kClose);
   EXPECT_TRUE(failed_before(killed, exit_code));
   EXPECT_FALSE(failed_before(exit_code, killed));
 }
 
 TEST(FailureOrder, a_death_long_after_an_exit_is_its_consequence) {
-  const FailureMark exit_code{0, 10s, kClose}, killed{SIGSEGV, 12s, kClose};
+  const Failure exit_code = failure(0, 10s, kClose), killed = failure(SIGSEGV, 12s, kClose);
   EXPECT_FALSE(failed_before(killed, exit_code));
   EXPECT_TRUE(failed_before(exit_code, killed));
 }
 
 // An exception that nobody catches ends like that, and is often a consequence.
 TEST(FailureOrder, an_abort_is_no_heavier_than_an_exit) {
-  const FailureMark exit_code{0, 10s, kClose}, aborted{SIGABRT, 10s + 5ms, kClose};
+  const Failure exit_code = failure(0, 10s, kClose), aborted = failure(SIGABRT, 10s + 5ms, kClose);
   EXPECT_FALSE(failed_before(aborted, exit_code));
   EXPECT_TRUE(failed_before(exit_code, aborted));
 }

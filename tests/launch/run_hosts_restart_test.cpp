@@ -124,6 +124,22 @@ TEST_F(RunHostsRestart, a_host_that_only_the_launcher_reaches_does_not_hold_up_t
   EXPECT_THAT(outcome.err, HasSubstr("gave no sign of life for 3 s"));
 }
 
+// Silence alone ends no such job before 30 s; once a rank has failed, it ends within seconds.
+TEST_F(RunHostsRestart, a_silent_host_does_not_hold_up_the_end_of_a_job_without_restarts) {
+  const auto job = start({"--shutdown-timeout", "1"},
+                         "echo $P; [ $RANK = 1 ] && exec sleep 60; until [ -s " +
+                             hosts->directory().file("done") + " ]; do sleep 0.02; done; exit 5");
+  for (int host = 0; host < 2; ++host) wait_for(*job, host, fmt::format("{}/2/0", host));
+  hosts->unplug(1);
+  let_end();
+  const Outcome outcome = job->wait(60s);
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+  EXPECT_LT(outcome.seconds.count(), 25);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 0 failed first: exit code 5"),
+                                 HasSubstr("host 10.77.0.2 is lost: "),
+                                 HasSubstr("gave no sign of life for 3 s")));
+}
+
 TEST_F(RunHostsRestart, a_job_with_too_few_hosts_left_ends_and_leaves_nothing) {
   const auto job = start({"--max-restarts", "3", "--host-retries", "0"},
                          "trap '' TERM; echo ready $$; while :; do sleep 1; done", ssh_with_pid());

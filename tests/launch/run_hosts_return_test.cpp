@@ -58,6 +58,31 @@ TEST_F(RunHostsReturn, the_first_host_comes_back_to_where_the_job_is_led_now) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
+// It has no part to get before it has answered, whatever happens to the others meanwhile.
+TEST_F(RunHostsReturn, the_first_host_comes_back_though_another_is_lost_while_it_is_started) {
+  hosts.emplace(3);
+  const auto file = [&](const char* name) { return hosts->directory().file(name); };
+  const auto job =
+      start({"--nnodes", "1:3", "--host-retries", "1"},
+            "[ -e " + file("down") + " ] && [ $1 = 10.77.0.3 ] && exit 255\n" + "[ -e " +
+                file("down") + " ] && [ $1 = 10.77.0.1 ] && { touch " + file("tried") +
+                "; until [ -e " + file("up") + " ]; do sleep 0.02; done; }");
+  for (const int host : {0, 1, 2}) wait_for(*job, host, fmt::format("{}/3/0", host));
+  hosts->directory().write("down", "x");
+  cut(0);
+  wait_for(*job, 1, "1/2/1");
+  for (const Deadline deadline = Deadline::after(20s); !std::ifstream(file("tried"));) {
+    ASSERT_FALSE(deadline.expired());
+    std::this_thread::sleep_for(10ms);
+  }
+  cut(2);
+  wait_for(*job, 1, "0/1/2");
+  hosts->directory().write("up", "x");
+  wait_for(*job, 0, "0/2/3");
+  const Outcome outcome = end(*job);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
 TEST_F(RunHostsReturn, a_job_of_a_fixed_size_waits_for_a_lost_host_and_restarts) {
   const auto job = start({"--max-restarts", "3"});
   wait_for(*job, 0, "0/2/0");

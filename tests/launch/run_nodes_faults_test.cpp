@@ -257,7 +257,7 @@ TEST_F(RunNodesFaults, a_job_that_nobody_may_go_on_with_ends_at_once_when_any_no
       other->wait_for_lines("[1] 1/2/0", 1);
       (loses_leader ? leader : other)->send(SIGKILL);
       const Outcome outcome = (loses_leader ? other : leader)->wait();
-      EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+      EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
       EXPECT_LT(outcome.seconds.count(), 20);
       EXPECT_THAT(outcome.err, HasSubstr("the job ended because of "));
       EXPECT_THAT(outcome.err, Not(HasSubstr("looking for another one")));

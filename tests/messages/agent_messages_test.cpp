@@ -27,9 +27,9 @@ Joining some_joining() {
 TEST(AgentMessages, reports_arrive_as_they_were_sent) {
   std::vector<Report> reports = {
       some_joining(),
-      RankFailure{1, 3, 0, 11, "cause", 5s},
-      RankFailure{1, 3, 0, 11, "cause"},
-      RankFailure{1, 3, 0, 9, "cause", {}, {}, true},
+      RankFailure{1, {.cause = "cause", .end = "end", .signal = 11, .at = 5s}},
+      RankFailure{1, {.cause = "cause", .exit_code = 3, .reason = "out of memory"}},
+      RankFailure{1, {.cause = "cause", .signal = 9, .on_purpose = true}},
       Finished{4},
       Finished{4, true},
       Stopped{5, 1234ms, {}, kOffer},
@@ -46,18 +46,19 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
 }
 
 TEST(AgentMessages, text_that_is_no_utf8_is_repaired) {
-  const Report report = RankFailure{1, 3, 0, 11, "a\xff"};
+  const Report report = RankFailure{1, {.cause = "a\xff", .signal = 11}};
   const auto arrived = std::get<RankFailure>(decode_report(encode(report)));
-  EXPECT_EQ(arrived.cause, "a\xef\xbf\xbd");
-  EXPECT_EQ(arrived.signal, 11);
+  EXPECT_EQ(arrived.failure.cause, "a\xef\xbf\xbd");
+  EXPECT_EQ(arrived.failure.signal, 11);
 }
 
 TEST(AgentMessages, orders_arrive_as_they_were_sent) {
   const StartOrder start{{3, 5, 1, 2, 4, 8}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
-  for (const Order& order :
-       std::vector<Order>{start, StopOrder{"reason", true}, WaitOrder{"why"},
-                          EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true}, LookOrder{7},
-                          HangOrder{2, 30.5, "who", {1, 3}, 0}, StragglerOrder{1, 3, 0.25, 0.5}}) {
+  for (const Order& order : std::vector<Order>{
+           start, StopOrder{"reason", Failure::Kind::kHost},
+           StopOrder{"reason", Failure::Kind::kRank}, StopOrder{"reason", {}}, FirstFailureOrder{2},
+           WaitOrder{"why"}, EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true},
+           LookOrder{7}, HangOrder{2, 30.5, "who", {1, 3}, 0}, StragglerOrder{1, 3, 0.25, 0.5}}) {
     EXPECT_EQ(decode_order(encode(order)), order);
   }
 }

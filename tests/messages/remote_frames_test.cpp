@@ -60,22 +60,11 @@ TEST(RemoteJob, comes_back_as_it_was) {
   job.arguments = {"--tee=3", "--", "./train", "", "a\nb", "\xff\xfe"};
   job.directory = "/a b";
   job.environment = {{"OMP_NUM_THREADS", "2"}, {"X", "'$(id)\n"}};
-  job.host = "a";
-  job.secret = "00";
-  job.ranks_per_host = {4, 2};
-  job.ports = {29500, 29501};
-  job.goes_on = true;
+  job.part = {.host = "a", .secret = "00", .ranks_per_host = {4, 2}};
+  job.port = 29500;
   EXPECT_EQ(decode_job(encode(job)), job);
-  job.meeting = Endpoint{"10.0.0.2", 4000};
+  job.part.meeting = Endpoint{"10.0.0.2", 4000};
   EXPECT_EQ(decode_job(encode(job)), job);
-  EXPECT_EQ(decode_ports(encode(job.ports)), job.ports);
-}
-
-TEST(RemoteFrames, a_culprit_comes_back_as_it_was) {
-  const Culprit culprit{137, 9, 3, 1'000, "rank 1 failed\n\xff"};
-  EXPECT_EQ(decode_culprit(encode(culprit)), culprit);
-  EXPECT_THROW(decode_culprit(encode(culprit).substr(0, 4)), Error);
-  EXPECT_THROW(decode_culprit(""), Error);
 }
 
 TEST(RemoteFrames, clock_readings_and_endpoints_come_back_as_they_were) {

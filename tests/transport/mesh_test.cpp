@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/transport/failure_domain.h"
 #include "paceline/transport/notice.h"
 #include "paceline/transport/peer.h"
 
@@ -208,6 +209,47 @@ TEST(Mesh, a_notice_behind_questions_and_answers_counts) {
   raw.send(Channel::kControl, bytes.data(), bytes.size());
   EXPECT_STREQ(failure_of(*raw.mesh)->what(),
                "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
+}
+
+TEST(Mesh, a_peer_that_leaves_after_its_reason_is_lost_with_it) {
+  for (const bool in_order : {false, true}) {
+    auto raw = make_raw_mesh();
+    const std::string words = Inquiry::encode_reason("rank 1: odd counts in group world.0") +
+                              Inquiry::encode_reason("a later one") + Inquiry::encode_question() +
+                              (in_order ? encode_goodbye() : "");
+    for (const char byte : words) {
+      EXPECT_FALSE(failure_of(*raw.mesh));
+      raw.send(Channel::kControl, &byte, 1);
+    }
+    raw.die();
+    try {
+      raw.mesh->throw_lost(1, "is gone: its process ended without leaving the group");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+      EXPECT_EQ(std::string(error.what()),
+                std::string("rank 0: rank 1 (box) of group world ") +
+                    (in_order ? "has left the group"
+                              : "is gone: its process ended without leaving the group") +
+                    " (another group had failed there: rank 1: odd counts in group world.0); see "
+                    "the output of rank 1");
+    }
+  }
+}
+
+TEST(Mesh, tells_its_peers_once_why_another_group_of_the_domain_has_failed) {
+  auto one = make_raw_mesh(), other = make_raw_mesh();
+  const auto domain = std::make_shared<FailureDomain>();
+  one.mesh->join(domain);
+  other.mesh->join(domain);
+  one.mesh->abort(Error(ErrorCode::kTimeout, "too late"));
+  EXPECT_TRUE(failure_of(*one.mesh));
+  EXPECT_FALSE(failure_of(*other.mesh));
+  char buffer[100];
+  const ssize_t got = ::recv(other.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
+  EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), Inquiry::encode_reason("too late"));
+  one.mesh.reset();
+  other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));  // nobody else is left to be told
 }
 
 TEST(Mesh, an_answer_that_names_a_rank_that_is_none_ends_the_group) {

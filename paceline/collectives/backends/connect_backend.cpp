@@ -112,8 +112,9 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   connect.given_up = [&](std::chrono::milliseconds wait) {
     return if_possible([&] { return rendezvous.store->get(prefix + "gave_up", wait); });
   };
-  return std::make_unique<PacelineBackend>(connect_mesh(connect, rendezvous.secret),
-                                           engine_options(rendezvous, options),
+  auto mesh = connect_mesh(connect, rendezvous.secret);
+  mesh->join(options.failures);
+  return std::make_unique<PacelineBackend>(std::move(mesh), engine_options(rendezvous, options),
                                            Deadline::after(connect.timeout));
 }
 

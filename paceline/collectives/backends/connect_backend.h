@@ -16,6 +16,7 @@
 
 namespace paceline {
 
+class FailureDomain;
 class SymmetricRegistry;
 
 struct BackendOptions {
@@ -28,6 +29,7 @@ struct BackendOptions {
   std::chrono::milliseconds timeout{300'000};
   std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it
   std::shared_ptr<SymmetricRegistry> symmetric;              // of all groups of this rank
+  std::shared_ptr<FailureDomain> failures;                   // likewise
 
   // As messages call a member, and this rank.
   std::string name_of(std::size_t member) const {

@@ -13,6 +13,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/rank_name.h"
+#include "paceline/transport/failure_domain.h"
 
 namespace paceline {
 namespace {
@@ -46,6 +47,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       flight_(is_member() ? options_.recorder : nullptr, name_, name_hash_, rank_, world_size(),
               rendezvous_.who.restart_count),
       symmetric_(parent.symmetric ? parent.symmetric : std::make_shared<SymmetricRegistry>()),
+      failures_(parent.failures ? parent.failures : std::make_shared<FailureDomain>()),
       backend_(flight_.form([&] {
         if (!is_member()) return std::unique_ptr<Backend>();
         return connect_backend(rendezvous_, {.group = name_,
@@ -57,7 +59,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .timeout = std::min<std::chrono::milliseconds>(
                                                  timeout(), kDefaultStoreTimeout),
                                              .look_after_parent = parent.look_after,
-                                             .symmetric = symmetric_});
+                                             .symmetric = symmetric_,
+                                             .failures = failures_});
       })) {}
 
 ProcessGroup::~ProcessGroup() {

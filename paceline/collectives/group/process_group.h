@@ -51,6 +51,7 @@
 
 namespace paceline {
 
+class FailureDomain;
 class SymmetricRegistry;
 
 // PyTorch's default for a group; PACELINE_TIMEOUT sets another (init.h).
@@ -84,6 +85,7 @@ class ProcessGroup {
   struct Parent {
     std::function<std::vector<int>()> look_after;  // ConnectOptions::look_after_parent
     std::shared_ptr<SymmetricRegistry> symmetric;
+    std::shared_ptr<FailureDomain> failures;
   };
   // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` say which
   // part of the world this is; users call init_process_group(), new_group() and split().
@@ -430,6 +432,7 @@ class ProcessGroup {
   const OwnerProcess owner_;
   // Owners: this and the groups that it was made of or that are made of it.
   const std::shared_ptr<SymmetricRegistry> symmetric_;
+  const std::shared_ptr<FailureDomain> failures_;
   std::unique_ptr<Backend> backend_;  // null outside
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
   std::uint32_t sequence_ = 0;        // of the last collective; touched by whoever runs operations

@@ -143,7 +143,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
   };
   try {
     return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), options,
-                                          Parent{look_after_parent, symmetric_});
+                                          Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
     // A member's process is gone: the other ranks of this group hear of it from whoever knows
     // first, and not that this one has left, which it may do next.
