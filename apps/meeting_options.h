@@ -11,7 +11,7 @@ namespace paceline::apps {
 // From --standalone to --chaos-seed.
 void declare_meeting_options(OptionTable& table, RunOptions& run);
 
-// What no option alone can tell, after OptionTable::read(). Both throw UsageError.
+// Check what several options decide together, after OptionTable::read(). Both throw UsageError.
 void check_meeting(const OptionTable& table, launch::LaunchOptions& launch);
 void check_chaos(const OptionTable& table, const launch::LaunchOptions& launch);
 

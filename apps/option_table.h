@@ -31,7 +31,7 @@ struct OptionTarget {
 };
 
 enum OptionTraits : unsigned {
-  kDecidedHere = 1,   // for all hosts, which are not passed it
+  kDecidedHere = 1,   // for all hosts; not passed on to them
   kOfHosts = 2,       // how to reach the hosts of --hosts
   kNotSubmitted = 4,  // has no meaning in a job that a scheduler starts
 };
@@ -46,13 +46,13 @@ struct Option {
   // From OptionTable::take() on.
   std::string text;    // as given; of a flag that is on: "true"; empty: not given
   std::string origin;  // "flag --log-dir", "variable PET_LOG_DIR", "file F, line 3", "default"
-  std::string
-      source;  // the same for messages: "--log-dir", "PET_LOG_DIR", "file F, line 3: log-dir"
+  // The same for messages: "--log-dir", "PET_LOG_DIR", "file F, line 3: log-dir".
+  std::string source;
 
   bool given() const { return !text.empty(); }
   // The value in effect, or "".
   std::string value() const;
-  // The text as a number of `min` to `max`. Throws UsageError.
+  // The text as a number from `min` to `max`. Throws UsageError.
   long number(long min, long max) const { return whole_number(source, text, min, max); }
   // Throws UsageError: source, text and what is allowed.
   [[noreturn]] void refuse(const std::string& allowed) const {
@@ -60,15 +60,13 @@ struct Option {
   }
 };
 
-// Kinds of targets.
-
-// Of a flag.
+// A flag; off by default.
 OptionTarget bool_target(bool& value);
 OptionTarget text_target(std::string& value, const char* unset = "none");
 // 0 to `max` seconds.
 OptionTarget seconds_target(std::chrono::nanoseconds& value, double max);
 
-// A number outside the range counts as nothing.
+// A value outside the range prints as unset.
 template <class Number>
 OptionTarget number_target(Number& value, long min, long max, const char* unset = "none") {
   const auto read = [&value, min, max](const Option& option) {
@@ -129,13 +127,13 @@ class OptionTable {
 
   // Requires: it has been declared.
   const Option& operator[](const std::string& name) const { return options_.at(index_of(name)); }
-  // For a command that reads the option otherwise. The help's default stays.
+  // For a command that reads the option differently; the default in the help stays.
   void retarget(const std::string& name, OptionTarget target) {
     options_.at(index_of(name)).target = std::move(target);
   }
   const std::deque<Option>& options() const { return options_; }
 
-  // Those that were given in any way and that every host takes as they are, as arguments.
+  // The given options that other hosts take unchanged, as arguments.
   std::vector<std::string> passed_on() const;
 
  private:

@@ -29,8 +29,8 @@ void declare_run_options(OptionTable& table, RunOptions& run);
 // Those of them that set how many ranks run on this machine and where; for other commands.
 void declare_rank_options(OptionTable& table, launch::LaunchOptions& launch);
 
-// What no option alone can tell, after OptionTable::read(). `topology` answers "auto". Both throw
-// UsageError: flag or variable, value and range named.
+// Check what several options decide together, after OptionTable::read(); `topology` resolves
+// "auto". Both throw UsageError, which names the flag or variable, the value and what is allowed.
 void check_rank_options(const OptionTable& table, const Topology& topology,
                         launch::LaunchOptions& launch);
 void check_run_options(const OptionTable& table, const Topology& topology,

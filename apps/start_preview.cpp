@@ -29,7 +29,7 @@ struct ConfigLine {
 
 constexpr std::array<std::string_view, 2> kNotShown = {"--dry-run", "--print-config"};
 
-// What --print-config says of every option.
+// The lines of --print-config.
 class Config {
  public:
   explicit Config(const OptionTable& table) : table_(table) {
@@ -39,7 +39,7 @@ class Config {
     }
   }
 
-  // What the table does not know of a job on this machine.
+  // Values that only the plan has, and where they come from.
   void add_plan(const launch::LaunchPlan& plan) {
     const LaunchOptions& options = plan.options;
     ConfigLine& threads = lines_["--threads-per-rank"];
@@ -62,7 +62,7 @@ class Config {
     if (!table_["--config"].given() && !file.empty()) lines_["--config"].value = file;
   }
 
-  // What the hosts decide, unless it was given.
+  // Values that follow from the hosts.
   void add_hosts(const std::vector<launch::Host>& hosts) {
     const std::string named = table_["--hosts"].given()      ? table_["--hosts"].origin
                               : table_["--hostfile"].given() ? table_["--hostfile"].origin

@@ -43,7 +43,7 @@ constexpr const char* kNoKill =
     "standing: "
     "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
 
-// Known, so that it can be refused with the reason.
+// Stays known, so that it is refused with the reason.
 void hide(const Option& option) { option.declared->group("")->envname(""); }
 
 void refuse_hidden(const OptionTable& table) {
@@ -56,7 +56,7 @@ void refuse_hidden(const OptionTable& table) {
   }
 }
 
-// The options of paceline run that have another meaning in a job that a scheduler starts.
+// A scheduler decides some options of paceline run, and reads others in its own way.
 void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesRequest& kubernetes,
                        bool for_kubernetes) {
   for (const Option& option : table.options()) {
@@ -85,7 +85,7 @@ void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesReq
 void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmRequest& slurm,
                          KubernetesRequest& kubernetes, bool for_kubernetes) {
   table.group("Job");
-  // Their texts name the defaults.
+  // The help texts name the defaults.
   const auto value = [&](const char* name, const char* type, const char* text,
                          OptionTarget target) {
     table.value(name, type, text, std::move(target), kDecidedHere).declared->default_str("");
