@@ -11,16 +11,16 @@
 
 namespace paceline::harness {
 
-// PACELINE_TEST_SEED, or 1. Prints it once, at the first call: CTest shows the output of a test
+// GTEST_RANDOM_SEED, or 1. Prints it once, at the first call: CTest shows the output of a test
 // that fails, even if it crashed. Add the rank to it if ranks draw different numbers.
 inline unsigned random_seed() {
   static const unsigned seed = [] {
-    const char* text = std::getenv("PACELINE_TEST_SEED");
+    const char* text = std::getenv("GTEST_RANDOM_SEED");
     const std::string word = text != nullptr ? text : "1";
     const bool is_number = !word.empty() && word.size() < 10 &&
                            word.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number) throw std::invalid_argument("PACELINE_TEST_SEED is '" + word + "'");
-    std::fprintf(stderr, "random numbers: PACELINE_TEST_SEED=%s\n", word.c_str());
+    if (!is_number) throw std::invalid_argument("GTEST_RANDOM_SEED is '" + word + "'");
+    std::fprintf(stderr, "random numbers: GTEST_RANDOM_SEED=%s\n", word.c_str());
     return static_cast<unsigned>(std::stoul(word));
   }();
   return seed;
