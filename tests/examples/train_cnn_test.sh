@@ -10,7 +10,7 @@ expect two_ranks 0 '2 ranks x 1 thread; backend paceline, transport shm' "${run2
 expect over_tcp 0 'transport tcp' env PACELINE_TRANSPORT=tcp "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
 expect net_with_sgd 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --model net --optimizer sgd --lr 0.05 --augment
 expect hand_set_variables 0 'launched by env' bash -c '
-  export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) WORLD_SIZE=2
+  export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 12000)) WORLD_SIZE=2  # below those that the kernel gives
   RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "$@" & RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$@"; code=$?; wait; exit $code' \
   _ "$train_cnn" "${data[@]}" --max-steps 3
 
