@@ -11,6 +11,7 @@ set(SOURCES
   algorithms/subtrees.cpp
   algorithms/tree.cpp
   backends/backend_list.cpp
+  backends/paceline/agreement.cpp
   backends/paceline/by_package_executor.cpp
   backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp

@@ -12,20 +12,17 @@ bool is_shared(const Announcement& said) {
 
 }  // namespace
 
-SharedExecutor::SharedExecutor(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry,
-                               Deadline deadline)
-    : terms_{mesh.world_size(), mesh.oversubscribed()},
-      share_(mesh, deadline),
+SharedExecutor::SharedExecutor(Mesh& mesh, GroupShare& share,
+                               std::shared_ptr<SymmetricRegistry> registry,
+                               std::optional<PackagePlan> packages)
+    : packages_(std::move(packages)),
+      terms_{mesh.world_size(), mesh.oversubscribed(), packages_ ? &*packages_ : nullptr},
+      share_(share),
       regions_(mesh, std::move(registry)),
       zero_copy_(mesh, share_, regions_, schedules_),
-      staged_(mesh, share_, schedules_),
-      mesh_(mesh) {}
-
-void SharedExecutor::use(PackagePlan plan) {
-  package_plan_.emplace(std::move(plan));
-  terms_.packages = &*package_plan_;
-  if (package_plan_->is_possible()) {
-    by_package_.emplace(mesh_, share_, regions_, schedules_, package_plan_->packages());
+      staged_(mesh, share_, schedules_) {
+  if (packages_ && packages_->is_possible()) {
+    by_package_.emplace(mesh, share_, regions_, schedules_, packages_->packages());
   }
 }
 

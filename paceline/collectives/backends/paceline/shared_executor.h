@@ -28,17 +28,12 @@ namespace paceline {
 
 class SharedExecutor {
  public:
-  // Collective: allocates the control blocks and staging areas. Error(kSystem) on every rank when
-  // there is no memory for them.
-  SharedExecutor(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry, Deadline deadline);
+  // `packages` as agreed on, with the same on every rank. Requires: mesh and share outlive this
+  // object.
+  SharedExecutor(Mesh& mesh, GroupShare& share, std::shared_ptr<SymmetricRegistry> registry,
+                 std::optional<PackagePlan> packages);
   SharedExecutor(const SharedExecutor&) = delete;
   SharedExecutor& operator=(const SharedExecutor&) = delete;
-
-  const std::shared_ptr<SharedBlocks>& blocks() const { return share_.blocks(); }
-  static constexpr std::size_t message_offset() { return GroupShare::message_offset(); }
-
-  // From the next call on; the same on every rank. Call at most once.
-  void use(PackagePlan plan);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
   std::string explain(const PlanRequest& request) const { return explain_route(terms_, request); }
@@ -60,15 +55,14 @@ class SharedExecutor {
   void run_counted(const SharedOperation& operation);
   void run_large(const SharedOperation& operation, bool is_by_package);
 
-  SharedTerms terms_;
-  GroupShare share_;
+  const std::optional<PackagePlan> packages_;
+  const SharedTerms terms_;
+  GroupShare& share_;
   SymmetricRegions regions_;
   SharedSchedules schedules_;
   ZeroCopy zero_copy_;
   Staged staged_;
   std::vector<std::byte*> visited_;
-  std::optional<PackagePlan> package_plan_;
-  const Mesh& mesh_;
   std::optional<ByPackageExecutor> by_package_;  // where the plan has a way by package
 };
 
