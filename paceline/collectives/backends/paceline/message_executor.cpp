@@ -104,8 +104,7 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
     do {
       const std::size_t count = std::min(most, length - begin);
       ScheduleSpec spec{call.op, mesh_.rank(), world, call.root, count, call.count, call.count};
-      const BlockTable piece =
-          has_counts(call.op) ? blocks.piece(call.op, begin, most, false) : BlockTable();
+      const BlockTable piece = has_counts(call.op) ? blocks.piece(begin, most) : BlockTable();
       spec.blocks = &piece;
       spec.chunk = plan.chunk;
       spec.hosts = &planner_.hosts();

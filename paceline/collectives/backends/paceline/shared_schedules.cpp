@@ -9,7 +9,7 @@ std::uint64_t key_of(const ScheduleSpec& spec, SharedSchedules::Build build) {
   std::uint64_t key = spec.count * 0x9e3779b97f4a7c15u;
   for (const std::uint64_t part :
        {std::uint64_t(spec.input_stride), std::uint64_t(spec.output_stride),
-        std::uint64_t(spec.root), std::uint64_t(spec.op),
+        std::uint64_t(spec.chunk), std::uint64_t(spec.root), std::uint64_t(spec.op),
         std::uint64_t(reinterpret_cast<std::uintptr_t>(build))}) {
     key = (key ^ part) * 0x9e3779b97f4a7c15u;
     key ^= key >> 29;
@@ -19,7 +19,8 @@ std::uint64_t key_of(const ScheduleSpec& spec, SharedSchedules::Build build) {
 
 bool same(const ScheduleSpec& a, const ScheduleSpec& b) {
   return a.op == b.op && a.root == b.root && a.count == b.count &&
-         a.input_stride == b.input_stride && a.output_stride == b.output_stride;
+         a.input_stride == b.input_stride && a.output_stride == b.output_stride &&
+         a.chunk == b.chunk;
 }
 
 }  // namespace
