@@ -81,6 +81,7 @@ struct Target {
 
 struct Schedule {
   std::vector<Step> steps;
+  std::size_t first_meeting = 0;  // its place in `steps`; 0 also where there is none
   // Pieces of the same call may overlap: the first `num_ahead` steps, sends and receives only, are
   // taken while earlier pieces are under way, so that the network does not pause between them. The
   // same part of the algorithm on every rank.

@@ -90,7 +90,11 @@ class ScheduleBuilder {
     }
     add({.kind = Step::Kind::kCopy, .owner = owner, .from = from, .to = to, .count = count});
   }
-  void meet() { add({.kind = Step::Kind::kMeet}); }
+  void meet() {
+    if (!meets_) schedule_.first_meeting = schedule_.steps.size();
+    meets_ = true;
+    add({.kind = Step::Kind::kMeet});
+  }
   // The steps so far may be taken ahead (Schedule::overlaps).
   void end_what_is_ahead() {
     schedule_.overlaps = true;
@@ -147,6 +151,7 @@ class ScheduleBuilder {
 
   const ScheduleSpec spec_;
   Schedule schedule_;
+  bool meets_ = false;
 };
 
 }  // namespace paceline

@@ -13,13 +13,30 @@ constexpr std::size_t kHandedBytes = 64 << 10;
 SharedRunner::SharedRunner(const Mesh& mesh, GroupShare& share, const SymmetricRegions& regions)
     : mesh_(mesh), share_(share), regions_(regions) {}
 
+// Called for every range of every step: a tiny call has four.
+inline std::byte* SharedRunner::address(const SharedPiece& piece, const Place& place,
+                                        int owner) const {
+  const std::size_t element = piece.operation.element;
+  if (place.space == Space::kScratch || place.space == Space::kPartial) {
+    std::byte* const area = share_.area(owner < 0 ? mesh_.rank() : owner, piece.turn);
+    if (place.space == Space::kScratch) return area + place.offset * element;
+    return area + piece.partials + place.offset * partial_size_of(piece.operation.call.dtype);
+  }
+  return buffer(piece, place.space == Space::kInput, owner) +
+         (piece.begin + place.offset) * element;
+}
+
+inline std::byte* SharedRunner::buffer(const SharedPiece& piece, bool is_input, int owner) const {
+  const auto& call = piece.operation.call;
+  if (owner < 0) return is_input ? const_cast<std::byte*>(call.input) : call.output;
+  const Announcement& said = share_.announced(owner);
+  return regions_.at(owner, is_input ? said.input : said.output);
+}
+
 void SharedRunner::run(const SharedPiece& piece) { meet_and_run_from(piece, run_from(piece, 0)); }
 
 void SharedRunner::finish(const SharedPiece& piece) {
-  const auto& steps = piece.schedule.steps;
-  const auto meeting = std::find_if(
-      steps.begin(), steps.end(), [](const Step& step) { return step.kind == Step::Kind::kMeet; });
-  meet_and_run_from(piece, run_from(piece, static_cast<std::size_t>(meeting - steps.begin()) + 1));
+  meet_and_run_from(piece, run_from(piece, piece.schedule.first_meeting + 1));
 }
 
 // `step` is a meeting, or the end.
@@ -43,27 +60,6 @@ std::size_t SharedRunner::run_from(const SharedPiece& piece, std::size_t step) {
   return step;
 }
 
-std::byte* SharedRunner::address(const SharedPiece& piece, const Place& place, int owner) const {
-  const auto& call = piece.operation.call;
-  const std::size_t element = piece.operation.element;
-  const int rank = owner < 0 ? mesh_.rank() : owner;
-  switch (place.space) {
-    case Space::kInput:
-      return (owner < 0 ? const_cast<std::byte*>(call.input)
-                        : regions_.at(rank, share_.announced(rank).input)) +
-             (piece.begin + place.offset) * element;
-    case Space::kOutput:
-      return (owner < 0 ? call.output : regions_.at(rank, share_.announced(rank).output)) +
-             (piece.begin + place.offset) * element;
-    case Space::kScratch:
-      return share_.area(rank, piece.turn) + place.offset * element;
-    case Space::kPartial:
-      return share_.area(rank, piece.turn) + piece.partials +
-             place.offset * partial_size_of(call.dtype);
-  }
-  return nullptr;
-}
-
 void SharedRunner::aim(const SharedPiece& piece, const Step& step) {
   targets_.clear();
   if (step.num_targets == 0) targets_.push_back(address(piece, step.to, -1));
@@ -76,6 +72,7 @@ void SharedRunner::aim(const SharedPiece& piece, const Step& step) {
 void SharedRunner::copy(const SharedPiece& piece, const Step& step) {
   const std::size_t bytes = step.count * piece.operation.element;
   const std::byte* const from = address(piece, step.from, step.owner);
+  if (step.num_targets == 0) return piece.copy(address(piece, step.to, -1), from, bytes);
   aim(piece, step);
   const std::size_t most = targets_.size() > 1 ? kHandedBytes : bytes;
   for (std::size_t begin = 0; begin < bytes; begin += most) {

@@ -43,6 +43,7 @@ class SharedRunner {
   std::size_t run_from(const SharedPiece& piece, std::size_t step);
   void meet_and_run_from(const SharedPiece& piece, std::size_t step);
   std::byte* address(const SharedPiece& piece, const Place& place, int owner) const;
+  std::byte* buffer(const SharedPiece& piece, bool is_input, int owner) const;
   void aim(const SharedPiece& piece, const Step& step);
   void copy(const SharedPiece& piece, const Step& step);
   void reduce(const SharedPiece& piece, const Step& step);
