@@ -162,4 +162,11 @@ constexpr bool has_counts(Op op) {
 // True for those that make another group.
 constexpr bool makes_group(Op op) { return traits_of(op).makes_group; }
 
+// Whether an input holds a block for each rank.
+inline bool gives_blocks(Op op) {
+  const OpTraits& traits = traits_of(op);
+  return traits.input == Extent::kBlocks || traits.input == Extent::kRow ||
+         traits.output == Extent::kOwnCount;
+}
+
 }  // namespace paceline

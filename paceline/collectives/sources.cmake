@@ -5,13 +5,14 @@ set(SOURCES
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
   algorithms/hierarchy_blocks.cpp
+  algorithms/in_shared_memory.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
   algorithms/schedule.cpp
   algorithms/subtrees.cpp
   algorithms/tree.cpp
   backends/backend_list.cpp
-  backends/paceline/by_package_executor.cpp
+  backends/paceline/agreement.cpp
   backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
@@ -21,11 +22,10 @@ set(SOURCES
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
   backends/paceline/shared_route.cpp
+  backends/paceline/shared_runner.cpp
   backends/paceline/shared_schedules.cpp
   backends/paceline/slow_wait.cpp
-  backends/paceline/staged.cpp
   backends/paceline/symmetric_regions.cpp
-  backends/paceline/zero_copy.cpp
   collective.cpp
   flight/explain.cpp
   flight/explanation.cpp

@@ -47,21 +47,17 @@ struct MessageStreams::Ring {
   std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-MessageStreams::MessageStreams(Mesh& mesh)
+MessageStreams::MessageStreams(Mesh& mesh, RingMemory memory)
     : mesh_(mesh),
       token_(std::make_unique<const std::uint64_t>(random_token())),
-      lanes_(static_cast<std::size_t>(mesh.world_size())) {}
-
-std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
-  return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
-}
-
-void MessageStreams::use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset) {
-  blocks_ = std::move(blocks);
+      memory_(std::move(memory)),
+      capacity_(capacity_for(mesh.neighbours().size())),
+      lanes_(static_cast<std::size_t>(mesh.world_size())) {
+  if (!memory_.blocks) return;
   const auto& ranks = mesh_.neighbours();
-  capacity_ = capacity_for(ranks.size());
   const auto ring = [&](int reader, std::size_t writer) {
-    std::byte* const place = blocks_->of(reader) + offset + writer * (sizeof(Ring) + capacity_);
+    std::byte* const place =
+        memory_.blocks->of(reader) + memory_.offset + writer * (sizeof(Ring) + capacity_);
     return reinterpret_cast<Ring*>(place);
   };
   const auto self =
@@ -73,6 +69,10 @@ void MessageStreams::use(std::shared_ptr<SharedBlocks> blocks, std::size_t offse
     lane(ranks[i]).room_until = capacity_;
     lane(ranks[i]).out->direct.introduce(*token_);
   }
+}
+
+std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
+  return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
 }
 
 // Looks at the peer's position only when what it was last is not enough.

@@ -28,16 +28,21 @@
 
 namespace paceline {
 
+// Where the rings of a host's ranks lie: in every block from `offset` on, a multiple of 128.
+struct RingMemory {
+  std::shared_ptr<SharedBlocks>
+      blocks;  // null: there are none; owners: who allocated it, and these
+  std::size_t offset = 0;
+};
+
 class MessageStreams {
  public:
-  // Requires: `mesh` outlives this object.
-  explicit MessageStreams(Mesh& mesh);
+  // The ranks of this host are reached through `memory`, if there is any. Requires: the same on all
+  // of them, zeroed, with room for bytes_for(them); `mesh` outlives this object.
+  MessageStreams(Mesh& mesh, RingMemory memory);
 
   // What a host of so many ranks takes of each block; pages may come as they are touched.
   static std::size_t bytes_for(std::size_t num_ranks);
-  // From now on the ranks of this host through `blocks`, from `offset` on (a multiple of 128).
-  // Requires: zeroed there; nothing was sent; all ranks of the host do the same.
-  void use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset);
 
   // Rings lead to `peer` and back; the first takes so many bytes now, the second has as many.
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
@@ -99,8 +104,8 @@ class MessageStreams {
 
   Mesh& mesh_;
   const std::unique_ptr<const std::uint64_t> token_;  // by which others know this process's memory
-  std::shared_ptr<SharedBlocks> blocks_;  // owners: the executor that allocated them, and this
-  std::size_t capacity_ = 0;              // of a ring
+  const RingMemory memory_;
+  const std::size_t capacity_;  // of a ring
   std::vector<Lane> lanes_;
 };
 

@@ -96,7 +96,7 @@ TEST_P(HierarchyCounts, are_cut_so_that_the_scratch_of_every_rank_suffices) {
       const ScheduleCase test = case_for(Algorithm::kHierarchy, op, hosts, counts);
       const BlockTable blocks = BlockTable::of(test.call, test.world);
       const auto scratch_of = [&](std::size_t most) {
-        const BlockTable piece = blocks.piece(op, 0, most, false);
+        const BlockTable piece = blocks.piece(0, most);
         ScheduleSpec spec{op, 0, test.world};
         spec.hosts = &hosts;
         spec.blocks = &piece;

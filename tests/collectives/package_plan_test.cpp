@@ -4,21 +4,19 @@
 #include "paceline/collectives/planning/package_plan.h"
 
 #include <algorithm>
-#include <random>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "paceline/collectives/algorithms/by_package.h"
 #include "paceline/collectives/algorithms/direct.h"
-#include "paceline/collectives/kernels/reduce.h"
-#include "paceline/core/check.h"
+
+#include "tests/collectives/schedule_data.h"
 
 namespace paceline {
 namespace {
 
 using testing::HasSubstr;
-using Bytes = std::vector<std::byte>;
 
 constexpr Op kOps[] = {Op::kAllReduce, Op::kReduce, Op::kReduceScatter};
 
@@ -33,98 +31,19 @@ ScheduleSpec spec_for(const Hosts& packages, Op op, int rank, std::size_t count,
   return spec;
 }
 
-// All ranks' schedules, phase by phase, with real bytes.
-class AllRanks {
- public:
-  AllRanks(const Hosts& packages, Op op, Dtype dtype, std::size_t count, int root)
-      : packages_(packages), op_(op), dtype_(dtype), count_(count) {
-    const std::size_t blocks = op == Op::kReduceScatter ? packages.host_of.size() : 1;
-    std::mt19937 random(7);
-    for (int rank = 0; rank < packages.world_size(); ++rank) {
-      schedules_.push_back(build_by_package(spec_for(packages, op, rank, count, root)));
-      Bytes input(blocks * count * size_of(dtype));
-      // 0x38 to 0x3f as every byte: a modest positive number in every floating-point type.
-      for (auto& byte : input) byte = std::byte(0x38 | (random() & 7));
-      inputs_.push_back(std::move(input));
-      outputs_.emplace_back(count * size_of(dtype));
-      scratch_.emplace_back(schedules_.back().scratch_count * size_of(dtype));
-      partials_.emplace_back(schedules_.back().partial_count * partial_size_of(dtype));
-    }
-  }
+constexpr auto kBuilds = {build_by_package_in_place, build_by_package_staged};
 
-  void run() {
-    std::vector<std::size_t> next(schedules_.size());
-    for (bool is_over = false; !is_over;) {
-      is_over = true;
-      for (std::size_t rank = 0; rank < schedules_.size(); ++rank) {
-        const auto& steps = schedules_[rank].steps;
-        while (next[rank] < steps.size() && steps[next[rank]].kind != Step::Kind::kMeet) {
-          take(static_cast<int>(rank), steps[next[rank]++]);
-        }
-        if (next[rank] == steps.size()) continue;
-        ++next[rank];  // a meeting: all others come to theirs in this round
-        is_over = false;
-      }
-    }
-  }
-
-  const Bytes& output(int rank) const { return outputs_[static_cast<std::size_t>(rank)]; }
-  Bytes expected(int rank) const {
-    std::vector<const std::byte*> sources;
-    const std::size_t first =
-        op_ == Op::kReduceScatter ? static_cast<std::size_t>(rank) * count_ * size_of(dtype_) : 0;
-    for (const auto& input : inputs_) sources.push_back(input.data() + first);
-    Bytes result(count_ * size_of(dtype_));
-    paceline::reduce(sources, result.data(), count_, dtype_, ReduceOp::kMean);
-    return result;
-  }
-  // Bytes that ranks read of ranks on other packages.
-  std::uint64_t crossed() const { return crossed_; }
-
- private:
-  void take(int rank, const Step& step) {
-    if (step.kind == Step::Kind::kCopy) {
-      const std::byte* from = at(rank, step.owner, step.from, step.count);
-      std::copy_n(from, step.count * size_of(dtype_), at(rank, -1, step.to, step.count));
-      return;
-    }
-    ASSERT_EQ(step.kind, Step::Kind::kReduce);
-    const auto& schedule = schedules_[static_cast<std::size_t>(rank)];
-    std::vector<ReduceSource> sources;
-    for (std::size_t i = 0; i < step.num_operands; ++i) {
-      const Operand& operand = schedule.operands[step.first_operand + i];
-      sources.push_back({at(rank, operand.owner, operand.place, step.count), operand.num_ranks,
-                         operand.place.space == Space::kPartial});
-    }
-    const bool is_partial = step.to.space == Space::kPartial;
-    reduce_partials(sources, at(rank, -1, step.to, step.count), step.count, dtype_, ReduceOp::kMean,
-                    is_partial ? ReduceResult::kPartial : ReduceResult::kFinal, schedules_.size());
-  }
-
-  std::byte* at(int rank, int owner, const Place& place, std::size_t count) {
-    const int whose = owner < 0 ? rank : owner;
-    const auto index = static_cast<std::size_t>(whose);
-    const bool is_partial = place.space == Space::kPartial;
-    const std::size_t size = is_partial ? partial_size_of(dtype_) : size_of(dtype_);
-    if (packages_.host_of[index] != packages_.host_of[static_cast<std::size_t>(rank)]) {
-      crossed_ += count * size;
-    }
-    auto& all = is_partial                      ? partials_
-                : place.space == Space::kInput  ? inputs_
-                : place.space == Space::kOutput ? outputs_
-                                                : scratch_;
-    EXPECT_LE((place.offset + count) * size, all[index].size());
-    return all[index].data() + place.offset * size;
-  }
-
-  const Hosts& packages_;
-  const Op op_;
-  const Dtype dtype_;
-  const std::size_t count_;
-  std::vector<Schedule> schedules_;
-  std::vector<Bytes> inputs_, outputs_, scratch_, partials_;
-  std::uint64_t crossed_ = 0;
-};
+ScheduleCase case_of(const Hosts& packages, Op op, Dtype dtype, std::size_t count, int root) {
+  ScheduleCase test;
+  test.call.op = op;
+  test.call.dtype = dtype;
+  test.call.reduce_op = ReduceOp::kMean;
+  test.call.count = count;
+  test.call.root = root;
+  test.world = packages.world_size();
+  test.hosts = packages;
+  return test;
+}
 
 TEST(ByPackageSchedule, gives_every_rank_the_promised_bits) {
   for (const auto& [num_packages, ranks] : kLayouts) {
@@ -133,13 +52,14 @@ TEST(ByPackageSchedule, gives_every_rank_the_promised_bits) {
     for (const Op op : kOps) {
       for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat64}) {
         for (const std::size_t count : {1, 63, 64, 65, 1500, 4096}) {
-          AllRanks run(packages, op, dtype, count, root);
-          run.run();
-          for (int rank = 0; rank < packages.world_size(); ++rank) {
-            if (op == Op::kReduce && rank != root) continue;
-            ASSERT_EQ(run.output(rank), run.expected(rank))
-                << name_of(op) << " of " << count << " " << name_of(dtype) << ", rank " << rank
-                << " of " << num_packages << " x " << ranks;
+          for (const auto build : kBuilds) {
+            SharedScheduleRun run(case_of(packages, op, dtype, count, root), build);
+            ASSERT_NO_THROW(run.run());
+            for (int rank = 0; rank < packages.world_size(); ++rank) {
+              ASSERT_EQ(run.output(rank), run.expected(rank))
+                  << name_of(op) << " of " << count << " " << name_of(dtype) << ", rank " << rank
+                  << " of " << num_packages << " x " << ranks;
+            }
           }
         }
       }
@@ -153,10 +73,12 @@ TEST(ByPackageSchedule, reads_as_much_between_packages_as_is_said) {
     const Hosts packages = Hosts::blocks(num_packages, ranks);
     for (const Op op : kOps) {
       for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
-        AllRanks run(packages, op, dtype, count, 1);
-        run.run();
-        EXPECT_EQ(run.crossed(), bytes_between_packages(op, dtype, count, packages).by_package)
-            << name_of(op) << " " << num_packages << " x " << ranks;
+        for (const auto build : kBuilds) {
+          SharedScheduleRun run(case_of(packages, op, dtype, count, 1), build);
+          run.run();
+          EXPECT_EQ(run.crossed(), bytes_between_packages(op, dtype, count, packages).by_package)
+              << name_of(op) << " " << num_packages << " x " << ranks;
+        }
       }
     }
   }
@@ -206,9 +128,10 @@ TEST(ByPackageSchedule, pieces_fit_into_the_staging_area_and_fill_it) {
           std::size_t used = 0;
           // A last piece, too, whose lanes are rounded up otherwise.
           for (const std::size_t count : {most, most - most / 3, most / 2 + 1, std::size_t{1}}) {
+            const auto build = with_input ? build_by_package_staged : build_by_package_in_place;
             const Schedule schedule =
-                build_by_package(spec_for(packages, op, packages.world_size() - 1, count));
-            const Schedule first = build_by_package(spec_for(packages, op, 0, count));
+                build(spec_for(packages, op, packages.world_size() - 1, count));
+            const Schedule first = build(spec_for(packages, op, 0, count));
             const std::size_t partials =
                 std::max(schedule.partial_count, first.partial_count) * partial_size_of(dtype);
             const std::size_t end =

@@ -1,9 +1,11 @@
 #pragma once
 
-// Runs all ranks' schedules without a network, with real bytes: the simulator decides the order,
-// this moves the data at the latest moment at which it may move.
+// Runs all ranks' schedules without a network, with real bytes: those of messages in the order that
+// the simulator decides, where the data moves at the latest moment at which it may; those of shared
+// memory from meeting to meeting.
 
 #include <cstring>
+#include <functional>
 #include <random>
 #include <set>
 #include <vector>
@@ -12,6 +14,7 @@
 
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/collectives/planning/algorithm.h"
+#include "paceline/core/check.h"
 #include "paceline/simulation/simulator.h"
 
 namespace paceline {
@@ -25,38 +28,28 @@ struct ScheduleCase {
   std::size_t chunk = 100;
 };
 
-class ScheduleRun : public SimulationObserver {
+// All ranks' buffers and schedules.
+class ScheduleData {
  public:
   using Bytes = std::vector<std::byte>;
+  using Build = std::function<Schedule(const ScheduleSpec& spec)>;
 
-  explicit ScheduleRun(ScheduleCase test) : test_(std::move(test)) {
+  ScheduleData(ScheduleCase test, const Build& build) : test_(std::move(test)) {
     if (test_.hosts.host_of.empty()) test_.hosts = Hosts::blocks(test_.world, 1);
     if (has_counts(test_.call.op)) blocks_ = BlockTable::of(test_.call, test_.world);
     for (int rank = 0; rank < test_.world; ++rank) {
       inputs_.push_back(random_bytes(input_count(test_.call, rank, test_.world), rank));
       outputs_.emplace_back(output_count(test_.call, rank, test_.world) * element());
-      schedules_.push_back(build(test_.algorithm, spec_of(rank)));
+      schedules_.push_back(build(spec_of(rank)));
       scratch_.emplace_back(schedules_.back().scratch_count * element());
       partials_.emplace_back(schedules_.back().partial_count * partial_size_of(test_.call.dtype));
-      heard_.push_back({rank});
       if (const auto begin = input_in_output(rank)) {
         std::copy(inputs_.back().begin(), inputs_.back().end(),
                   outputs_.back().begin() + static_cast<std::ptrdiff_t>(*begin * element()));
       }
     }
   }
-
-  SimulationResult run() {
-    SimulationOptions options;
-    options.element_bytes = element();
-    options.partial_bytes = partial_size_of(test_.call.dtype);
-    options.is_unbuffered = true;
-    options.input_in_output = [this](int rank) { return input_in_output(rank); };
-    const SimulatedCluster cluster{test_.hosts, {}};
-    return simulate(
-        cluster, [this](int rank) { return schedules_[static_cast<std::size_t>(rank)]; }, options,
-        this);
-  }
+  virtual ~ScheduleData() = default;
 
   const Bytes& output(int rank) const { return outputs_[static_cast<std::size_t>(rank)]; }
   const Schedule& schedule(int rank) const { return schedules_[static_cast<std::size_t>(rank)]; }
@@ -102,66 +95,49 @@ class ScheduleRun : public SimulationObserver {
     }
   }
 
-  bool everybody_heard_of_all() const {
-    for (const auto& heard : heard_) {
-      if (heard.size() != static_cast<std::size_t>(test_.world)) return false;
+ protected:
+  void carry_out(int rank, const Step& step) {
+    if (step.kind == Step::Kind::kReduce) {
+      reduce_step(rank, step);
+      return;
     }
-    return true;
-  }
-
-  // Whether the rank sends to the next one before it waits for anything.
-  bool begins_with_next(int rank) const {
-    for (const Step& step : schedule(rank).steps) {
-      const bool waits_for_nothing = step.count == 0 || step.from.space == Space::kInput;
-      if (step.kind == Step::Kind::kSend && waits_for_nothing &&
-          step.peer == (rank + 1) % test_.world) {
-        return true;
-      }
-      if (step.kind != Step::Kind::kSend && step.kind != Step::Kind::kReceive) return false;
+    const std::byte* from = at(rank, step.from, step.count, step.owner);
+    for (std::byte* to : targets(rank, step)) {
+      if (from == to) continue;
+      will_read(rank, from, step.count * size_in(step.from.space));
+      will_write(rank, to, step.count * size_in(step.from.space));
+      std::memcpy(to, from, step.count * size_in(step.from.space));
     }
-    return false;
   }
+  virtual void will_read(int /*rank*/, const std::byte* /*data*/, std::size_t /*bytes*/) {}
+  virtual void will_write(int /*rank*/, const std::byte* /*data*/, std::size_t /*bytes*/) {}
 
-  void on_send(std::uint64_t message, int from) override {
-    known_.resize(std::max<std::size_t>(known_.size(), message + 1));
-    known_[message] = heard_[static_cast<std::size_t>(from)];
+  std::vector<std::byte*> targets(int rank, const Step& step) {
+    if (step.num_targets == 0) return {at(rank, step.to, step.count)};
+    std::vector<std::byte*> all;
+    for (std::size_t i = 0; i < step.num_targets; ++i) {
+      const Target& target = schedule(rank).targets[step.first_target + i];
+      all.push_back(at(rank, target.place, step.count, target.owner));
+    }
+    return all;
   }
-  void on_receive(std::uint64_t message, int from, const Step& send, int to,
-                  const Step& receive) override {
-    heard_[static_cast<std::size_t>(to)].insert(known_[message].begin(), known_[message].end());
-    if (send.count == 0) return;
-    const int owner = send.owner < 0 ? from : send.owner;
-    std::memcpy(at(to, receive.to, send.count), at(owner, send.from, send.count),
-                send.count * size_in(send.from.space));
-  }
-  void on_copy(int rank, const Step& step) override {
-    const std::byte* from = at(step.owner < 0 ? rank : step.owner, step.from, step.count);
-    std::byte* to = at(rank, step.to, step.count);
-    if (from != to) std::memcpy(to, from, step.count * size_in(step.to.space));
-  }
-  void on_reduce(int rank, const Step& step, const Schedule& schedule) override {
+  void reduce_step(int rank, const Step& step) {
     std::vector<ReduceSource> sources;
     for (std::size_t i = 0; i < step.num_operands; ++i) {
-      const Operand& operand = schedule.operands[step.first_operand + i];
-      sources.push_back({at(operand.owner < 0 ? rank : operand.owner, operand.place, step.count),
-                         operand.num_ranks, operand.place.space == Space::kPartial});
+      const Operand& operand = schedule(rank).operands[step.first_operand + i];
+      const Place place = operand.place;
+      sources.push_back({at(rank, place, step.count, operand.owner), operand.num_ranks,
+                         place.space == Space::kPartial});
+      will_read(rank, sources.back().data, step.count * size_in(place.space));
     }
     const bool is_partial = step.to.space == Space::kPartial;
-    reduce_partials(sources, at(rank, step.to, step.count), step.count, test_.call.dtype,
-                    test_.call.reduce_op,
+    const auto outs = targets(rank, step);
+    for (const std::byte* out : outs) will_write(rank, out, step.count * size_in(step.to.space));
+    reduce_partials(sources, outs, step.count, test_.call.dtype, test_.call.reduce_op,
                     is_partial ? ReduceResult::kPartial : ReduceResult::kFinal,
                     static_cast<std::size_t>(test_.world));
   }
-  void on_meet(const std::vector<int>& ranks) override {
-    std::set<int> all;
-    for (const int rank : ranks) {
-      const auto& heard = heard_[static_cast<std::size_t>(rank)];
-      all.insert(heard.begin(), heard.end());
-    }
-    for (const int rank : ranks) heard_[static_cast<std::size_t>(rank)] = all;
-  }
 
- private:
   std::size_t element() const { return size_of(test_.call.dtype); }
   std::size_t size_in(Space space) const {
     return space == Space::kPartial ? partial_size_of(test_.call.dtype) : element();
@@ -205,7 +181,9 @@ class ScheduleRun : public SimulationObserver {
     return out;
   }
 
-  std::byte* at(int rank, const Place& place, std::size_t count) {
+  // In the memory of `owner`, or of the rank itself.
+  std::byte* at(int rank, const Place& place, std::size_t count, int owner = -1) {
+    if (owner >= 0) rank = owner;
     const auto self = static_cast<std::size_t>(rank);
     Bytes* bytes = &scratch_[self];
     std::size_t offset = place.offset;
@@ -225,8 +203,149 @@ class ScheduleRun : public SimulationObserver {
   BlockTable blocks_;
   std::vector<Schedule> schedules_;
   std::vector<Bytes> inputs_, outputs_, scratch_, partials_;
+};
+
+// Schedules of messages.
+class ScheduleRun : public ScheduleData, public SimulationObserver {
+ public:
+  explicit ScheduleRun(const ScheduleCase& test)
+      : ScheduleData(test, [&](const ScheduleSpec& spec) { return build(test.algorithm, spec); }) {
+    for (int rank = 0; rank < test_.world; ++rank) heard_.push_back({rank});
+  }
+
+  SimulationResult run() {
+    SimulationOptions options;
+    options.element_bytes = element();
+    options.partial_bytes = partial_size_of(test_.call.dtype);
+    options.is_unbuffered = true;
+    options.input_in_output = [this](int rank) { return input_in_output(rank); };
+    const SimulatedCluster cluster{test_.hosts, {}};
+    return simulate(
+        cluster, [this](int rank) { return schedule(rank); }, options, this);
+  }
+
+  bool everybody_heard_of_all() const {
+    for (const auto& heard : heard_) {
+      if (heard.size() != static_cast<std::size_t>(test_.world)) return false;
+    }
+    return true;
+  }
+
+  // Whether the rank sends to the next one before it waits for anything.
+  bool begins_with_next(int rank) const {
+    for (const Step& step : schedule(rank).steps) {
+      const bool waits_for_nothing = step.count == 0 || step.from.space == Space::kInput;
+      if (step.kind == Step::Kind::kSend && waits_for_nothing &&
+          step.peer == (rank + 1) % test_.world) {
+        return true;
+      }
+      if (step.kind != Step::Kind::kSend && step.kind != Step::Kind::kReceive) return false;
+    }
+    return false;
+  }
+
+  void on_send(std::uint64_t message, int from) override {
+    known_.resize(std::max<std::size_t>(known_.size(), message + 1));
+    known_[message] = heard_[static_cast<std::size_t>(from)];
+  }
+  void on_receive(std::uint64_t message, int from, const Step& send, int to,
+                  const Step& receive) override {
+    heard_[static_cast<std::size_t>(to)].insert(known_[message].begin(), known_[message].end());
+    if (send.count == 0) return;
+    const int owner = send.owner < 0 ? from : send.owner;
+    std::memcpy(at(to, receive.to, send.count), at(owner, send.from, send.count),
+                send.count * size_in(send.from.space));
+  }
+  void on_copy(int rank, const Step& step) override { carry_out(rank, step); }
+  void on_reduce(int rank, const Step& step, const Schedule& /*schedule*/) override {
+    carry_out(rank, step);
+  }
+  void on_meet(const std::vector<int>& ranks) override {
+    std::set<int> all;
+    for (const int rank : ranks) {
+      const auto& heard = heard_[static_cast<std::size_t>(rank)];
+      all.insert(heard.begin(), heard.end());
+    }
+    for (const int rank : ranks) heard_[static_cast<std::size_t>(rank)] = all;
+  }
+
+ private:
   std::vector<std::set<int>> heard_;  // of whose beginning each rank knows
   std::vector<std::set<int>> known_;  // by message, when it was sent
+};
+
+// Schedules of shared memory.
+class SharedScheduleRun : public ScheduleData {
+ public:
+  using ScheduleData::ScheduleData;
+
+  // Error when a rank reads or writes what another one writes before they meet, or when they do not
+  // meet as often. Returns how often they met.
+  int run() {
+    std::vector<std::size_t> next(schedules_.size());
+    for (int meetings = 0;; ++meetings) {
+      std::size_t num_over = 0;
+      for (int rank = 0; rank < test_.world; ++rank) {
+        const auto& steps = schedule(rank).steps;
+        std::size_t& step = next[static_cast<std::size_t>(rank)];
+        while (step < steps.size() && steps[step].kind != Step::Kind::kMeet) {
+          carry_out(rank, steps[step++]);
+        }
+        if (step++ == steps.size()) ++num_over;
+      }
+      require_no_race();
+      uses_.clear();
+      if (num_over == schedules_.size()) return meetings;
+      check(num_over == 0, "{} of {} ranks do not come to meeting {}", num_over, schedules_.size(),
+            meetings + 1);
+    }
+  }
+  // Bytes that ranks read of ranks on other hosts.
+  std::uint64_t crossed() const { return crossed_; }
+
+ private:
+  struct Use {
+    int rank;
+    const std::byte* begin;
+    const std::byte* end;
+    bool is_write;
+  };
+
+  void will_read(int rank, const std::byte* data, std::size_t bytes) override {
+    uses_.push_back({rank, data, data + bytes, false});
+    const auto& host_of = test_.hosts.host_of;
+    const int owner = owner_of(data);
+    if (host_of[static_cast<std::size_t>(owner)] != host_of[static_cast<std::size_t>(rank)]) {
+      crossed_ += bytes;
+    }
+  }
+  void will_write(int rank, const std::byte* data, std::size_t bytes) override {
+    uses_.push_back({rank, data, data + bytes, true});
+  }
+  int owner_of(const std::byte* data) const {
+    for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
+      for (const auto* all : {&inputs_, &outputs_, &scratch_, &partials_}) {
+        const Bytes& bytes = (*all)[rank];
+        if (data >= bytes.data() && data < bytes.data() + bytes.size()) {
+          return static_cast<int>(rank);
+        }
+      }
+    }
+    throw Error(ErrorCode::kInvalid, "nobody's memory");
+  }
+  void require_no_race() const {
+    for (const Use& a : uses_) {
+      for (const Use& b : uses_) {
+        const bool overlap = a.begin < b.end && b.begin < a.end;
+        check(!a.is_write || a.rank == b.rank || !overlap,
+              "rank {} writes what rank {} {} before they meet", a.rank, b.rank,
+              b.is_write ? "writes" : "reads");
+      }
+    }
+  }
+
+  std::vector<Use> uses_;  // since the last meeting
+  std::uint64_t crossed_ = 0;
 };
 
 }  // namespace paceline

@@ -25,7 +25,7 @@ TEST(SharedRoute, goes_by_size) {
   EXPECT_EQ(way_of(terms, 4 * kKiB + 1), Way::kSmall);
   EXPECT_EQ(way_of(terms, 16 * kKiB), Way::kSmall);
   EXPECT_EQ(way_of(terms, 16 * kKiB + 1), Way::kLarge);
-  EXPECT_EQ(way_of(terms, 1, Op::kAllGatherV), Way::kCounted);
+  EXPECT_EQ(way_of(terms, 1, Op::kAllGatherV), Way::kLarge);
 }
 
 TEST(SharedRoute, ranks_that_share_cores_stage_more) {

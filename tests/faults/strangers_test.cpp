@@ -55,7 +55,7 @@ TEST_F(HostilePeer, huge_lengths_wait_for_a_receive_and_take_no_memory) {
   for (const std::uint64_t bytes : {~std::uint64_t(0), ~std::uint64_t(0) - 47,
                                     std::uint64_t(1) << 62, std::uint64_t(65) << 20}) {
     auto raw = make_raw_mesh();
-    PointToPoint messages(*raw.mesh);
+    PointToPoint messages(*raw.mesh, RingMemory());
     const auto header = header_of(7, bytes);
     raw.send(Channel::kPointToPoint, &header, sizeof header);
     const auto error = error_of(messages.receive(one_float(value_), Deadline::after(50ms)));
@@ -66,7 +66,7 @@ TEST_F(HostilePeer, huge_lengths_wait_for_a_receive_and_take_no_memory) {
 
 TEST_F(HostilePeer, a_length_that_belies_its_count_is_refused) {
   auto raw = make_raw_mesh();
-  PointToPoint messages(*raw.mesh);
+  PointToPoint messages(*raw.mesh, RingMemory());
   auto header = header_of(0, 4);
   header.payload_bytes = 1 << 20;
   raw.send(Channel::kPointToPoint, &header, sizeof header);
@@ -77,7 +77,7 @@ TEST_F(HostilePeer, a_length_that_belies_its_count_is_refused) {
 
 TEST_F(HostilePeer, garbage_is_corrupt) {
   auto raw = make_raw_mesh();
-  PointToPoint messages(*raw.mesh);
+  PointToPoint messages(*raw.mesh, RingMemory());
   const std::string text(100, 'G');
   raw.send(Channel::kPointToPoint, text.data(), text.size());
   EXPECT_EQ(error_of(messages.receive(one_float(value_), Deadline::after(5s)))->code(),
@@ -86,7 +86,7 @@ TEST_F(HostilePeer, garbage_is_corrupt) {
 
 TEST_F(HostilePeer, a_flood_of_empty_messages_ends_at_the_limit) {
   auto raw = make_raw_mesh();
-  PointToPoint messages(*raw.mesh);
+  PointToPoint messages(*raw.mesh, RingMemory());
   const auto work = messages.receive(one_float(value_), Deadline::after(20s));
   const auto header = header_of(7, 0);
   // More headers than the limit holds: the connection stops taking them.
@@ -111,7 +111,7 @@ TEST_F(HostilePeer, a_flood_of_empty_messages_ends_at_the_limit) {
 // The receive is posted while the message that does not fit it is on its way.
 TEST_F(HostilePeer, a_mismatch_found_late_completes_the_receive_with_its_error) {
   auto raw = make_raw_mesh();
-  PointToPoint messages(*raw.mesh);
+  PointToPoint messages(*raw.mesh, RingMemory());
   float other = 0;
   PointToPointCall another = one_float(other);
   another.tag = 99;
@@ -132,7 +132,7 @@ TEST_F(HostilePeer, a_mismatch_found_late_completes_the_receive_with_its_error) 
 TEST_F(HostilePeer, death_ends_receives_from_it_and_from_anybody_and_sends_to_it) {
   for (const int source : {1, kAnySource}) {
     auto raw = make_raw_mesh();
-    PointToPoint messages(*raw.mesh);
+    PointToPoint messages(*raw.mesh, RingMemory());
     auto call = one_float(value_);
     call.peer = source;
     const auto work = messages.receive(call, Deadline::after(20s));
@@ -145,7 +145,7 @@ TEST_F(HostilePeer, death_ends_receives_from_it_and_from_anybody_and_sends_to_it
     EXPECT_NE(std::string(error->what()).find("rank 1 (box)"), std::string::npos) << error->what();
   }
   auto raw = make_raw_mesh();
-  PointToPoint messages(*raw.mesh);
+  PointToPoint messages(*raw.mesh, RingMemory());
   std::vector<float> large(4 << 20);
   const auto sent = messages.send(
       {1, 0, Dtype::kFloat32, large.size(), reinterpret_cast<std::byte*>(large.data()), nullptr},
@@ -156,7 +156,7 @@ TEST_F(HostilePeer, death_ends_receives_from_it_and_from_anybody_and_sends_to_it
 
 TEST_F(HostilePeer, an_abort_ends_a_send_that_nobody_takes) {
   auto raw = make_raw_mesh();
-  PointToPoint messages(*raw.mesh);
+  PointToPoint messages(*raw.mesh, RingMemory());
   std::vector<float> large(4 << 20);
   const auto sent = messages.send(
       {1, 0, Dtype::kFloat32, large.size(), reinterpret_cast<std::byte*>(large.data()), nullptr},

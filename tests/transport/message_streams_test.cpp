@@ -44,8 +44,7 @@ class MessageStreamsTest : public ConnectTest {
         made.mesh = connect_mesh(options(rank, 2), secret_);
         made.blocks = made.mesh->shared_memory()->allocate(MessageStreams::bytes_for(2),
                                                            Pages::kOnTouch, Deadline::after(10s));
-        made.streams = std::make_unique<MessageStreams>(*made.mesh);
-        made.streams->use(made.blocks, 0);
+        made.streams = std::make_unique<MessageStreams>(*made.mesh, RingMemory{made.blocks, 0});
         return made;
       });
     }

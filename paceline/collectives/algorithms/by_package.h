@@ -32,12 +32,11 @@ namespace paceline {
 // Whether there is a way by package.
 bool serves_by_package(Op op);
 
-// Pure. spec.hosts: the packages, in place of hosts. Operands of other ranks' kInput are read in
-// place or where they were copied, those of kScratch and kPartial as everywhere. Results that a
-// package's ranks fetch are made in scratch, at their offset in the output. Requires:
-// serves_by_package(spec.op), packages that are equal subtrees of two ranks or more, and blocks
-// side by side: input_stride == count.
-Schedule build_by_package(const ScheduleSpec& spec);
+// Pure. spec.hosts: the packages. By the rules of in_shared_memory.h; partials lie where
+// partials_offset() says. Requires: serves_by_package(spec.op), packages that are equal subtrees of
+// two ranks or more.
+Schedule build_by_package_in_place(const ScheduleSpec& spec);
+Schedule build_by_package_staged(const ScheduleSpec& spec);
 
 // Bytes that cross between packages in one call, `count` as in Collective. Requires: as above.
 struct PackageBytes {

@@ -47,20 +47,14 @@ BlockTable BlockTable::of(const Collective& call, int world_size) {
   return pairs(call.counts, static_cast<std::size_t>(world_size));
 }
 
-BlockTable BlockTable::piece(Op op, std::size_t begin, std::size_t most, bool packed) const {
+BlockTable BlockTable::piece(std::size_t begin, std::size_t most) const {
   BlockTable part = *this;
-  std::size_t world = part.given.size();
-  if (op == Op::kAllToAllV) {
-    world = 0;
-    while (world * world < part.given.size()) ++world;
-  }
   for (std::size_t i = 0; i < part.given.size(); ++i) {
     Block& given = part.given[i];
     Block& placed = part.placed[i];
     given.count = placed.count = given.count > begin ? std::min(most, given.count - begin) : 0;
     given.offset += begin;
     placed.offset += begin;
-    if (packed) given.offset = op == Op::kAllGatherV ? 0 : i % world * most;
   }
   return part;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 // An algorithm as data: what one rank does in a collective, as a list of steps over element ranges.
-// Pure functions build schedules (algorithms/), executors run them over messages or over shared
-// memory, the simulator runs them in virtual time, and tests run all ranks' schedules without a
-// network.
+// Pure functions build schedules (algorithms/), executors run them over messages or in shared
+// memory, the simulator runs those of messages in virtual time, and tests run all ranks' schedules
+// without a network.
 //
 // Words. *Input* and *output* are the caller's buffers. *Scratch* holds elements that are neither:
 // received contributions, results that others fetch. A *partial* is a sum over a subtree of ranks,
@@ -15,8 +15,8 @@
 // received or sent, waits first (scoreboard.h); nothing else does. Ranks of one host may read each
 // other's scratch and partials (`owner`), after a kMeet that follows their writing.
 //
-// Rules that every schedule keeps (tests/collectives/schedule_test.cpp checks them for world sizes
-// 1 to 17):
+// Rules that every schedule of messages keeps (tests/collectives/schedule_test.cpp checks them for
+// world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
 //   - every send has exactly one matching receive, in the same order per pair of ranks, with the
 //     same space (a partial stays one) and count;
 //   - it ends even when a send lasts until its receive has been begun;
@@ -62,6 +62,8 @@ struct Step {
   std::size_t count = 0;
   std::size_t first_operand = 0;  // reduce
   std::size_t num_operands = 0;
+  std::size_t first_target = 0;  // copy, reduce in shared memory: where the result goes; none: `to`
+  std::size_t num_targets = 0;
 };
 
 // What a reduce reads; as ReduceSource.
@@ -71,14 +73,22 @@ struct Operand {
   std::size_t num_ranks = 1;
 };
 
+// One of the places that a step writes.
+struct Target {
+  Place place;
+  int owner = -1;  // as in Step
+};
+
 struct Schedule {
   std::vector<Step> steps;
+  std::size_t first_meeting = 0;  // its place in `steps`; 0 also where there is none
   // Pieces of the same call may overlap: the first `num_ahead` steps, sends and receives only, are
   // taken while earlier pieces are under way, so that the network does not pause between them. The
   // same part of the algorithm on every rank.
   bool overlaps = false;
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;
+  std::vector<Target> targets;
   std::size_t scratch_count = 0;  // elements
   std::size_t partial_count = 0;  // accumulators
 };
@@ -95,9 +105,8 @@ struct BlockTable {
   std::vector<Block> placed;  // in the output of who gets
 
   static BlockTable of(const Collective& call, int world_size);
-  // The elements [begin, begin + most) of every block. `packed`: the giver's pieces lie one after
-  // the other, each in room for `most`.
-  BlockTable piece(Op op, std::size_t begin, std::size_t most, bool packed) const;
+  // The elements [begin, begin + most) of every block.
+  BlockTable piece(std::size_t begin, std::size_t most) const;
 };
 
 // Which ranks are on which host. All ranks see the same.
@@ -128,12 +137,12 @@ struct ScheduleSpec {
   int rank = 0;
   int world_size = 1;
   int root = 0;
-  std::size_t count = 0;  // as in Collective
+  std::size_t count = 0;  // as in Collective; with `blocks`, the most that a block has
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts
   std::size_t chunk = 0;               // elements; of the algorithms that cut
-  const Hosts* hosts = nullptr;        // for the hierarchy
+  const Hosts* hosts = nullptr;        // for the hierarchy; packages, in shared memory
 
   // What `from` gives `to`: where it is in the input of `from`, and where it goes in the output of
   // `to`. For operations on blocks; rooted ones have `from` or `to` as root.

@@ -67,6 +67,18 @@ class ScheduleBuilder {
       schedule_.operands.push_back(operand);
     }
   }
+  // In shared memory: the result goes to all `targets`.
+  void reduce_to(const std::vector<Operand>& operands, const std::vector<Target>& targets,
+                 std::size_t count) {
+    if (count == 0) return;
+    reduce(operands, targets.front().place, count);
+    add_targets(targets);
+  }
+  void copy_to(Place from, const std::vector<Target>& targets, std::size_t count) {
+    if (count == 0) return;
+    add({.kind = Step::Kind::kCopy, .from = from, .count = count});
+    add_targets(targets);
+  }
   // One that goes on where the last step's ended is made part of that.
   void copy(Place from, Place to, std::size_t count, int owner = -1) {
     if (count == 0) return;
@@ -78,7 +90,11 @@ class ScheduleBuilder {
     }
     add({.kind = Step::Kind::kCopy, .owner = owner, .from = from, .to = to, .count = count});
   }
-  void meet() { add({.kind = Step::Kind::kMeet}); }
+  void meet() {
+    if (!meets_) schedule_.first_meeting = schedule_.steps.size();
+    meets_ = true;
+    add({.kind = Step::Kind::kMeet});
+  }
   // The steps so far may be taken ahead (Schedule::overlaps).
   void end_what_is_ahead() {
     schedule_.overlaps = true;
@@ -110,10 +126,19 @@ class ScheduleBuilder {
 
  private:
   void add(const Step& step) { schedule_.steps.push_back(step); }
+  void add_targets(const std::vector<Target>& targets) {
+    schedule_.steps.back().first_target = schedule_.targets.size();
+    schedule_.steps.back().num_targets = targets.size();
+    for (Target target : targets) {
+      if (target.owner == spec_.rank) target.owner = -1;
+      need(target.place, schedule_.steps.back().count, target.owner);
+      schedule_.targets.push_back(target);
+    }
+  }
   bool continues(const Place& from, const Place& to, int owner) const {
     if (schedule_.steps.empty() || schedule_.steps.size() == schedule_.num_ahead) return false;
     const Step& last = schedule_.steps.back();
-    return last.kind == Step::Kind::kCopy && last.owner == owner &&
+    return last.kind == Step::Kind::kCopy && last.owner == owner && last.num_targets == 0 &&
            from == last.from + last.count && to == last.to + last.count;
   }
   void need(const Place& place, std::size_t count, int owner = -1) {
@@ -126,6 +151,7 @@ class ScheduleBuilder {
 
   const ScheduleSpec spec_;
   Schedule schedule_;
+  bool meets_ = false;
 };
 
 }  // namespace paceline

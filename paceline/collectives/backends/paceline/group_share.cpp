@@ -1,6 +1,5 @@
 #include "paceline/collectives/backends/paceline/group_share.h"
 
-#include "paceline/transport/message_streams.h"
 #include "paceline/transport/shared_memory.h"
 
 namespace paceline {
@@ -8,8 +7,8 @@ namespace paceline {
 GroupShare::GroupShare(Mesh& mesh, Deadline deadline)
     : mesh_(mesh),
       blocks_(mesh.shared_memory()->allocate(
-          message_offset() + MessageStreams::bytes_for(mesh.neighbours().size()),
-          {Pages::kPresent, message_offset()}, deadline)),
+          kRingOffset + MessageStreams::bytes_for(mesh.neighbours().size()),
+          {Pages::kPresent, kRingOffset}, deadline)),
       barrier_(mesh, *blocks_),
       announced_(static_cast<std::size_t>(mesh.world_size())) {}
 

@@ -16,6 +16,7 @@
 #include "paceline/collectives/backends/paceline/phase_barrier.h"
 #include "paceline/collectives/backends/paceline/shared_operation.h"
 #include "paceline/transport/mesh.h"
+#include "paceline/transport/message_streams.h"
 
 namespace paceline {
 
@@ -42,9 +43,8 @@ class GroupShare {
     barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
   }
 
-  // For the ranks' messages, where the blocks have room for MessageStreams.
-  const std::shared_ptr<SharedBlocks>& blocks() const { return blocks_; }
-  static constexpr std::size_t message_offset() { return kControlBytes + 2 * kAreaBytes; }
+  // For the messages of the ranks, behind what this takes.
+  RingMemory ring_memory() const { return {blocks_, kRingOffset}; }
 
   // Returns the piece's turn.
   unsigned begin_piece() { return ++turn_; }
@@ -56,6 +56,7 @@ class GroupShare {
 
  private:
   static constexpr std::size_t kControlBytes = 4096;
+  static constexpr std::size_t kRingOffset = kControlBytes + 2 * kAreaBytes;
   static_assert(sizeof(ControlBlock) <= kControlBytes);
 
   Mesh& mesh_;

@@ -1,14 +1,13 @@
 #include "paceline/collectives/backends/paceline/host_share.h"
 
-#include "paceline/transport/message_streams.h"
 #include "paceline/transport/shared_memory.h"
 
 namespace paceline {
 HostShare::HostShare(Mesh& mesh, Deadline deadline)
     : mesh_(mesh),
       blocks_(mesh.shared_memory()->allocate(
-          message_offset() + MessageStreams::bytes_for(mesh.neighbours().size()),
-          {Pages::kOwnPresent, message_offset()}, deadline)),
+          kRingOffset + MessageStreams::bytes_for(mesh.neighbours().size()),
+          {Pages::kOwnPresent, kRingOffset}, deadline)),
       barrier_(mesh, *blocks_) {}
 
 std::byte* HostShare::area(int rank) const {

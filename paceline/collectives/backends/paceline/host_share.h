@@ -11,6 +11,7 @@
 
 #include "paceline/collectives/backends/paceline/phase_barrier.h"
 #include "paceline/transport/mesh.h"
+#include "paceline/transport/message_streams.h"
 
 namespace paceline {
 
@@ -22,9 +23,8 @@ class HostShare {
   // memory. Requires: mesh.shared_memory().
   HostShare(Mesh& mesh, Deadline deadline);
 
-  // For the messages of the host's ranks, where the blocks have room for MessageStreams.
-  const std::shared_ptr<SharedBlocks>& blocks() const { return blocks_; }
-  static constexpr std::size_t message_offset() { return kControlBytes + 2 * kAreaBytes; }
+  // For the messages of the ranks, behind what this takes.
+  RingMemory ring_memory() const { return {blocks_, kRingOffset}; }
 
   void begin_piece() { ++turn_; }
   // Of the piece under way.
@@ -37,6 +37,7 @@ class HostShare {
 
  private:
   static constexpr std::size_t kControlBytes = 4096;
+  static constexpr std::size_t kRingOffset = kControlBytes + 2 * kAreaBytes;
   static_assert(sizeof(ControlBlock) <= kControlBytes);
 
   Mesh& mesh_;

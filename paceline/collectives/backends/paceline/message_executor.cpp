@@ -79,8 +79,13 @@ struct MessageExecutor::Operation {
   bool has_said_present = false;
 };
 
-MessageExecutor::MessageExecutor(Mesh& mesh)
-    : mesh_(mesh), exchange_(mesh), last_seen_(static_cast<std::size_t>(mesh.world_size())) {}
+MessageExecutor::MessageExecutor(Mesh& mesh, Exchange& exchange, const Planner& planner,
+                                 HostShare* share)
+    : mesh_(mesh),
+      exchange_(exchange),
+      planner_(planner),
+      share_(share),
+      last_seen_(static_cast<std::size_t>(mesh.world_size())) {}
 
 void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint,
                           const WaitOptions& wait) {
@@ -99,11 +104,10 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
     do {
       const std::size_t count = std::min(most, length - begin);
       ScheduleSpec spec{call.op, mesh_.rank(), world, call.root, count, call.count, call.count};
-      const BlockTable piece =
-          has_counts(call.op) ? blocks.piece(call.op, begin, most, false) : BlockTable();
+      const BlockTable piece = has_counts(call.op) ? blocks.piece(begin, most) : BlockTable();
       spec.blocks = &piece;
       spec.chunk = plan.chunk;
-      if (planner_ != nullptr) spec.hosts = &planner_->hosts();
+      spec.hosts = &planner_.hosts();
       if (operation.is_shared) share_->begin_piece();
       begin_piece(operation, {build(plan.algorithm, spec), has_counts(call.op) ? 0 : begin});
       begin += count;
@@ -119,18 +123,12 @@ void MessageExecutor::run(const Collective& call, const Fingerprint& fingerprint
   }
 }
 
-void MessageExecutor::use(const Planner& planner, HostShare* share) {
-  planner_ = &planner;
-  share_ = share;
-}
-
 Candidate MessageExecutor::plan_for(const Collective& call) {
-  if (planner_ == nullptr) return {};
   const std::tuple key(call.op, call.dtype, call.count);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
   if (plans_.size() >= kMaxPlans) plans_.clear();
-  return plans_[key] = planner_->choose({call.op, call.dtype, call.count});
+  return plans_[key] = planner_.choose({call.op, call.dtype, call.count});
 }
 
 // What is carried out at a time, of each block. Only what needs scratch is cut.
@@ -152,12 +150,12 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
 std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
   if (has_counts(call.op)) {
-    return hierarchy_block_count(call.op, call.counts, planner_->hosts(), room);
+    return hierarchy_block_count(call.op, call.counts, planner_.hosts(), room);
   }
   auto& count = hierarchy_counts_[{call.op, call.dtype, call.root}];
   if (count > 0) return count;
   ScheduleSpec spec{call.op, 0, mesh_.world_size(), call.root};
-  spec.hosts = &planner_->hosts();
+  spec.hosts = &planner_.hosts();
   const auto fits = [&] {
     for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
       if (build(Algorithm::kHierarchy, spec).scratch_count > room) return false;

@@ -38,11 +38,9 @@ namespace paceline {
 
 class MessageExecutor {
  public:
-  // Requires: `mesh` outlives this object.
-  explicit MessageExecutor(Mesh& mesh);
-  // What chooses the algorithms from now on; before, all are direct. `share` is null where this
-  // rank has none. Requires: the same on all ranks; both outlive this object.
-  void use(const Planner& planner, HostShare* share);
+  // `planner` chooses the algorithms; `share` is null where this rank has none. Requires: the same
+  // planner on all ranks; all outlive this object; one executor at a time on `exchange`.
+  MessageExecutor(Mesh& mesh, Exchange& exchange, const Planner& planner, HostShare* share);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
 
@@ -83,11 +81,11 @@ class MessageExecutor {
   std::string missing(const Operation& operation) const;
 
   Mesh& mesh_;
-  const Planner* planner_ = nullptr;
-  HostShare* share_ = nullptr;
+  Exchange& exchange_;
+  const Planner& planner_;
+  HostShare* const share_;
   std::map<std::tuple<Op, Dtype, std::size_t>, Candidate> plans_;
   std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;  // by root
-  Exchange exchange_;
   std::vector<Transfer> transfers_;  // of the collective under way
   Scoreboard scoreboard_;            // their numbers
   Mapping scratch_;                  // given back with the group, which malloc() would not promise

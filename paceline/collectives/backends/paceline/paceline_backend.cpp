@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <type_traits>
 
 #include "paceline/core/check.h"
-#include "paceline/core/cpu_package.h"
 #include "paceline/core/log.h"
 #include "paceline/core/memory_room.h"
 #include "paceline/transport/mapping.h"
@@ -15,75 +14,79 @@
 namespace paceline {
 namespace {
 
-// What the ranks tell each other when a group forms.
-struct Terms {
-  std::array<double, 10> costs{};
-  std::array<char, 64> origin{};
-  std::int16_t algorithm = -1;
-  bool allows_any_order = false;
-  bool shares_memory = false;
-  bool by_package = false;
-  std::int32_t package = PackagePlan::kUnknown;
-};
-static_assert(std::is_trivially_copyable_v<Terms>);
-
-Terms terms_of(const PlanningOptions& options) {
-  const CostModel costs = options.costs.value_or(CostModel());
-  Terms terms;
-  terms.costs = {costs.network.latency_s,
-                 costs.network.message_s,
-                 costs.network.bytes_per_s,
-                 costs.sockets.latency_s,
-                 costs.sockets.message_s,
-                 costs.sockets.bytes_per_s,
-                 costs.reduce_bytes_per_s,
-                 costs.copy_bytes_per_s,
-                 costs.meet_s,
-                 costs.spread};
-  costs.origin.copy(terms.origin.data(), terms.origin.size() - 1);
-  if (options.algorithm) terms.algorithm = static_cast<std::int16_t>(*options.algorithm);
-  terms.allows_any_order = options.allows_any_order;
-  terms.by_package = options.by_package;
-  return terms;
-}
-
-bool same_choices(const Terms& a, const Terms& b) {
-  return a.algorithm == b.algorithm && a.allows_any_order == b.allows_any_order &&
-         a.by_package == b.by_package;
-}
-
-// "algorithm ring, allows_any_order true, by_package false".
-std::string choices_text(const Terms& terms) {
-  return fmt::format(
-      "algorithm {}, allows_any_order {}, by_package {}",
-      terms.algorithm < 0 ? "by the planner" : name_of(static_cast<Algorithm>(terms.algorithm)),
-      terms.allows_any_order, terms.by_package);
-}
-
-CostModel costs_of(const Terms& terms) {
-  const auto& number = terms.costs;
-  CostModel costs;
-  costs.network = {number[0], number[1], number[2]};
-  costs.sockets = {number[3], number[4], number[5]};
-  costs.reduce_bytes_per_s = number[6];
-  costs.copy_bytes_per_s = number[7];
-  costs.meet_s = number[8];
-  costs.spread = number[9];
-  costs.origin = terms.origin.data();
-  return costs;
-}
-
-Hosts hosts_of(const Mesh& mesh) {
-  std::map<std::string, int> numbers;
-  std::vector<int> host_of;
-  for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    const auto number = static_cast<int>(numbers.size());
-    host_of.push_back(numbers.try_emplace(mesh.peer(rank).host, number).first->second);
+// Ends the group, of which all ranks hear, for what is being caught, and throws that on.
+[[noreturn]] void rethrow_aborting(const Mesh& mesh,
+                                   const std::function<void(const Error& cause)>& abort) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    abort(error);
+    throw;
+  } catch (const std::exception& error) {  // no memory: the other ranks must not wait for this one
+    const Error cause(ErrorCode::kSystem, fmt::format("{}: a collective of group {} failed: {}",
+                                                      mesh.self(), mesh.name(), error.what()));
+    abort(cause);
+    throw cause;
   }
-  return Hosts::from(host_of);
+}
+
+bool is_one_host(const Mesh& mesh) {
+  return mesh.neighbours().size() == static_cast<std::size_t>(mesh.world_size());
+}
+
+// Nothing where a rank of the host got no memory: every one of them hears of it
+// (SharedMemory::allocate), so all do without.
+template <class Share>
+std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadline) {
+  if (!is_wanted || mesh.shared_memory() == nullptr || mesh.world_size() == 1) return nullptr;
+  try {
+    return std::make_unique<Share>(mesh, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem) {
+      mesh.abort(error);
+      throw;
+    }
+    if (mesh.rank() == mesh.neighbours().front()) {
+      log::warning(std::string(error.what()) + "; continuing over sockets, which is slower");
+    }
+    return nullptr;
+  }
+}
+
+Agreement agree_or_abort(Mesh& mesh, Exchange& exchange, Sharing sharing,
+                         const EngineOptions& options, Deadline deadline) {
+  try {
+    return agree(mesh, exchange, sharing, options, deadline);
+  } catch (...) {
+    rethrow_aborting(mesh, [&](const Error& cause) { mesh.abort(cause); });
+  }
 }
 
 }  // namespace
+
+PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options,
+                                 Deadline deadline)
+    : mesh_(std::move(mesh)),
+      generation_(options.generation),
+      group_(options.group),
+      exchange_(*mesh_),
+      group_share_(try_to_share<GroupShare>(*mesh_, is_one_host(*mesh_), deadline)),
+      host_share_(try_to_share<HostShare>(*mesh_, !is_one_host(*mesh_), deadline)),
+      agreed_(agree_or_abort(*mesh_, exchange_,
+                             group_share_  ? Sharing::kOfAll
+                             : host_share_ ? Sharing::kOfSome
+                                           : Sharing::kNobodys,
+                             options, deadline)),
+      point_to_point_(
+          std::make_shared<PointToPoint>(*mesh_, group_share_  ? group_share_->ring_memory()
+                                                 : host_share_ ? host_share_->ring_memory()
+                                                               : RingMemory())) {
+  if (group_share_) {
+    shared_.emplace(*mesh_, *group_share_, options.symmetric, agreed_.packages);
+  } else {
+    messages_.emplace(*mesh_, exchange_, agreed_.planner, host_share_.get());
+  }
+}
 
 template <class Operation>
 void PacelineBackend::guarded(Operation&& operation) {
@@ -91,84 +94,23 @@ void PacelineBackend::guarded(Operation&& operation) {
   try {
     operation();
   } catch (...) {
-    rethrow_aborting();
+    rethrow_aborting(*mesh_, [this](const Error& cause) { abort(cause); });
   }
 }
 
-PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options,
-                                 Deadline deadline)
-    : mesh_(std::move(mesh)),
-      generation_(options.generation),
-      group_(options.group),
-      planner_(hosts_of(*mesh_), options.planning),
-      messages_(*mesh_),
-      point_to_point_(std::make_shared<PointToPoint>(*mesh_)) {
-  if (mesh_->world_size() == 1) return;
-  if (mesh_->shared_memory() != nullptr && is_one_host()) {
-    try_to_share(shared_, deadline, options.symmetric);
-  } else if (mesh_->shared_memory() != nullptr) {
-    try_to_share(host_share_, deadline);
-  }
-  guarded([&] { agree(options.planning, deadline); });
-}
-
-// Every rank of the host gets the same answer (SharedMemory::allocate), so all of them fall back.
-template <class Share, class... Args>
-void PacelineBackend::try_to_share(std::optional<Share>& share, Deadline deadline, Args&&... args) {
-  try {
-    share.emplace(*mesh_, std::forward<Args>(args)..., deadline);
-    point_to_point_->use(share->blocks(), Share::message_offset());
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kSystem) {
-      abort(error);
-      throw;
-    }
-    if (mesh_->rank() == mesh_->neighbours().front()) {
-      log::warning(std::string(error.what()) + "; continuing over sockets, which is slower");
-    }
-  }
-}
-
-// All ranks choose by the same numbers: the hierarchy only if every host shares memory, sums by
-// package only if every rank's package is known.
-void PacelineBackend::agree(PlanningOptions options, Deadline deadline) {
-  Terms mine = terms_of(options);
-  mine.shares_memory = mesh_->neighbours().size() == 1 || host_share_.has_value();
-  mine.package = own_package(options);
-  std::vector<Terms> all(static_cast<std::size_t>(mesh_->world_size()));
-  tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), deadline);
-  bool all_share = !is_one_host() && planner_.hosts().size() < all.size();
-  for (const Terms& theirs : all) all_share &= theirs.shares_memory;
-  check(same_choices(mine, all[0]),
-        "{}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
-        "by_package or PACELINE_BY_PACKAGE) differ from those of rank 0: {} here, {} there",
-        mesh_->self(), mesh_->name(), choices_text(mine), choices_text(all[0]));
+void PacelineBackend::execute(const Collective& call, const Fingerprint& fingerprint,
+                              const WaitOptions& wait) {
   if (shared_) {
-    if (!options.by_package) return;
-    std::vector<int> packages;
-    for (const Terms& theirs : all) packages.push_back(theirs.package);
-    shared_->use(PackagePlan(packages, mesh_->members()));
-    return;
+    shared_->run(call, fingerprint, wait);
+  } else {
+    messages_->run(call, fingerprint, wait);
   }
-  all[0].origin.back() = '\0';
-  options.costs = costs_of(all[0]);
-  planner_ = Planner(planner_.hosts(), options, all_share);
-  messages_.use(planner_, all_share && host_share_ ? &*host_share_ : nullptr);
 }
 
 void PacelineBackend::tell_all(std::span<const std::byte> mine, std::span<std::byte> all,
                                Deadline deadline) {
-  Collective call;
-  call.op = Op::kAllGather;
-  call.count = mine.size();
-  call.input = mine.data();
-  call.output = all.data();
-  const auto fingerprint = make_fingerprint(call, 0, generation_, group_);
-  if (shared_) {
-    shared_->run(call, fingerprint, {deadline, true});
-  } else {
-    messages_.run(call, fingerprint, {deadline, true});
-  }
+  const Collective call = all_gather_of(mine, all);
+  execute(call, make_fingerprint(call, 0, generation_, group_), {deadline, true});
 }
 
 // Before the first page is taken: the kernel does not refuse pages that a machine or a cgroup has
@@ -207,16 +149,6 @@ void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
   }
 }
 
-// Fewer ranks are never several on each of several packages, and need not look.
-int PacelineBackend::own_package(const PlanningOptions& options) const {
-  constexpr int kFewestRanks = 4;
-  if (options.package) return *options.package;
-  if (!options.by_package || !shared_ || mesh_->world_size() < kFewestRanks) {
-    return PackagePlan::kUnknown;
-  }
-  return package_of(mesh_->peer(mesh_->rank()).cpus).value_or(PackagePlan::kUnknown);
-}
-
 const char* PacelineBackend::transport() const {
   if (mesh_->world_size() == 1) return "none";
   if (shared_) return mesh_->shared_memory()->name();
@@ -226,7 +158,7 @@ const char* PacelineBackend::transport() const {
 }
 
 std::string PacelineBackend::explain(const PlanRequest& request) const {
-  return shared_ ? shared_->explain(request) : planner_.explain(request);
+  return shared_ ? shared_->explain(request) : agreed_.planner.explain(request);
 }
 
 bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
@@ -235,13 +167,7 @@ bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device de
 
 void PacelineBackend::run(const Collective& call, const Fingerprint& fingerprint,
                           const WaitOptions& wait) {
-  guarded([&] {
-    if (shared_) {
-      shared_->run(call, fingerprint, wait);
-    } else {
-      messages_.run(call, fingerprint, wait);
-    }
-  });
+  guarded([&] { execute(call, fingerprint, wait); });
 }
 
 WorkPtr PacelineBackend::send(const PointToPointCall& call, Deadline deadline) {
@@ -290,12 +216,9 @@ void PacelineBackend::require_no_problem(const std::string& own, const Fingerpri
   own.copy(mine.data(), mine.size() - 1);
   std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
   if (mesh_->world_size() > 1) {
-    Collective call;
-    call.op = Op::kAllGather;
-    call.count = sizeof mine;
-    call.input = reinterpret_cast<const std::byte*>(mine.data());
-    call.output = reinterpret_cast<std::byte*>(all.data());
-    guarded([&] { messages_.run(call, fingerprint, wait); });
+    const Collective call =
+        all_gather_of(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+    guarded([&] { execute(call, fingerprint, wait); });
   }
   for (int rank = 0; rank < mesh_->world_size(); ++rank) {
     Words& problem = all[static_cast<std::size_t>(rank)];
@@ -309,21 +232,6 @@ void PacelineBackend::require_no_problem(const std::string& own, const Fingerpri
 // Over sockets no memory is copied before it is sent.
 bool PacelineBackend::is_symmetric(ConstBuffer buffer) {
   return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
-}
-
-// Of what is being caught the other ranks hear.
-void PacelineBackend::rethrow_aborting() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    abort(error);
-    throw;
-  } catch (const std::exception& error) {  // no memory: the other ranks must not wait for this one
-    const Error cause(ErrorCode::kSystem, fmt::format("{}: a collective of group {} failed: {}",
-                                                      mesh_->self(), mesh_->name(), error.what()));
-    abort(cause);
-    throw cause;
-  }
 }
 
 void PacelineBackend::abort(const Error& cause) {

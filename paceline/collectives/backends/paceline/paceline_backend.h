@@ -8,20 +8,13 @@
 #include <span>
 
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/agreement.h"
 #include "paceline/collectives/backends/paceline/message_executor.h"
 #include "paceline/collectives/backends/paceline/point_to_point.h"
 #include "paceline/collectives/backends/paceline/shared_executor.h"
 #include "paceline/transport/mesh.h"
 
 namespace paceline {
-
-struct EngineOptions {
-  PlanningOptions planning;
-  std::uint32_t generation = 0;  // as in the fingerprints to come
-  std::uint64_t group = 0;
-  // Of all groups of this rank; never null.
-  std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
-};
 
 class PacelineBackend : public Backend {
  public:
@@ -32,7 +25,7 @@ class PacelineBackend : public Backend {
 
   const char* name() const override { return "paceline"; }
   const char* transport() const override;
-  const Hosts& hosts() const override { return planner_.hosts(); }
+  const Hosts& hosts() const override { return agreed_.planner.hosts(); }
   std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
@@ -53,13 +46,8 @@ class PacelineBackend : public Backend {
   Mesh& mesh() const { return *mesh_; }
 
  private:
-  bool is_one_host() const {
-    return mesh_->neighbours().size() == static_cast<std::size_t>(mesh_->world_size());
-  }
-  template <class Share, class... Args>
-  void try_to_share(std::optional<Share>& share, Deadline deadline, Args&&... args);
-  void agree(PlanningOptions options, Deadline deadline);
-  int own_package(const PlanningOptions& options) const;
+  // On the executor that the group has.
+  void execute(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
   // An all_gather of what the engine needs to know; its sequence number is 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);
@@ -68,15 +56,16 @@ class PacelineBackend : public Backend {
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);
-  [[noreturn]] void rethrow_aborting();
 
   const std::unique_ptr<Mesh> mesh_;
   const std::uint32_t generation_;
   const std::uint64_t group_;
-  Planner planner_;
-  std::optional<SharedExecutor> shared_;  // when all ranks are on one host
-  std::optional<HostShare> host_share_;   // when only some are
-  MessageExecutor messages_;
+  Exchange exchange_;
+  const std::unique_ptr<GroupShare> group_share_;  // when all ranks are on one host
+  const std::unique_ptr<HostShare> host_share_;    // when only some are
+  const Agreement agreed_;
+  std::optional<SharedExecutor> shared_;                // with a group share
+  std::optional<MessageExecutor> messages_;             // without
   const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and who waits for a message
 };
 

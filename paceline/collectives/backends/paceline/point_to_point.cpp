@@ -52,12 +52,12 @@ WorkPtr completed_work(int source_rank) {
 
 }  // namespace
 
-PointToPoint::PointToPoint(Mesh& mesh)
+PointToPoint::PointToPoint(Mesh& mesh, RingMemory memory)
     : mesh_(mesh),
       most_spins_(mesh.oversubscribed() ? kMessageSpinsWhenSharingCores : kMessageSpins),
       sent_(completed_work(-1)),
       taken_(static_cast<std::size_t>(mesh.world_size())),
-      streams_(mesh),
+      streams_(mesh, std::move(memory)),
       queues_(mesh, streams_) {}
 
 void PointToPoint::close() {

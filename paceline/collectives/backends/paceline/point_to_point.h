@@ -28,13 +28,9 @@ namespace paceline {
 
 class PointToPoint : public Progress, public std::enable_shared_from_this<PointToPoint> {
  public:
-  // Requires: `mesh` outlives this object, or close().
-  explicit PointToPoint(Mesh& mesh);
+  // `memory` as MessageStreams has it. Requires: `mesh` outlives this object, or close().
+  PointToPoint(Mesh& mesh, RingMemory memory);
   ~PointToPoint() override { close(); }
-  // MessageStreams::use(); before the first message.
-  void use(std::shared_ptr<SharedBlocks> blocks, std::size_t offset) {
-    streams_.use(std::move(blocks), offset);
-  }
   // Fails what is under way with Error(kAborted), and returns when nobody moves anything any more.
   // Nothing but progress() may be called afterwards.
   void close();

@@ -3,48 +3,58 @@
 #include <algorithm>
 #include <utility>
 
+#include "paceline/collectives/algorithms/by_package.h"
+#include "paceline/collectives/algorithms/in_shared_memory.h"
+#include "paceline/core/copy.h"
+
 namespace paceline {
 namespace {
+
+// From here on a broadcast in place is the root's work, too.
+constexpr std::size_t kLeastPushedBytes = 64 << 10;
 
 bool is_shared(const Announcement& said) {
   return said.input.region != -1 && said.output.region != -1;
 }
 
+// As copy_bytes(), for what is too large for the caches.
+void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from) copy_past_caches(to, from, bytes);
+}
+
+// What each peer reads of a broadcast in place, so that all ranks have as much work; in whole cache
+// lines.
+std::size_t pulled_count(std::size_t count, std::size_t element, int world) {
+  if (count * element < kLeastPushedBytes) return count;
+  const std::size_t line = 64 / element;
+  const auto ranks = static_cast<std::size_t>(world);
+  return count / ranks * (ranks - 1) / line * line;
+}
+
 }  // namespace
 
-SharedExecutor::SharedExecutor(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry,
-                               Deadline deadline)
-    : terms_{mesh.world_size(), mesh.oversubscribed()},
-      share_(mesh, deadline),
+SharedExecutor::SharedExecutor(Mesh& mesh, GroupShare& share,
+                               std::shared_ptr<SymmetricRegistry> registry,
+                               std::optional<PackagePlan> packages)
+    : rank_(mesh.rank()),
+      packages_(std::move(packages)),
+      terms_{mesh.world_size(), mesh.oversubscribed(), packages_ ? &*packages_ : nullptr},
+      share_(share),
       regions_(mesh, std::move(registry)),
-      zero_copy_(mesh, share_, regions_, schedules_),
-      staged_(mesh, share_, schedules_),
-      mesh_(mesh) {}
-
-void SharedExecutor::use(PackagePlan plan) {
-  package_plan_.emplace(std::move(plan));
-  terms_.packages = &*package_plan_;
-  if (package_plan_->is_possible()) {
-    by_package_.emplace(mesh_, share_, regions_, schedules_, package_plan_->packages());
-  }
-}
+      runner_(mesh, share_, regions_) {}
 
 void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
   const SharedRoute route = choose_route(terms_, {call.op, call.dtype, call.count});
-  const auto blocks = gives_blocks(call.op) ? static_cast<std::size_t>(terms_.world_size) : 1;
-  const SharedOperation operation{call,   fingerprint,      wait, size_of(call.dtype),
-                                  blocks, route.is_one_shot};
+  const SharedOperation operation{call, fingerprint, wait, size_of(call.dtype)};
   if (call.op == Op::kVisit) return enter_visit(operation);
   switch (route.way) {
-    case SharedRoute::Way::kCounted:
-      return run_counted(operation);
     case SharedRoute::Way::kTiny:
-      return run_tiny(operation);
+      return run_tiny(operation, route);
     case SharedRoute::Way::kSmall:
-      return run_small(operation);
+      return run_small(operation, route);
     case SharedRoute::Way::kLarge:
-      return run_large(operation, route.is_by_package);
+      return run_large(operation, route);
   }
 }
 
@@ -59,55 +69,113 @@ void SharedExecutor::enter_visit(const SharedOperation& operation) {
 }
 
 // Nobody looks where the buffers lie.
-void SharedExecutor::run_tiny(const SharedOperation& operation) {
-  const std::size_t count = operation.call.count;
-  const Schedule& schedule = staged_.schedule_for(operation, count);
-  share_.begin_piece();
-  staged_.copy_in(operation, schedule, 0, count);
+void SharedExecutor::run_tiny(const SharedOperation& operation, const SharedRoute& route) {
+  const SharedPiece piece = staged_piece(operation, route, 0, operation.call.count);
+  runner_.prepare(piece);
   share_.enter(operation, {operation.fingerprint, {}, {}});
-  staged_.run_piece(operation, schedule, 0, count);
+  runner_.finish(piece);
 }
 
 // A rank whose buffers are not shared copies before it knows of the others, which then is one phase
 // less for all.
-void SharedExecutor::run_small(const SharedOperation& operation) {
-  const std::size_t count = operation.call.count;
+void SharedExecutor::run_small(const SharedOperation& operation, const SharedRoute& route) {
   const Announcement announcement = regions_.announcement_for(operation);
-  const Schedule& schedule = staged_.schedule_for(operation, count);
-  share_.begin_piece();
-  if (!is_shared(announcement)) staged_.copy_in(operation, schedule, 0, count);
+  const SharedPiece piece = staged_piece(operation, route, 0, operation.call.count);
+  if (!is_shared(announcement)) runner_.prepare(piece);
   share_.enter_with_places(operation, announcement);
   const auto announced = share_.announced();
-  if (regions_.hold_all(operation, announced)) {
-    zero_copy_.run(operation);
-    return;
-  }
+  if (regions_.hold_all(operation, announced)) return run_in_place(operation, route);
   if (std::any_of(announced.begin(), announced.end(), is_shared)) {
-    if (is_shared(announcement)) staged_.copy_in(operation, schedule, 0, count);
+    if (is_shared(announcement)) runner_.prepare(piece);
     share_.meet(operation);
   }
-  staged_.run_piece(operation, schedule, 0, count);
+  runner_.finish(piece);
 }
 
-void SharedExecutor::run_counted(const SharedOperation& operation) {
+void SharedExecutor::run_large(const SharedOperation& operation, const SharedRoute& route) {
   share_.enter_with_places(operation, regions_.announcement_for(operation));
-  if (regions_.hold_all(operation, share_.announced())) {
-    zero_copy_.run(operation);
+  if (regions_.hold_all(operation, share_.announced())) return run_in_place(operation, route);
+  if (route.is_by_package) return run_pieces_by_package(operation, true);
+  run_staged(operation, route);
+}
+
+void SharedExecutor::run_in_place(const SharedOperation& operation, const SharedRoute& route) {
+  const auto& call = operation.call;
+  if (route.is_by_package) {
+    run_pieces_by_package(operation, false);
+  } else if (has_counts(call.op)) {
+    const BlockTable blocks = BlockTable::of(call, terms_.world_size);
+    ScheduleSpec spec = spec_of(call, call.count);
+    spec.blocks = &blocks;
+    runner_.run({operation, build_in_place(spec), 0, 0, 0, copy_for(operation)});
   } else {
-    staged_.run_blocks(operation);
+    ScheduleSpec spec = spec_of(call, call.count);
+    spec.chunk = pulled_count(call.count, operation.element, terms_.world_size);
+    runner_.run({operation, schedules_.find(spec, build_in_place), 0, 0, 0, copy_for(operation)});
+  }
+  share_.meet(operation);
+}
+
+void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRoute& route) {
+  const auto& call = operation.call;
+  const std::size_t most = staged_piece_count(call.op, call.dtype, terms_.world_size);
+  if (!has_counts(call.op)) {
+    for (std::size_t begin = 0; begin < call.count; begin += most) {
+      runner_.run(staged_piece(operation, route, begin, std::min(most, call.count - begin)));
+    }
+    return;
+  }
+  const std::size_t longest = *std::max_element(call.counts.begin(), call.counts.end());
+  const BlockTable blocks = BlockTable::of(call, terms_.world_size);
+  std::size_t begin = 0;
+  do {
+    const BlockTable piece = blocks.piece(begin, most);
+    ScheduleSpec spec = spec_of(call, most);
+    spec.blocks = &piece;
+    runner_.run({operation, build_staged(spec), share_.begin_piece()});
+    begin += most;
+  } while (begin < longest);
+}
+
+// The area that a piece's sums were made in is written again two pieces later, which nobody begins
+// before all have met in the piece in between.
+void SharedExecutor::run_pieces_by_package(const SharedOperation& operation, bool is_staged) {
+  const auto& call = operation.call;
+  const Hosts& packages = packages_->packages();
+  const std::size_t most =
+      by_package_piece_count(call.op, call.dtype, packages, GroupShare::kAreaBytes, is_staged);
+  for (std::size_t begin = 0; begin < call.count; begin += most) {
+    const std::size_t count = std::min(most, call.count - begin);
+    ScheduleSpec spec = spec_of(call, count);
+    spec.hosts = &packages;
+    const Schedule& schedule =
+        schedules_.find(spec, is_staged ? build_by_package_staged : build_by_package_in_place);
+    runner_.run({operation, schedule, share_.begin_piece(), begin,
+                 partials_offset(call.op, call.dtype, packages, count, is_staged)});
   }
 }
 
-void SharedExecutor::run_large(const SharedOperation& operation, bool is_by_package) {
-  share_.enter_with_places(operation, regions_.announcement_for(operation));
-  const bool is_in_place = regions_.hold_all(operation, share_.announced());
-  if (is_by_package) {
-    is_in_place ? by_package_->run_in_place(operation) : by_package_->run_staged(operation);
-  } else if (is_in_place) {
-    zero_copy_.run(operation);
-  } else {
-    staged_.run(operation);
+// Of each block, where there are some.
+ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) const {
+  return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
+}
+
+SharedPiece SharedExecutor::staged_piece(const SharedOperation& operation, const SharedRoute& route,
+                                         std::size_t begin, std::size_t count) {
+  const Schedule& schedule = schedules_.find(
+      spec_of(operation.call, count), route.is_one_shot ? build_staged_one_shot : build_staged);
+  return {operation, schedule, share_.begin_piece(), begin};
+}
+
+// Past the caches when what the ranks read and write together does not fit there anyway.
+SharedPiece::Copy SharedExecutor::copy_for(const SharedOperation& operation) const {
+  std::size_t elements = 0;
+  for (int rank = 0; rank < terms_.world_size; ++rank) {
+    elements += input_count(operation.call, rank, terms_.world_size) +
+                output_count(operation.call, rank, terms_.world_size);
   }
+  const std::size_t cache = last_level_cache_bytes();
+  return elements * operation.element > cache + cache / 4 ? copy_large_bytes : copy_bytes;
 }
 
 }  // namespace paceline

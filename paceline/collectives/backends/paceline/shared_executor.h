@@ -2,10 +2,11 @@
 
 // Runs collectives among ranks that map each other's memory, the way that shared_route.h chooses:
 //
-//   zero-copy  when all ranks' buffers are in symmetric memory (zero_copy.h);
-//   staged     for any other memory, and for tiny calls (staged.h);
+//   in place    when all ranks' buffers are in symmetric memory: peers' input is read and peers'
+//               output written where they lie. Everybody has come, everybody is done;
+//   staged      for any other memory, piece by piece, and for tiny calls;
 //   by package  large sums in either memory, where the ranks are on several packages and that is
-//              worth it (planning/package_plan.h, by_package_executor.h).
+//               worth it (planning/package_plan.h).
 //
 // Thread safety: none; calls come one at a time.
 
@@ -13,13 +14,11 @@
 #include <optional>
 #include <string>
 
-#include "paceline/collectives/backends/paceline/by_package_executor.h"
 #include "paceline/collectives/backends/paceline/group_share.h"
 #include "paceline/collectives/backends/paceline/shared_route.h"
+#include "paceline/collectives/backends/paceline/shared_runner.h"
 #include "paceline/collectives/backends/paceline/shared_schedules.h"
-#include "paceline/collectives/backends/paceline/staged.h"
 #include "paceline/collectives/backends/paceline/symmetric_regions.h"
-#include "paceline/collectives/backends/paceline/zero_copy.h"
 #include "paceline/collectives/planning/package_plan.h"
 #include "paceline/collectives/planning/planner.h"
 #include "paceline/transport/mesh.h"
@@ -28,17 +27,12 @@ namespace paceline {
 
 class SharedExecutor {
  public:
-  // Collective: allocates the control blocks and staging areas. Error(kSystem) on every rank when
-  // there is no memory for them.
-  SharedExecutor(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry, Deadline deadline);
+  // `packages` as agreed on, with the same on every rank. Requires: mesh and share outlive this
+  // object.
+  SharedExecutor(Mesh& mesh, GroupShare& share, std::shared_ptr<SymmetricRegistry> registry,
+                 std::optional<PackagePlan> packages);
   SharedExecutor(const SharedExecutor&) = delete;
   SharedExecutor& operator=(const SharedExecutor&) = delete;
-
-  const std::shared_ptr<SharedBlocks>& blocks() const { return share_.blocks(); }
-  static constexpr std::size_t message_offset() { return GroupShare::message_offset(); }
-
-  // From the next call on; the same on every rank. Call at most once.
-  void use(PackagePlan plan);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
   std::string explain(const PlanRequest& request) const { return explain_route(terms_, request); }
@@ -55,21 +49,26 @@ class SharedExecutor {
 
  private:
   void enter_visit(const SharedOperation& operation);
-  void run_tiny(const SharedOperation& operation);
-  void run_small(const SharedOperation& operation);
-  void run_counted(const SharedOperation& operation);
-  void run_large(const SharedOperation& operation, bool is_by_package);
+  void run_tiny(const SharedOperation& operation, const SharedRoute& route);
+  void run_small(const SharedOperation& operation, const SharedRoute& route);
+  void run_large(const SharedOperation& operation, const SharedRoute& route);
+  void run_in_place(const SharedOperation& operation, const SharedRoute& route);
+  void run_staged(const SharedOperation& operation, const SharedRoute& route);
+  void run_pieces_by_package(const SharedOperation& operation, bool is_staged);
 
-  SharedTerms terms_;
-  GroupShare share_;
+  ScheduleSpec spec_of(const Collective& call, std::size_t count) const;
+  SharedPiece staged_piece(const SharedOperation& operation, const SharedRoute& route,
+                           std::size_t begin, std::size_t count);
+  SharedPiece::Copy copy_for(const SharedOperation& operation) const;
+
+  const int rank_;
+  const std::optional<PackagePlan> packages_;
+  const SharedTerms terms_;
+  GroupShare& share_;
   SymmetricRegions regions_;
   SharedSchedules schedules_;
-  ZeroCopy zero_copy_;
-  Staged staged_;
+  SharedRunner runner_;
   std::vector<std::byte*> visited_;
-  std::optional<PackagePlan> package_plan_;
-  const Mesh& mesh_;
-  std::optional<ByPackageExecutor> by_package_;  // where the plan has a way by package
 };
 
 }  // namespace paceline

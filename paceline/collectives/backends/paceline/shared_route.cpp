@@ -37,11 +37,11 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
   SharedRoute route;
   route.is_one_shot = request.op == Op::kAllReduce &&
                       (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
+  // Blocks with counts are cut by the longest of them, which `count` does not tell.
   const bool is_one_piece =
+      !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
-  if (has_counts(request.op)) {
-    route.way = SharedRoute::Way::kCounted;
-  } else if (is_one_piece && bytes <= most_tiny(terms)) {
+  if (is_one_piece && bytes <= most_tiny(terms)) {
     route.way = SharedRoute::Way::kTiny;
   } else if (is_one_piece && bytes <= kSmallBytes) {
     route.way = SharedRoute::Way::kSmall;

@@ -19,9 +19,8 @@ struct SharedTerms {
 
 struct SharedRoute {
   // In the order of size: staged without a look at where buffers lie; staged or in place, copied
-  // before the ranks meet; in place, or staged piece by piece. Calls with counts are a way of their
-  // own.
-  enum class Way { kTiny, kSmall, kLarge, kCounted };
+  // before the ranks meet; in place, or staged piece by piece.
+  enum class Way { kTiny, kSmall, kLarge };
   Way way = Way::kTiny;
   bool is_one_shot = false;  // when staged: every rank reduces everything itself
   bool is_by_package = false;

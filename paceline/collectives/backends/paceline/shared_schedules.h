@@ -2,8 +2,7 @@
 
 // The schedules of this rank that were built before. Thread safety: none; one executor owns it.
 
-#include <cstdint>
-#include <unordered_map>
+#include <vector>
 
 #include "paceline/collectives/algorithms/schedule.h"
 
@@ -18,12 +17,13 @@ class SharedSchedules {
   const Schedule& find(const ScheduleSpec& spec, Build build);
 
  private:
+  static constexpr std::size_t kNumEntries = 256;
   struct Entry {
     ScheduleSpec spec;
     Build build = nullptr;
     Schedule schedule;
   };
-  std::unordered_map<std::uint64_t, Entry> entries_;
+  std::vector<Entry> entries_{kNumEntries};  // each spec has one place
 };
 
 }  // namespace paceline
