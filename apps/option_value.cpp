@@ -37,8 +37,8 @@ std::string seconds(double min, double max) {
   return fmt::format("a number of seconds from {} to {}", min, max);
 }
 
-CLI::Validator accept_if(std::function<bool(const std::string&)> is_good,
-                         std::function<std::string(const std::string&)> allowed) {
+CLI::Validator accept_if(const std::function<bool(const std::string&)>& is_good,
+                         const std::function<std::string(const std::string&)>& allowed) {
   return {[=](const std::string& text) {
             return is_good(text) ? std::string() : refusal(text, allowed(text));
           },
@@ -86,7 +86,7 @@ CLI::Validator is_seconds(double min, double max) {
                    [=](const std::string&) { return seconds(min, max); });
 }
 
-CLI::Validator is_one_of(std::vector<std::string> words) {
+CLI::Validator is_one_of(const std::vector<std::string>& words) {
   return accept_if(
       [=](const std::string& text) {
         return std::find(words.begin(), words.end(), text) != words.end();

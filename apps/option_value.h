@@ -30,6 +30,6 @@ std::string one_of(const std::vector<std::string>& words, const std::string& typ
 CLI::Validator is_whole_number(long min, long max);
 CLI::Validator is_number(double min, double max);
 CLI::Validator is_seconds(double min, double max);
-CLI::Validator is_one_of(std::vector<std::string> words);
+CLI::Validator is_one_of(const std::vector<std::string>& words);
 
 }  // namespace paceline::apps

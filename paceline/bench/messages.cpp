@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 constexpr std::uint32_t kMaxMessage = 1 << 20;
 
 Json parse(const std::string& text, const char* kind) {
-  const Json message = Json::parse(text, nullptr, false);
+  Json message = Json::parse(text, nullptr, false);
   if (!message.is_object() || !message.contains("kind")) {
     fail(ErrorCode::kCorrupt, "a {} was due; something else came", kind);
   }

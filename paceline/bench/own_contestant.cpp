@@ -82,7 +82,8 @@ double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, in
   const Pattern pattern(dtype, world);
   std::vector<double> seconds;
   for (int number = -kWarmUpCalls; number < calls; ++number) {
-    pattern.write({input.data, in}, rank, static_cast<std::uint64_t>(number + kWarmUpCalls));
+    const int turn = number + kWarmUpCalls;
+    pattern.write({input.data, in}, rank, static_cast<std::uint64_t>(turn));
     group.barrier();
     const auto begin = std::chrono::steady_clock::now();
     contestant.run(call);

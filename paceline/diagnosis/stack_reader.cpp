@@ -103,7 +103,7 @@ std::string frames_text(const std::vector<std::string>& frames, const std::strin
 
 StackReader::StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
                          Handler handler)
-    : loop_(loop), handler_(std::move(handler)), target_(target.pid) {
+    : loop_(loop), handler_(std::move(handler)) {
   Pipe output = make_output_pipe();
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   const SpawnSetting setting(held ? held.get() : nothing.get(), output.write_end.get(),

@@ -59,7 +59,6 @@ class StackReader {
 
   EventLoop& loop_;
   Handler handler_;
-  pid_t target_;
   Fd helper_;  // a pidfd
   Fd output_;
   std::string text_;

@@ -108,12 +108,12 @@ std::vector<Fault> parse_faults(const std::string& text) {
   return faults;
 }
 
-ChaosPlan::ChaosPlan(std::vector<Fault> faults, std::uint64_t seed) : random_(seed) {
-  for (Fault& fault : faults) {
-    Pending pending{std::move(fault), 0, false};
+ChaosPlan::ChaosPlan(const std::vector<Fault>& faults, std::uint64_t seed) : random_(seed) {
+  for (const Fault& fault : faults) {
+    Pending pending{fault, 0, false};
     pending.moment = pending.fault.at_seconds;
     plan_next(pending);
-    pending_.push_back(std::move(pending));
+    pending_.push_back(pending);
   }
 }
 

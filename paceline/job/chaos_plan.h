@@ -55,7 +55,7 @@ class ChaosPlan {
     std::string fault;  // "kill", when one begins; empty for what follows from it
   };
 
-  ChaosPlan(std::vector<Fault> faults, std::uint64_t seed);
+  ChaosPlan(const std::vector<Fault>& faults, std::uint64_t seed);
 
   // Training steps of a rank since its last start, as far as they are known here.
   using StepsOf = std::function<std::uint64_t(int rank)>;

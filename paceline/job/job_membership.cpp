@@ -42,7 +42,7 @@ void JobMembership::report(const Report& report) {
 }
 
 std::string JobMembership::lose_coordinator() {
-  const std::string cause = coordinator_->lost();
+  std::string cause = coordinator_->lost();
   coordinator_.reset();
   if (last_start_) {
     search_.lose(*last_start_, cause);

@@ -9,8 +9,8 @@ namespace paceline {
 namespace {
 
 std::chrono::milliseconds timeout_of(const StoreRequest& request) {
-  constexpr std::int64_t longest = 24LL * 365 * 3600 * 1000;
-  return std::chrono::milliseconds(std::clamp<std::int64_t>(request.number, 0, longest));
+  constexpr std::int64_t kLongest = 24LL * 365 * 3600 * 1000;
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(request.number, 0, kLongest));
 }
 
 }  // namespace

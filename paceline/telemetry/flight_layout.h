@@ -92,7 +92,7 @@ struct File {
   alignas(2048) std::array<Group, kNumGroups> groups;
   alignas(2048) std::array<Operation, kNumOperations> operations;
 };
-static_assert(sizeof(File) == 98 * 1024);
+static_assert(sizeof(File) == std::size_t{98} * 1024);
 static_assert(offsetof(File, groups) == 2048 && offsetof(File, operations) == 2048 + 8192);
 
 // The check word of a record whose words are given, its own half of the last one taken as 0. The

@@ -61,8 +61,7 @@ std::string TimelineCollection::finish(const std::vector<Host>& hosts) {
   }
   put_on_one_clock(hosts);
   problems_ += missing_hosts(hosts);
-  const std::string said =
-      std::exchange(problems_, "") + JobTimeline(output_, folder_, false).finish();
+  std::string said = std::exchange(problems_, "") + JobTimeline(output_, folder_, false).finish();
   if (!std::filesystem::is_empty(folder_)) folder_.clear();  // the user was told what is in it
   return said;
 }

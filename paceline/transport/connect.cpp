@@ -85,7 +85,7 @@ class Connector {
     if (options_.link.encrypt) self.cipher = best_cipher();
     self.unix_name = "paceline-" + random_hex(16);
     if (options_.link.transport != TransportKind::kLoopback) listen(self);
-    const std::string encoded = self.encode();
+    std::string encoded = self.encode();
     options_.publish(encoded);
     return encoded;
   }

@@ -131,7 +131,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
   const std::string launcher = meeting.who.launcher;
-  const auto world = form_world(std::move(meeting), group);
+  auto world = form_world(std::move(meeting), group);
   share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
   if (timeline != nullptr && *timeline != '\0') {

@@ -362,10 +362,11 @@ class ProcessGroup {
   // call, means other members or is gone is found out so. Error(kInvalid) for other members is
   // every rank's, and this group goes on.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
-                                          std::optional<GroupOptions> options = {});
+                                          const std::optional<GroupOptions>& options = {});
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
   // with a negative color are members of none: what they get has no ranks.
-  std::shared_ptr<ProcessGroup> split(int color, int key, std::optional<GroupOptions> options = {});
+  std::shared_ptr<ProcessGroup> split(int color, int key,
+                                      const std::optional<GroupOptions>& options = {});
 
   // Local, any thread: fails what is under way here and tells the other ranks `reason`.
   void abort(const std::string& reason);

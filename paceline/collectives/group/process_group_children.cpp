@@ -14,7 +14,7 @@
 namespace paceline {
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
-                                                      std::optional<GroupOptions> options) {
+                                                      const std::optional<GroupOptions>& options) {
   require_member("new_group");
   check(!ranks.empty(), "{}: new_group: no ranks", self_);
   check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
@@ -36,7 +36,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
-                                                  std::optional<GroupOptions> options) {
+                                                  const std::optional<GroupOptions>& options) {
   require_member("split");
   const GroupOptions child = options_of_child(options);
   const std::array<std::int64_t, 2> mine = {color, key};

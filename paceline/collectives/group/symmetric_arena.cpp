@@ -6,8 +6,8 @@ namespace paceline {
 namespace {
 
 std::size_t round_up(std::size_t bytes) {
-  constexpr std::size_t unit = SymmetricArena::kAlignment;
-  return std::max(unit, (bytes + unit - 1) / unit * unit);
+  constexpr std::size_t kUnit = SymmetricArena::kAlignment;
+  return std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit);
 }
 
 }  // namespace

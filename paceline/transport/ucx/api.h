@@ -14,6 +14,7 @@ struct Api {
   // Null, with `why` set, when there is no such library. Loaded once, and kept.
   static const Api* load(std::string* why);
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it declares the name
 #define PACELINE_UCX_FUNCTION(name) decltype(&::name) name = nullptr
   PACELINE_UCX_FUNCTION(ucp_get_version_string);
   PACELINE_UCX_FUNCTION(ucp_config_read);

@@ -38,16 +38,11 @@ constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
 // Gloo wants a type for its size alone.
 template <class Call>
 void with_element_type(Dtype dtype, const Call& call) {
-  switch (size_of(dtype)) {
-    case 1:
-      return call(std::uint8_t());
-    case 2:
-      return call(std::uint16_t());
-    case 4:
-      return call(std::uint32_t());
-    default:
-      return call(std::uint64_t());
-  }
+  const std::size_t bytes = size_of(dtype);
+  if (bytes == 1) return call(std::uint8_t());
+  if (bytes == 2) return call(std::uint16_t());
+  if (bytes == 4) return call(std::uint32_t());
+  call(std::uint64_t());
 }
 
 class GlooLibrary : public Library {

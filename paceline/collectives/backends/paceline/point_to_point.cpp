@@ -111,9 +111,10 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   if (!failure_) guarded([&] { work = queues_.receive(call, deadline, helper(call)); });
   if (work && work->is_completed()) return work;
   if (work) return begin(std::move(lock), std::move(work), call.is_blocking);
-  const auto dropped = queues_.take_dropped();
+  auto dropped = queues_.take_dropped();
   const Error failure(*failure_);
   lock.unlock();
+  dropped.clear();
   throw failure;
 }
 
