@@ -29,6 +29,10 @@ COUNTED void* operator new(std::size_t bytes) { return allocate(bytes, alignof(s
 COUNTED void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
+// The library's own form ends in the first one; a sanitizer's does not, and would mix the two.
+COUNTED void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, alignof(std::max_align_t));
+}
 COUNTED void operator delete(void* memory) noexcept { std::free(memory); }
 COUNTED void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 COUNTED void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
