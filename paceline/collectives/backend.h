@@ -34,7 +34,9 @@ struct PointToPointCall {
   std::uint32_t tag = 0;
   Dtype dtype = Dtype::kUint8;
   std::size_t count = 0;
-  std::byte* data = nullptr;  // not written by a send
+  std::byte* data = nullptr;                            // not written by a send
+  std::optional<std::vector<std::int64_t>> sizes = {};  // of a send: travel with it
+  std::shared_ptr<MessagePlace> place = {};             // of a receive: gives type, count and data
   std::shared_ptr<void> keep_alive;
   bool is_blocking = false;  // the caller waits for it at once
 };

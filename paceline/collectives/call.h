@@ -18,6 +18,18 @@ namespace paceline {
 
 class DeviceOrder;
 
+// The sizes of a tensor that travel with a message of it; a message has none or up to so many.
+inline constexpr std::size_t kMaxMessageSizes = 8;
+
+// Where a message goes whose type and sizes its receiver does not know.
+class MessagePlace {
+ public:
+  virtual ~MessagePlace() = default;
+  // Memory for the elements of such a tensor, in the thread that moves the message. Called once,
+  // and the memory must stay until the receive has completed.
+  virtual std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) = 0;
+};
+
 // The many buffers of a coalesced call, one operation on all of them as if they lay one after the
 // other.
 struct BufferLists {
@@ -36,6 +48,9 @@ struct Call {
   int root = 0;
   int peer = 0;  // of a message; kAnySource for a receive from anybody
   std::uint32_t tag = 0;
+  // Of a send: travel with the message; without them it can go to no MessagePlace.
+  std::optional<std::span<const std::int64_t>> sizes = {};
+  std::shared_ptr<MessagePlace> place = {};  // of a receive: instead of output
   // all_gather_v: what each rank gives; reduce_scatter_v: what it gets; all_to_all_v: what this
   // rank gives each.
   std::span<const std::size_t> counts = {};

@@ -1,7 +1,6 @@
 #include "paceline/tensor/collectives.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <numeric>
 #include <span>
@@ -77,6 +76,7 @@ struct Prepared {
       return dense_view(tensor);
     };
     if (asked.input.defined()) call.input = view(asked.input);
+    if (asked.with_shape) call.sizes = {asked.input.sizes().data(), asked.input.sizes().size()};
     if (asked.output.defined()) call.output = view(asked.output);
     if (asked.lists) {
       for (const at::Tensor& input : asked.lists->inputs) inputs.push_back(view(input));
@@ -372,40 +372,39 @@ WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
   return start(group, {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
 }
 
+void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  send_with_shape_async(group, tensor.contiguous(), peer, tag)->wait();
+}
+WorkPtr send_with_shape_async(ProcessGroup& group, const at::Tensor& tensor, int peer,
+                              std::uint32_t tag) {
+  check(tensor.is_contiguous(),
+        "rank {}: send_with_shape: the tensor is not contiguous; give it tensor.contiguous()",
+        group.rank());
+  return start(group,
+               {.op = Op::kSend, .input = tensor, .peer = peer, .tag = tag, .with_shape = true});
+}
+
 namespace {
 
-// What travels ahead of a tensor of unknown shape: this mark, its type, how many sizes, the sizes.
-constexpr std::int64_t kShapeMark = 0x3165706168536c50;  // "PlShape1"
-constexpr std::size_t kMostDimensions = 8;
-using ShapeMessage = std::array<std::int64_t, 3 + kMostDimensions>;
+struct NewTensor : MessagePlace {
+  std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) override {
+    const at::IntArrayRef dimensions(sizes.data(), sizes.size());
+    tensor = at::empty(dimensions, at::TensorOptions(to_scalar_type(dtype)));
+    return static_cast<std::byte*>(tensor.data_ptr());
+  }
+  at::Tensor tensor;
+};
 
 }  // namespace
 
-void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
-  const auto sizes = tensor.sizes();
-  check(sizes.size() <= kMostDimensions,
-        "rank {}: send_with_shape: a tensor of {} dimensions; {} are the most", group.rank(),
-        sizes.size(), kMostDimensions);
-  ShapeMessage shape{kShapeMark, static_cast<std::int64_t>(to_dtype(tensor.scalar_type())),
-                     static_cast<std::int64_t>(sizes.size())};
-  std::copy(sizes.begin(), sizes.end(), shape.begin() + 3);
-  group.send(std::span(shape), peer, tag);
-  send(group, tensor.contiguous(), peer, tag);
-}
-
 ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag) {
-  ShapeMessage shape{};
-  const int source = group.recv(std::span(shape), peer, tag);
-  const auto [mark, type, dimensions] = std::array{shape[0], shape[1], shape[2]};
-  check(mark == kShapeMark && type >= 0 && type < std::ssize(kAllDtypes) && dimensions >= 0 &&
-            dimensions <= static_cast<std::int64_t>(kMostDimensions),
-        "rank {}: recv_with_shape: what came from rank {} with tag {} is not of send_with_shape()",
-        group.rank(), source, tag);
-  const at::IntArrayRef sizes(shape.data() + 3, static_cast<std::size_t>(dimensions));
-  const auto options = at::TensorOptions(to_scalar_type(static_cast<Dtype>(type)));
-  ReceivedTensor received{at::empty(sizes, options), source};
-  recv(group, received.tensor, source, tag);
-  return received;
+  return recv_with_shape_async(group, peer, tag).wait();
+}
+PendingTensor recv_with_shape_async(ProcessGroup& group, int peer, std::uint32_t tag) {
+  auto place = std::make_shared<NewTensor>();
+  auto work = group.start({.op = Op::kReceive, .peer = peer, .tag = tag, .place = place});
+  const at::Tensor* const tensor = &place->tensor;
+  return {std::move(work), std::shared_ptr<const at::Tensor>(std::move(place), tensor)};
 }
 
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType type) {

@@ -43,6 +43,7 @@ struct TensorCall {
   // As Call's, in rows: elements along dim 0.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
+  bool with_shape = false;                // of a send: the input's sizes travel with it
   std::optional<TensorLists> lists = {};  // of a coalesced call, instead of input and output
 };
 void run(ProcessGroup& group, const TensorCall& call);
@@ -132,17 +133,36 @@ WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 
-// For tensors whose shape and type the receiver cannot know: these travel ahead, in a message of
-// the same tag. What one sends so, the other must receive so. At most 8 dimensions.
+// For tensors whose shape and type the receiver does not know: these travel with the message.
+// Contiguous on the CPU, of at most 8 dimensions. A receive of a known shape takes such a message
+// too.
 void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer,
                      std::uint32_t tag = 0);
+WorkPtr send_with_shape_async(ProcessGroup& group, const at::Tensor& tensor, int peer,
+                              std::uint32_t tag = 0);
 struct ReceivedTensor {
   at::Tensor tensor;  // contiguous, on the CPU
   int source = -1;
 };
-// `peer` may be kAnySource, with one thread at a time. Error(kInvalid) for a message that is none
-// of send_with_shape()'s.
+// `peer` may be kAnySource. Error(kInvalid) for a message without a shape.
 ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag = 0);
+// A receive of that kind under way.
+class PendingTensor {
+ public:
+  PendingTensor(WorkPtr work, std::shared_ptr<const at::Tensor> tensor)
+      : work_(std::move(work)), tensor_(std::move(tensor)) {}
+  // Waits for it, as Work::wait() does.
+  ReceivedTensor wait() const {
+    work_->wait();
+    return {*tensor_, work_->source_rank()};
+  }
+  const WorkPtr& work() const { return work_; }
+
+ private:
+  WorkPtr work_;
+  std::shared_ptr<const at::Tensor> tensor_;  // owners: this, and the receive until it has ended
+};
+PendingTensor recv_with_shape_async(ProcessGroup& group, int peer, std::uint32_t tag = 0);
 
 // A zeroed tensor in the group's symmetric memory: collectives on it need no copies, but for small
 // and coalesced calls (docs/algorithms.md, section 4). Collective. The tensor keeps its memory

@@ -3,9 +3,9 @@
 // A message on a data or point-to-point channel: a fixed header, then `payload_bytes` bytes.
 // docs/wire_formats.md has the layout.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include <sys/types.h>
 
@@ -14,7 +14,7 @@
 namespace paceline {
 
 // What the two ends must agree about, as opaque words: the layers above fill and compare them.
-using FingerprintWords = std::uint64_t[4];
+using FingerprintWords = std::array<std::uint64_t, 4>;
 
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5001;  // "\x01PLM": version 1
@@ -32,13 +32,6 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 48);
 
-// What is left of a message of which `sent` bytes are gone. Requires: header and payload outlive
-// it.
-struct Unsent {
-  std::span<const std::byte> head;
-  std::span<const std::byte> payload;
-};
-Unsent unsent(const MessageHeader& header, std::span<const std::byte> payload, std::size_t sent);
 // Whether an errno means that the channel can take or give nothing now.
 bool would_block(int error);
 

@@ -1,6 +1,6 @@
 // Peers that know the secret and send nonsense, and jobs that run beside each other.
 
-#include <cstring>
+#include <bit>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -21,7 +21,10 @@ using namespace std::chrono_literals;
 
 // A receive of one float from rank 1, tag 0.
 PointToPointCall one_float(float& value) {
-  return {1, 0, Dtype::kFloat32, 1, reinterpret_cast<std::byte*>(&value), nullptr};
+  return {.peer = 1,
+          .dtype = Dtype::kFloat32,
+          .count = 1,
+          .data = reinterpret_cast<std::byte*>(&value)};
 }
 
 MessageHeader header_of(std::uint32_t tag, std::uint64_t bytes) {
@@ -32,7 +35,7 @@ MessageHeader header_of(std::uint32_t tag, std::uint64_t bytes) {
   fingerprint.op = Op::kSend;
   fingerprint.dtype = Dtype::kFloat32;
   fingerprint.count = bytes / 4;
-  std::memcpy(&header.fingerprint, &fingerprint, sizeof fingerprint);
+  header.fingerprint = std::bit_cast<FingerprintWords>(fingerprint);
   return header;
 }
 
@@ -108,6 +111,27 @@ TEST_F(HostilePeer, a_flood_of_empty_messages_ends_at_the_limit) {
   EXPECT_FALSE(work->is_completed());
 }
 
+// More dimensions than there can be; sizes that do not give the payload's length, that are
+// negative, and whose product overflows.
+TEST_F(HostilePeer, a_shape_that_is_none_is_refused) {
+  using Sizes = std::vector<std::int64_t>;
+  const std::int64_t large = std::int64_t{1} << 32;
+  for (const Sizes& sizes : {Sizes(9, 1), Sizes{3}, Sizes{-1, -2}, Sizes{large, large, 2}}) {
+    auto raw = make_raw_mesh();
+    PointToPoint messages(*raw.mesh, RingMemory());
+    MessageHeader header = header_of(0, 8);
+    auto fingerprint = std::bit_cast<Fingerprint>(header.fingerprint);
+    fingerprint.layout = static_cast<std::uint32_t>(sizes.size() + 1);
+    header.fingerprint = std::bit_cast<FingerprintWords>(fingerprint);
+    const auto work = messages.receive(one_float(value_), Deadline::after(20s));
+    raw.send(Channel::kPointToPoint, &header, sizeof header);
+    raw.send(Channel::kPointToPoint, sizes.data(), sizes.size() * sizeof sizes[0]);
+    const auto error = error_of(work);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kCorrupt) << error->what();
+  }
+}
+
 // The receive is posted while the message that does not fit it is on its way.
 TEST_F(HostilePeer, a_mismatch_found_late_completes_the_receive_with_its_error) {
   auto raw = make_raw_mesh();
@@ -147,9 +171,11 @@ TEST_F(HostilePeer, death_ends_receives_from_it_and_from_anybody_and_sends_to_it
   auto raw = make_raw_mesh();
   PointToPoint messages(*raw.mesh, RingMemory());
   std::vector<float> large(4 << 20);
-  const auto sent = messages.send(
-      {1, 0, Dtype::kFloat32, large.size(), reinterpret_cast<std::byte*>(large.data()), nullptr},
-      Deadline::after(20s));
+  const auto sent = messages.send({.peer = 1,
+                                   .dtype = Dtype::kFloat32,
+                                   .count = large.size(),
+                                   .data = reinterpret_cast<std::byte*>(large.data())},
+                                  Deadline::after(20s));
   raw.die();
   EXPECT_EQ(error_of(sent)->code(), ErrorCode::kPeerLost);
 }
@@ -158,9 +184,11 @@ TEST_F(HostilePeer, an_abort_ends_a_send_that_nobody_takes) {
   auto raw = make_raw_mesh();
   PointToPoint messages(*raw.mesh, RingMemory());
   std::vector<float> large(4 << 20);
-  const auto sent = messages.send(
-      {1, 0, Dtype::kFloat32, large.size(), reinterpret_cast<std::byte*>(large.data()), nullptr},
-      Deadline::after(20s));
+  const auto sent = messages.send({.peer = 1,
+                                   .dtype = Dtype::kFloat32,
+                                   .count = large.size(),
+                                   .data = reinterpret_cast<std::byte*>(large.data())},
+                                  Deadline::after(20s));
   raw.mesh->abort(Error(ErrorCode::kAborted, "enough"));
   messages.wake();
   EXPECT_STREQ(error_of(sent)->what(), "enough");

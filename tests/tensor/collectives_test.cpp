@@ -85,16 +85,60 @@ TEST(TensorCollectives, messages_may_bring_their_shape) {
 
 TEST(TensorCollectives, a_message_without_its_shape_is_refused_where_one_is_wanted) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    const auto numbers = at::zeros({11}, at::kLong);  // as long as what travels ahead
-    if (group.rank() == 1) {
-      send(group, numbers, 0, 3);
-    } else {
-      expect_error(ErrorCode::kInvalid, {"from rank 1 with tag 3 is not of send_with_shape()"},
-                   [&] { recv_with_shape(group, 1, 3); });
-    }
-    expect_error(ErrorCode::kInvalid, {"a tensor of 9 dimensions; 8 are the most"}, [&] {
+    expect_error(ErrorCode::kInvalid, {"a tensor of 9 dimensions; 8 is the maximum"}, [&] {
       send_with_shape(group, at::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}), 1 - group.rank());
     });
+    if (group.rank() == 1) {
+      send(group, at::zeros({11}, at::kLong), 0, 3);
+    } else {
+      expect_error(ErrorCode::kInvalid,
+                   {"a tensor with its shape, peer 1, tag 3", "sent int64 x 11 without a shape"},
+                   [&] { recv_with_shape(group, 1, 3); });
+    }
+  });
+}
+
+// Several under way at once, small ones and one that is offered, asked for before and after they
+// come.
+TEST(TensorCollectives, tensors_of_unknown_shape_come_in_the_order_of_sending) {
+  const std::vector<at::Tensor> sent = {at::arange(6).reshape({2, 3}), at::randn({300, 301}),
+                                        at::scalar_tensor(2.5), at::empty({0, 4}, at::kHalf),
+                                        at::arange(5, at::kByte)};
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    const int peer = 1 - group.rank();
+    for (const bool asked_before : {true, false}) {
+      std::vector<PendingTensor> receives;
+      std::vector<WorkPtr> sends;
+      const auto ask = [&] {
+        for (std::size_t i = 0; i < sent.size(); ++i)
+          receives.push_back(recv_with_shape_async(group, i % 2 == 0 ? peer : kAnySource, 9));
+      };
+      if (asked_before) ask();
+      group.barrier();
+      for (const auto& tensor : sent)
+        sends.push_back(send_with_shape_async(group, tensor, peer, 9));
+      if (!asked_before) ask();
+      for (std::size_t i = 0; i < sent.size(); ++i) {
+        const auto [received, source] = receives[i].wait();
+        EXPECT_EQ(source, peer);
+        EXPECT_EQ(received.scalar_type(), sent[i].scalar_type());
+        EXPECT_TRUE(at::equal(received, sent[i])) << i;
+      }
+      for (const auto& work : sends) work->wait();
+    }
+  });
+}
+
+TEST(TensorCollectives, a_receive_of_known_shape_takes_a_message_that_brings_its_shape) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto tensor = at::arange(6).reshape({2, 3});
+    if (group.rank() == 0) {
+      send_with_shape(group, tensor, 1);
+    } else {
+      const auto into = at::empty({6}, at::kLong);
+      recv(group, into, 0);
+      EXPECT_TRUE(at::equal(into, tensor.flatten()));
+    }
   });
 }
 

@@ -73,9 +73,8 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   return engine;
 }
 
-std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
-                                                const BackendOptions& options,
-                                                const std::string& prefix) {
+std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOptions& options,
+                                   const std::string& prefix) {
   ConnectOptions connect;
   connect.name = options.group;
   connect.rank = options.rank;
@@ -114,8 +113,20 @@ std::unique_ptr<PacelineBackend> connect_engine(const Rendezvous& rendezvous,
   };
   auto mesh = connect_mesh(connect, rendezvous.secret);
   mesh->join(options.failures);
-  return std::make_unique<PacelineBackend>(std::move(mesh), engine_options(rendezvous, options),
-                                           Deadline::after(connect.timeout));
+  return mesh;
+}
+
+// For what is done once the members are connected: who lost one of them says of whom, and here it
+// is added what this rank was doing.
+template <class Body>
+auto while_forming(const BackendOptions& options, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerLost && error.code() != ErrorCode::kAborted) throw;
+    throw Error(error.code(),
+                fmt::format("{}; this rank was forming group {}", error.what(), options.group));
+  }
 }
 
 // Runs a collective of the engine that is none of the group's own, which count from 1; all of these
@@ -227,14 +238,18 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
   } catch (const Error& error) {
     mine = Statement::refuse(error);
   }
-  auto engine = connect_engine(rendezvous, options, prefix);
-  const auto run = beside(*engine, rendezvous, options);
-  require_agreement(exchange(run, mine, options), options);
-  if (choice == BackendChoice()) return engine;
-  auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine, run);
-  // Gloo ends a process whose peer closes a connection that it has not accepted yet.
-  run({}, Deadline::after(options.timeout));
-  return std::make_unique<LibraryBackend>(choice.text(), std::move(engine), std::move(libraries));
+  auto mesh = meet_members(rendezvous, options, prefix);
+  return while_forming(options, [&]() -> std::unique_ptr<Backend> {
+    auto engine = std::make_unique<PacelineBackend>(
+        std::move(mesh), engine_options(rendezvous, options), Deadline::after(options.timeout));
+    const auto run = beside(*engine, rendezvous, options);
+    require_agreement(exchange(run, mine, options), options);
+    if (choice == BackendChoice()) return engine;
+    auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine, run);
+    // Gloo ends a process whose peer closes a connection that it has not accepted yet.
+    run({}, Deadline::after(options.timeout));
+    return std::make_unique<LibraryBackend>(choice.text(), std::move(engine), std::move(libraries));
+  });
 }
 
 }  // namespace paceline

@@ -17,15 +17,32 @@ PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions&
       (call.peer >= 0 && call.peer < world_size() && call.peer != rank_) || call.peer == kAnySource,
       "{}: {}: peer {} is not another rank of group {}, which has {} ranks", self_, what, call.peer,
       name_, world_size());
+  if (call.place) {
+    check(!is_send && buffer.data == nullptr, "{}: {}: a place is for a receive without a buffer",
+          self_, what);
+    return {
+        .peer = call.peer, .tag = call.tag, .place = call.place, .keep_alive = options.keep_alive};
+  }
   require_addressable(what, buffer.dtype, buffer.count, 1);
   check(buffer.data != nullptr || buffer.count == 0, "{}: {}: the buffer is null", self_, what);
   if (buffer.device != Device::kCpu) {
     fail(ErrorCode::kUnsupported, "{}: {} of CUDA memory is in no backend; copy to the host", self_,
          what);
   }
-  return {
-      call.peer,         call.tag, buffer.dtype, buffer.count, const_cast<std::byte*>(buffer.data),
-      options.keep_alive};
+  PointToPointCall message{.peer = call.peer,
+                           .tag = call.tag,
+                           .dtype = buffer.dtype,
+                           .count = buffer.count,
+                           .data = const_cast<std::byte*>(buffer.data),
+                           .keep_alive = options.keep_alive};
+  if (call.sizes) {
+    check(call.sizes->size() <= kMaxMessageSizes,
+          "{}: {}: a tensor of {} dimensions; {} is the maximum for one that travels with its "
+          "shape",
+          self_, what, call.sizes->size(), kMaxMessageSizes);
+    message.sizes.emplace(call.sizes->begin(), call.sizes->end());
+  }
+  return message;
 }
 
 WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOptions& options) {

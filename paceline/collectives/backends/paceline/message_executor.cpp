@@ -1,6 +1,7 @@
 #include "paceline/collectives/backends/paceline/message_executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 
@@ -37,15 +38,8 @@ constexpr std::uint32_t kNotCounted = 0;
 MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_bytes) {
   MessageHeader header;
   header.payload_bytes = payload_bytes;
-  static_assert(sizeof fingerprint == sizeof header.fingerprint);
-  std::memcpy(&header.fingerprint, &fingerprint, sizeof fingerprint);
+  header.fingerprint = std::bit_cast<FingerprintWords>(fingerprint);
   return header;
-}
-
-Fingerprint fingerprint_of(const MessageHeader& header) {
-  Fingerprint fingerprint;
-  std::memcpy(static_cast<void*>(&fingerprint), &header.fingerprint, sizeof fingerprint);
-  return fingerprint;
 }
 
 // Blocks of `count` elements that a rank's scratch must hold at a time.
@@ -379,7 +373,7 @@ void MessageExecutor::finish(Operation& operation) {
 Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) {
   return [this, &operation](int peer, const MessageHeader& header, bool expected) {
     const Fingerprint& mine = operation.fingerprint;
-    const Fingerprint theirs = fingerprint_of(header);
+    const Fingerprint theirs = std::bit_cast<Fingerprint>(header.fingerprint);
     auto& seen = last_seen_[static_cast<std::size_t>(peer)];
     if (theirs.group == mine.group) seen = std::max(seen, theirs.sequence);
     if (theirs == mine) return;

@@ -1,10 +1,12 @@
 #include "paceline/collectives/backends/paceline/message_queues.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include <fmt/ranges.h>
 #include <poll.h>
 
 #include "paceline/core/check.h"
@@ -42,17 +44,20 @@ struct Label {
   const char* what;
   Dtype dtype;
   std::size_t count;
+  bool any_shape;
   int peer;
   std::uint32_t tag;
 
   std::string operator()() const {
-    return fmt::format("{} of {} x {}, peer {}, tag {}", what, name_of(dtype), count,
-                       peer == kAnySource ? "any" : std::to_string(peer), tag);
+    return fmt::format(
+        "{} of {}, peer {}, tag {}", what,
+        any_shape ? "a tensor with its shape" : fmt::format("{} x {}", name_of(dtype), count),
+        peer == kAnySource ? "any" : std::to_string(peer), tag);
   }
 };
 
 Label label_of(const char* what, const PointToPointCall& call) {
-  return {what, call.dtype, call.count, call.peer, call.tag};
+  return {what, call.dtype, call.count, call.place != nullptr, call.peer, call.tag};
 }
 
 std::string label(const char* what, const PointToPointCall& call) { return label_of(what, call)(); }
@@ -63,16 +68,45 @@ WorkPtr new_work(const char* what, const PointToPointCall& call, std::weak_ptr<P
   return std::make_shared<Work>(label_of(what, call), nullptr, std::move(progress));
 }
 
-MessageHeader header_of(const PointToPointCall& call) {
-  MessageHeader header;
-  header.tag = call.tag;
-  header.payload_bytes = bytes_of(call);
-  const Fingerprint fingerprint = describe_call(call);
-  std::memcpy(&header.fingerprint, &fingerprint, sizeof fingerprint);
-  return header;
+template <class Head>
+std::span<const std::byte> bytes_of_head(const Head& head) {
+  return std::as_bytes(std::span(&head, 1)).first(head.num_bytes());
+}
+
+// The bytes of a tensor with these sizes; none when there can be no such tensor.
+std::optional<std::size_t> bytes_of_shape(Dtype dtype, std::span<const std::int64_t> sizes) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t size : sizes) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes))
+      return {};
+  }
+  return bytes;
 }
 
 }  // namespace
+
+// A fingerprint's layout, which messages do not need otherwise, has 1 more than there are sizes.
+std::optional<std::size_t> MessageQueues::Head::num_sizes() const {
+  const std::uint32_t layout = std::bit_cast<Fingerprint>(header.fingerprint).layout;
+  return layout == 0 ? std::optional<std::size_t>() : layout - 1;
+}
+
+std::size_t MessageQueues::Head::num_bytes() const {
+  return kHeaderBytes + num_sizes().value_or(0) * sizeof(std::int64_t);
+}
+
+MessageQueues::Head MessageQueues::head_of(const PointToPointCall& call) {
+  Head head;
+  head.header.tag = call.tag;
+  head.header.payload_bytes = bytes_of(call);
+  Fingerprint fingerprint = describe_call(call);
+  if (call.sizes) {
+    fingerprint.layout = static_cast<std::uint32_t>(call.sizes->size() + 1);
+    std::copy(call.sizes->begin(), call.sizes->end(), head.sizes.begin());
+  }
+  head.header.fingerprint = std::bit_cast<FingerprintWords>(fingerprint);
+  return head;
+}
 
 MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
     : mesh_(mesh),
@@ -84,28 +118,28 @@ MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
 bool MessageQueues::send_at_once(const PointToPointCall& call) {
   const std::span<const std::byte> payload(call.data, bytes_of(call));
   if (payload.size() > kAtOnceBytes || !sends_[static_cast<std::size_t>(call.peer)].empty() ||
-      !streams_.has_room(call.peer, kHeaderBytes + payload.size())) {
+      !streams_.has_room(call.peer, sizeof(Head) + payload.size())) {
     return false;
   }
-  const MessageHeader header = header_of(call);
-  streams_.send(call.peer, std::as_bytes(std::span(&header, 1)), payload);
+  const Head head = head_of(call);
+  streams_.send(call.peer, bytes_of_head(head), payload);
   return true;
 }
 
 MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& call) {
-  if (call.peer == kAnySource || is_pending()) return AtOnce::kNo;
+  if (call.peer == kAnySource || call.place || is_pending()) return AtOnce::kNo;
   const auto index = static_cast<std::size_t>(call.peer);
   Incoming& incoming = incoming_[index];
   if (!streams_.has_ring(call.peer) || !unexpected_[index].empty() || incoming.accepted) {
     return AtOnce::kNo;
   }
-  if (!read_header(call.peer, incoming)) return incoming.ended ? AtOnce::kNo : AtOnce::kNotYet;
-  const MessageHeader& header = incoming.header;
+  if (!read_head(call.peer, incoming)) return incoming.ended ? AtOnce::kNo : AtOnce::kNotYet;
+  const MessageHeader& header = incoming.head.header;
   if (header.is_offer() || header.tag != call.tag || header.payload_bytes > kAtOnceBytes ||
       !streams_.has_come(call.peer, header.payload_bytes)) {
     return AtOnce::kNo;
   }
-  require_matching(call.peer, header, call);
+  require_matching(call.peer, incoming.head, call);
   streams_.receive(call.peer, {call.data, header.payload_bytes});
   incoming = {};
   return AtOnce::kTaken;
@@ -114,7 +148,7 @@ MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& cal
 WorkPtr MessageQueues::send(const PointToPointCall& call, Deadline deadline,
                             std::weak_ptr<Progress> progress) {
   auto work = new_work("send", call, std::move(progress));
-  sends_[static_cast<std::size_t>(call.peer)].push_back({call, header_of(call), deadline, work});
+  sends_[static_cast<std::size_t>(call.peer)].push_back({call, head_of(call), deadline, work});
   return work;
 }
 
@@ -142,7 +176,7 @@ std::vector<Interest> MessageQueues::interests() const {
     short events = 0;
     if (!sends_[index].empty()) events |= POLLOUT;
     const Incoming& incoming = incoming_[index];
-    const bool is_read = incoming.got >= bytes_before_payload(incoming.header);
+    const bool is_read = incoming.got >= bytes_before_payload(incoming.head);
     const bool stalled = is_read && !incoming.accepted;
     if (!stalled && !incoming.ended) events |= POLLIN;
     if (events != 0) interests.push_back({peer, Channel::kPointToPoint, events});
@@ -160,9 +194,9 @@ bool MessageQueues::pump(bool takes_unexpected) {
   return moved;
 }
 
-// Of a header that is there.
-std::size_t MessageQueues::bytes_before_payload(const MessageHeader& header) {
-  return kHeaderBytes + (header.is_offer() ? sizeof(Incoming::address) : 0);
+// Of a head whose header is there.
+std::size_t MessageQueues::bytes_before_payload(const Head& head) {
+  return head.num_bytes() + (head.header.is_offer() ? sizeof(Incoming::address) : 0);
 }
 
 bool MessageQueues::pump_send(int peer) {
@@ -171,17 +205,19 @@ bool MessageQueues::pump_send(int peer) {
   Outgoing& message = queue.front();
   std::span<const std::byte> payload(message.call.data, bytes_of(message.call));
   if (message.sent == 0 && payload.size() >= kOfferBytes && streams_.can_offer(peer)) {
-    message.header.magic = MessageHeader::kOfferMagic;
+    message.head.header.magic = MessageHeader::kOfferMagic;
     message.address = std::bit_cast<std::uintptr_t>(payload.data());
     streams_.offer(peer);
   }
-  const bool is_offer = message.header.is_offer();
+  const bool is_offer = message.head.header.is_offer();
   if (is_offer) payload = std::as_bytes(std::span(&message.address, 1));
-  const std::size_t total = kHeaderBytes + payload.size();
+  const std::size_t total = message.head.num_bytes() + payload.size();
   bool has_moved = false;
   if (message.sent < total) {
-    const Unsent rest = unsent(message.header, payload, message.sent);
-    const ssize_t sent = streams_.send(peer, rest.head, rest.payload);
+    const auto head = bytes_of_head(message.head);
+    const std::size_t sent_payload = message.sent - std::min(message.sent, head.size());
+    const ssize_t sent = streams_.send(peer, head.subspan(std::min(message.sent, head.size())),
+                                       payload.subspan(sent_payload));
     if (sent < 0) {
       if (would_block(errno)) return false;
       mesh_.throw_if_own(errno, peer, "sending to");
@@ -195,9 +231,9 @@ bool MessageQueues::pump_send(int peer) {
   if (is_offer) {
     const auto offered = streams_.offered(peer);
     if (offered == MessageStreams::Offered::kOpen) return has_moved;
-    if (offered == MessageStreams::Offered::kRefused) {  // it follows its header after all
-      message.header.magic = MessageHeader::kMagic;
-      message.sent = kHeaderBytes;
+    if (offered == MessageStreams::Offered::kRefused) {  // it follows its head after all
+      message.head.header.magic = MessageHeader::kMagic;
+      message.sent = message.head.num_bytes();
       return true;
     }
   }
@@ -211,23 +247,23 @@ bool MessageQueues::pump_receive(int peer, bool takes_unexpected) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.ended) return false;
   if (!incoming.accepted) {
-    if (!read_header(peer, incoming) || !accept_header(peer, incoming, takes_unexpected))
-      return false;
+    if (!read_head(peer, incoming) || !accept_head(peer, incoming, takes_unexpected)) return false;
   }
-  const std::size_t total = bytes_before_payload(incoming.header) + incoming.header.payload_bytes;
+  const std::size_t total =
+      bytes_before_payload(incoming.head) + incoming.head.header.payload_bytes;
   if (incoming.got < total && !read_payload(peer, incoming)) return false;
   if (incoming.got == total) finish_message(peer, incoming);
   return true;
 }
 
 bool MessageQueues::read_payload(int peer, Incoming& incoming) {
-  const std::size_t done = incoming.got - bytes_before_payload(incoming.header);
+  const std::size_t done = incoming.got - bytes_before_payload(incoming.head);
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
-  const std::span<std::byte> rest(to + done, incoming.header.payload_bytes - done);
-  if (incoming.header.is_offer()) {
-    if (!read_offered(peer, incoming, rest)) {  // it follows its header after all
-      incoming.header.magic = MessageHeader::kMagic;
-      incoming.got = kHeaderBytes;
+  const std::span<std::byte> rest(to + done, incoming.head.header.payload_bytes - done);
+  if (incoming.head.header.is_offer()) {
+    if (!read_offered(peer, incoming, rest)) {  // it follows its head after all
+      incoming.head.header.magic = MessageHeader::kMagic;
+      incoming.got = incoming.head.num_bytes();
     }
     return true;
   }
@@ -240,37 +276,58 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
 
 // False when the offer is refused.
 bool MessageQueues::read_offered(int peer, Incoming& incoming, std::span<std::byte> rest) {
-  const std::uint64_t address = incoming.address + incoming.header.payload_bytes - rest.size();
+  const std::uint64_t address = incoming.address + incoming.head.header.payload_bytes - rest.size();
   const auto got = streams_.read_offered(peer, address, rest);
   if (!got) return false;
   incoming.got += *got;
   return *got < rest.size() || streams_.take(peer);
 }
 
-// True when the header is complete, with the address of an offer. The end of the connection is an
+// True when the head is complete, with the address of an offer. The end of the connection is an
 // error only for a receive that waits for this peer.
-bool MessageQueues::read_header(int peer, Incoming& incoming) {
-  const auto header = std::as_writable_bytes(std::span(&incoming.header, 1));
+bool MessageQueues::read_head(int peer, Incoming& incoming) {
+  const auto head = std::as_writable_bytes(std::span(&incoming.head, 1));
   const auto address = std::as_writable_bytes(std::span(&incoming.address, 1));
-  while (incoming.got < kHeaderBytes || incoming.got < bytes_before_payload(incoming.header)) {
-    const bool in_header = incoming.got < kHeaderBytes;
-    const ssize_t got =
-        streams_.receive(peer, in_header ? header.subspan(incoming.got)
-                                         : address.subspan(incoming.got - kHeaderBytes));
+  while (incoming.got < kHeaderBytes || incoming.got < bytes_before_payload(incoming.head)) {
+    const std::size_t in_head =
+        incoming.got < kHeaderBytes ? kHeaderBytes : incoming.head.num_bytes();
+    const ssize_t got = streams_.receive(
+        peer, incoming.got < in_head ? head.subspan(incoming.got, in_head - incoming.got)
+                                     : address.subspan(incoming.got - in_head));
     if (got < 0 && would_block(errno)) return false;
     if (got <= 0) {
       incoming.ended = true;
       return false;
     }
     incoming.got += static_cast<std::size_t>(got);
-    if (incoming.got != kHeaderBytes) continue;
-    const bool is_offer = incoming.header.is_offer();
-    if (incoming.header.magic == MessageHeader::kMagic || (is_offer && streams_.has_ring(peer)))
-      continue;
-    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are no message", mesh_.self(),
-         mesh_.describe(peer));
+    if (incoming.got == kHeaderBytes) require_header(peer, incoming.head);
+    if (incoming.got == incoming.head.num_bytes()) require_shape(peer, incoming.head);
   }
   return true;
+}
+
+void MessageQueues::require_header(int peer, const Head& head) const {
+  const MessageHeader& header = head.header;
+  const Fingerprint theirs = std::bit_cast<Fingerprint>(header.fingerprint);
+  const bool is_message =
+      header.magic == MessageHeader::kMagic || (header.is_offer() && streams_.has_ring(peer));
+  if (is_message && head.num_sizes().value_or(0) <= kMaxMessageSizes &&
+      static_cast<std::size_t>(theirs.dtype) < std::size(kAllDtypes)) {
+    return;
+  }
+  fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are not a message", mesh_.self(),
+       mesh_.describe(peer));
+}
+
+void MessageQueues::require_shape(int peer, const Head& head) const {
+  const auto theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
+  if (!head.num_sizes() ||
+      bytes_of_shape(theirs.dtype, head.shape()) == head.header.payload_bytes) {
+    return;
+  }
+  fail(ErrorCode::kCorrupt, "{}: {} sent {} bytes as a tensor of {} of shape [{}]", mesh_.self(),
+       mesh_.describe(peer), head.header.payload_bytes, name_of(theirs.dtype),
+       fmt::join(head.shape(), ", "));
 }
 
 // Throws for a receive that nobody is left to answer.
@@ -294,34 +351,56 @@ void MessageQueues::require_senders() const {
 }
 
 // Finds the payload's place; false while there is none.
-bool MessageQueues::accept_header(int peer, Incoming& incoming, bool takes_unexpected) {
+bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpected) {
+  const MessageHeader& header = incoming.head.header;
   for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
-    if (!asks_for(posted->call, peer, incoming.header.tag)) continue;
-    require_matching(peer, incoming.header, posted->call);
+    if (!asks_for(posted->call, peer, header.tag)) continue;
+    match(peer, incoming.head, posted->call);
     incoming.receive = std::move(*posted);
     receives_.erase(posted);
     incoming.accepted = true;
     return true;
   }
-  if (incoming.header.is_offer() && !takes_unexpected) {
+  if (header.is_offer() && !takes_unexpected) {
     if (!incoming.take_by) incoming.take_by = Deadline::after(kTimeToAsk);
     if (!incoming.take_by->expired()) return false;
   }
   const std::size_t room = kMaxUnexpectedBytes - unexpected_bytes_;
-  if (room < kHeaderBytes || incoming.header.payload_bytes > room - kHeaderBytes) return false;
-  incoming.unexpected.resize(incoming.header.payload_bytes);
-  unexpected_bytes_ += kHeaderBytes + incoming.header.payload_bytes;
+  if (room < kHeaderBytes || header.payload_bytes > room - kHeaderBytes) return false;
+  incoming.unexpected.resize(header.payload_bytes);
+  unexpected_bytes_ += kHeaderBytes + header.payload_bytes;
   incoming.accepted = true;
   return true;
 }
 
-void MessageQueues::require_matching(int peer, const MessageHeader& header,
+// Of a receive of any shape: now it knows what it receives, and where to.
+void MessageQueues::match(int peer, const Head& head, PointToPointCall& call) const {
+  require_matching(peer, head, call);
+  if (!call.place) return;
+  const Fingerprint theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
+  try {
+    call.data = call.place->make(theirs.dtype, head.shape());
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kSystem, "{}: {}: no memory for {} bytes from {}: {}", mesh_.self(),
+         label("recv", call), head.header.payload_bytes, mesh_.describe(peer), error.what());
+  }
+  call.dtype = theirs.dtype;
+  call.count = theirs.count;
+}
+
+void MessageQueues::require_matching(int peer, const Head& head,
                                      const PointToPointCall& call) const {
-  Fingerprint theirs;
-  std::memcpy(static_cast<void*>(&theirs), &header.fingerprint, sizeof theirs);
-  if (theirs == describe_call(call) && header.payload_bytes == bytes_of(call)) return;
-  fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {} with that tag", mesh_.self(),
-       label("recv", call), mesh_.describe(peer), name_of(theirs.dtype), theirs.count);
+  Fingerprint theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
+  const std::size_t bytes = head.header.payload_bytes;
+  if (call.place) {
+    if (head.num_sizes()) return;
+  } else {
+    theirs.layout = 0;  // a shape that nobody asked for does no harm
+    if (theirs == describe_call(call) && bytes == bytes_of(call)) return;
+  }
+  fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag", mesh_.self(),
+       label("recv", call), mesh_.describe(peer), name_of(theirs.dtype), theirs.count,
+       call.place ? " without a shape" : "");
 }
 
 void MessageQueues::finish_message(int peer, Incoming& incoming) {
@@ -329,16 +408,15 @@ void MessageQueues::finish_message(int peer, Incoming& incoming) {
     incoming.receive->work->complete(nullptr, peer);
     let_go(incoming.receive->call);
   } else {
-    Unexpected message{incoming.header, std::move(incoming.unexpected)};
+    Unexpected message{incoming.head, std::move(incoming.unexpected)};
     // A receive may have been posted while the message came in.
     for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
-      if (!asks_for(posted->call, peer, message.header.tag)) continue;
-      require_matching(peer, message.header, posted->call);
-      unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
+      if (!asks_for(posted->call, peer, message.head.header.tag)) continue;
+      match(peer, message.head, posted->call);
       Posted claim = std::move(*posted);
       receives_.erase(posted);
       incoming = {};
-      deliver_unexpected(claim);
+      deliver(claim, peer, message);
       let_go(claim.call);
       return;
     }
@@ -352,17 +430,22 @@ void MessageQueues::deliver_unexpected(Posted& posted) {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     auto& queue = unexpected_[static_cast<std::size_t>(peer)];
     for (auto message = queue.begin(); message != queue.end(); ++message) {
-      if (!asks_for(posted.call, peer, message->header.tag)) continue;
-      require_matching(peer, message->header, posted.call);
-      if (!message->payload.empty()) {
-        std::memcpy(posted.call.data, message->payload.data(), message->payload.size());
-      }
-      unexpected_bytes_ -= kHeaderBytes + message->payload.size();
+      if (!asks_for(posted.call, peer, message->head.header.tag)) continue;
+      match(peer, message->head, posted.call);
+      const Unexpected taken = std::move(*message);
       queue.erase(message);
-      posted.work->complete(nullptr, peer);
+      deliver(posted, peer, taken);
       return;
     }
   }
+}
+
+// Requires: they match.
+void MessageQueues::deliver(Posted& posted, int peer, const Unexpected& message) {
+  if (!message.payload.empty())
+    std::memcpy(posted.call.data, message.payload.data(), message.payload.size());
+  unexpected_bytes_ -= kHeaderBytes + message.payload.size();
+  posted.work->complete(nullptr, peer);
 }
 
 void MessageQueues::check_deadlines() const {
@@ -396,8 +479,7 @@ void MessageQueues::warn_of_unreceived() const {
     if (peer == mesh_.rank()) continue;
     const auto header = next_unreceived(peer);
     if (!header) continue;
-    Fingerprint sent;
-    std::memcpy(static_cast<void*>(&sent), &header->fingerprint, sizeof sent);
+    const Fingerprint sent = std::bit_cast<Fingerprint>(header->fingerprint);
     log::warning(
         fmt::format("group {} ends on {}, and nobody has received {} x {} that {} sent with tag {}",
                     mesh_.name(), mesh_.self(), name_of(sent.dtype), sent.count,
@@ -408,10 +490,10 @@ void MessageQueues::warn_of_unreceived() const {
 // Kept, half read, or still in the channel; the first of this peer.
 std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   const auto index = static_cast<std::size_t>(peer);
-  if (!unexpected_[index].empty()) return unexpected_[index].front().header;
+  if (!unexpected_[index].empty()) return unexpected_[index].front().head.header;
   const Incoming& incoming = incoming_[index];
   if (incoming.receive) return {};
-  if (incoming.got >= kHeaderBytes) return incoming.header;
+  if (incoming.got >= kHeaderBytes) return incoming.head.header;
   MessageHeader header;
   const ssize_t got = streams_.peek(peer, std::as_writable_bytes(std::span(&header, 1)));
   const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
@@ -433,7 +515,7 @@ void MessageQueues::fail_all(const Error& error) {
   };
   for (auto& queue : sends_) {
     for (Outgoing& message : queue) {
-      if (message.header.is_offer()) streams_.withdraw(message.call.peer);
+      if (message.head.header.is_offer()) streams_.withdraw(message.call.peer);
       end(message, cause);
     }
     queue.clear();

@@ -6,9 +6,11 @@
 //
 // Thread safety: none.
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -59,9 +61,18 @@ class MessageQueues {
   std::vector<std::shared_ptr<void>> take_dropped() { return std::exchange(dropped_, {}); }
 
  private:
+  // What travels ahead of a payload.
+  struct Head {
+    MessageHeader header;
+    std::array<std::int64_t, kMaxMessageSizes> sizes{};  // num_sizes() of them travel
+
+    std::optional<std::size_t> num_sizes() const;  // none: it has no shape
+    std::size_t num_bytes() const;
+    std::span<const std::int64_t> shape() const { return {sizes.data(), num_sizes().value_or(0)}; }
+  };
   struct Outgoing {
     PointToPointCall call;
-    MessageHeader header;
+    Head head;
     Deadline deadline;
     WorkPtr work;
     std::size_t sent = 0;       // of what goes through the stream
@@ -73,33 +84,38 @@ class MessageQueues {
     WorkPtr work;
   };
   struct Unexpected {
-    MessageHeader header;
+    Head head;
     std::vector<std::byte> payload;
   };
   // What is being read from one peer.
   struct Incoming {
-    MessageHeader header;
+    Head head;
     std::uint64_t address = 0;          // of an offered payload,
     std::optional<Deadline> take_by;    // which waits for somebody who asks for it
-    std::size_t got = 0;                // of header, address and payload together
+    std::size_t got = 0;                // of head, address and payload together
     std::optional<Posted> receive;      // where the payload goes, or
     std::vector<std::byte> unexpected;  // here
-    bool accepted = false;              // the header is read and has a place
+    bool accepted = false;              // the head is read and the payload has a place
     bool ended = false;                 // the peer sends nothing more
   };
 
-  static std::size_t bytes_before_payload(const MessageHeader& header);
+  static Head head_of(const PointToPointCall& call);
+  static std::size_t bytes_before_payload(const Head& head);
   bool pump_send(int peer);
   bool pump_receive(int peer, bool takes_unexpected);
-  bool read_header(int peer, Incoming& incoming);
+  bool read_head(int peer, Incoming& incoming);
   bool read_payload(int peer, Incoming& incoming);
   bool read_offered(int peer, Incoming& incoming, std::span<std::byte> rest);
-  bool accept_header(int peer, Incoming& incoming, bool takes_unexpected);
+  void require_header(int peer, const Head& head) const;
+  void require_shape(int peer, const Head& head) const;
+  bool accept_head(int peer, Incoming& incoming, bool takes_unexpected);
   void finish_message(int peer, Incoming& incoming);
   void deliver_unexpected(Posted& posted);
+  void deliver(Posted& posted, int peer, const Unexpected& message);
   void let_go(PointToPointCall& call);
   std::optional<MessageHeader> next_unreceived(int peer) const;
-  void require_matching(int peer, const MessageHeader& header, const PointToPointCall& call) const;
+  void match(int peer, const Head& head, PointToPointCall& call) const;
+  void require_matching(int peer, const Head& head, const PointToPointCall& call) const;
 
   Mesh& mesh_;
   MessageStreams& streams_;
