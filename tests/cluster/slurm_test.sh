@@ -132,12 +132,15 @@ expect a_job_that_stopped_as_agreed_goes_on 0 'went on after 1' cat again
 # The signal that SLURM sends before the end of a job's real time, at most 30 s too early; no sample is lost or seen twice by both runs
 # together. A job that was queued again does not start before its time, and is asked to.
 job=$(paceline submit slurm --time 2 --signal-before 60 --nnodes 2 --nproc-per-node 2 --output samples "$rank" samples | number)
+is='' states=''
 for _ in $(seq 500); do
-  [ "$(state "$job")" = COMPLETED ] && break
-  [ "$(state "$job")" = PENDING ] && scontrol update JobId="$job" StartTime=now 2>/dev/null
+  was=$is is=$(state "$job")
+  [ "$is" = "$was" ] || states+="$(date +%T) ${is:-unknown}"$'\n'
+  [[ "$is" =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)$ ]] && break
+  [ "$is" = PENDING ] && scontrol update JobId="$job" StartTime=now 2>/dev/null
   sleep 1
 done
-expect the_job_that_was_queued_again_ends 0 '^COMPLETED' echo "$(state "$job")"
+expect the_job_that_was_queued_again_ends 0 '^COMPLETED' sh -c "echo '$is'; echo '$states'; grep 'JobId=$job ' $SLURM_STATE/controller.log"
 expect a_job_whose_time_ends_stops_as_agreed 0 'all ranks stopped as agreed.*queued again' cat samples
 expect it_went_on_where_it_stopped 0 'goes on at step [1-9]' cat samples
 expect no_sample_is_lost_or_seen_twice 0 '^the same' sh -c \
