@@ -2,10 +2,10 @@
 
 // Which gradients travel together. A pure function, the same on every rank.
 //
-// Gradients become ready roughly in the reverse order of their parameters, so buckets are filled
-// from the last parameter to the first. The first bucket is small, so that communication begins
-// early in the backward pass; the others are up to `cap_bytes`. The rule is that of PyTorch's
-// DistributedDataParallel (a bucket is closed once it has reached its limit), one type per bucket.
+// Buckets are filled in the order in which gradients become ready. The first bucket is small, so
+// that communication begins early in the backward pass; the others are up to `cap_bytes`. The rule
+// is that of PyTorch's DistributedDataParallel (a bucket is closed once it has reached its limit),
+// one type per bucket.
 
 #include <cstddef>
 #include <limits>
@@ -18,7 +18,7 @@ namespace paceline {
 struct BucketLimits {
   std::size_t first_bytes = 1 << 20;
   std::size_t cap_bytes = 25 << 20;
-  // A gradient from this size on is alone: it needs no bucket's memory.
+  // A gradient of at least this size is alone: it needs no bucket's memory.
   std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
 };
 
@@ -34,7 +34,12 @@ struct BucketPlan {
   bool is_alone = false;  // one gradient of at least alone_bytes
 };
 
+// Elements of this type from one cache line's beginning to another's that hold `count`.
+std::size_t whole_lines(std::size_t count, at::ScalarType type);
+
+// `order`: indices into `parameters`, each at most once; those that are not in it get no place.
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
+                                     const std::vector<std::size_t>& order,
                                      const BucketLimits& limits);
 
 }  // namespace paceline

@@ -5,6 +5,7 @@
 #include "paceline/core/check.h"
 #include "paceline/parallel/lockstep.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
@@ -31,17 +32,16 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       options_(options),
       buffers_(module_->buffers()) {
   const auto all = parameters_of(*module_);
-  std::vector<NamedParameter> trained;
-  for (const auto& parameter : all) {
-    if (parameter.tensor.requires_grad()) trained.push_back(parameter);
-  }
-  check(!trained.empty(),
-        "DistributedDataParallel: no parameter of the module requires a gradient");
+  const bool trains = std::any_of(all.begin(), all.end(), [](const auto& parameter) {
+    return parameter.tensor.requires_grad();
+  });
+  check(trains, "DistributedDataParallel: no parameter of the module requires a gradient");
   require_same_parameters(*group_, all);
   one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
   broadcast_parameters(all);
   broadcast_buffers();
-  reducer_ = std::make_unique<Reducer>(group_, std::move(trained), options.buckets);
+  reducer_ = std::make_unique<Reducer>(group_, all,
+                                       ReducerOptions{options.buckets, options.require_all_used});
 }
 
 void DataParallelState::broadcast_parameters(const std::vector<NamedParameter>& parameters) {
@@ -53,7 +53,16 @@ void DataParallelState::broadcast_parameters(const std::vector<NamedParameter>& 
 void DataParallelState::broadcast_buffers() {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
-  for (const auto& buffer : buffers_) broadcast(*group_, buffer, 0);
+  std::vector<Buffer> bytes;  // of those on the host: one message, whatever their types
+  for (const auto& buffer : buffers_) {
+    if (!buffer.is_cpu()) {
+      broadcast(*group_, buffer, 0);
+      continue;
+    }
+    const Buffer view = dense_view(buffer);
+    bytes.emplace_back(view.data, view.bytes(), Dtype::kUint8);
+  }
+  if (!bytes.empty()) group_->broadcast_coalesced(bytes, 0);
 }
 
 void DataParallelState::before_forward(std::int64_t samples) {

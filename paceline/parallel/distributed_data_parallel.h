@@ -43,6 +43,7 @@ namespace paceline {
 
 struct DistributedDataParallelOptions {
   BucketLimits buckets;
+  bool require_all_used = false;  // as ReducerOptions has it
   // Rank 0's buffers (BatchNorm's statistics) to everybody before each synchronised forward pass,
   // and before the first one without gradients that follows: evaluation is with the same model on
   // every rank. To evaluate on one rank alone, use module().
@@ -118,6 +119,10 @@ class DistributedDataParallel {
   bool is_training() const { return module_->is_training(); }
   void zero_grad() { module_->zero_grad(); }
 
+  // Collective, between passes (Reducer::set_hook()).
+  void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
+    state_.reducer().set_hook(std::move(hook));
+  }
   [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
   Module& module() { return *module_; }
   // For torch::save(model.module_ptr(), path), on one rank: all have the same.

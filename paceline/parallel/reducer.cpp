@@ -1,36 +1,19 @@
 #include "paceline/parallel/reducer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <functional>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/core/check.h"
+#include "paceline/parallel/activation_checkpoint.h"
 #include "paceline/parallel/lockstep.h"
 #include "paceline/tensor/collectives.h"
-#include "paceline/tensor/symmetric_tensors.h"
-#include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
-
-class GradientHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient)
-      : on_gradient_(std::move(on_gradient)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list& inputs) override {
-    on_gradient_(inputs.front());
-    return outputs;
-  }
-
- private:
-  const std::function<void(const at::Tensor& incoming)> on_gradient_;
-};
 
 // Whether `tensor` is in the memory of `other` and held in one place only.
 bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
@@ -53,102 +36,23 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() == known;
 }
 
-// The elements of `flat` from `offset` on, shaped like `tensor`. Not a view in autograd's sense:
-// optimizers detach gradients in place, which views refuse.
-at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor& tensor) {
-  auto* const data = static_cast<std::byte*>(flat.data_ptr()) + offset * flat.element_size();
-  return at::from_blob(
-      data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options(), flat.device());
-}
-
-// From here on the copy into a bucket costs more than an all-reduce of its own.
-constexpr std::size_t kLargeBytes = 512 << 10;
-static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
-
-// Collective; the same answer on every rank.
-bool large_tensors_need_no_copy(ProcessGroup& group, c10::Device device) {
-  if (!device.is_cpu()) return true;
-  const at::Tensor probe = at::empty({static_cast<std::int64_t>(kLargeBytes)}, at::kByte);
-  return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
-}
-
-std::int64_t bytes_of(const std::vector<NamedParameter>& parameters) {
-  std::int64_t bytes = 0;
-  for (const auto& parameter : parameters) {
-    bytes += static_cast<std::int64_t>(parameter.tensor.nbytes());
-  }
-  return bytes;
-}
-
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
-                 const BucketLimits& limits)
-    : group_(std::move(group)),
-      device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
-      passes_(bytes_of(parameters)) {
-  std::vector<at::Tensor> tensors;
-  for (auto& named : parameters) {
-    check(named.tensor.requires_grad() && named.tensor.is_leaf(),
-          "parameter {} requires no gradient", named.name);
-    dense_view(named.tensor);  // throws for a tensor that cannot be communicated in place
-    tensors.push_back(named.tensor);
-    Parameter parameter;
-    parameter.named = std::move(named);
-    parameters_.push_back(std::move(parameter));
-  }
-  BucketLimits all_limits = limits;
-  if (large_tensors_need_no_copy(*group_, device_))
-    all_limits.alone_bytes = std::min(all_limits.alone_bytes, kLargeBytes);
-  for (auto& plan : plan_buckets(tensors, all_limits)) make_bucket(std::move(plan));
-  for (std::size_t i = 0; i < parameters_.size(); ++i) add_hook(i);
-}
-
-Reducer::~Reducer() {
-  for (auto& parameter : parameters_) {
-    if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
-  }
-}
-
-void Reducer::make_bucket(BucketPlan plan) {
-  Bucket bucket;
-  if (!plan.is_alone) bucket.flat = make_flat(plan);
-  for (const auto& slot : plan.slots) {
-    auto& parameter = parameters_[slot.parameter];
-    parameter.bucket = buckets_.size();
-    if (!plan.is_alone)
-      parameter.place = place_in(bucket.flat, slot.offset, parameter.named.tensor);
-  }
-  bucket.plan = std::move(plan);
-  buckets_.push_back(std::move(bucket));
-}
-
-at::Tensor Reducer::make_flat(const BucketPlan& plan) const {
-  const auto count = static_cast<std::int64_t>(plan.count);
-  if (device_.is_cpu()) return empty_symmetric(*group_, {count}, plan.type);
-  return at::zeros({count}, at::TensorOptions(plan.type).device(device_));
-}
-
-void Reducer::add_hook(std::size_t index) {
-  auto& parameter = parameters_[index];
-  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.named.tensor);
-  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>(
-      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
-}
+// ---- while the pass goes on
 
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
+  auto& parameter = parameters_[index];
+  parameter.is_used = true;
   if (!synchronize_) return;
   if (!in_backward_) begin_backward();
-  auto& parameter = parameters_[index];
-  check(!parameter.ready,
-        "rank {}: parameter {} got two gradients in one backward pass; a parameter that is used in "
-        "several backward passes at once is not supported. After a pass that an exception ended, "
-        "the next must begin with DistributedDataParallel's forward()",
-        group_->rank(), parameter.named.name);
+  if (!is_planned_) note_order(index, parameter.is_ready);
+  if (parameter.is_ready) expect_another(parameter);
+  parameter.is_ready = true;
+  if (!is_planned_) return;
   store_gradient(parameter, incoming);
-  parameter.ready = true;
+  if (parameter.is_late) return;
   --buckets_[parameter.bucket].missing;
-  launch_complete_buckets();
+  if (turns_->is_up(this)) launch_complete_buckets();
 }
 
 void Reducer::begin_backward() {
@@ -159,14 +63,33 @@ void Reducer::begin_backward() {
         group_->rank());
   in_backward_ = true;
   next_bucket_ = 0;
+  order_.clear();
   for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
-  for (auto& parameter : parameters_) parameter.ready = false;
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { end_backward(); });
+  for (auto& parameter : parameters_) parameter.is_ready = false;
+  if (group_->world_size() > 1) turns_->enter(this, [this] { launch_complete_buckets(); });
+  at_end_of_backward([this] { end_backward(); });
 }
 
-// A gradient that has accumulated in its place is there already.
+void Reducer::note_order(std::size_t index, bool again) {
+  if (again) std::erase(order_, index);
+  order_.push_back(index);
+}
+
+// Of a parameter that has had a gradient in this pass.
+void Reducer::expect_another(Parameter& parameter) {
+  if (parameter.is_late) return;
+  check(!is_planned_ || parameter.bucket >= next_bucket_,
+        "rank {}: parameter {} got another gradient while its first one of this pass was being "
+        "averaged. A parameter that several parts under checkpoint() share must be used so from "
+        "the first pass on. After a pass that an exception ended, the next must begin with "
+        "DistributedDataParallel's forward()",
+        group_->rank(), parameter.named.name);
+  parameter.is_late = true;
+  if (is_planned_) ++buckets_[parameter.bucket].missing;
+}
+
+// A gradient that has accumulated in its place is there already. `incoming` may be undefined.
 void Reducer::store_gradient(Parameter& parameter, const at::Tensor& incoming) const {
-  if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
   const at::Tensor& tensor = parameter.named.tensor;
   at::Tensor& gradient = tensor.mutable_grad();
@@ -181,48 +104,154 @@ void Reducer::store_gradient(Parameter& parameter, const at::Tensor& incoming) c
   }
 }
 
-at::Tensor Reducer::content(const Bucket& bucket) const {
-  if (bucket.flat.defined()) return bucket.flat;
-  return parameters_[bucket.plan.slots.front().parameter].named.tensor.grad();
+void Reducer::launch_complete_buckets() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0)
+    launch(next_bucket_++);
+  if (is_planned_ && next_bucket_ == buckets_.size()) turns_->pass_on(this);
 }
 
-void Reducer::launch_complete_buckets() {
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
-    auto& bucket = buckets_[next_bucket_++];
-    if (group_->world_size() == 1) continue;
+// Once the last bucket is complete it is known which parameters this rank has used.
+void Reducer::launch(std::size_t index) {
+  auto& bucket = buckets_[index];
+  if (index + 1 == buckets_.size()) {
+    std::vector<float> used;
+    for (const auto& parameter : parameters_) used.push_back(parameter.is_used ? 1 : 0);
+    flags_.copy_(at::from_blob(used.data(), flags_.sizes(), at::kFloat));
+  }
+  bucket.round = 0;
+  if (hook_ && !bucket.plan.slots.empty()) {
+    bucket.work = start_round(index);
+  } else {
     in_lockstep([&] { bucket.work = all_reduce_async(*group_, content(bucket), ReduceOp::kMean); });
   }
 }
 
+// What goes wrong in the hook itself no other rank would hear of.
+WorkPtr Reducer::start_round(std::size_t index) {
+  try {
+    return hook_->start_round(*group_, view_of(index), buckets_[index].round);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted)
+      throw with_advice(error);
+    fail_in_hook(index, error.what());
+  } catch (const std::exception& error) {
+    fail_in_hook(index, error.what());
+  }
+}
+
+void Reducer::fail_in_hook(std::size_t index, const char* why) {
+  const std::string message =
+      fmt::format("communication hook {} failed in round {} of bucket {}: {}", hook_->name(),
+                  buckets_[index].round, index, why);
+  group_->abort(message);
+  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
+}
+
+// ---- its end
+
 void Reducer::end_backward() {
   in_backward_ = false;
-  require_all_ready();
-  const auto begin = std::chrono::steady_clock::now();
-  wait_for_buckets();
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  if (options_.require_all_used) require_all_ready();
+  std::chrono::duration<double> waited{};
+  if (group_->world_size() > 1) {
+    in_lockstep([this] {
+      if (!is_planned_) plan();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    complete_buckets();
+    launch_complete_buckets();
+    wait_for_buckets();
+    take_averages_of_others();
+    waited = std::chrono::steady_clock::now() - begin;
+  }
+  for (auto& parameter : parameters_) parameter.is_used = false;
   exposed_seconds_ += waited.count();
   passes_.end_backward(waited.count());
 }
 
-void Reducer::wait_for_buckets() {
-  in_lockstep([this] {
-    for (auto& bucket : buckets_) {
-      if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
-    }
-  });
+void Reducer::require_all_ready() {
+  std::string names;
+  for (const auto& parameter : parameters_) {
+    if (!parameter.is_trained || parameter.is_ready) continue;
+    names += (names.empty() ? "" : ", ") + parameter.named.name;
+  }
+  if (names.empty()) return;
+  const std::string message = fmt::format(
+      "the backward pass gave no gradient to: {}. With require_all_used every parameter must take "
+      "part in the loss on every rank; freeze the others with set_requires_grad(false)",
+      names);
+  group_->abort(message);  // the other ranks wait for a bucket that will not come
+  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
 }
+
+void Reducer::complete_buckets() {
+  for (auto& parameter : parameters_) {
+    if (parameter.is_trained && !parameter.is_ready) stand_in_for(parameter);
+  }
+  for (auto& bucket : buckets_) bucket.missing = 0;
+}
+
+// Of a parameter without a gradient in this pass goes what earlier passes gave it, or zero. Its
+// `.grad` is elsewhere meanwhile: it stays if no rank has one.
+void Reducer::stand_in_for(Parameter& parameter) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+  at::Tensor& goes = parameter.place.defined() ? parameter.place : parameter.stand_in;
+  if (gradient.defined() && parameter.place.defined() && gradient.is_alias_of(parameter.place)) {
+    gradient = gradient.clone();
+    return;
+  }
+  if (!goes.defined()) goes = at::empty_like(parameter.named.tensor.detach());
+  gradient.defined() ? goes.copy_(gradient) : goes.zero_();
+}
+
+void Reducer::wait_for_buckets() {
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      auto& bucket = buckets_[i];
+      const auto work = std::exchange(bucket.work, nullptr);
+      if (!work) continue;
+      in_lockstep([&] { work->wait(); });
+      if (!hook_ || bucket.plan.slots.empty()) continue;
+      ++bucket.round;
+      bucket.work = start_round(i);
+      goes_on |= bucket.work != nullptr;
+    }
+  }
+}
+
+void Reducer::take_averages_of_others() {
+  at::Tensor flags;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    auto& parameter = parameters_[i];
+    const at::Tensor average =
+        parameter.place.defined() ? parameter.place : std::exchange(parameter.stand_in, {});
+    if (!parameter.is_trained || parameter.is_ready) continue;
+    if (!flags.defined()) flags = flags_.to(at::kCPU, at::kFloat);
+    if (flags.data_ptr<float>()[i] > 0) parameter.named.tensor.mutable_grad() = average;
+  }
+}
+
+double Reducer::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+
+// ---- between passes
 
 void Reducer::before_forward(std::int64_t samples) {
   if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;
   if (in_backward_) forget_failed_pass();
+  follow_requirements();
   saw_forward_ = true;
   passes_.begin_forward(samples, at::GradMode::is_enabled());
 }
 
 void Reducer::forget_failed_pass() {
   in_backward_ = false;
+  turns_->leave(this);
   try {
-    wait_for_buckets();
+    for (auto& bucket : buckets_) {
+      if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
+    }
     // No bucket is like this call. A rank whose pass went on is thus told apart, also where its
     // next bucket is as large as the one that begins the next pass here.
     all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
@@ -232,23 +261,11 @@ void Reducer::forget_failed_pass() {
          "not go on together; it must have come on every rank, or end this one: {}",
          group_->rank(), error.what());
   }
-  for (const auto& parameter : parameters_) parameter.named.tensor.mutable_grad() = at::Tensor();
-}
-
-void Reducer::require_all_ready() {
-  std::string names;
-  for (const auto& parameter : parameters_) {
-    if (!parameter.ready) names += (names.empty() ? "" : ", ") + parameter.named.name;
+  for (auto& parameter : parameters_) {
+    parameter.is_used = false;
+    parameter.stand_in = at::Tensor();
+    if (parameter.is_trained) parameter.named.tensor.mutable_grad() = at::Tensor();
   }
-  if (names.empty()) return;
-  const std::string message = fmt::format(
-      "the backward pass gave no gradient to: {}. Every parameter must take part in the loss on "
-      "every rank; freeze the others with set_requires_grad(false) before wrapping the module",
-      names);
-  group_->abort(message);  // the other ranks wait for a bucket that will not come
-  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
 }
-
-double Reducer::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
 
 }  // namespace paceline

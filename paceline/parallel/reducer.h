@@ -11,9 +11,14 @@
 // way, its all-reduce, which averages, starts on the group's thread. At the end of the backward
 // pass the calling thread waits for all of them.
 //
-// A parameter that got no gradient in a backward pass is an error at the end of that pass, on every
-// rank, with its name: no replica has taken a step yet. Parameters that a model does not always use
-// do not fit this class.
+// Buckets are planned at the end of the first backward pass, in the order in which rank 0's
+// gradients came, and again when other parameters require gradients than before: such a pass
+// communicates at its end only.
+//
+// A parameter without a gradient in a pass counts as zero where other ranks have one, and its
+// `.grad` stays as it was where none has. Which ranks used it travels with the last bucket. A
+// parameter that gets several gradients in a pass, from passes within it (checkpoint()), is
+// averaged at its end.
 //
 // Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
 // the order of streams: at the end of the backward pass the current stream is behind all of them.
@@ -32,20 +37,29 @@
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/parallel/bucket_plan.h"
+#include "paceline/parallel/communication_hook.h"
 #include "paceline/parallel/gradient_sync.h"
+#include "paceline/parallel/launch_turns.h"
 #include "paceline/parallel/pass_counter.h"
 #include "paceline/parallel/replica_check.h"
 #include "paceline/tensor/libtorch_version.h"
 
 namespace paceline {
 
+struct ReducerOptions {
+  BucketLimits buckets;
+  // A parameter that requires a gradient and gets none in a pass is an error on every rank, with
+  // its name, at the end of that pass, before any replica has taken a step.
+  bool require_all_used = false;
+};
+
 class Reducer : public GradientSync {
  public:
-  // Collective: allocates the buckets. Requires: the same parameters on every rank, all require
-  // gradients and are dense. Error(kInvalid) when they are not all on one device, kUnsupported when
-  // the group's backend does not reach it.
+  // Collective. Requires: the same parameters on every rank; those that require gradients are
+  // dense. Error(kInvalid) when they are not all on one device, kUnsupported when the group's
+  // backend does not reach it.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
-          const BucketLimits& limits);
+          const ReducerOptions& options);
   // Takes the hooks out; gradients stay valid.
   ~Reducer() override;
   Reducer(const Reducer&) = delete;
@@ -59,10 +73,15 @@ class Reducer : public GradientSync {
   // within a backward pass (recomputation).
   void before_forward(std::int64_t samples = 0);
 
+  // Collective, between passes; null: the plain average again. Error(kInvalid), on every rank, when
+  // the ranks' hooks have different names.
+  void set_hook(std::shared_ptr<CommunicationHook> hook);
+
   void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
   bool synchronizes() const override { return synchronize_; }
   double take_exposed_seconds() override;
 
+  // 0 before they are planned, and in a group of one.
   std::size_t num_buckets() const { return buckets_.size(); }
 
  private:
@@ -71,33 +90,61 @@ class Reducer : public GradientSync {
     at::Tensor flat;          // undefined for a gradient that is reduced where it lies
     std::size_t missing = 0;  // gradients that are not there yet
     WorkPtr work;
+    int round = 0;  // of the hook's
   };
   struct Parameter {
     NamedParameter named;
     std::size_t bucket = 0;
-    at::Tensor place;  // of its gradient, in the bucket; undefined outside
+    at::Tensor place;     // of its gradient, in the bucket; undefined outside
+    at::Tensor stand_in;  // travels for a large gradient that this rank has not got
     GradientAccumulator accumulator;
     std::uintptr_t hook = 0;
-    bool ready = false;
+    bool is_trained = false;  // requires a gradient, as far as buckets know
+    bool is_ready = false;    // has its gradient of this pass
+    bool is_used = false;     // has had one since the last pass that averaged
+    bool is_late = false;     // gets several in a pass
   };
 
-  void make_bucket(BucketPlan plan);
-  at::Tensor make_flat(const BucketPlan& plan) const;
-  void add_hook(std::size_t index);
+  // reducer.cpp: a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
+  void note_order(std::size_t index, bool again);
+  void expect_another(Parameter& parameter);
   void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
-  at::Tensor content(const Bucket& bucket) const;
   void launch_complete_buckets();
+  void launch(std::size_t index);
+  WorkPtr start_round(std::size_t index);
+  [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
   void end_backward();
-  void forget_failed_pass();
-  void wait_for_buckets();
   void require_all_ready();
+  void complete_buckets();
+  static void stand_in_for(Parameter& parameter);
+  void wait_for_buckets();
+  void take_averages_of_others();
+  void forget_failed_pass();
+
+  // reducer_plan.cpp: what buckets there are.
+  void follow_requirements();
+  void add_hook(std::size_t index);
+  void forget_plan();
+  void plan();
+  std::vector<std::size_t> agreed_order();
+  void make_bucket(BucketPlan plan);
+  at::Tensor make_flat(const BucketPlan& plan) const;
+  GradientBucket view_of(std::size_t index) const;
+  at::Tensor content(const Bucket& bucket) const;
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
-  const c10::Device device_;                   // of all parameters
+  const ReducerOptions options_;
+  const c10::Device device_;                  // of all parameters
+  const bool large_need_no_copy_;             // gradients from kLargeBytes on
+  const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
+  std::shared_ptr<CommunicationHook> hook_;   // owners: the user and this; null: the average
   std::vector<Parameter> parameters_;
+  bool is_planned_ = false;
+  std::vector<std::size_t> order_;  // of gradients, in a pass without buckets
   std::vector<Bucket> buckets_;
+  at::Tensor flags_;             // whether a rank used each parameter, in the last bucket
   std::size_t next_bucket_ = 0;  // the first that is not under way
   PassCounter passes_;
   bool saw_forward_ = false;

@@ -1,8 +1,13 @@
 set(SOURCES
+  activation_checkpoint.cpp
   bucket_plan.cpp
+  compression_hooks.cpp
   distributed_data_parallel.cpp
+  launch_turns.cpp
   lockstep.cpp
   pass_counter.cpp
+  post_local_sgd.cpp
   reducer.cpp
+  reducer_plan.cpp
   replica_check.cpp)
 set(LIBRARIES fmt::fmt)

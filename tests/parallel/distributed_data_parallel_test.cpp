@@ -77,7 +77,6 @@ TEST(DistributedDataParallel, gradients_equal_those_of_the_whole_batch) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
       const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
       DistributedDataParallel model(make_module<Plain>(0), shared, kSmallBuckets);
-      EXPECT_GT(model.reducer().num_buckets(), 1u);
       for (int round = 0; round < 3; ++round) {
         for (auto& parameter : model->parameters()) {
           if (round == 1) parameter.mutable_grad() = at::Tensor();
@@ -91,6 +90,7 @@ TEST(DistributedDataParallel, gradients_equal_those_of_the_whole_batch) {
               << "parameter " << i;
         }
       }
+      EXPECT_EQ(model.reducer().num_buckets() > 1, world > 1);
     });
   }
 }
@@ -280,35 +280,6 @@ TEST(DistributedDataParallel, evaluation_on_one_rank_alone_is_an_error_that_says
       << results[0].error->what();
 }
 
-struct Unused : torch::nn::Module {
-  Unused() {
-    used = register_module("used", torch::nn::Linear(8, 4));
-    sometimes = register_module("sometimes", torch::nn::Linear(8, 4));
-  }
-  at::Tensor forward(const at::Tensor& input, bool both) {
-    return both ? used(input) + sometimes(input) : used(input);
-  }
-  torch::nn::Linear used{nullptr}, sometimes{nullptr};
-};
-
-TEST(DistributedDataParallel, a_parameter_without_a_gradient_on_one_rank_is_named_on_all) {
-  const auto results = run_ranks(2, [](ProcessGroup& group) {
-    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
-    DistributedDataParallel model(make_module<Unused>(0), shared, kSmallBuckets);
-    model.forward(batch(0, 4), true).sum().backward();
-    model.forward(batch(0, 4), group.rank() == 0).sum().backward();
-    ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
-  });
-  ASSERT_TRUE(results[1].error);
-  EXPECT_EQ(results[1].error->code(), ErrorCode::kInvalid);
-  ASSERT_TRUE(results[0].error);
-  EXPECT_EQ(results[0].error->code(), ErrorCode::kAborted);
-  for (const auto& result : results) {
-    EXPECT_NE(std::string(result.error->what()).find("sometimes.weight"), std::string::npos)
-        << result.error->what();
-  }
-}
-
 TEST(DistributedDataParallel, another_model_is_an_error_that_names_the_first_difference) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
@@ -403,8 +374,8 @@ TEST(DistributedDataParallel, a_parameter_with_two_names_is_reduced_once) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
     DistributedDataParallel model(make_module<Tied>(0), shared,
                                   {.buckets = {.first_bytes = 1, .cap_bytes = 1}});
-    EXPECT_EQ(model.reducer().num_buckets(), 2u);
     model.forward(parts[static_cast<std::size_t>(group.rank())]).square().mean().backward();
+    EXPECT_EQ(model.reducer().num_buckets(), 2u);
     EXPECT_TRUE(at::allclose(model.module().encode.grad(), whole.encode.grad(), 1e-4, 1e-6));
     EXPECT_TRUE(at::allclose(model.module().bias.grad(), whole.bias.grad(), 1e-4, 1e-6));
   });
@@ -435,7 +406,6 @@ TEST(DistributedDataParallel, a_backward_pass_that_failed_everywhere_can_be_foll
     run_ranks_ok(world, [&](ProcessGroup& group) {
       const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
       DistributedDataParallel model(make_module<Fragile>(0), shared, kSmallBuckets);
-      ASSERT_EQ(model.reducer().num_buckets(), 2u);
       const auto& part = parts[static_cast<std::size_t>(group.rank())];
       for (int round = 0; round < 2; ++round) {
         EXPECT_THROW(model.forward(part, true).square().mean().backward(), std::runtime_error);

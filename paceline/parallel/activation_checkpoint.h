@@ -1,0 +1,35 @@
+#pragma once
+
+// Activation checkpointing (Chen et al., 2016): a part of a model keeps only its inputs in the
+// forward pass, and runs again in the backward pass to get the rest. Memory for time.
+//
+//   x = paceline::checkpoint([this](const at::Tensor& x) { return block_->forward(x); }, x);
+//
+// The part runs under the same random state both times, so dropout drops the same elements. Its
+// parameters get their gradients in the backward pass within the backward pass that this needs;
+// DistributedDataParallel averages them at the end of the whole pass where several parts share
+// them.
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace paceline {
+
+using TensorList = std::vector<at::Tensor>;
+
+// Requires: `part` does the same when it is called again, and lives as long as the graph. Its
+// outputs are tensors that depend on nothing that requires a gradient but `inputs` and parameters.
+// Only the CPU's random state is restored. Any thread.
+TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
+                      const TensorList& inputs);
+at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
+                      const at::Tensor& input);
+
+// Calls `then` when the outermost backward pass of this thread has computed all gradients; in the
+// order of the calls. Requires: within a backward pass.
+void at_end_of_backward(std::function<void()> then);
+
+}  // namespace paceline

@@ -1,0 +1,36 @@
+#pragma once
+
+// Whose all-reduces come first, when one backward pass reaches several modules that share a group
+// (a generator and its discriminator): all of the module's that got a gradient first, then the
+// next module's. All-reduces must start in the same order on every rank, and a parameter that one
+// rank does not use would otherwise change it there.
+//
+// Thread safety: none of an object; of() from any thread.
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "paceline/collectives/group/process_group.h"
+
+namespace paceline {
+
+class LaunchTurns {
+ public:
+  // The one of this group.
+  static std::shared_ptr<LaunchTurns> of(const ProcessGroup& group);
+
+  // Queues `who`, until it leaves; `go_on` is called when its turn comes later.
+  void enter(const void* who, std::function<void()> go_on);
+  bool is_up(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
+  // Both do nothing when it is not in the queue.
+  void leave(const void* who);
+  // Leaves, and lets the next go on.
+  void pass_on(const void* who);
+
+ private:
+  std::vector<std::pair<const void*, std::function<void()>>> queue_;
+};
+
+}  // namespace paceline

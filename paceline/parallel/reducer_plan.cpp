@@ -1,0 +1,208 @@
+// What buckets a Reducer has, and for which parameters.
+
+#include <algorithm>
+#include <functional>
+
+#include <fmt/ranges.h>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "paceline/collectives/group/text.h"
+#include "paceline/core/check.h"
+#include "paceline/parallel/reducer.h"
+#include "paceline/tensor/collectives.h"
+#include "paceline/tensor/symmetric_tensors.h"
+#include "paceline/tensor/tensor_view.h"
+
+namespace paceline {
+namespace {
+
+class GradientHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient)
+      : on_gradient_(std::move(on_gradient)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    on_gradient_(inputs.front());
+    return outputs;
+  }
+
+ private:
+  const std::function<void(const at::Tensor& incoming)> on_gradient_;
+};
+
+// The elements of `flat` from `offset` on, shaped like `tensor`. Not a view in autograd's sense:
+// optimizers detach gradients in place, which views refuse.
+at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor& tensor) {
+  auto* const data = static_cast<std::byte*>(flat.data_ptr()) + offset * flat.element_size();
+  return at::from_blob(
+      data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options(), flat.device());
+}
+
+// From here on the copy into a bucket costs more than an all-reduce of its own.
+constexpr std::size_t kLargeBytes = 512 << 10;
+static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
+
+// Collective; the same answer on every rank.
+bool large_tensors_need_no_copy(ProcessGroup& group, c10::Device device) {
+  if (!device.is_cpu()) return true;
+  const at::Tensor probe = at::empty({static_cast<std::int64_t>(kLargeBytes)}, at::kByte);
+  return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
+}
+
+std::int64_t bytes_of(const std::vector<NamedParameter>& parameters) {
+  std::int64_t bytes = 0;
+  for (const auto& parameter : parameters) {
+    bytes += static_cast<std::int64_t>(parameter.tensor.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
+                 const ReducerOptions& options)
+    : group_(std::move(group)),
+      options_(options),
+      device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
+      large_need_no_copy_(large_tensors_need_no_copy(*group_, device_)),
+      turns_(LaunchTurns::of(*group_)),
+      passes_(bytes_of(parameters)) {
+  for (auto& named : parameters) {
+    Parameter parameter;
+    parameter.named = std::move(named);
+    parameters_.push_back(std::move(parameter));
+  }
+  follow_requirements();
+}
+
+Reducer::~Reducer() {
+  turns_->leave(this);
+  for (auto& parameter : parameters_) {
+    if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+  }
+}
+
+void Reducer::follow_requirements() {
+  bool has_changed = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    auto& parameter = parameters_[i];
+    const at::Tensor& tensor = parameter.named.tensor;
+    if (tensor.requires_grad() == parameter.is_trained) continue;
+    has_changed = true;
+    parameter.is_trained = tensor.requires_grad();
+    if (!parameter.is_trained || parameter.accumulator) continue;
+    check(tensor.is_leaf(), "parameter {} is computed from others", parameter.named.name);
+    dense_view(tensor);  // throws for a tensor that cannot be communicated in place
+    add_hook(i);
+  }
+  if (has_changed) forget_plan();
+}
+
+void Reducer::add_hook(std::size_t index) {
+  auto& parameter = parameters_[index];
+  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.named.tensor);
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>(
+      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
+}
+
+void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
+  const auto names = all_gather_text(*group_, hook ? hook->name() : "none");
+  const auto self = static_cast<std::size_t>(group_->rank());
+  check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
+        "rank {}: the ranks chose different communication hooks: {}", group_->rank(),
+        fmt::join(names, ", "));
+  hook_ = std::move(hook);
+  forget_plan();
+}
+
+// Gradients keep the memory that they lie in.
+void Reducer::forget_plan() {
+  is_planned_ = false;
+  buckets_.clear();
+  for (auto& parameter : parameters_) parameter.place = at::Tensor();
+}
+
+// Collective, at the end of a backward pass.
+void Reducer::plan() {
+  std::vector<NamedParameter> named;
+  std::vector<at::Tensor> tensors;
+  for (const auto& parameter : parameters_) {
+    named.push_back(parameter.named);
+    tensors.push_back(parameter.named.tensor);
+  }
+  require_same_parameters(*group_, named);
+  BucketLimits limits = options_.buckets;
+  if (hook_) {
+    limits.alone_bytes = std::numeric_limits<std::size_t>::max();
+  } else if (large_need_no_copy_) {
+    limits.alone_bytes = std::min(limits.alone_bytes, kLargeBytes);
+  }
+  auto plans = plan_buckets(tensors, agreed_order(), limits);
+  // The flags are of no interest to a hook.
+  if (plans.empty() || plans.back().is_alone || hook_) plans.push_back({at::kFloat, {}});
+  const auto num_flags = static_cast<std::int64_t>(parameters_.size());
+  const auto offset = static_cast<std::int64_t>(plans.back().count);
+  plans.back().count += whole_lines(parameters_.size(), plans.back().type);
+  for (auto& plan : plans) make_bucket(std::move(plan));
+  flags_ = buckets_.back().flat.narrow(0, offset, num_flags);
+  is_planned_ = true;
+  for (auto& parameter : parameters_) {
+    if (parameter.is_trained && parameter.is_ready) store_gradient(parameter, {});
+  }
+  if (!hook_) return;
+  std::vector<GradientBucket> views;
+  for (std::size_t i = 0; i + 1 < buckets_.size(); ++i) views.push_back(view_of(i));
+  hook_->prepare(*group_, views);
+}
+
+// Rank 0's order of gradients: first those that came once, then those that came several times, then
+// those that did not come.
+std::vector<std::size_t> Reducer::agreed_order() {
+  const auto is_late = [this](std::size_t index) { return parameters_[index].is_late; };
+  std::stable_partition(order_.begin(), order_.end(), std::not_fn(is_late));
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (parameters_[i].is_trained && !parameters_[i].is_ready) order_.push_back(i);
+  }
+  std::vector<std::int64_t> shared(order_.begin(), order_.end());
+  group_->broadcast(std::span(shared), 0);
+  return {shared.begin(), shared.end()};
+}
+
+void Reducer::make_bucket(BucketPlan plan) {
+  Bucket bucket;
+  if (!plan.is_alone) bucket.flat = make_flat(plan);
+  for (const auto& slot : plan.slots) {
+    auto& parameter = parameters_[slot.parameter];
+    parameter.bucket = buckets_.size();
+    if (!plan.is_alone)
+      parameter.place = place_in(bucket.flat, slot.offset, parameter.named.tensor);
+  }
+  bucket.plan = std::move(plan);
+  buckets_.push_back(std::move(bucket));
+}
+
+at::Tensor Reducer::make_flat(const BucketPlan& plan) const {
+  const auto count = static_cast<std::int64_t>(plan.count);
+  if (device_.is_cpu()) return empty_symmetric(*group_, {count}, plan.type);
+  return at::zeros({count}, at::TensorOptions(plan.type).device(device_));
+}
+
+GradientBucket Reducer::view_of(std::size_t index) const {
+  const Bucket& bucket = buckets_[index];
+  GradientBucket view{index, index + 2 == buckets_.size(), bucket.flat, {}};
+  for (const auto& slot : bucket.plan.slots) {
+    view.gradients.push_back(parameters_[slot.parameter].place);
+  }
+  return view;
+}
+
+at::Tensor Reducer::content(const Bucket& bucket) const {
+  if (bucket.flat.defined()) return bucket.flat;
+  const auto& parameter = parameters_[bucket.plan.slots.front().parameter];
+  return parameter.stand_in.defined() ? parameter.stand_in : parameter.named.tensor.grad();
+}
+
+}  // namespace paceline
