@@ -1,5 +1,6 @@
 #include "apps/run_options.h"
 
+#include <cstdlib>
 #include <mutex>
 #include <sstream>
 
@@ -9,6 +10,7 @@
 #include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/backends/library_list.h"
 #include "paceline/core/error.h"
+#include "paceline/core/logical_shards.h"
 #include "paceline/core/terminal.h"
 
 #include "apps/binding_option.h"
@@ -152,6 +154,23 @@ void choose_console(const OptionTable& table, LaunchOptions& launch) {
   }
 }
 
+// Of what depends on more than this, as hosts with other numbers of ranks, the coordinator thinks.
+void check_logical_shards(const OptionTable& table, LaunchOptions& launch) {
+  if (launch.logical_shards == 0) return;
+  const char* const chosen = std::getenv("OMP_NUM_THREADS");
+  if (!launch.threads_per_rank && (chosen == nullptr || *chosen == '\0'))
+    launch.threads_per_rank = 1;
+  if (table["--hosts"].given() || table["--hostfile"].given() || launch.part) return;
+  for (int nodes = launch.min_nodes; nodes <= launch.num_nodes; ++nodes) {
+    if (shards_fit(launch.logical_shards, std::int64_t{nodes} * launch.num_local_ranks)) return;
+  }
+  throw UsageError(fmt::format(
+      "--logical-shards {}: they cannot be divided among {} ranks, each with 1, 2, 4, 8, ...; "
+      "start {}",
+      launch.logical_shards, launch.num_nodes * launch.num_local_ranks,
+      ranks_that_fit(launch.logical_shards)));
+}
+
 void refuse_both(const Option& one, const Option& other, const char* why = "") {
   if (!one.given() || !other.given()) return;
   throw UsageError(fmt::format("{} and {} exclude each other{}", one.source, other.source, why));
@@ -184,6 +203,11 @@ void declare_rank_options(OptionTable& table, LaunchOptions& launch) {
 void declare_run_options(OptionTable& table, RunOptions& run) {
   LaunchOptions& launch = run.launch;
   declare_rank_options(table, launch);
+  launch.logical_shards = job_logical_shards();
+  table.value("--logical-shards", "L",
+              "Parts of every step that are always the same: the model has equal bits for every "
+              "number of ranks that divides them into 1, 2, 4, 8, ... each; 0: none",
+              number_target(launch.logical_shards, 0, kMaxLogicalShards));
   table.flag("--report-bindings", "Say which cores each rank got",
              bool_target(launch.report_bindings), kNotSubmitted);
   table.flag("--no-python", "As torchrun's, without effect: every program is started as it is");
@@ -257,6 +281,7 @@ void check_run_options(const OptionTable& table, const Topology& topology, Launc
   check_rank_options(table, topology, launch);
   check_meeting(table, launch);
   check_chaos(table, launch);
+  check_logical_shards(table, launch);
   launch.report_bindings |= isatty(STDERR_FILENO) == 1;
   launch.terminal = can_draw_on(STDOUT_FILENO);
   choose_console(table, launch);

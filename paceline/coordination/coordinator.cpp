@@ -11,6 +11,7 @@
 #include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/log.h"
+#include "paceline/core/logical_shards.h"
 #include "paceline/diagnosis/failure_order.h"
 #include "paceline/process/rank_end.h"
 
@@ -239,7 +240,8 @@ void Coordinator::start_if_possible(Moment now) {
     if (!last_call_) last_call_ = now + settings_.last_call_timeout;
     if (now < *last_call_) return;
   }
-  start();
+  if (take_those_that_fit()) return start();
+  if (num_members() == settings_.max_nodes) end_all({kExitUsage, "", missing()});
 }
 
 // Node ranks: those that users gave, then as they were, then in the order of arrival. A given one
@@ -342,6 +344,13 @@ std::string Coordinator::hosts_here() const {
 }
 
 std::string Coordinator::missing() const {
+  if (num_members() >= settings_.min_nodes) {
+    return fmt::format(
+        "{} logical shards cannot be divided among the ranks of {} or more of the nodes that are "
+        "here ({}): {} ranks can divide them",
+        settings_.logical_shards, settings_.min_nodes, hosts_here(),
+        ranks_that_fit(settings_.logical_shards));
+  }
   return fmt::format(
       "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
       "do they reach the endpoint?",

@@ -11,7 +11,8 @@
 //
 // A node that finds its place taken waits as a spare where it may still be needed: one too many
 // until a node is lost, but no longer than join_timeout; one with another's node rank as long as
-// the loss of that one may go unnoticed.
+// the loss of that one may go unnoticed. In a job of logical shards (core/logical_shards.h) a
+// generation is of the most nodes whose ranks fit them, and the others wait, however long.
 //
 // Nothing of one generation reaches another: reports of an older one are dropped, and a generation
 // starts only when every agent has said that nothing of the one before it is left.
@@ -42,6 +43,7 @@ struct CoordinatorSettings {
   std::string version;  // of Paceline
   std::string run_id;
   int min_nodes = 1, max_nodes = 1;
+  std::int64_t logical_shards = 0;  // 0: none
   RestartLimits restarts;
   // How long enough agents may take to come, and how long a job of MIN:MAX nodes waits for more
   // once MIN are there, the first time.
@@ -125,6 +127,9 @@ class Coordinator {
   void keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle, Moment now);
   void admit_spares();
   void dismiss_spares(Moment now);
+  std::size_t num_fitting(const std::vector<int>& ranks_of_nodes) const;
+  bool makes_it_larger(const Joining& joining) const;
+  bool take_those_that_fit();
   void refuse(Agent agent, const std::string& reason);
   void fail(Agent from, const RankFailure& report, Moment now);
   void finish(Agent from, const Finished& finished);

@@ -9,6 +9,7 @@
 #include "paceline/coordination/coordinator.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/logical_shards.h"
 
 namespace paceline::launch {
 namespace {
@@ -33,6 +34,10 @@ std::string Coordinator::refusal_of(const Joining& joining) const {
     return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others", joining.min_nodes,
                        joining.max_nodes, settings_.min_nodes, settings_.max_nodes);
   }
+  if (joining.logical_shards != settings_.logical_shards) {
+    return fmt::format("--logical-shards is {} here and {} at the job's others (0: none)",
+                       joining.logical_shards, settings_.logical_shards);
+  }
   if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
     return fmt::format("{} ranks on one node", joining.num_ranks);
   }
@@ -46,7 +51,11 @@ std::string Coordinator::obstacle_to(const Joining& joining) const {
     return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
                        *joining.node_rank, member.joining.host);
   }
-  if (num_members() < settings_.max_nodes) return "";
+  if (num_members() < settings_.max_nodes) {
+    if (phase_ != Phase::kRunning || makes_it_larger(joining)) return "";
+    return fmt::format("{} logical shards cannot be divided among its ranks as well",
+                       settings_.logical_shards);
+  }
   return fmt::format("all {} of the job are there already (--nnodes)",
                      counted(settings_.max_nodes, "node"));
 }
@@ -86,6 +95,10 @@ void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::
   if (!may_need_spares()) {
     return refuse(agent, obstacle + "; of a fixed number without --max-restarts none is replaced");
   }
+  if (num_members() < settings_.max_nodes && !rank_is_taken(joining)) {  // does not fit the shards
+    spares_.emplace(agent, Spare{joining, Moment::max()});
+    return send(agent, WaitOrder{obstacle + "; waiting until they can"});
+  }
   const auto patience = rank_is_taken(joining) ? settings_.loss_timeout : settings_.join_timeout;
   spares_.emplace(agent, Spare{joining, now + patience});
   send(agent, WaitOrder{fmt::format("{}; waiting for up to {:g} s in case one of them is lost",
@@ -101,6 +114,54 @@ void Coordinator::admit_spares() {
     admit(spare->first, spare->second.joining);
     spares_.erase(spare);
   }
+}
+
+// Of so many nodes the first ones, as many as possible, whose ranks fit the logical shards
+// together; 0 when none do.
+std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) const {
+  if (settings_.logical_shards == 0) return ranks_of_nodes.size();
+  std::size_t fitting = 0;
+  std::int64_t num_ranks = 0;
+  for (std::size_t i = 0; i < ranks_of_nodes.size(); ++i) {
+    num_ranks += ranks_of_nodes[i];
+    if (shards_fit(settings_.logical_shards, num_ranks)) fitting = i + 1;
+  }
+  return fitting;
+}
+
+// Whether a generation with this node and the spares would be of more nodes than the one that runs.
+bool Coordinator::makes_it_larger(const Joining& joining) const {
+  std::vector<int> ranks;
+  for (const auto& [agent, member] : members_) ranks.push_back(member.joining.num_ranks);
+  for (const auto& [agent, spare] : spares_) ranks.push_back(spare.joining.num_ranks);
+  ranks.push_back(joining.num_ranks);
+  ranks.resize(std::min(ranks.size(), static_cast<std::size_t>(settings_.max_nodes)));
+  return num_fitting(ranks) > members_.size();
+}
+
+// The members of the next generation; the others become spares. False when too few fit.
+bool Coordinator::take_those_that_fit() {
+  if (settings_.logical_shards == 0) return true;
+  admit_spares();
+  const std::vector<Agent> order = seats();
+  std::vector<int> ranks;
+  for (const Agent agent : order) ranks.push_back(members_.at(agent).joining.num_ranks);
+  const std::size_t fitting = num_fitting(ranks);
+  if (fitting < static_cast<std::size_t>(settings_.min_nodes)) return false;
+  if (fitting < order.size() && !note_.empty()) {
+    note_ += fmt::format(", of which {} wait: {} logical shards are divided among {} ranks",
+                         order.size() - fitting, settings_.logical_shards,
+                         ranks_that_fit(settings_.logical_shards));
+  }
+  for (std::size_t i = fitting; i < order.size(); ++i) {
+    const auto member = members_.extract(order[i]);
+    spares_.emplace(order[i], Spare{member.mapped().joining, Moment::max()});
+    send(order[i],
+         WaitOrder{fmt::format("{} logical shards cannot be divided among the ranks of all {} "
+                               "nodes; waiting until they can",
+                               settings_.logical_shards, order.size())});
+  }
+  return true;
 }
 
 void Coordinator::dismiss_spares(Moment now) {

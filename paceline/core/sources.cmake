@@ -12,6 +12,7 @@ set(SOURCES
   host.cpp
   io.cpp
   log.cpp
+  logical_shards.cpp
   memory_room.cpp
   network_interface.cpp
   owner_process.cpp

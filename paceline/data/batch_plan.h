@@ -10,6 +10,9 @@
 // takes what is left. A batch's weight is (its samples x ranks) / (samples of the step): with it,
 // the average over ranks of the sums over batches is the mean over the step's samples. A rank
 // without a share, at the end of an epoch, takes a sample all the same, with the weight 0.
+//
+// In logical shards (core/logical_shards.h): the same, with a batch for every shard in the place of
+// every rank, so that what is computed together does not depend on the number of ranks.
 
 #include <cstdint>
 #include <vector>
@@ -22,6 +25,8 @@ struct PlannedBatch {
   bool ends_step = true;      // false: another batch of the same step follows
   std::int64_t consumed = 0;  // samples of the epoch that all ranks have taken after its step,
                               // the sampler's padding included
+  std::int64_t position = 0;  // samples of the epoch before its step
+  std::int64_t shard = -1;    // the logical shard that it is; -1: there are none
 };
 
 struct BatchSplit {
@@ -30,12 +35,14 @@ struct BatchSplit {
   bool drop_last = false;       // leave out what does not fill the size
   int num_ranks = 1;
   int rank = 0;
+  std::int64_t num_shards = 0;  // logical shards of a global step; 0: none
 };
 
 // `indices`: this rank's samples after `consumed` ones of all ranks.
 std::vector<PlannedBatch> plan_batches(const std::vector<std::int64_t>& indices,
                                        std::int64_t consumed, const BatchSplit& split);
-// `order`: the whole epoch's, the same on every rank.
+// `order`: the whole epoch's, the same on every rank. Error(kInvalid) when the ranks do not fit the
+// shards.
 std::vector<PlannedBatch> plan_global_batches(const std::vector<std::int64_t>& order,
                                               std::int64_t consumed, const BatchSplit& split);
 

@@ -5,6 +5,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/thread.h"
+#include "paceline/tensor/random.h"
 
 namespace paceline::data {
 namespace {
@@ -18,6 +19,12 @@ void require_valid(const DataLoaderOptions& options) {
   check(options.micro_batch_size == 0 || options.global_batch_size > 0,
         "data loader: a micro batch size of {} without a global batch size",
         options.micro_batch_size);
+  check(options.logical_shards >= 0 && options.logical_shards <= kMaxLogicalShards,
+        "data loader: {} logical shards", options.logical_shards);
+  check(options.logical_shards == 0 || options.micro_batch_size == 0,
+        "data loader: a micro batch size of {} beside {} logical shards, of which each is computed "
+        "at once: take more shards instead",
+        options.micro_batch_size, options.logical_shards);
   check(options.num_threads >= 0 && options.num_threads <= 1024, "data loader: {} threads",
         options.num_threads);
   check(options.prefetch > 0, "data loader: the prefetch {} is not above 0", options.prefetch);
@@ -32,6 +39,8 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const Distributed
   check(sampler.num_samples() == dataset_->size(),
         "data loader: the sampler is for {} samples, {} has {}", sampler.num_samples(),
         dataset_->name(), dataset_->size());
+  if (options_.logical_shards > 0)
+    shards_of(options_.logical_shards, sampler.num_replicas(), sampler.rank());
 }
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
@@ -73,14 +82,14 @@ void DataLoader::warn_of_repeated_order(std::int64_t epoch, std::int64_t consume
 
 void DataLoader::require_batches() const {
   if (!sampler_ || !plan_.empty()) return;
-  const bool global = options_.global_batch_size > 0;
+  const bool global = global_size() > 0;
   fail(
       ErrorCode::kInvalid,
       "rank {}: data loader: drop_last leaves no batch of an epoch: {} samples for {} ranks, and a "
       "{} of {}; take a smaller one, or keep the last batch",
       sampler_->rank(), sampler_->num_samples(), sampler_->num_replicas(),
       global ? "global batch size" : "batch size of each rank",
-      global ? options_.global_batch_size : options_.batch_size);
+      global ? global_size() : options_.batch_size);
 }
 
 void DataLoader::require_begun() const {
@@ -96,21 +105,28 @@ void DataLoader::require_begun() const {
        who, epoch_, epoch_ + 1);
 }
 
+std::int64_t DataLoader::global_size() const {
+  if (!sampler_) return 0;
+  if (options_.global_batch_size > 0) return options_.global_batch_size;
+  return options_.logical_shards * options_.batch_size;
+}
+
 std::vector<PlannedBatch> DataLoader::plan() const {
-  const bool global = sampler_ && options_.global_batch_size > 0;
+  const bool global = global_size() > 0;
   const BatchSplit split{
-      .size = global ? options_.global_batch_size : options_.batch_size,
+      .size = global ? global_size() : options_.batch_size,
       .micro_size = options_.micro_batch_size,
       .drop_last = options_.drop_last || (global && sampler_->options().drop_last),
       .num_ranks = sampler_ ? sampler_->num_replicas() : 1,
-      .rank = sampler_ ? sampler_->rank() : 0};
+      .rank = sampler_ ? sampler_->rank() : 0,
+      .num_shards = logical_shards()};
   if (!sampler_) return plan_batches(indices_, 0, split);
   if (!global) return plan_batches(sampler_->indices(), sampler_->consumed(), split);
   return plan_global_batches(sampler_->order(), sampler_->consumed(), split);
 }
 
 std::int64_t DataLoader::num_batches() const {
-  const bool global = sampler_ && options_.global_batch_size > 0;
+  const bool global = global_size() > 0;
   auto samples = static_cast<std::int64_t>(indices_.size());
   bool drop_last = options_.drop_last;
   if (global) {
@@ -121,7 +137,7 @@ std::int64_t DataLoader::num_batches() const {
     whole.set_epoch(sampler_->epoch());
     samples = whole.size();
   }
-  const std::int64_t size = global ? options_.global_batch_size : options_.batch_size;
+  const std::int64_t size = global ? global_size() : options_.batch_size;
   return drop_last ? samples / size : (samples + size - 1) / size;
 }
 
@@ -147,6 +163,8 @@ std::optional<Batch> DataLoader::next() {
     // The padding is none of the epoch's samples, and depends on the number of ranks.
     consumed_ = sampler_ ? std::min(taken.consumed, sampler_->num_samples()) : taken.consumed;
   }
+  if (taken.shard >= 0)
+    seed_rank(seed_of_shard(sampler_->options().seed, epoch_, taken.position, taken.shard));
   return batch;
 }
 
@@ -188,7 +206,10 @@ void DataLoader::work(std::stop_token stop) {
 }
 
 Batch DataLoader::prepare(const PlannedBatch& planned) const {
-  Batch batch{.indices = planned.indices, .weight = planned.weight, .ends_step = planned.ends_step};
+  Batch batch{.indices = planned.indices,
+              .weight = planned.weight,
+              .ends_step = planned.ends_step,
+              .shard = planned.shard};
   batch.tensors = dataset_->batch(planned.indices, epoch_);
   const auto count = std::ssize(planned.indices);
   check(!batch.tensors.empty(), "data loader: {} gave a batch without tensors", dataset_->name());

@@ -17,6 +17,10 @@
 // multiplies each loss by the batch's weight, and steps and reduces gradients only where
 // `ends_step`; train::run_loop() does.
 //
+// With logical shards (core/logical_shards.h) a step is such a global batch, too, and each of its
+// batches is one shard. next() then seeds the random numbers of this rank (tensor/random.h), so
+// that dropout is the same whatever the number of ranks.
+//
 // Thread safety: one consumer. An error in a loader thread is thrown by next().
 
 #include <condition_variable>
@@ -31,6 +35,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/core/logical_shards.h"
 #include "paceline/data/batch_plan.h"
 #include "paceline/data/dataset.h"
 #include "paceline/data/distributed_sampler.h"
@@ -44,20 +49,24 @@ struct Batch {
   std::vector<std::int64_t> indices;  // of the samples, in the dataset
   double weight = 1;                  // of its loss, a mean over samples
   bool ends_step = true;              // the gradients of the next one belong to another step
+  std::int64_t shard = -1;            // the logical shard that it is; -1: there are none
 };
 
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;        // of this rank
+  std::int64_t batch_size = 32;        // of this rank, or of each logical shard
   std::int64_t global_batch_size = 0;  // above 0: of all ranks together, instead
   std::int64_t micro_batch_size = 0;   // of it, at most so many samples at once; 0: any number
   int num_threads = 1;                 // 0: in the thread that calls next()
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out a last batch that is not full
+  // Of a step of training; 0: none. Every rank must have the same.
+  std::int64_t logical_shards = job_logical_shards();
 };
 
 class DataLoader {
  public:
-  // For training: `sampler` is copied. Error(kInvalid) when it is for another number of samples.
+  // For training: `sampler` is copied. Error(kInvalid) when it is for another number of samples, or
+  // its ranks do not fit the logical shards.
   DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
              const DataLoaderOptions& options);
   // For evaluation: exactly these samples, in this order.
@@ -85,6 +94,8 @@ class DataLoader {
   // not count, so that any number of ranks can go on from here.
   std::int64_t consumed() const { return consumed_; }
   const Dataset& dataset() const { return *dataset_; }
+  // Of a step; 0: none.
+  std::int64_t logical_shards() const { return sampler_ ? options_.logical_shards : 0; }
 
  private:
   void warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed);
@@ -93,6 +104,8 @@ class DataLoader {
   void start_threads();
   void stop_threads();
   void work(std::stop_token stop);
+  // Of a step of all ranks; 0: each rank has its own.
+  std::int64_t global_size() const;
   std::vector<PlannedBatch> plan() const;
   Batch prepare(const PlannedBatch& planned) const;
 

@@ -31,6 +31,7 @@ void JobMembership::seek() {
                  .num_ranks = options_.num_local_ranks,
                  .min_nodes = options_.min_nodes,
                  .max_nodes = options_.num_nodes,
+                 .logical_shards = options_.logical_shards,
                  .node_rank = options_.node_rank,
                  .stand_in = search_.stand_in(),
                  .offer = services_->offer(),

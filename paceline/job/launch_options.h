@@ -57,8 +57,9 @@ struct LaunchOptions {
   std::string version;       // of Paceline; all nodes of a job need the same
   std::string stack_helper;  // diagnosis/stack_reader.h's: the path of the command paceline
 
-  std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
-  bool encrypt = false;  // the ranks' PACELINE_ENCRYPT; false: as it is
+  std::string backend;              // the ranks' PACELINE_BACKEND; empty: as it is
+  bool encrypt = false;             // the ranks' PACELINE_ENCRYPT; false: as it is
+  std::int64_t logical_shards = 0;  // the ranks' PACELINE_LOGICAL_SHARDS; 0: none
   std::optional<int> threads_per_rank;
   Binding binding;
   bool report_bindings = false;

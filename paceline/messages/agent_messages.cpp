@@ -48,6 +48,7 @@ Json to_json(const Joining& joining) {
                {"num_ranks", joining.num_ranks},
                {"min_nodes", joining.min_nodes},
                {"max_nodes", joining.max_nodes},
+               {"logical_shards", joining.logical_shards},
                {"stand_in", to_json(joining.stand_in)},
                {"offer", to_json(joining.offer)},
                {"next_generation", joining.next_generation}};
@@ -62,6 +63,7 @@ Joining joining_of(const Json& json) {
                   .num_ranks = json.at("num_ranks"),
                   .min_nodes = json.at("min_nodes"),
                   .max_nodes = json.at("max_nodes"),
+                  .logical_shards = json.at("logical_shards"),
                   .stand_in = endpoint_of(json.at("stand_in")),
                   .offer = offer_of(json.at("offer")),
                   .next_generation = json.at("next_generation")};

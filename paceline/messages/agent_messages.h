@@ -33,8 +33,9 @@ struct Joining {
   std::string host;
   int num_ranks = 1;
   int min_nodes = 1, max_nodes = 1;
-  std::optional<int> node_rank;  // when the user gave one
-  Endpoint stand_in;             // where it would coordinate, should the coordinator vanish
+  std::int64_t logical_shards = 0;  // 0: none
+  std::optional<int> node_rank;     // when the user gave one
+  Endpoint stand_in;                // where it would coordinate, should the coordinator vanish
   Offer offer;
   int next_generation = 0;  // above 0: it was in this job under a coordinator that vanished
   bool operator==(const Joining&) const = default;

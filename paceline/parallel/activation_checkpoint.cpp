@@ -1,12 +1,12 @@
 #include "paceline/parallel/activation_checkpoint.h"
 
-#include <mutex>
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+
+#include "paceline/tensor/random.h"
 
 namespace paceline {
 namespace {
@@ -31,35 +31,23 @@ class InnerPass {
 thread_local int InnerPass::depth_ = 0;
 thread_local std::vector<std::function<void()>> InnerPass::kept_;
 
-at::Tensor random_state() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_random_state(const at::Tensor& state) {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
 // Puts the random state back that was there before.
-class RandomState {
+class RandomStateGuard {
  public:
-  explicit RandomState(const at::Tensor& state) : before_(random_state()) {
+  explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
     set_random_state(state);
   }
-  ~RandomState() { set_random_state(before_); }
-  RandomState(const RandomState&) = delete;
-  RandomState& operator=(const RandomState&) = delete;
+  ~RandomStateGuard() { set_random_state(before_); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
 
  private:
-  const at::Tensor before_;
+  const RandomState before_;
 };
 
 struct Part : torch::CustomClassHolder {
   std::function<TensorList(const TensorList&)> run;
-  at::Tensor state;  // the random state at its beginning
+  RandomState state;  // at its beginning
 };
 
 using torch::autograd::AutogradContext;
@@ -86,7 +74,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     }
     variable_list roots, root_gradients;
     {
-      const RandomState state(part.state);
+      const RandomStateGuard state(part.state);
       const at::AutoGradMode with_gradients(true);
       const TensorList outputs = part.run(inputs);
       for (std::size_t i = 0; i < outputs.size(); ++i) {

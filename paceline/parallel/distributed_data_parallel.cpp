@@ -30,7 +30,8 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
     : module_(std::move(module)),
       group_(std::move(group)),
       options_(options),
-      buffers_(module_->buffers()) {
+      buffers_(module_->buffers()),
+      shard_buffers_(buffers_) {
   const auto all = parameters_of(*module_);
   const bool trains = std::any_of(all.begin(), all.end(), [](const auto& parameter) {
     return parameter.tensor.requires_grad();
@@ -40,8 +41,12 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
   broadcast_parameters(all);
   broadcast_buffers();
-  reducer_ = std::make_unique<Reducer>(group_, all,
-                                       ReducerOptions{options.buckets, options.require_all_used});
+  reducer_ = std::make_unique<Reducer>(
+      group_, all,
+      ReducerOptions{.buckets = options.buckets,
+                     .require_all_used = options.require_all_used,
+                     .logical_shards = options.logical_shards,
+                     .at_end_of_step = [this] { shard_buffers_.end_step(); }});
 }
 
 void DataParallelState::broadcast_parameters(const std::vector<NamedParameter>& parameters) {
@@ -65,12 +70,23 @@ void DataParallelState::broadcast_buffers() {
   if (!bytes.empty()) group_->broadcast_coalesced(bytes, 0);
 }
 
+DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
+    : state_(state), is_shard_(state.reducer_->has_shards() && torch::GradMode::is_enabled()) {
+  state.before_forward(samples);
+  if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->num_shards_done());
+}
+
+DataParallelState::Pass::~Pass() {
+  if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->num_shards_done());
+}
+
 void DataParallelState::before_forward(std::int64_t samples) {
   reducer_->before_forward(samples);
   if (!options_.broadcast_buffers) return;
   const bool trains = torch::GradMode::is_enabled();
-  if (trains ? reducer_->synchronizes() : buffers_may_differ_)
-    in_lockstep([this] { broadcast_buffers(); });
+  const bool begins_step =
+      reducer_->has_shards() ? reducer_->num_shards_done() == 0 : reducer_->synchronizes();
+  if (trains ? begins_step : buffers_may_differ_) in_lockstep([this] { broadcast_buffers(); });
   buffers_may_differ_ = trains;
 }
 

@@ -38,6 +38,7 @@
 #include <torch/nn/module.h>
 
 #include "paceline/parallel/reducer.h"
+#include "paceline/parallel/shard_buffers.h"
 
 namespace paceline {
 
@@ -48,6 +49,11 @@ struct DistributedDataParallelOptions {
   // and before the first one without gradients that follows: evaluation is with the same model on
   // every rank. To evaluate on one rank alone, use module().
   bool broadcast_buffers = true;
+  // Of each step, the same on every rank; 0: none. The model then has the same bits for every
+  // number of ranks that fits (core/logical_shards.h), given the same threads a rank. The loop
+  // calls set_synchronize(batch.ends_step) of the reducer before each pass, as train::run_loop()
+  // does.
+  std::int64_t logical_shards = job_logical_shards();
 };
 
 // What does not depend on the module's type.
@@ -56,10 +62,22 @@ class DataParallelState {
   DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
                     const DistributedDataParallelOptions& options);
 
-  void before_forward(std::int64_t samples);
+  // A forward pass, from its making to its end.
+  class Pass {
+   public:
+    Pass(DataParallelState& state, std::int64_t samples);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    DataParallelState& state_;
+    const bool is_shard_;
+  };
   Reducer& reducer() { return *reducer_; }
 
  private:
+  void before_forward(std::int64_t samples);
   void broadcast_parameters(const std::vector<NamedParameter>& parameters);
   void broadcast_buffers();
 
@@ -67,6 +85,7 @@ class DataParallelState {
   const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
   const DistributedDataParallelOptions options_;
   std::vector<at::Tensor> buffers_;
+  ShardBuffers shard_buffers_;
   bool buffers_may_differ_ = false;  // a pass since the last broadcast has used this rank's samples
   std::unique_ptr<Reducer> reducer_;
 };
@@ -101,7 +120,7 @@ class DistributedDataParallel {
   // The module's forward, with any arguments and any result.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    state_.before_forward(batch_size_of(args...));
+    const DataParallelState::Pass pass(state_, batch_size_of(args...));
     return module_->forward(std::forward<Args>(args)...);
   }
   template <class... Args>

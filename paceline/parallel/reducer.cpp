@@ -43,7 +43,7 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   auto& parameter = parameters_[index];
   parameter.is_used = true;
-  if (!synchronize_) return;
+  if (!synchronize_ && !has_shards()) return;
   if (!in_backward_) begin_backward();
   if (!is_planned_) note_order(index, parameter.is_ready);
   if (parameter.is_ready) expect_another(parameter);
@@ -55,18 +55,31 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (turns_->is_up(this)) launch_complete_buckets();
 }
 
+// What makes a step of logical shards is seen by the loop alone, and must be the same here.
+void Reducer::require_place_in_step() const {
+  if (!has_shards() || synchronize_ == averages()) return;
+  fail(ErrorCode::kInvalid,
+       "rank {}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
+       "last one averages; this is pass {} of a step, and it {}. Take batches from a DataLoader "
+       "with as many logical shards, and call set_synchronize(batch.ends_step) before the forward "
+       "pass, as train::run_loop() does",
+       group_->rank(), options_.logical_shards, own_shards_.count, group_->world_size(),
+       num_shards_done_ + 1, synchronize_ ? "averages" : "does not");
+}
+
 void Reducer::begin_backward() {
   check(saw_forward_,
         "rank {}: a backward pass reached the parameters, but the forward pass did not run through "
         "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
         "module that was given to it",
         group_->rank());
+  require_place_in_step();
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
   for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
   for (auto& parameter : parameters_) parameter.is_ready = false;
-  if (group_->world_size() > 1) turns_->enter(this, [this] { launch_complete_buckets(); });
+  if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
   at_end_of_backward([this] { end_backward(); });
 }
 
@@ -121,9 +134,22 @@ void Reducer::launch(std::size_t index) {
   bucket.round = 0;
   if (hook_ && !bucket.plan.slots.empty()) {
     bucket.work = start_round(index);
-  } else {
-    in_lockstep([&] { bucket.work = all_reduce_async(*group_, content(bucket), ReduceOp::kMean); });
+    return;
   }
+  TensorCall call{.op = Op::kAllReduce, .reduce_op = ReduceOp::kMean};
+  call.input = call.output = leaving(bucket);
+  if (has_shards()) {
+    bucket.shards.finish(call.input);
+    call.divisor = static_cast<std::uint32_t>(options_.logical_shards);
+  }
+  in_lockstep([&] { bucket.work = start(*group_, call); });
+}
+
+// What leaves the rank of a bucket that is complete.
+at::Tensor Reducer::leaving(const Bucket& bucket) const {
+  if (!bucket.wide.defined()) return content(bucket);
+  const at::NoGradGuard no_grad;
+  return bucket.wide.copy_(bucket.flat);
 }
 
 // What goes wrong in the hook itself no other rank would hear of.
@@ -153,20 +179,41 @@ void Reducer::end_backward() {
   in_backward_ = false;
   if (options_.require_all_used) require_all_ready();
   std::chrono::duration<double> waited{};
-  if (group_->world_size() > 1) {
+  const bool averages_now = averages();
+  if (!is_alone()) {
     in_lockstep([this] {
       if (!is_planned_) plan();
     });
     const auto begin = std::chrono::steady_clock::now();
     complete_buckets();
-    launch_complete_buckets();
-    wait_for_buckets();
-    take_averages_of_others();
+    averages_now ? average() : add_shard();
     waited = std::chrono::steady_clock::now() - begin;
   }
+  num_shards_done_ = averages_now ? 0 : num_shards_done_ + 1;
+  if (!averages_now) return;
+  if (has_shards() && options_.at_end_of_step) options_.at_end_of_step();
   for (auto& parameter : parameters_) parameter.is_used = false;
   exposed_seconds_ += waited.count();
   passes_.end_backward(waited.count());
+}
+
+// The gradients of a shard that is not the last one.
+void Reducer::add_shard() {
+  const at::NoGradGuard no_grad;
+  for (auto& bucket : buckets_) {
+    if (bucket.plan.slots.empty()) continue;
+    const bool is_own_copy = bucket.plan.is_alone || bucket.wide.defined();
+    bucket.shards.add(bucket.wide.defined() ? bucket.flat.to(at::kFloat) : content(bucket),
+                      is_own_copy);
+  }
+  for (auto& parameter : parameters_) parameter.stand_in = at::Tensor();
+  drop_gradients();
+}
+
+void Reducer::average() {
+  launch_complete_buckets();
+  wait_for_buckets();
+  take_averages_of_others();
 }
 
 void Reducer::require_all_ready() {
@@ -213,6 +260,10 @@ void Reducer::wait_for_buckets() {
       const auto work = std::exchange(bucket.work, nullptr);
       if (!work) continue;
       in_lockstep([&] { work->wait(); });
+      if (bucket.wide.defined()) {
+        const at::NoGradGuard no_grad;
+        bucket.flat.copy_(bucket.wide);
+      }
       if (!hook_ || bucket.plan.slots.empty()) continue;
       ++bucket.round;
       bucket.work = start_round(i);
@@ -241,6 +292,7 @@ void Reducer::before_forward(std::int64_t samples) {
   if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;
   if (in_backward_) forget_failed_pass();
   follow_requirements();
+  if (has_shards() && num_shards_done_ == 0 && at::GradMode::is_enabled()) drop_gradients();
   saw_forward_ = true;
   passes_.begin_forward(samples, at::GradMode::is_enabled());
 }
@@ -261,9 +313,17 @@ void Reducer::forget_failed_pass() {
          "not go on together; it must have come on every rank, or end this one: {}",
          group_->rank(), error.what());
   }
+  for (auto& bucket : buckets_) bucket.shards.clear();
+  num_shards_done_ = 0;
   for (auto& parameter : parameters_) {
     parameter.is_used = false;
     parameter.stand_in = at::Tensor();
+  }
+  drop_gradients();
+}
+
+void Reducer::drop_gradients() {
+  for (auto& parameter : parameters_) {
     if (parameter.is_trained) parameter.named.tensor.mutable_grad() = at::Tensor();
   }
 }

@@ -23,12 +23,17 @@
 // Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
 // the order of streams: at the end of the backward pass the current stream is behind all of them.
 //
+// With logical shards (core/logical_shards.h) a step is one backward pass for each shard of this
+// rank; the last one averages the sum over all shards of all ranks. A step's gradients replace
+// those of the step before.
+//
 // A backward pass before the first call of before_forward() is an error: the module ran past the
 // wrapper, which shares its buffers.
 //
 // Thread safety: backward passes of one reducer come one at a time, from one thread.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,12 +41,14 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
+#include "paceline/core/logical_shards.h"
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/parallel/communication_hook.h"
 #include "paceline/parallel/gradient_sync.h"
 #include "paceline/parallel/launch_turns.h"
 #include "paceline/parallel/pass_counter.h"
 #include "paceline/parallel/replica_check.h"
+#include "paceline/parallel/shard_sum.h"
 #include "paceline/tensor/libtorch_version.h"
 
 namespace paceline {
@@ -51,13 +58,16 @@ struct ReducerOptions {
   // A parameter that requires a gradient and gets none in a pass is an error on every rank, with
   // its name, at the end of that pass, before any replica has taken a step.
   bool require_all_used = false;
+  std::int64_t logical_shards = 0;            // of a step, the same on every rank; 0: none
+  std::function<void()> at_end_of_step = {};  // with logical shards: after the last of its passes
 };
 
 class Reducer : public GradientSync {
  public:
   // Collective. Requires: the same parameters on every rank; those that require gradients are
   // dense. Error(kInvalid) when they are not all on one device, kUnsupported when the group's
-  // backend does not reach it.
+  // backend does not reach it. With logical shards also kInvalid when the ranks do not fit them, or
+  // compute with different numbers of threads, and kUnsupported unless the engine adds up.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
           const ReducerOptions& options);
   // Takes the hooks out; gradients stay valid.
@@ -71,18 +81,24 @@ class Reducer : public GradientSync {
   // case, and all ranks must have come to it so: a rank whose own pass went on waits for gradients
   // that no longer come, which is an Error on every rank, and the group is finished. Does nothing
   // within a backward pass (recomputation).
+  // With logical shards it drops the gradients of the step before.
   void before_forward(std::int64_t samples = 0);
 
   // Collective, between passes; null: the plain average again. Error(kInvalid), on every rank, when
   // the ranks' hooks have different names.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
 
+  // With logical shards: false for every pass of a step but its last one.
   void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
   bool synchronizes() const override { return synchronize_; }
   double take_exposed_seconds() override;
 
-  // 0 before they are planned, and in a group of one.
+  // 0 before they are planned, and in a group of one without logical shards.
   std::size_t num_buckets() const { return buckets_.size(); }
+  // What of each step this rank computes, and how many passes of the step have ended.
+  const ShardBlock& own_shards() const { return own_shards_; }
+  std::int64_t num_shards_done() const { return num_shards_done_; }
+  bool has_shards() const { return options_.logical_shards > 0; }
 
  private:
   struct Bucket {
@@ -91,6 +107,8 @@ class Reducer : public GradientSync {
     std::size_t missing = 0;  // gradients that are not there yet
     WorkPtr work;
     int round = 0;  // of the hook's
+    ShardSum shards;
+    at::Tensor wide;  // travels for 16-bit gradients in logical shards: their sums are float32
   };
   struct Parameter {
     NamedParameter named;
@@ -105,37 +123,50 @@ class Reducer : public GradientSync {
     bool is_late = false;     // gets several in a pass
   };
 
+  // Whether gradients of this pass leave the rank, or are added to those of its other shards.
+  bool is_alone() const { return group_->world_size() == 1 && !has_shards(); }
+  bool averages() const {
+    return has_shards() ? num_shards_done_ + 1 == own_shards_.count : synchronize_;
+  }
+
   // reducer.cpp: a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
+  void require_place_in_step() const;
   void note_order(std::size_t index, bool again);
   void expect_another(Parameter& parameter);
   void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
   void launch_complete_buckets();
   void launch(std::size_t index);
+  at::Tensor leaving(const Bucket& bucket) const;
   WorkPtr start_round(std::size_t index);
   [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
   void end_backward();
+  void add_shard();
+  void average();
   void require_all_ready();
   void complete_buckets();
   static void stand_in_for(Parameter& parameter);
   void wait_for_buckets();
   void take_averages_of_others();
   void forget_failed_pass();
+  void drop_gradients();
 
   // reducer_plan.cpp: what buckets there are.
+  void require_same_shards() const;
   void follow_requirements();
   void add_hook(std::size_t index);
   void forget_plan();
   void plan();
   std::vector<std::size_t> agreed_order();
   void make_bucket(BucketPlan plan);
-  at::Tensor make_flat(const BucketPlan& plan) const;
+  at::Tensor make_flat(std::size_t count, at::ScalarType type) const;
   GradientBucket view_of(std::size_t index) const;
   at::Tensor content(const Bucket& bucket) const;
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const ReducerOptions options_;
+  const ShardBlock own_shards_;
   const c10::Device device_;                  // of all parameters
   const bool large_need_no_copy_;             // gradients from kLargeBytes on
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
@@ -147,6 +178,7 @@ class Reducer : public GradientSync {
   at::Tensor flags_;             // whether a rank used each parameter, in the last bucket
   std::size_t next_bucket_ = 0;  // the first that is not under way
   PassCounter passes_;
+  std::int64_t num_shards_done_ = 0;  // of this step
   bool saw_forward_ = false;
   bool in_backward_ = false;
   bool synchronize_ = true;

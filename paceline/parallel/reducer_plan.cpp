@@ -41,6 +41,8 @@ at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor
       data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options(), flat.device());
 }
 
+bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+
 // From here on the copy into a bucket costs more than an all-reduce of its own.
 constexpr std::size_t kLargeBytes = 512 << 10;
 static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
@@ -66,6 +68,9 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
                  const ReducerOptions& options)
     : group_(std::move(group)),
       options_(options),
+      own_shards_(has_shards()
+                      ? shards_of(options.logical_shards, group_->world_size(), group_->rank())
+                      : ShardBlock{}),
       device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
       large_need_no_copy_(large_tensors_need_no_copy(*group_, device_)),
       turns_(LaunchTurns::of(*group_)),
@@ -75,7 +80,28 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
     parameter.named = std::move(named);
     parameters_.push_back(std::move(parameter));
   }
+  require_same_shards();
   follow_requirements();
+}
+
+// The number of threads decides the order in which a rank's own sums are added up.
+void Reducer::require_same_shards() const {
+  const std::string own = has_shards() ? fmt::format("{} logical shards, {} threads",
+                                                     options_.logical_shards, at::get_num_threads())
+                                       : "no logical shards";
+  const auto all = all_gather_text(*group_, own);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    check(all[rank] == own,
+          "rank {}: DistributedDataParallel has {} here and {} on rank {}: the bits of a model "
+          "depend on both; give every rank the same (paceline run --logical-shards L "
+          "--threads-per-rank T)",
+          group_->rank(), own, all[rank], rank);
+  }
+  if (!has_shards() || (device_.is_cpu() && group_->backend() == "paceline")) return;
+  fail(ErrorCode::kUnsupported,
+       "rank {}: logical shards need sums in the engine's order: parameters on the CPU and backend "
+       "paceline, not {} and {}",
+       group_->rank(), device_.str(), group_->backend());
 }
 
 Reducer::~Reducer() {
@@ -114,6 +140,10 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
         "rank {}: the ranks chose different communication hooks: {}", group_->rank(),
         fmt::join(names, ", "));
+  check(!hook || !has_shards(),
+        "rank {}: communication hook {}: with logical shards gradients are added up exactly, and "
+        "travel as they are",
+        group_->rank(), hook ? hook->name() : "");
   hook_ = std::move(hook);
   forget_plan();
 }
@@ -135,14 +165,19 @@ void Reducer::plan() {
   }
   require_same_parameters(*group_, named);
   BucketLimits limits = options_.buckets;
-  if (hook_) {
+  const bool widens =
+      has_shards() && std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
+        return is_16_bit(tensor.scalar_type());
+      });
+  if (hook_ || widens) {
     limits.alone_bytes = std::numeric_limits<std::size_t>::max();
   } else if (large_need_no_copy_) {
     limits.alone_bytes = std::min(limits.alone_bytes, kLargeBytes);
   }
   auto plans = plan_buckets(tensors, agreed_order(), limits);
   // The flags are of no interest to a hook.
-  if (plans.empty() || plans.back().is_alone || hook_) plans.push_back({at::kFloat, {}});
+  if (plans.empty() || plans.back().is_alone || plans.back().type != at::kFloat || hook_)
+    plans.push_back({at::kFloat, {}});
   const auto num_flags = static_cast<std::int64_t>(parameters_.size());
   const auto offset = static_cast<std::int64_t>(plans.back().count);
   plans.back().count += whole_lines(parameters_.size(), plans.back().type);
@@ -173,7 +208,8 @@ std::vector<std::size_t> Reducer::agreed_order() {
 
 void Reducer::make_bucket(BucketPlan plan) {
   Bucket bucket;
-  if (!plan.is_alone) bucket.flat = make_flat(plan);
+  if (!plan.is_alone) bucket.flat = make_flat(plan.count, plan.type);
+  if (has_shards() && is_16_bit(plan.type)) bucket.wide = make_flat(plan.count, at::kFloat);
   for (const auto& slot : plan.slots) {
     auto& parameter = parameters_[slot.parameter];
     parameter.bucket = buckets_.size();
@@ -184,10 +220,10 @@ void Reducer::make_bucket(BucketPlan plan) {
   buckets_.push_back(std::move(bucket));
 }
 
-at::Tensor Reducer::make_flat(const BucketPlan& plan) const {
-  const auto count = static_cast<std::int64_t>(plan.count);
-  if (device_.is_cpu()) return empty_symmetric(*group_, {count}, plan.type);
-  return at::zeros({count}, at::TensorOptions(plan.type).device(device_));
+at::Tensor Reducer::make_flat(std::size_t count, at::ScalarType type) const {
+  const auto size = static_cast<std::int64_t>(count);
+  if (device_.is_cpu()) return empty_symmetric(*group_, {size}, type);
+  return at::zeros({size}, at::TensorOptions(type).device(device_));
 }
 
 GradientBucket Reducer::view_of(std::size_t index) const {

@@ -9,5 +9,7 @@ set(SOURCES
   post_local_sgd.cpp
   reducer.cpp
   reducer_plan.cpp
-  replica_check.cpp)
+  replica_check.cpp
+  shard_buffers.cpp
+  shard_sum.cpp)
 set(LIBRARIES fmt::fmt)

@@ -1,7 +1,10 @@
 #include "paceline/train/loop.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/telemetry/step_log.h"
 
 namespace paceline::train {
@@ -99,6 +102,24 @@ std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction&
   return sum;
 }
 
+// A run that goes on has the bits of one that was not interrupted only if this stays as it was.
+void take_shards(TrainingState& state, const data::DataLoader& loader) {
+  const std::int64_t shards = loader.logical_shards();
+  check(state.step == 0 || state.logical_shards == shards,
+        "the run that is to go on at step {} has {} logical shards, this job {}: start it with "
+        "--logical-shards {} (0: without), or begin a new run",
+        state.step, state.logical_shards, shards, state.logical_shards);
+  const std::int64_t threads = shards > 0 ? at::get_num_threads() : 0;
+  if (state.step > 0 && state.num_threads != threads) {
+    log::warning(fmt::format(
+        "the run that goes on at step {} computed with {} threads a rank, this job has {}: sums "
+        "within a rank may have other bits (--threads-per-rank {})",
+        state.step, state.num_threads, threads, state.num_threads));
+  }
+  state.logical_shards = shards;
+  state.num_threads = threads;
+}
+
 }  // namespace
 
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
@@ -108,13 +129,14 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
   const auto was_last = [&] {
     return finished() || (state.epoch + 1 == options.epochs && loader.exhausted());
   };
-  StepLog log;
-  log.model(bytes_of(optimizer.parameters()));
-  log.begin_at(state.step);
+  take_shards(state, loader);
+  StepLog step_log;
+  step_log.model(bytes_of(optimizer.parameters()));
+  step_log.begin_at(state.step);
   while (state.epoch < options.epochs && !finished()) {
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
-      LoggedStep logged(log, times);
+      LoggedStep logged(step_log, times);
       const auto sum = add_up_step(loader, loss, gradients, times);
       if (!sum) break;
       step(optimizer, times);

@@ -42,7 +42,8 @@ enum class LoopEnd {
 
 // Trains from `state` on, which may be in the middle of an epoch, and keeps it up to date. Adds to
 // `times` what each phase took. All ranks take the same number of steps. A stop that is requested
-// at the last step of all ends as kDone.
+// at the last step of all ends as kDone. Error(kInvalid) when a run would go on with another number
+// of logical shards.
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
                  const LossFunction& loss, GradientSync& gradients, optim::Optimizer& optimizer,
                  PhaseTimes& times, const LoopHooks& hooks);

@@ -35,6 +35,8 @@ std::string encode(const TrainingState& state, const optim::Optimizer& optimizer
                         {"consumed", state.consumed},
                         {"seed", state.seed},
                         {"data", state.data},
+                        {"logical_shards", state.logical_shards},
+                        {"num_threads", state.num_threads},
                         {"optimizer", optimizer.name()},
                         {"learning_rate", optimizer.learning_rate()}}
       .dump();
@@ -159,9 +161,13 @@ TakenRun take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
 
 TrainingState state_in(const std::string& words) {
   const auto json = nlohmann::json::parse(words);
-  return {json.at("epoch").get<std::int64_t>(), json.at("step").get<std::int64_t>(),
-          json.at("consumed").get<std::int64_t>(), json.at("seed").get<std::uint64_t>(),
-          json.value("data", std::string())};
+  return {.epoch = json.at("epoch").get<std::int64_t>(),
+          .step = json.at("step").get<std::int64_t>(),
+          .consumed = json.at("consumed").get<std::int64_t>(),
+          .seed = json.at("seed").get<std::uint64_t>(),
+          .data = json.value("data", std::string()),
+          .logical_shards = json.value("logical_shards", std::int64_t{0}),
+          .num_threads = json.value("num_threads", std::int64_t{0})};
 }
 
 std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata) try {

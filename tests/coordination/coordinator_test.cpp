@@ -40,6 +40,7 @@ class Job {
             .num_ranks = 2,
             .min_nodes = settings_.min_nodes,
             .max_nodes = settings_.max_nodes,
+            .logical_shards = settings_.logical_shards,
             .stand_in = {fmt::format("10.0.0.{}", agent), 1},
             .offer = {{fmt::format("10.0.0.{}", agent), 2}, {fmt::format("10.0.0.{}", agent), 3}}};
   }
@@ -154,6 +155,7 @@ TEST(Coordinator, refuses_who_does_not_fit_and_names_both_sides) {
   refused([](Joining& one) { one.version = "2"; }, "has Paceline 2, the job's others 1");
   refused([](Joining& one) { one.run_id = "x"; }, "--rdzv-id is 'x' here and 'job'");
   refused([](Joining& one) { one.max_nodes = 4; }, "--nnodes is 2:4 here and 2:3");
+  refused([](Joining& one) { one.logical_shards = 4; }, "--logical-shards is 4 here and 0");
   refused([](Joining& one) { one.num_ranks = 1 << 30; }, "ranks on one node");
 }
 
@@ -199,6 +201,66 @@ TEST(Coordinator, a_spare_saves_an_elastic_job_that_has_become_too_small) {
   elastic.lose(3);
   elastic.stopped(1, 0);
   EXPECT_EQ(elastic.take<StartOrder>(4)->place.num_nodes, 2);
+}
+
+CoordinatorSettings shards(int min, int max, std::int64_t logical_shards) {
+  CoordinatorSettings settings = nodes(min, max);
+  settings.logical_shards = logical_shards;
+  return settings;
+}
+
+// Each node has two ranks: 8 shards go to 1, 2 or 4 nodes.
+TEST(Coordinator, a_job_of_logical_shards_goes_on_with_the_most_nodes_that_fit) {
+  Job job(shards(1, 4, 8));
+  for (const int agent : {1, 2, 3, 4}) job.join(agent);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.world_size, 8);
+  job.lose(4);
+  for (const int agent : {1, 2, 3}) job.stopped(agent, 0);
+  EXPECT_THAT(
+      job.take<StartOrder>(1)->note,
+      HasSubstr("going on with 3 nodes, of which 1 wait: 8 logical shards are divided among "
+                "1, 2, 4 or 8 ranks"));
+  EXPECT_EQ(job.take<StartOrder>(2)->place, (NodePlace{1, 0, 1, 2, 2, 4}));
+  EXPECT_THAT(job.take<WaitOrder>(3)->reason,
+              HasSubstr("8 logical shards cannot be divided among the ranks of all 3 nodes"));
+  job.pass(120s);
+  EXPECT_FALSE(job.take<EndOrder>(3)) << "it waits for as long as it takes";
+  job.join(5);
+  EXPECT_TRUE(job.take<StopOrder>(1)) << "with the one that waits they are four";
+  for (const int agent : {1, 2}) job.stopped(agent, 1);
+  EXPECT_EQ(job.take<StartOrder>(3)->place.world_size, 8);
+  EXPECT_EQ(job.take<StartOrder>(5)->place.world_size, 8);
+}
+
+TEST(Coordinator, a_node_that_waits_for_logical_shards_takes_the_place_of_a_lost_one) {
+  Job job(shards(1, 3, 8));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  EXPECT_EQ(job.take<StartOrder>(1)->place.world_size, 4);
+  EXPECT_TRUE(job.take<WaitOrder>(3));
+  job.lose(2);
+  job.stopped(1, 0);
+  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{1, 0, 1, 2, 2, 4}));
+}
+
+TEST(Coordinator, a_newcomer_with_whom_the_ranks_would_not_fit_stops_nobody) {
+  Job job(shards(2, 4, 8));
+  for (const int agent : {1, 2}) job.join(agent);
+  job.pass(3s);
+  EXPECT_TRUE(job.take<StartOrder>(1));
+  job.join(3);
+  EXPECT_FALSE(job.take<StopOrder>(1));
+  EXPECT_THAT(job.take<WaitOrder>(3)->reason, HasSubstr("8 logical shards cannot be divided"));
+  job.join(4);
+  EXPECT_TRUE(job.take<StopOrder>(1));
+}
+
+TEST(Coordinator, a_job_whose_ranks_never_fit_the_logical_shards_ends_with_the_numbers_that_do) {
+  Job job(shards(3, 3, 8));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  const auto end = job.take<EndOrder>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->reason, HasSubstr("1, 2, 4 or 8 ranks can divide them"));
 }
 
 TEST(Coordinator, spares_come_in_one_after_the_other) {

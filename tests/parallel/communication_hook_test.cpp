@@ -271,7 +271,8 @@ TEST(CommunicationHook, is_given_buckets_in_the_order_of_gradients) {
         first = register_parameter("first", at::ones({2}));
       }
       at::Tensor forward(const at::Tensor& x) {
-        return ((x * first).sum() * middle).sum() * last.sum();
+        const at::Tensor inner = ((x * first).sum() * middle).sum();
+        return inner * last.sum();
       }
       at::Tensor last, middle, first;
     };

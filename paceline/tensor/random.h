@@ -1,0 +1,34 @@
+#pragma once
+
+// Random numbers that belong to a rank. LibTorch's generator belongs to the process, so ranks that
+// are threads of one take numbers from each other. Once a thread has called seed_rank(), it has a
+// generator of its own, which what is here uses.
+
+#include <cstdint>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+namespace paceline {
+
+// Seeds this thread's generator, and LibTorch's: torch::nn::Dropout repeats itself where a process
+// is one rank.
+void seed_rank(std::uint64_t seed);
+
+// This thread's generator; LibTorch's, before seed_rank().
+at::Generator rank_generator();
+
+// Where both generators stand.
+struct RandomState {
+  at::Tensor of_process;
+  at::Tensor of_rank;  // undefined before seed_rank()
+};
+RandomState random_state();
+void set_random_state(const RandomState& state);
+
+// As torch::dropout, by rank_generator(), on the CPU. Elements of `input` become 0 with probability
+// `p`, the others are divided by 1 - p; outside of training it returns its input. Error(kInvalid)
+// unless 0 <= p < 1.
+at::Tensor dropout(const at::Tensor& input, double p, bool is_training);
+
+}  // namespace paceline
