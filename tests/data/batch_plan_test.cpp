@@ -129,5 +129,36 @@ TEST(BatchPlan, what_does_not_fill_a_global_batch_can_be_left_out) {
   EXPECT_EQ(plan.size(), 2U);
 }
 
+// Shard s of a step has the samples s, s + 4, ..., on whichever rank it is computed.
+TEST(BatchPlan, logical_shards_are_the_same_at_any_number_of_ranks) {
+  const BatchSplit whole{.size = 10, .num_shards = 4};
+  const auto alone = plan_global_batches(iota(25), 3, whole);
+  ASSERT_EQ(alone.size(), 12U);
+  EXPECT_THAT(alone[1].indices, ElementsAre(4, 8, 12));
+  EXPECT_DOUBLE_EQ(alone[1].weight, 4 * 3 / 10.0);
+  EXPECT_THAT(alone[11].indices, ElementsAre(23)) << "a step of two samples has two shards without";
+  EXPECT_EQ(alone[11].weight, 0);
+  for (const int ranks : {2, 4}) {
+    std::vector<std::vector<PlannedBatch>> plans;
+    for (int rank = 0; rank < ranks; ++rank) {
+      BatchSplit split = whole;
+      split.num_ranks = ranks;
+      split.rank = rank;
+      plans.push_back(plan_global_batches(iota(25), 3, split));
+    }
+    const std::size_t each = 4 / static_cast<std::size_t>(ranks);
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      const std::size_t step = i / 4, shard = i % 4;
+      const PlannedBatch& batch = plans[shard / each][step * each + shard % each];
+      EXPECT_EQ(batch.shard, static_cast<std::int64_t>(shard));
+      EXPECT_EQ(batch.indices, alone[i].indices);
+      EXPECT_EQ(batch.weight, alone[i].weight);
+      EXPECT_EQ(batch.position, alone[i].position);
+      EXPECT_EQ(batch.consumed, alone[i].consumed);
+      EXPECT_EQ(batch.ends_step, shard % each + 1 == each);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace paceline::data

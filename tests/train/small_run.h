@@ -10,6 +10,7 @@
 #include "paceline/data/image_samples.h"
 #include "paceline/optim/adam.h"
 #include "paceline/parallel/distributed_data_parallel.h"
+#include "paceline/tensor/random.h"
 #include "paceline/train/loop.h"
 
 namespace paceline::train {
@@ -21,7 +22,7 @@ struct SmallNet : torch::nn::Module {
     head = register_module("head", torch::nn::Linear(4 * 8 * 8, 3));
   }
   at::Tensor forward(const at::Tensor& images) {
-    return head(torch::dropout(torch::relu(norm(conv(images))), 0.1, is_training()).flatten(1));
+    return head(paceline::dropout(torch::relu(norm(conv(images))), 0.1, is_training()).flatten(1));
   }
   torch::nn::Conv2d conv{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
@@ -37,23 +38,25 @@ inline data::ImageDataset small_dataset(std::int64_t size = 50) {
   return dataset;
 }
 
-// One rank's run. The default generator is global, so ranks must be processes wherever dropout's
-// bits matter.
+// One rank's run. The default generator is global, so without logical shards ranks must be
+// processes wherever dropout's bits matter.
 struct SmallRun {
-  explicit SmallRun(std::shared_ptr<ProcessGroup> process_group)
+  explicit SmallRun(std::shared_ptr<ProcessGroup> process_group, std::int64_t logical_shards = 0)
       : group(std::move(process_group)),
         loader(std::make_shared<data::ImageSamples>(
                    small_dataset(),
                    data::ImageSamplesOptions{.transform = {.crop_padding = 1, .random_flip = true},
                                              .seed = 3}),
                data::DistributedSampler(50, group->world_size(), group->rank(), {.seed = 3}),
-               {.batch_size = 5}),
-        model(make_model(*group), group),
+               {.batch_size = 5, .logical_shards = logical_shards}),
+        model(make_model(*group), group, {.logical_shards = logical_shards}),
         optimizer(model->parameters(), {.lr = 1e-2}) {
     optimizer.shard(group);
   }
 
   static std::shared_ptr<SmallNet> make_model(ProcessGroup& group) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
     torch::manual_seed(static_cast<std::uint64_t>(10 + group.rank()));
     return std::make_shared<SmallNet>();
   }
