@@ -184,6 +184,10 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
               number_target(launch.restarts.max_restarts, 0, kMaxRestarts));
   table.value("--restart-window", "S", "Restarts longer ago do not count; 0: all do",
               seconds_target(launch.restarts.window, kMaxSecondsToMeet));
+  table.value("--on-damage", "restart|stop",
+              "When ranks' parameters differ, or a state is not what was written: start all ranks "
+              "again from the last checkpoint, as after any failure; or end the job",
+              word_target(launch.restarts.after_damage, {{"restart", true}, {"stop", false}}));
   table.value("--fork-server", "on|off",
               "Start ranks again from a process that has loaded the program; off: execute it",
               word_target(launch.fork_server, {{"on", true}, {"off", false}}));

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/exit_code.h"
+
 namespace paceline::launch {
 namespace {
 
@@ -29,6 +31,8 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
     last_cause_ = end.failure.end;
   }
   if (limits_.max_restarts == 0) return {};
+  if (end.failure.exit_code == kStateDamaged && !limits_.after_damage)
+    return {.reason = "a rank's state was damaged (--on-damage stop)"};
   if (!end.failure.blameless() && num_alike_ >= kCrashLoop) {
     return {.reason = fmt::format(
                 "crash loop: the ranks {}{}{}, {} times in a row before any progress; "

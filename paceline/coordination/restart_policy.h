@@ -8,6 +8,8 @@
 //     one more attempt would end in the same way, whatever is left of the budget.
 //   - An end that the program has no part in (--chaos, a lost host) is none of these: neither part
 //     of a crash loop nor a reason to pause.
+//   - Ranks whose state was damaged (core/exit_code.h) are started again like others, unless a job
+//     is to stop then.
 //   - Progress ends a series, of whichever generation, also of one that ended because a node came
 //     or left (note_progress).
 //   - A generation that died young without progress is followed by a pause, from 100 ms on doubling
@@ -27,6 +29,7 @@ namespace paceline::launch {
 struct RestartLimits {
   int max_restarts = 0;
   std::chrono::nanoseconds window = std::chrono::hours(1);  // zero: the whole job
+  bool after_damage = true;
   bool operator==(const RestartLimits&) const = default;
 };
 

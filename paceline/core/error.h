@@ -33,6 +33,14 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+// Error(kCorrupt) about the state of this job itself: ranks whose parameters should be equal have
+// others, or an optimizer's state is not what it wrote. No step may be taken with it, and it must
+// not be saved; a program that lets it end itself ends with kStateDamaged (exit_code.h).
+class DamagedState : public Error {
+ public:
+  explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
+};
+
 // An Error(kSystem) whose message is `what: describe_errno(error_number)`. Call it before anything
 // else can change errno.
 Error system_error(const std::string& what);

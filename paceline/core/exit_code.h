@@ -8,6 +8,9 @@ namespace paceline {
 // AgreedStop. `paceline run` passes it on when all ranks end so; it is no failure.
 inline constexpr int kStoppedAsAgreed = 85;
 
+// Of a rank that a DamagedState (error.h) ended. `paceline run --on-damage` says what then happens.
+inline constexpr int kStateDamaged = 86;
+
 // Of the command `paceline`, where it is not the failing rank's: the call must be changed, or
 // something around it.
 inline constexpr int kExitUsage = 2;

@@ -31,6 +31,8 @@ class CommunicationHook {
   virtual void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
     (void)group, (void)buckets;
   }
+  // Whether all ranks end a pass with the same gradients.
+  virtual bool keeps_replicas_equal() const { return true; }
   // Starts a round of communication and returns it, or null when there is none left and
   // `bucket.flat` has the result. Round 0 starts when the bucket's gradients are there, while the
   // backward pass goes on; each later one at the end of that pass, once the round before it has

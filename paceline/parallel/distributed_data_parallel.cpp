@@ -45,6 +45,8 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       group_, all,
       ReducerOptions{.buckets = options.buckets,
                      .require_all_used = options.require_all_used,
+                     .guard_passes = options.guard_passes,
+                     .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
                      .at_end_of_step = [this] { shard_buffers_.end_step(); }});
 }

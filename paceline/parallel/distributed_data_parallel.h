@@ -49,6 +49,11 @@ struct DistributedDataParallelOptions {
   // and before the first one without gradients that follows: evaluation is with the same model on
   // every rank. To evaluate on one rank alone, use module().
   bool broadcast_buffers = true;
+  // Every parameter is compared between the replicas in one of so many steps, and a difference is a
+  // DamagedState (core/error.h); 0: never. The same on every rank. For replicas that differ on
+  // purpose, as between the averages of PeriodicAverager, take 0.
+  std::int64_t guard_passes = 100;
+  NonFinite non_finite = NonFinite::kReport;  // as ReducerOptions has it
   // Of each step, the same on every rank; 0: none. The model then has the same bits for every
   // number of ranks that fits (core/logical_shards.h), given the same threads a rank. The loop
   // calls set_synchronize(batch.ends_step) of the reducer before each pass, as train::run_loop()
@@ -94,7 +99,7 @@ class DataParallelState {
 template <class... Args>
 std::int64_t batch_size_of(const Args&... arguments) {
   std::int64_t size = 0;
-  const auto look_at = [&size](const auto& argument) {
+  [[maybe_unused]] const auto look_at = [&size](const auto& argument) {
     if constexpr (std::is_base_of_v<at::TensorBase, std::decay_t<decltype(argument)>>) {
       if (size == 0 && argument.defined() && argument.dim() > 0) size = argument.size(0);
     }

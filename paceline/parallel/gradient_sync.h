@@ -3,6 +3,8 @@
 // What makes one gradient of all ranks' gradients, as a training loop sees it: Reducer, and
 // whatever else shards or averages them.
 
+#include <cstdint>
+
 namespace paceline {
 
 class GradientSync {
@@ -14,6 +16,8 @@ class GradientSync {
   virtual bool synchronizes() const = 0;
   // Seconds that backward passes have spent waiting for communication since the last call.
   virtual double take_exposed_seconds() = 0;
+  // So many steps were taken before, by a run that goes on: for what is said of a step.
+  virtual void begin_at(std::int64_t step) { (void)step; }
 };
 
 // Gradients are not communicated while this object lives: they accumulate locally, and the first

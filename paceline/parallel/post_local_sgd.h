@@ -26,6 +26,7 @@ class PostLocalSgdHook : public CommunicationHook {
   // gradients are averaged in it.
   PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
+  bool keeps_replicas_equal() const override { return false; }
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
 
  private:

@@ -1,5 +1,6 @@
 #include "paceline/parallel/reducer.h"
 
+#include <bit>
 #include <chrono>
 #include <functional>
 
@@ -8,7 +9,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/log.h"
 #include "paceline/parallel/activation_checkpoint.h"
+#include "paceline/parallel/finite.h"
 #include "paceline/parallel/lockstep.h"
 #include "paceline/tensor/collectives.h"
 
@@ -36,6 +39,23 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() == known;
 }
 
+bool is_finite(const at::Tensor& dense) {
+  const auto count = static_cast<std::size_t>(dense.numel());
+  const void* const data = dense.data_ptr();
+  switch (dense.scalar_type()) {
+    case at::kFloat:
+      return !has_non_finite_32(static_cast<const std::uint32_t*>(data), count);
+    case at::kDouble:
+      return !has_non_finite_64(static_cast<const std::uint64_t*>(data), count);
+    case at::kHalf:
+      return !has_non_finite_16(static_cast<const std::uint16_t*>(data), count, 0x7c00);
+    case at::kBFloat16:
+      return !has_non_finite_16(static_cast<const std::uint16_t*>(data), count, 0x7f80);
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 // ---- while the pass goes on
@@ -50,6 +70,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   parameter.is_ready = true;
   if (!is_planned_) return;
   store_gradient(parameter, incoming);
+  note_non_finite(index);
   if (parameter.is_late) return;
   --buckets_[parameter.bucket].missing;
   if (turns_->is_up(this)) launch_complete_buckets();
@@ -123,14 +144,27 @@ void Reducer::launch_complete_buckets() {
   if (is_planned_ && next_bucket_ == buckets_.size()) turns_->pass_on(this);
 }
 
+void Reducer::note_non_finite(std::size_t index) {
+  if (options_.non_finite == NonFinite::kIgnore || not_finite_ || !device_.is_cpu()) return;
+  if (!is_finite(parameters_[index].named.tensor.grad())) not_finite_ = index;
+}
+
 // Once the last bucket is complete it is known which parameters this rank has used.
+void Reducer::write_report() {
+  PassReport::Own own;
+  for (const auto& parameter : parameters_) own.used.push_back(parameter.is_used);
+  if (guards_replicas()) own.hash = guard_->hash_part(num_steps_);
+  own.not_finite = not_finite_;
+  report_.write(own);
+}
+
+bool Reducer::guards_replicas() const {
+  return guard_ && (!hook_ || hook_->keeps_replicas_equal());
+}
+
 void Reducer::launch(std::size_t index) {
   auto& bucket = buckets_[index];
-  if (index + 1 == buckets_.size()) {
-    std::vector<float> used;
-    for (const auto& parameter : parameters_) used.push_back(parameter.is_used ? 1 : 0);
-    flags_.copy_(at::from_blob(used.data(), flags_.sizes(), at::kFloat));
-  }
+  if (index + 1 == buckets_.size()) write_report();
   bucket.round = 0;
   if (hook_ && !bucket.plan.slots.empty()) {
     bucket.work = start_round(index);
@@ -193,6 +227,8 @@ void Reducer::end_backward() {
   if (!averages_now) return;
   if (has_shards() && options_.at_end_of_step) options_.at_end_of_step();
   for (auto& parameter : parameters_) parameter.is_used = false;
+  not_finite_.reset();
+  ++num_steps_;
   exposed_seconds_ += waited.count();
   passes_.end_backward(waited.count());
 }
@@ -214,6 +250,26 @@ void Reducer::average() {
   launch_complete_buckets();
   wait_for_buckets();
   take_averages_of_others();
+  read_report();
+}
+
+void Reducer::read_report() {
+  if (!device_.is_cpu()) return;
+  report_.read(has_shards() ? options_.logical_shards : group_->world_size());
+  if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
+  if (const auto found = report_.not_finite()) say_non_finite(*found);
+}
+
+void Reducer::say_non_finite(const PassReport::NotFinite& found) {
+  const std::string what =
+      fmt::format("rank {}'s gradient of parameter {} is not finite in step {}", found.rank,
+                  parameters_[found.parameter].named.name, num_steps_ + 1);
+  if (options_.non_finite == NonFinite::kError)
+    fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), what);
+  const auto count = static_cast<std::uint64_t>(++num_non_finite_);
+  if (group_->rank() != 0 || !std::has_single_bit(count)) return;
+  log::warning(fmt::format("{}, and so is every rank's average{}", what,
+                           count > 1 ? fmt::format("; {} steps so far", count) : ""));
 }
 
 void Reducer::require_all_ready() {
@@ -273,14 +329,14 @@ void Reducer::wait_for_buckets() {
 }
 
 void Reducer::take_averages_of_others() {
-  at::Tensor flags;
+  bool has_read = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto& parameter = parameters_[i];
     const at::Tensor average =
         parameter.place.defined() ? parameter.place : std::exchange(parameter.stand_in, {});
     if (!parameter.is_trained || parameter.is_ready) continue;
-    if (!flags.defined()) flags = flags_.to(at::kCPU, at::kFloat);
-    if (flags.data_ptr<float>()[i] > 0) parameter.named.tensor.mutable_grad() = average;
+    if (!std::exchange(has_read, true)) report_.read(1);
+    if (report_.is_used(i)) parameter.named.tensor.mutable_grad() = average;
   }
 }
 
@@ -315,6 +371,7 @@ void Reducer::forget_failed_pass() {
   }
   for (auto& bucket : buckets_) bucket.shards.clear();
   num_shards_done_ = 0;
+  not_finite_.reset();
   for (auto& parameter : parameters_) {
     parameter.is_used = false;
     parameter.stand_in = at::Tensor();

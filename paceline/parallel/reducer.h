@@ -16,7 +16,9 @@
 // communicates at its end only.
 //
 // A parameter without a gradient in a pass counts as zero where other ranks have one, and its
-// `.grad` stays as it was where none has. Which ranks used it travels with the last bucket. A
+// `.grad` stays as it was where none has. Which ranks used it travels with the last bucket, in the
+// pass's report (pass_report.h), as do hashes of the replicas (replica_guard.h) and whose gradient
+// was not finite. A
 // parameter that gets several gradients in a pass, from passes within it (checkpoint()), is
 // averaged at its end.
 //
@@ -35,6 +37,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,17 +50,26 @@
 #include "paceline/parallel/gradient_sync.h"
 #include "paceline/parallel/launch_turns.h"
 #include "paceline/parallel/pass_counter.h"
+#include "paceline/parallel/pass_report.h"
 #include "paceline/parallel/replica_check.h"
+#include "paceline/parallel/replica_guard.h"
 #include "paceline/parallel/shard_sum.h"
 #include "paceline/tensor/libtorch_version.h"
 
 namespace paceline {
+
+enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 struct ReducerOptions {
   BucketLimits buckets;
   // A parameter that requires a gradient and gets none in a pass is an error on every rank, with
   // its name, at the end of that pass, before any replica has taken a step.
   bool require_all_used = false;
+  // Every parameter of the replicas is compared in one of so many passes; 0: never.
+  std::int64_t guard_passes = 0;
+  // Which rank's gradient of which parameter was not finite is said, by rank 0; kError: it is an
+  // Error(kInvalid) on every rank, before any replica has taken a step.
+  NonFinite non_finite = NonFinite::kReport;
   std::int64_t logical_shards = 0;            // of a step, the same on every rank; 0: none
   std::function<void()> at_end_of_step = {};  // with logical shards: after the last of its passes
 };
@@ -92,6 +104,7 @@ class Reducer : public GradientSync {
   void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
   bool synchronizes() const override { return synchronize_; }
   double take_exposed_seconds() override;
+  void begin_at(std::int64_t step) override { num_steps_ = step; }
 
   // 0 before they are planned, and in a group of one without logical shards.
   std::size_t num_buckets() const { return buckets_.size(); }
@@ -133,12 +146,15 @@ class Reducer : public GradientSync {
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
   void require_place_in_step() const;
+  void note_non_finite(std::size_t index);
   void note_order(std::size_t index, bool again);
   void expect_another(Parameter& parameter);
   void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
   void launch_complete_buckets();
   void launch(std::size_t index);
   at::Tensor leaving(const Bucket& bucket) const;
+  void write_report();
+  void read_report();
   WorkPtr start_round(std::size_t index);
   [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
   void end_backward();
@@ -149,6 +165,8 @@ class Reducer : public GradientSync {
   static void stand_in_for(Parameter& parameter);
   void wait_for_buckets();
   void take_averages_of_others();
+  bool guards_replicas() const;
+  void say_non_finite(const PassReport::NotFinite& found);
   void forget_failed_pass();
   void drop_gradients();
 
@@ -175,8 +193,12 @@ class Reducer : public GradientSync {
   bool is_planned_ = false;
   std::vector<std::size_t> order_;  // of gradients, in a pass without buckets
   std::vector<Bucket> buckets_;
-  at::Tensor flags_;             // whether a rank used each parameter, in the last bucket
-  std::size_t next_bucket_ = 0;  // the first that is not under way
+  PassReport report_;  // in the last bucket
+  std::optional<ReplicaGuard> guard_;
+  std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
+  std::int64_t num_non_finite_ = 0;        // steps with one
+  std::int64_t num_steps_ = 0;             // that have averaged, or that begin_at() told
+  std::size_t next_bucket_ = 0;            // the first that is not under way
   PassCounter passes_;
   std::int64_t num_shards_done_ = 0;  // of this step
   bool saw_forward_ = false;

@@ -81,6 +81,11 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
     parameters_.push_back(std::move(parameter));
   }
   require_same_shards();
+  if (options.guard_passes > 0 && device_.is_cpu() && group_->world_size() > 1) {
+    std::vector<NamedParameter> named;
+    for (const auto& parameter : parameters_) named.push_back(parameter.named);
+    guard_.emplace(std::move(named), options.guard_passes);
+  }
   follow_requirements();
 }
 
@@ -178,14 +183,18 @@ void Reducer::plan() {
   // The flags are of no interest to a hook.
   if (plans.empty() || plans.back().is_alone || plans.back().type != at::kFloat || hook_)
     plans.push_back({at::kFloat, {}});
-  const auto num_flags = static_cast<std::int64_t>(parameters_.size());
+  const std::size_t report_size = PassReport::size(parameters_.size(), group_->world_size());
   const auto offset = static_cast<std::int64_t>(plans.back().count);
-  plans.back().count += whole_lines(parameters_.size(), plans.back().type);
+  plans.back().count += whole_lines(report_size, plans.back().type);
   for (auto& plan : plans) make_bucket(std::move(plan));
-  flags_ = buckets_.back().flat.narrow(0, offset, num_flags);
+  report_ = {buckets_.back().flat.narrow(0, offset, static_cast<std::int64_t>(report_size)),
+             parameters_.size(), group_->rank(), group_->world_size()};
   is_planned_ = true;
   for (auto& parameter : parameters_) {
     if (parameter.is_trained && parameter.is_ready) store_gradient(parameter, {});
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].is_trained && parameters_[i].is_ready) note_non_finite(i);
   }
   if (!hook_) return;
   std::vector<GradientBucket> views;

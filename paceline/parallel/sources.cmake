@@ -3,13 +3,19 @@ set(SOURCES
   bucket_plan.cpp
   compression_hooks.cpp
   distributed_data_parallel.cpp
+  finite.cpp
   launch_turns.cpp
   lockstep.cpp
   pass_counter.cpp
+  pass_report.cpp
   post_local_sgd.cpp
   reducer.cpp
   reducer_plan.cpp
   replica_check.cpp
+  replica_guard.cpp
   shard_buffers.cpp
   shard_sum.cpp)
-set(LIBRARIES fmt::fmt)
+set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
+# Loops that only -O3 vectorises.
+set_source_files_properties(paceline/parallel/finite.cpp PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON
+  SKIP_UNITY_BUILD_INCLUSION ON)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "paceline/core/error.h"
+#include "paceline/core/exit_code.h"
 #include "paceline/core/io.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/crash_reporter.h"
@@ -50,6 +51,17 @@ void flush_stdout() {
   funlockfile(stdout);
 }
 
+int exit_code_of_current() {
+  if (!std::current_exception()) return EXIT_FAILURE;
+  try {
+    throw;
+  } catch (const DamagedState&) {
+    return kStateDamaged;
+  } catch (...) {
+    return EXIT_FAILURE;
+  }
+}
+
 // Empty for what is no std::exception, and without an exception.
 std::string text_of_current() {
   if (!std::current_exception()) return "";
@@ -74,7 +86,7 @@ std::string text_of_current() {
   flush_stdout();
   write_whole(STDERR_FILENO, std::as_bytes(std::span(text)), Deadline::after(kLongestWrite));
   show_stack_to_launcher();
-  _exit(EXIT_FAILURE);
+  _exit(exit_code_of_current());
 }
 
 }  // namespace
@@ -84,7 +96,9 @@ std::string uncaught_text(const char* type, const std::string& what, int rank) {
   if (text.empty()) text = "it has no text";
   if (text == std::bad_alloc().what())
     text = "memory was refused; see ulimit -v and the size asked for";
-  if (std::string_view(type) != typeid(Error).name()) text = readable(type) + ": " + text;
+  const std::string_view name = type;
+  if (name != typeid(Error).name() && name != typeid(DamagedState).name())
+    text = readable(type) + ": " + text;
   const bool names_rank = text.starts_with("rank ");
   const std::string who = rank < 0 || names_rank ? "" : "rank " + std::to_string(rank) + ": ";
   return "error: " + who + text + "\n";

@@ -16,6 +16,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/secret.h"
+#include "paceline/parallel/replica_guard.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/train/run_snapshot.h"
 
@@ -193,6 +194,7 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
     : group_(std::move(group)),
       path_(path),
       staging_(group_),
+      compares_replicas_(options.compare_replicas),
       has_memory_(!options.memory.empty()) {
   on_rank(0, *group_, [&] {
     const auto& who = group_->launch_environment();
@@ -297,8 +299,19 @@ std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
   return restore(module, optimizer);
 }
 
+// What is not is not saved.
+void Checkpointer::require_sound(const TrainingState& state,
+                                 const torch::nn::Module& module) const {
+  if (!compares_replicas_) return;
+  std::vector<NamedParameter> parameters;
+  for (const auto& item : module.named_parameters())
+    parameters.push_back({item.key(), item.value().detach()});
+  require_equal_replicas(*group_, std::move(parameters), state.step);
+}
+
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
+  require_sound(state, module);
   const auto states = gather(*group_, random_generator().get_state(), 0);
   const at::Tensor random_states =
       group_->rank() == 0 ? at::stack(states) : empty_states(group_->world_size());
@@ -343,6 +356,7 @@ std::optional<int> Checkpointer::room_on_disk() const {
 bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                                   const optim::Optimizer& optimizer) {
   check(has_memory_, "rank {}: this checkpointer was given no memory", group_->rank());
+  require_sound(state, module);
   const auto random_states = all_gather(*group_, random_generator().get_state());
   Tensors tensors = tensors_of(module, optimizer.state());
   take_buffers_of_rank_0(*group_, module, tensors);

@@ -37,6 +37,8 @@ struct CheckpointerOptions {
   int keep = 3;  // checkpoints on the disk
   // MemoryCheckpoint's path on each host; empty: none. memory_path() is the launcher's.
   std::string memory;
+  // Compares all ranks' parameters before each save. For replicas that differ on purpose: false.
+  bool compare_replicas = true;
 };
 
 // Where the launcher keeps a job's state in memory (PACELINE_MEMORY_CHECKPOINT). Error(kInvalid)
@@ -77,7 +79,8 @@ class Checkpointer {
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
   // nothing else: the older ones stay. False, on every rank, when one before this one could not;
-  // Error(kAborted) on every rank when a newer generation of the job writes there now.
+  // Error(kAborted) on every rank when a newer generation of the job writes there now, and
+  // DamagedState when the ranks' parameters differ: nothing is written then.
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
@@ -102,6 +105,7 @@ class Checkpointer {
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
+  void require_sound(const TrainingState& state, const torch::nn::Module& module) const;
   void open_memory(const std::string& path);
   bool can_stage_parts(const optim::Optimizer& optimizer) const;
   FoundStates find_states() const;
@@ -117,6 +121,7 @@ class Checkpointer {
   SharedStaging staging_;                         // outlives the writer, which reads it
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::optional<CheckpointWriter> writer_;        // rank 0's
+  const bool compares_replicas_;
   bool has_memory_ = false;
   std::optional<MemoryCheckpoint> memory_;  // of the first rank of each host
   bool said_memory_ = false;

@@ -49,6 +49,17 @@ TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop
               HasSubstr("crash loop: the ranks ended with exit code 1, 3 times in a row"));
 }
 
+TEST(RestartPolicy, damage_is_a_failure_like_others_unless_the_job_is_to_stop) {
+  const GenerationEnd damage{{.end = "exit code 86", .exit_code = 86}, true, 60s};
+  RestartPolicy restarts({.max_restarts = 1});
+  EXPECT_TRUE(restarts.after(damage, kBegin).restart);
+  RestartPolicy stops({.max_restarts = 100, .after_damage = false});
+  EXPECT_TRUE(stops.after(kUseful, kBegin).restart);
+  const auto decision = stops.after(damage, kBegin);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_THAT(decision.reason, HasSubstr("a rank's state was damaged (--on-damage stop)"));
+}
+
 TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
   RestartPolicy policy({.max_restarts = 100});
   const GenerationEnd killed{{.end = "killed by SIGKILL", .reason = "out of memory"}, false, 10ms};

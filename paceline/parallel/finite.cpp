@@ -1,0 +1,46 @@
+#include "paceline/parallel/finite.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define PACELINE_VECTORISED \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define PACELINE_VECTORISED
+#endif
+
+namespace paceline {
+namespace {
+
+// Values that are looked at between two questions whether one was found.
+constexpr std::size_t kBlock = 4096;
+
+template <class Word>
+[[gnu::always_inline]] inline bool has_non_finite(const Word* values, std::size_t count,
+                                                  Word exponent) {
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t end = count - begin < kBlock ? count : begin + kBlock;
+    Word found = 0;
+    for (std::size_t i = begin; i < end; ++i)
+      found |= static_cast<Word>((values[i] & exponent) == exponent);
+    if (found != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+PACELINE_VECTORISED
+bool has_non_finite_32(const std::uint32_t* values, std::size_t count) {
+  return has_non_finite<std::uint32_t>(values, count, 0x7f800000U);
+}
+
+PACELINE_VECTORISED
+bool has_non_finite_64(const std::uint64_t* values, std::size_t count) {
+  return has_non_finite<std::uint64_t>(values, count, 0x7ff0000000000000U);
+}
+
+PACELINE_VECTORISED
+bool has_non_finite_16(const std::uint16_t* values, std::size_t count, std::uint16_t exponent) {
+  return has_non_finite<std::uint16_t>(values, count, exponent);
+}
+
+}  // namespace paceline
