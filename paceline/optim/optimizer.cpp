@@ -86,6 +86,7 @@ bool Optimizer::has_stepped() const {
 }
 
 void Optimizer::step() {
+  if (before_step_) before_step_();
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i].grad().defined()) continue;

@@ -15,6 +15,7 @@
 // Thread safety: none. A step uses LibTorch's intra-op threads.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -49,6 +50,8 @@ class Optimizer {
   // memory. Nothing happens in a group of one.
   void shard(std::shared_ptr<ProcessGroup> group);
 
+  // Called at the beginning of each step; empty: nothing is.
+  void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
   // Parameters without a gradient are left as they are.
   void step();
   // Drops the gradients, so that the next backward pass writes new ones instead of adding to zeros.
@@ -115,6 +118,7 @@ class Optimizer {
   std::vector<at::Tensor> state_;        // [name]: this rank's part of the layout
   std::vector<std::int64_t> num_steps_;  // [parameter]: those that had a gradient
   double exposed_seconds_ = 0;
+  std::function<void()> before_step_;
 };
 
 }  // namespace paceline::optim

@@ -39,8 +39,8 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   check(trains, "DistributedDataParallel: no parameter of the module requires a gradient");
   require_same_parameters(*group_, all);
   one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
-  broadcast_parameters(all);
-  broadcast_buffers();
+  for (const auto& parameter : all) parameters_.push_back(parameter.tensor);
+  take_model_of(0);
   reducer_ = std::make_unique<Reducer>(
       group_, all,
       ReducerOptions{.buckets = options.buckets,
@@ -51,25 +51,30 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
                      .at_end_of_step = [this] { shard_buffers_.end_step(); }});
 }
 
-void DataParallelState::broadcast_parameters(const std::vector<NamedParameter>& parameters) {
-  if (group_->world_size() == 1) return;
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : parameters) broadcast(*group_, parameter.tensor.detach(), 0);
+void DataParallelState::take_model_of(int rank) {
+  broadcast_parameters(rank);
+  broadcast_buffers(rank);
 }
 
-void DataParallelState::broadcast_buffers() {
+void DataParallelState::broadcast_parameters(int root) {
+  if (group_->world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_) broadcast(*group_, parameter.detach(), root);
+}
+
+void DataParallelState::broadcast_buffers(int root) {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<Buffer> bytes;  // of those on the host: one message, whatever their types
   for (const auto& buffer : buffers_) {
     if (!buffer.is_cpu()) {
-      broadcast(*group_, buffer, 0);
+      broadcast(*group_, buffer, root);
       continue;
     }
     const Buffer view = dense_view(buffer);
     bytes.emplace_back(view.data, view.bytes(), Dtype::kUint8);
   }
-  if (!bytes.empty()) group_->broadcast_coalesced(bytes, 0);
+  if (!bytes.empty()) group_->broadcast_coalesced(bytes, root);
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
@@ -84,12 +89,33 @@ DataParallelState::Pass::~Pass() {
 
 void DataParallelState::before_forward(std::int64_t samples) {
   reducer_->before_forward(samples);
-  if (!options_.broadcast_buffers) return;
   const bool trains = torch::GradMode::is_enabled();
+  int root = 0;
+  if (uneven_inputs_ != nullptr) {
+    if (!trains) return;
+    using Doing = UnevenInputs::Doing;
+    const auto others = uneven_inputs_->announce(reducer_->synchronizes() ? Doing::kAveragingPass
+                                                                          : Doing::kLocalPass);
+    reducer_->set_divisor(others);
+    root = others.first_active;
+  }
+  if (!options_.broadcast_buffers) return;
   const bool begins_step =
       reducer_->has_shards() ? reducer_->num_shards_done() == 0 : reducer_->synchronizes();
-  if (trains ? begins_step : buffers_may_differ_) in_lockstep([this] { broadcast_buffers(); });
+  if (trains ? begins_step : buffers_may_differ_) in_lockstep([&] { broadcast_buffers(root); });
   buffers_may_differ_ = trains;
+}
+
+void DataParallelState::set_uneven_inputs(UnevenInputs* inputs) {
+  uneven_inputs_ = inputs;
+  const int world_size = group_->world_size();
+  reducer_->set_divisor({.num_active = world_size, .divisor = world_size});
+}
+
+void DataParallelState::pass_without_inputs(const UnevenInputs::Others& others) {
+  reducer_->set_divisor(others);
+  if (options_.broadcast_buffers) in_lockstep([&] { broadcast_buffers(others.first_active); });
+  reducer_->pass_without_inputs();
 }
 
 }  // namespace paceline

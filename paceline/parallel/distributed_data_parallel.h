@@ -39,6 +39,7 @@
 
 #include "paceline/parallel/reducer.h"
 #include "paceline/parallel/shard_buffers.h"
+#include "paceline/parallel/uneven_inputs.h"
 
 namespace paceline {
 
@@ -80,16 +81,27 @@ class DataParallelState {
     const bool is_shard_;
   };
   Reducer& reducer() { return *reducer_; }
+  ProcessGroup& group() { return *group_; }
+  const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
+
+  // For join(): what announces each forward pass; null: none does.
+  void set_uneven_inputs(UnevenInputs* inputs);
+  // Collective: this rank's part of a pass for which it has no inputs.
+  void pass_without_inputs(const UnevenInputs::Others& others);
+  // Collective: that rank's parameters and buffers, on every rank.
+  void take_model_of(int rank);
 
  private:
   void before_forward(std::int64_t samples);
-  void broadcast_parameters(const std::vector<NamedParameter>& parameters);
-  void broadcast_buffers();
+  void broadcast_parameters(int root);
+  void broadcast_buffers(int root);
 
   const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
   const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
   const DistributedDataParallelOptions options_;
+  std::vector<at::Tensor> parameters_;  // each once
   std::vector<at::Tensor> buffers_;
+  UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
   bool buffers_may_differ_ = false;  // a pass since the last broadcast has used this rank's samples
   std::unique_ptr<Reducer> reducer_;
@@ -153,6 +165,7 @@ class DistributedDataParallel {
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
   Reducer& reducer() { return state_.reducer(); }
+  DataParallelState& state() { return state_; }
 
  private:
   const std::shared_ptr<Module> module_;  // owners: the user and this

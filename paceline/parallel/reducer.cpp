@@ -95,13 +95,35 @@ void Reducer::begin_backward() {
         "module that was given to it",
         group_->rank());
   require_place_in_step();
+  begin_pass();
+  at_end_of_backward([this] { end_backward(); });
+}
+
+void Reducer::begin_pass() {
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
   for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
   for (auto& parameter : parameters_) parameter.is_ready = false;
   if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
-  at_end_of_backward([this] { end_backward(); });
+}
+
+void Reducer::pass_without_inputs() {
+  if (in_backward_) forget_failed_pass();
+  follow_requirements();
+  drop_gradients();
+  begin_pass();
+  end_backward();
+}
+
+void Reducer::set_divisor(const UnevenInputs::Others& others) {
+  divisor_ = others.divisor;
+  all_have_inputs_ = others.num_active == group_->world_size();
+}
+
+std::int64_t Reducer::divisor() const {
+  if (has_shards()) return options_.logical_shards;
+  return divisor_ > 0 ? divisor_ : group_->world_size();
 }
 
 void Reducer::note_order(std::size_t index, bool again) {
@@ -159,7 +181,7 @@ void Reducer::write_report() {
 }
 
 bool Reducer::guards_replicas() const {
-  return guard_ && (!hook_ || hook_->keeps_replicas_equal());
+  return guard_ && all_have_inputs_ && (!hook_ || hook_->keeps_replicas_equal());
 }
 
 void Reducer::launch(std::size_t index) {
@@ -172,10 +194,8 @@ void Reducer::launch(std::size_t index) {
   }
   TensorCall call{.op = Op::kAllReduce, .reduce_op = ReduceOp::kMean};
   call.input = call.output = leaving(bucket);
-  if (has_shards()) {
-    bucket.shards.finish(call.input);
-    call.divisor = static_cast<std::uint32_t>(options_.logical_shards);
-  }
+  if (has_shards()) bucket.shards.finish(call.input);
+  if (divisor() != group_->world_size()) call.divisor = static_cast<std::uint32_t>(divisor());
   in_lockstep([&] { bucket.work = start(*group_, call); });
 }
 
@@ -255,7 +275,7 @@ void Reducer::average() {
 
 void Reducer::read_report() {
   if (!device_.is_cpu()) return;
-  report_.read(has_shards() ? options_.logical_shards : group_->world_size());
+  report_.read(divisor());
   if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
   if (const auto found = report_.not_finite()) say_non_finite(*found);
 }

@@ -54,6 +54,7 @@
 #include "paceline/parallel/replica_check.h"
 #include "paceline/parallel/replica_guard.h"
 #include "paceline/parallel/shard_sum.h"
+#include "paceline/parallel/uneven_inputs.h"
 #include "paceline/tensor/libtorch_version.h"
 
 namespace paceline {
@@ -99,6 +100,13 @@ class Reducer : public GradientSync {
   // Collective, between passes; null: the plain average again. Error(kInvalid), on every rank, when
   // the ranks' hooks have different names.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
+  bool has_hook() const { return hook_ != nullptr; }
+
+  // For join(). Of the averages of the next pass: what those with inputs give is divided by it.
+  void set_divisor(const UnevenInputs::Others& others);
+  // Collective: this rank's part of a pass for which it has no inputs. Its gradients are then the
+  // averages.
+  void pass_without_inputs();
 
   // With logical shards: false for every pass of a step but its last one.
   void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
@@ -145,6 +153,7 @@ class Reducer : public GradientSync {
   // reducer.cpp: a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
+  void begin_pass();
   void require_place_in_step() const;
   void note_non_finite(std::size_t index);
   void note_order(std::size_t index, bool again);
@@ -166,6 +175,7 @@ class Reducer : public GradientSync {
   void wait_for_buckets();
   void take_averages_of_others();
   bool guards_replicas() const;
+  std::int64_t divisor() const;
   void say_non_finite(const PassReport::NotFinite& found);
   void forget_failed_pass();
   void drop_gradients();
@@ -200,6 +210,8 @@ class Reducer : public GradientSync {
   std::int64_t num_steps_ = 0;             // that have averaged, or that begin_at() told
   std::size_t next_bucket_ = 0;            // the first that is not under way
   PassCounter passes_;
+  std::int64_t divisor_ = 0;          // of a pass's averages; 0: the ranks, or the shards
+  bool all_have_inputs_ = true;       // in this pass
   std::int64_t num_shards_done_ = 0;  // of this step
   bool saw_forward_ = false;
   bool in_backward_ = false;

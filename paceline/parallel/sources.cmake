@@ -4,6 +4,7 @@ set(SOURCES
   compression_hooks.cpp
   distributed_data_parallel.cpp
   finite.cpp
+  join.cpp
   launch_turns.cpp
   lockstep.cpp
   pass_counter.cpp
@@ -14,7 +15,8 @@ set(SOURCES
   replica_check.cpp
   replica_guard.cpp
   shard_buffers.cpp
-  shard_sum.cpp)
+  shard_sum.cpp
+  uneven_inputs.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
 # Loops that only -O3 vectorises.
 set_source_files_properties(paceline/parallel/finite.cpp PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON
