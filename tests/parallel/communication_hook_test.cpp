@@ -10,6 +10,7 @@
 #include "paceline/parallel/compression_hooks.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/parallel/post_local_sgd.h"
+#include "paceline/tensor/collectives.h"
 
 #include "tests/harness/thread_ranks.h"
 
