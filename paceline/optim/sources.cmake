@@ -1,6 +1,7 @@
 set(SOURCES
   adam.cpp
   block_kernels.cpp
+  clip_gradients.cpp
   flat_layout.cpp
   gradient_blocks.cpp
   kernels.cpp
