@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::int64_t kAverageGrain = 32768;
 constexpr const char* kUpdates = "num_updates";
-constexpr const char* kDecay = "decay";
 
 void average(const at::Tensor& parameter, const at::Tensor& average, double decay) {
   const Dtype type = to_dtype(parameter.scalar_type());
@@ -94,8 +93,7 @@ ExponentialMovingAverage::Swap::~Swap() {
 NamedTensors ExponentialMovingAverage::state() const {
   NamedTensors all;
   for (std::size_t i = 0; i < averages_.size(); ++i)
-    all.emplace_back(fmt::format("average.{}", i), averages_[i]);
-  all.emplace_back(kDecay, at::scalar_tensor(options_.decay, at::kDouble));
+    all.emplace_back(fmt::format("weight.{}", i), averages_[i]);
   all.emplace_back(kUpdates, at::scalar_tensor(num_updates_, at::kLong));
   return all;
 }
@@ -109,12 +107,17 @@ void ExponentialMovingAverage::set_state(const NamedTensors& state) {
           "the average has {} of {} elements where {} of {} is wanted", state[i].first,
           state[i].second.numel(), own[i].first, own[i].second.numel());
   }
-  const auto decay = state[averages_.size()].second.item<double>();
-  check(decay == options_.decay, "the saved average has the decay {}, this one {}", decay,
-        options_.decay);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < averages_.size(); ++i) averages_[i].copy_(state[i].second);
   num_updates_ = state.back().second.item<std::int64_t>();
+}
+
+Words ExponentialMovingAverage::options() const {
+  return {{"decay", to_word(options_.decay)}, {"warm_up", options_.warm_up ? "yes" : "no"}};
+}
+
+void ExponentialMovingAverage::require_own(const Words& options) const {
+  require_same_words(options, this->options(), "average of the weights");
 }
 
 }  // namespace paceline::optim

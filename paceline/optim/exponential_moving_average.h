@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/optim/optimizer.h"
+#include "paceline/optim/words.h"
 
 namespace paceline::optim {
 
@@ -59,12 +60,14 @@ class ExponentialMovingAverage {
   [[nodiscard]] Swap swap_in() { return Swap(*this); }
   bool is_swapped_in() const { return is_swapped_in_; }
 
-  // "average.3" is of parameter 3, in float32; "decay"; and last "num_updates". The tensors are its
-  // own.
+  // "weight.3" is of parameter 3, in float32; and last "num_updates". The tensors of weights are
+  // its own.
   NamedTensors state() const;
-  // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's, or
-  // of another decay.
+  // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's.
   void set_state(const NamedTensors& state);
+  // Its options, for a checkpoint; and Error(kInvalid) that lists what differs from other ones.
+  Words options() const;
+  void require_own(const Words& options) const;
 
  private:
   std::vector<at::Tensor> parameters_;

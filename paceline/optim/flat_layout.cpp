@@ -8,6 +8,9 @@ namespace paceline::optim {
 namespace {
 
 constexpr std::int64_t kLine = 16;
+// Small rows have small blocks, so that every rank has some of them.
+constexpr std::int64_t kSmallBlock = 64;
+constexpr std::int64_t kSmallRow = 65536;
 
 std::int64_t round_up(std::int64_t count, std::int64_t unit) {
   return (count + unit - 1) / unit * unit;
@@ -21,7 +24,8 @@ FlatLayout::FlatLayout(const std::vector<at::Tensor>& tensors, int num_parts)
     offsets_.push_back(count_);
     count_ += round_up(tensor.numel(), kLine);
   }
-  count_ = round_up(count_, kBlock * num_parts_);
+  block_ = count_ < kSmallRow ? kSmallBlock : kBlock;
+  count_ = round_up(count_, block_ * num_parts_);
 }
 
 at::Tensor FlatLayout::place(const at::Tensor& flat, std::size_t tensor,

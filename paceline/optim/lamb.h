@@ -4,9 +4,9 @@
 // many ranks make: each parameter's step is in proportion to the parameter's own size, by the
 // "trust ratio" of norms over the whole parameter.
 //
-// A norm adds up the blocks of block_kernels.h in the order of the parameters' row, so that it has
-// the same bits for any number of threads and of ranks that the state is divided among. Dividing
-// costs one all-gather a step more, of 16 bytes for 1,024 elements.
+// A norm adds up the blocks of the parameters' row (flat_layout.h), each as block_kernels.h does,
+// in the order of the row, so that it has the same bits for any number of threads and of ranks that
+// the state is divided among. Dividing costs one all-gather a step more, of 16 bytes a block.
 
 #include <vector>
 

@@ -101,7 +101,8 @@ void Optimizer::make_pieces() {
       const std::int64_t offset = row.layout.offset(places_[i].index);
       const std::int64_t end = offset + parameters_[i].numel();
       for (std::int64_t at = offset; at < end;) {
-        const std::int64_t next = std::min(end, (at / kBlock + 1) * kBlock);
+        const std::int64_t block = row.layout.block();
+        const std::int64_t next = std::min(end, (at / block + 1) * block);
         const auto part = static_cast<std::size_t>(at / row.layout.part_count());
         pieces_[i].push_back({at - offset, next - offset, used[part]++});
         parts[i].push_back(part);

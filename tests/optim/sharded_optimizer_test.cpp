@@ -66,6 +66,25 @@ TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
   }
 }
 
+// Rows of more than 65,536 elements have larger blocks.
+TEST(ShardedOptimizer, norms_of_large_parameters_have_the_same_bits_too) {
+  const auto large = [] {
+    std::vector<at::Tensor> parameters = {random({77}, 1), random({700, 131}, 2), random({5}, 3)};
+    for (auto& parameter : parameters) parameter.set_requires_grad(true);
+    return std::make_unique<Lamb>(parameters, LambOptions{.lr = 1e-2, .weight_decay = 0.1});
+  };
+  const auto single = large();
+  take_steps(*single, 0, 3);
+  for (const int world : {2, 3, 4}) {
+    run_ranks_ok(world, [&](ProcessGroup& group) {
+      const auto sharded = large();
+      sharded->shard(borrowed(group));
+      take_steps(*sharded, 0, 3);
+      expect_same_bits(sharded->parameters(), single->parameters());
+    });
+  }
+}
+
 TEST(ShardedOptimizer, a_rank_keeps_its_part_of_the_state) {
   const std::size_t whole = make("adam")->num_state_bytes();
   run_ranks_ok(4, [&](ProcessGroup& group) {
