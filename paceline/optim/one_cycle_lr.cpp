@@ -10,14 +10,15 @@
 namespace paceline::optim {
 namespace {
 
-// The phase that `step` is in, and which share of it has passed.
+// The phase that `step` is in, and which share of it has passed. Nothing follows the last step.
 template <class Phases>
 auto phase_at(const Phases& phases, std::int64_t step) {
   double begin = 0;
   auto phase = phases.begin();
   for (; phase + 1 != phases.end() && static_cast<double>(step) > phase->end; ++phase)
     begin = phase->end;
-  return std::pair(*phase, (static_cast<double>(step) - begin) / (phase->end - begin));
+  const double share = (static_cast<double>(step) - begin) / (phase->end - begin);
+  return std::pair(*phase, std::min(share, 1.0));
 }
 
 }  // namespace

@@ -25,8 +25,10 @@ struct OneCycleLrOptions {
   bool three_phase = false;       // falls to the first rate as it rose, then to the last one
 };
 
-// The optimizer's own rates do not matter. Error(kInvalid) for a step after `total_steps`, for
-// options out of range, and for cycle_momentum with a group that has no momentum.
+// The optimizer's own rates do not matter. step() may be called after each of the `total_steps`;
+// after the last one the rate stays, where PyTorch's continues the curve. Error(kInvalid) for a
+// step after `total_steps`, for options out of range, and for cycle_momentum with a group that has
+// no momentum.
 class OneCycleLr final : public LrSchedule {
  public:
   OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options);

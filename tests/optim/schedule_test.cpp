@@ -96,6 +96,15 @@ TEST(Schedule, one_cycle_moves_the_momentum_against_the_rate) {
   EXPECT_THROW(schedule.step(), Error);
 }
 
+TEST(Schedule, after_the_last_step_of_one_cycle_the_rate_stays) {
+  auto optimizer = two_groups();
+  OneCycleLr schedule(optimizer, {.max_lr = {1.0}, .total_steps = 10, .anneal = Anneal::kLinear});
+  for (int i = 0; i < 9; ++i) schedule.step();
+  const double last = optimizer.learning_rate();
+  schedule.step();
+  EXPECT_EQ(optimizer.learning_rate(), last);
+}
+
 TEST(Schedule, one_cycle_needs_a_momentum_to_move) {
   Sgd plain({at::zeros({2})}, {});
   EXPECT_THROW(OneCycleLr(plain, {.max_lr = {1.0}, .total_steps = 10}), Error);
