@@ -8,11 +8,13 @@
 namespace paceline::optim {
 namespace {
 
-void require_valid(const AdamOptions& options) {
-  check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-        "adam: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
-  check(options.eps >= 0 && options.weight_decay >= 0,
-        "adam: eps and weight_decay must not be negative");
+void require_valid(const std::vector<ParameterGroup<AdamOptions>>& groups) {
+  for (const auto& [parameters, options] : groups) {
+    check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+          "adam: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
+    check(options.eps >= 0 && options.weight_decay >= 0,
+          "adam: eps and weight_decay must not be negative");
+  }
 }
 
 AdamKernelArguments arguments(const AdamOptions& options, double learning_rate, std::int64_t step) {
@@ -30,26 +32,29 @@ AdamKernelArguments arguments(const AdamOptions& options, double learning_rate, 
 
 }  // namespace
 
-Adam::Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
-    : Optimizer(parameters, options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
-  require_valid(options);
+Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups)
+    : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}) {
+  require_valid(groups);
 }
 
-void Adam::update(const Slice& slice) const {
-  auto kernel = arguments(options_, learning_rate(), slice.step);
-  kernel.gradient_decay = static_cast<float>(options_.weight_decay);
-  adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count);
+void Adam::update(const Slice& slice, const NormPair&) const {
+  auto kernel = arguments(options(slice.group), learning_rate(slice.group), slice.step);
+  kernel.gradient_decay = static_cast<float>(options(slice.group).weight_decay);
+  adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count,
+              slice.sums);
 }
 
-AdamW::AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
-    : Optimizer(parameters, options.lr, {"exp_avg", "exp_avg_sq"}), options_(options) {
-  require_valid(options);
+AdamW::AdamW(const std::vector<ParameterGroup<AdamOptions>>& groups)
+    : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}) {
+  require_valid(groups);
 }
 
-void AdamW::update(const Slice& slice) const {
-  auto kernel = arguments(options_, learning_rate(), slice.step);
-  kernel.parameter_scale = static_cast<float>(1 - learning_rate() * options_.weight_decay);
-  adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count);
+void AdamW::update(const Slice& slice, const NormPair&) const {
+  const double rate = learning_rate(slice.group);
+  auto kernel = arguments(options(slice.group), rate, slice.step);
+  kernel.parameter_scale = static_cast<float>(1 - rate * options(slice.group).weight_decay);
+  adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count,
+              slice.sums);
 }
 
 }  // namespace paceline::optim

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "paceline/optim/optimizer.h"
+#include "paceline/optim/parameter_group.h"
 
 namespace paceline::optim {
 
@@ -18,25 +18,27 @@ struct AdamOptions {
 };
 
 // Weight decay is added to the gradient.
-class Adam : public Optimizer {
+class Adam : public GroupedOptimizer<AdamOptions> {
  public:
-  Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options);
+  Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+      : Adam({{parameters, options}}) {}
+  explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
   const char* name() const override { return "adam"; }
 
  private:
-  void update(const Slice& slice) const override;
-  const AdamOptions options_;
+  void update(const Slice& slice, const NormPair& norms) const override;
 };
 
 // Weight decay shrinks the parameter itself; torch's default is 0.01.
-class AdamW : public Optimizer {
+class AdamW : public GroupedOptimizer<AdamOptions> {
  public:
-  AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options);
+  AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+      : AdamW({{parameters, options}}) {}
+  explicit AdamW(const std::vector<ParameterGroup<AdamOptions>>& groups);
   const char* name() const override { return "adamw"; }
 
  private:
-  void update(const Slice& slice) const override;
-  const AdamOptions options_;
+  void update(const Slice& slice, const NormPair& norms) const override;
 };
 
 }  // namespace paceline::optim

@@ -2,11 +2,33 @@
 
 // The element loops of the optimizers, vectorised for the processor at hand. They depend on
 // nothing, least of all on LibTorch.
+//
+// Each loop also adds up the bits of the state that it reads and of the state that it writes. The
+// loops wait for memory, so the additions cost next to nothing, and the next step can tell whether
+// the state is still what this one wrote.
 
+#include <bit>
 #include <cstdint>
 
 namespace paceline::optim {
 
+// Sums of 32-bit words, modulo 2^32: a single flipped bit always changes them, and the order of the
+// additions does not matter.
+struct WordSums {
+  std::uint32_t read = 0;
+  std::uint32_t written = 0;
+  bool any = false;  // whether a loop has added to them
+
+  void add(std::uint32_t more_read, std::uint32_t more_written) {
+    read += more_read;
+    written += more_written;
+    any = true;
+  }
+};
+
+std::uint32_t sum_words(const float* values, std::int64_t count);
+
+// Adam, and LAMB's first pass.
 struct AdamKernelArguments {
   float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
   float step_size = 0;           // lr / (1 - beta1^t)
@@ -16,16 +38,42 @@ struct AdamKernelArguments {
   float parameter_scale = 1;  // AdamW: 1 - lr x weight decay
 };
 
+// `sums`: of exp_avg, of exp_avg_sq.
 void adam_kernel(const AdamKernelArguments& a, float* parameter, const float* gradient,
-                 float* exp_avg, float* exp_avg_sq, std::int64_t count);
+                 float* exp_avg, float* exp_avg_sq, std::int64_t count, WordSums* sums);
 
 struct SgdKernelArguments {
   float lr = 0, momentum = 0, gradient_share = 1, weight_decay = 0;
   bool nesterov = false;
 };
 
-// `velocity` is null without momentum.
+// `velocity` is null without momentum, and `sums` is not used then.
 void sgd_kernel(const SgdKernelArguments& a, float* parameter, const float* gradient,
-                float* velocity, std::int64_t count);
+                float* velocity, std::int64_t count, WordSums* sums);
+
+struct LambKernelArguments {
+  float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
+  float inverse_bias1 = 0;       // 1 / (1 - beta1^t)
+  float inverse_root_bias2 = 0;  // 1 / sqrt(1 - beta2^t)
+  float eps = 0;
+  float weight_decay = 0;
+};
+
+// Brings the moments up to date; `direction` is what they and the weight decay ask for.
+void lamb_moments_kernel(const LambKernelArguments& a, const float* parameter,
+                         const float* gradient, float* exp_avg, float* exp_avg_sq, float* direction,
+                         std::int64_t count, WordSums* sums);
+// parameter -= rate x direction, which is computed again from the moments.
+void lamb_kernel(const LambKernelArguments& a, float rate, float* parameter, const float* exp_avg,
+                 const float* exp_avg_sq, std::int64_t count, WordSums* sums);
+
+// velocity = momentum x velocity + rate x (gradient + weight_decay x parameter), which the
+// parameter loses.
+void lars_kernel(float rate, float momentum, float weight_decay, float* parameter,
+                 const float* gradient, float* velocity, std::int64_t count, WordSums* sums);
+
+// average = decay x average + (1 - decay) x value.
+void average_kernel(float decay, float one_minus_decay, const float* values, float* average,
+                    std::int64_t count);
 
 }  // namespace paceline::optim

@@ -1,68 +1,140 @@
 #include "paceline/optim/optimizer.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cmath>
-#include <unordered_set>
+#include <unordered_map>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/rank_name.h"
+#include "paceline/optim/block_kernels.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline::optim {
 namespace {
 
-// Elements that one thread updates at a time.
-constexpr std::int64_t kGrain = 32768;
-constexpr std::size_t kMaxStates = 2;
 constexpr const char* kNumSteps = "num_steps";
+constexpr const char* kMaster = "master";
 
-void require_fusable(const std::vector<at::Tensor>& parameters) {
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto& parameter = parameters[i];
-    check(parameter.scalar_type() == at::kFloat && parameter.device().is_cpu() &&
-              parameter.is_non_overlapping_and_dense(),
-          "parameter {} is not a dense float32 tensor on the CPU, which the fused optimizers need",
-          i);
-  }
+bool is_16_bit(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+
+void require_fusable(const at::Tensor& parameter, std::size_t number) {
+  const auto type = parameter.scalar_type();
+  check((type == at::kFloat || is_16_bit(type)) && parameter.device().is_cpu() &&
+            parameter.is_non_overlapping_and_dense(),
+        "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which the "
+        "fused optimizers need",
+        number);
 }
 
-// Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
-std::vector<at::Tensor> without_repetitions(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> unique;
-  std::unordered_set<const void*> known;
-  for (const auto& tensor : tensors) {
-    if (known.insert(tensor.unsafeGetTensorImpl()).second) unique.push_back(tensor);
-  }
-  return unique;
+void require_rate(double learning_rate) {
+  check(std::isfinite(learning_rate) && learning_rate >= 0,
+        "the learning rate {} is not a number of at least 0", learning_rate);
 }
 
 }  // namespace
 
-Optimizer::Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
-                     std::vector<std::string> state_names)
-    : parameters_(without_repetitions(parameters)),
-      state_names_(std::move(state_names)),
-      layout_((require_fusable(parameters_), parameters_), 1),
-      num_steps_(parameters_.size()) {
-  set_learning_rate(learning_rate);
+Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
+                     Norms norms)
+    : state_names_(std::move(state_names)), norms_(norms) {
+  for (const auto& group : groups) {
+    require_rate(group.learning_rate);
+    learning_rates_.push_back(group.learning_rate);
+  }
+  check(!groups.empty(), "an optimizer needs a parameter group");
+  add_parameters(groups);
+  num_steps_.resize(parameters_.size());
+  make_rows();
+}
+
+// Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
+void Optimizer::add_parameters(const std::vector<GroupTensors>& groups) {
+  std::unordered_map<const void*, std::size_t> known;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (const auto& tensor : groups[group].parameters) {
+      const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), group);
+      check(found->second == group, "a parameter is in group {} and in group {}", found->second,
+            group);
+      if (!is_new) continue;
+      require_fusable(tensor, parameters_.size());
+      parameters_.push_back(tensor);
+      group_of_.push_back(group);
+    }
+  }
+}
+
+void Optimizer::make_rows() {
+  places_.resize(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto type = parameters_[i].scalar_type();
+    auto row = std::ranges::find(rows_, type, &Row::type);
+    if (row == rows_.end()) row = rows_.insert(row, Row{.type = type});
+    places_[i] = {static_cast<std::size_t>(row - rows_.begin()), row->tensors.size()};
+    row->parameters.push_back(i);
+    row->tensors.push_back(parameters_[i]);
+  }
   allocate_state();
 }
 
-void Optimizer::set_learning_rate(double learning_rate) {
-  check(std::isfinite(learning_rate) && learning_rate >= 0,
-        "the learning rate {} is not a number of at least 0", learning_rate);
-  learning_rate_ = learning_rate;
+// For as many ranks as there are now.
+void Optimizer::allocate_state() {
+  for (Row& row : rows_) {
+    row.layout = FlatLayout(row.tensors, group_ ? group_->world_size() : 1);
+    const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
+    row.state.clear();
+    for (std::size_t name = 0; name < num_states; ++name)
+      row.state.push_back(at::zeros({row.layout.part_count()}, at::kFloat));
+  }
+  sums_.assign(parameters_.size(), {});
+  if (norms_ == Norms::kPerParameter) make_pieces();
 }
 
-void Optimizer::allocate_state() {
-  state_.clear();
-  for (std::size_t name = 0; name < state_names_.size(); ++name)
-    state_.push_back(at::zeros({layout_.part_count()}, at::kFloat));
+void Optimizer::make_pieces() {
+  const auto num_parts = static_cast<std::size_t>(group_ ? group_->world_size() : 1);
+  std::vector<std::size_t> used(num_parts);
+  std::vector<std::vector<std::size_t>> parts(parameters_.size());
+  pieces_.assign(parameters_.size(), {});
+  for (const Row& row : rows_) {
+    for (const std::size_t i : row.parameters) {
+      const std::int64_t offset = row.layout.offset(places_[i].index);
+      const std::int64_t end = offset + parameters_[i].numel();
+      for (std::int64_t at = offset; at < end;) {
+        const std::int64_t block = row.layout.block();
+        const std::int64_t next = std::min(end, (at / block + 1) * block);
+        const auto part = static_cast<std::size_t>(at / row.layout.part_count());
+        pieces_[i].push_back({at - offset, next - offset, used[part]++});
+        parts[i].push_back(part);
+        at = next;
+      }
+    }
+  }
+  slots_a_part_ = std::ranges::max(used);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    for (std::size_t piece = 0; piece < pieces_[i].size(); ++piece)
+      pieces_[i][piece].slot += parts[i][piece] * slots_a_part_;
+  }
+  const auto slots = static_cast<std::int64_t>(num_parts * slots_a_part_);
+  norm_sums_ = group_ ? empty_symmetric(*group_, {slots, 2}, at::kDouble)
+                      : at::zeros({slots, 2}, at::kDouble);
+}
+
+void Optimizer::set_learning_rate(double learning_rate) {
+  require_rate(learning_rate);
+  std::ranges::fill(learning_rates_, learning_rate);
+}
+
+void Optimizer::set_learning_rate(std::size_t group, double learning_rate) {
+  require_rate(learning_rate);
+  learning_rates_.at(group) = learning_rate;
+}
+
+void Optimizer::set_learning_rates(const std::vector<double>& learning_rates) {
+  check(learning_rates.size() == num_groups(), "{} learning rates were given for {} groups",
+        learning_rates.size(), num_groups());
+  std::ranges::for_each(learning_rates, require_rate);
+  learning_rates_ = learning_rates;
 }
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group) {
@@ -70,62 +142,50 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group) {
         group->rank());
   if (group->world_size() == 1) return;
   group_ = std::move(group);
-  layout_ = FlatLayout(parameters_, group_->world_size());
-  flat_parameters_ = empty_symmetric(*group_, {layout_.count()});
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor place = layout_.place(flat_parameters_, i, parameters_[i]);
-    place.copy_(parameters_[i]);
-    parameters_[i].set_data(place);
-  }
   allocate_state();
+  for (Row& row : rows_) {
+    row.flat = empty_symmetric(*group_, {row.layout.count()}, row.type);
+    for (std::size_t index = 0; index < row.tensors.size(); ++index) {
+      const at::Tensor place = row.layout.place(row.flat, index, row.tensors[index]);
+      place.copy_(row.tensors[index]);
+      row.tensors[index].set_data(place);
+    }
+  }
 }
 
 bool Optimizer::has_stepped() const {
   return std::any_of(num_steps_.begin(), num_steps_.end(), [](auto steps) { return steps > 0; });
 }
 
-void Optimizer::step() {
-  if (before_step_) before_step_();
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].grad().defined()) continue;
-    ++num_steps_[i];
-    update_own_elements(i);
-  }
-  if (group_) exchange_parts();
+bool Optimizer::has_master(std::size_t parameter) const {
+  return is_16_bit(row_of(parameter).type);
 }
 
-void Optimizer::exchange_parts() {
-  const auto begin = std::chrono::steady_clock::now();
-  const at::Tensor own = flat_parameters_.narrow(0, own_begin(), layout_.part_count());
-  group_->all_gather(dense_cpu_view(own), dense_cpu_view(flat_parameters_));
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+std::int64_t Optimizer::own_begin(const Row& row) const {
+  return group_ ? row.layout.part_count() * group_->rank() : 0;
+}
+
+std::int64_t Optimizer::state_offset(std::size_t parameter) const {
+  const Row& row = row_of(parameter);
+  return row.layout.offset(places_[parameter].index) - own_begin(row);
 }
 
 // Of a parameter, [first, last) in the order of its memory; none when last <= first.
 std::pair<std::int64_t, std::int64_t> Optimizer::own_elements(std::size_t parameter) const {
-  const std::int64_t offset = layout_.offset(parameter) - own_begin();
+  const std::int64_t offset = state_offset(parameter);
   return {std::max<std::int64_t>(0, -offset),
-          std::min(parameters_[parameter].numel(), layout_.part_count() - offset)};
+          std::min(parameters_[parameter].numel(), row_of(parameter).layout.part_count() - offset)};
 }
 
-void Optimizer::update_own_elements(std::size_t parameter) {
-  const auto& tensor = parameters_[parameter];
-  at::Tensor gradient = tensor.grad();
-  if (gradient.strides() != tensor.strides()) gradient = at::empty_like(tensor).copy_(gradient);
-  const std::int64_t offset = layout_.offset(parameter) - own_begin();  // of element 0, in state_
+at::Tensor Optimizer::own_state(std::size_t parameter, std::size_t name) const {
   const auto [first, last] = own_elements(parameter);
-  if (first >= last) return;
-  float* const values = tensor.data_ptr<float>();
-  const float* const gradients = gradient.data_ptr<float>();
-  at::parallel_for(first, last, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    std::array<float*, kMaxStates> state{};
-    for (std::size_t name = 0; name < state_.size(); ++name)
-      state[name] = state_[name].data_ptr<float>() + offset + begin;
-    update({values + begin, gradients + begin, state.data(), end - begin, num_steps_[parameter]});
-  });
+  if (first >= last) return at::empty({0}, at::kFloat);
+  return row_of(parameter).state[name].narrow(0, state_offset(parameter) + first, last - first);
+}
+
+std::string Optimizer::state_name(std::size_t name, std::size_t parameter) const {
+  return fmt::format("{}.{}", name < state_names_.size() ? state_names_[name] : kMaster, parameter);
 }
 
 void Optimizer::zero_grad() {
@@ -138,10 +198,15 @@ at::Tensor Optimizer::whole(const at::Tensor& own) const {
 
 NamedTensors Optimizer::state() const {
   NamedTensors all;
-  for (std::size_t name = 0; name < state_.size(); ++name) {
-    const at::Tensor flat = whole(state_[name]);
+  for (std::size_t name = 0; name <= state_names_.size(); ++name) {
+    std::vector<at::Tensor> flats;
+    for (const Row& row : rows_)
+      flats.push_back(name < num_states(row) ? whole(row.state[name]) : at::Tensor());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      all.emplace_back(state_name(name, i), layout_.place(flat, i, parameters_[i]));
+      const at::Tensor& flat = flats[places_[i].row];
+      if (!flat.defined()) continue;
+      all.emplace_back(state_name(name, i),
+                       row_of(i).layout.place(flat, places_[i].index, parameters_[i]));
     }
   }
   all.push_back(num_steps());
@@ -154,15 +219,11 @@ std::pair<std::string, at::Tensor> Optimizer::num_steps() const {
 
 std::vector<StatePart> Optimizer::state_parts() const {
   std::vector<StatePart> parts;
-  for (std::size_t name = 0; name < state_.size(); ++name) {
+  for (std::size_t name = 0; name <= state_names_.size(); ++name) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      StatePart part{state_name(name, i), parameters_[i], at::empty({0}, at::kFloat)};
-      const auto [first, last] = own_elements(i);
-      if (first < last) {
-        part.first = first;
-        part.elements =
-            state_[name].narrow(0, layout_.offset(i) - own_begin() + first, last - first);
-      }
+      if (name >= num_states(row_of(i))) continue;
+      StatePart part{state_name(name, i), parameters_[i], own_state(i, name)};
+      if (part.elements.numel() > 0) part.first = own_elements(i).first;
       parts.push_back(std::move(part));
     }
   }
@@ -170,27 +231,63 @@ std::vector<StatePart> Optimizer::state_parts() const {
 }
 
 void Optimizer::set_state(const NamedTensors& state) {
-  check(state.size() == state_.size() * parameters_.size() + 1 && state.back().first == kNumSteps,
+  const std::vector<StatePart> own = state_parts();
+  check(state.size() == own.size() + 1 && state.back().first == kNumSteps,
         "{}: {} tensors were given as the state of {} parameters, which has {}", name(),
-        state.size(), parameters_.size(), state_.size() * parameters_.size() + 1);
+        state.size(), parameters_.size(), own.size() + 1);
   const at::Tensor steps = state.back().second.to(at::kLong).contiguous();
   check(steps.numel() == static_cast<std::int64_t>(num_steps_.size()),
         "{}: {} step counts were given for {} parameters", name(), steps.numel(),
         num_steps_.size());
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    check(state[i].first == own[i].name && state[i].second.sizes() == own[i].like.sizes(),
+          "{}: the state has {} of {} elements where {} of {} is wanted", name(), state[i].first,
+          state[i].second.numel(), own[i].name, own[i].like.numel());
+  }
   const at::NoGradGuard no_grad;
-  auto given = state.begin();
-  for (auto& own : state_) {
-    const at::Tensor flat = at::zeros({layout_.count()}, at::kFloat);
-    for (std::size_t i = 0; i < parameters_.size(); ++i, ++given)
-      layout_.place(flat, i, parameters_[i]).copy_(given->second);
-    own.copy_(flat.narrow(0, own_begin(), layout_.part_count()));
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (own[i].elements.numel() == 0) continue;
+    at::Tensor given = at::empty_strided(own[i].like.sizes(), own[i].like.strides(), at::kFloat);
+    given.copy_(state[i].second);
+    own[i].elements.copy_(
+        given.as_strided({given.numel()}, {1}).narrow(0, own[i].first, own[i].elements.numel()));
   }
   std::copy_n(steps.data_ptr<std::int64_t>(), num_steps_.size(), num_steps_.begin());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
+      const at::Tensor kept = own_state(i, name);
+      sums_[i][name] = sum_words(kept.data_ptr<float>(), kept.numel());
+    }
+  }
+}
+
+void Optimizer::verify_state() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
+      const at::Tensor kept = own_state(i, name);
+      const std::uint32_t found = sum_words(kept.data_ptr<float>(), kept.numel());
+      if (found != sums_[i][name]) fail_corrupt(i, name, sums_[i][name], found);
+    }
+  }
+}
+
+void Optimizer::fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
+                             std::uint32_t found) const {
+  const auto rank = group_ ? static_cast<std::size_t>(group_->rank()) : 0;
+  const std::string who =
+      group_ ? rank_name(group_->rank(), group_->world_ranks()[rank]) + ": " : std::string();
+  throw DamagedState(fmt::format(
+      "{}{} of parameter {} changed in memory after step {}: its words add up to {:08x}, the step "
+      "left {:08x}; memory is failing or was overwritten: continue from a checkpoint",
+      who, name < state_names_.size() ? state_names_[name] : kMaster, parameter,
+      num_steps_[parameter], found, expected));
 }
 
 std::size_t Optimizer::num_state_bytes() const {
   std::size_t bytes = 0;
-  for (const auto& own : state_) bytes += own.nbytes();
+  for (const Row& row : rows_) {
+    for (const auto& own : row.state) bytes += own.nbytes();
+  }
   return bytes;
 }
 

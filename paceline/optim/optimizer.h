@@ -4,16 +4,29 @@
 // once and written once per element, vectorised, instead of a dozen tensor operations per
 // parameter. The formulas are LibTorch's; a step equals LibTorch's own to rounding.
 //
+// Parameters come in groups (parameter_group.h), each with a learning rate and options of its own.
+//
 // Where all ranks take the same step, it can be divided among them (shard()): each rank keeps the
 // state of one part of the elements, updates that part, and gets the others' parts from their
 // ranks. This is stage 1 of ZeRO (Rajbhandari et al., 2020). The parameters have the same bits as
 // without it.
 //
-// Parameters must be dense float32 tensors on the CPU; a gradient in another memory layout is
-// brought into the parameter's.
+// 16-bit parameters (bfloat16, float16) have a float32 master in the state: a step reads the 16-bit
+// gradient, updates the master and rounds it into the parameter. Where a parameter is not its
+// rounded master any more, because it was loaded or averaged since, the master becomes the
+// parameter.
+//
+// The state is guarded: each step adds up the words that it writes (modulo 2^32) and the next one
+// those that it reads, while it has them in hand anyway. A difference is memory that changed by
+// itself, DamagedState that names tensor and step, right after that parameter's update; when
+// the step is divided, the group is aborted with it. verify_state() looks at once.
+//
+// Parameters must be dense float32, bfloat16 or float16 tensors on the CPU; gradients have these
+// types too. A gradient in another memory layout is brought into the parameter's.
 //
 // Thread safety: none. A step uses LibTorch's intra-op threads.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,8 +38,11 @@
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/flat_layout.h"
+#include "paceline/optim/kernels.h"
 
 namespace paceline::optim {
+
+struct OrderedGradient;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -34,7 +50,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 struct StatePart {
   std::string name;
   at::Tensor like;         // the parameter that the whole has the shape and the strides of
-  at::Tensor elements;     // one row, the optimizer's own memory; may be empty
+  at::Tensor elements;     // one float32 row, the optimizer's own memory; may be empty
   std::int64_t first = 0;  // where they begin in the whole
 };
 
@@ -52,22 +68,37 @@ class Optimizer {
 
   // Called at the beginning of each step; empty: nothing is.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
-  // Parameters without a gradient are left as they are.
+  // Parameters without a gradient are left as they are. DamagedState when the state is not what
+  // the step before left.
   void step();
   // Drops the gradients, so that the next backward pass writes new ones instead of adding to zeros.
   void zero_grad();
 
-  double learning_rate() const { return learning_rate_; }
-  // Error(kInvalid) unless it is finite and at least 0.
+  std::size_t num_groups() const { return learning_rates_.size(); }
+  double learning_rate(std::size_t group = 0) const { return learning_rates_.at(group); }
+  const std::vector<double>& learning_rates() const { return learning_rates_; }
+  // Of every group. Error(kInvalid) unless it is finite and at least 0.
   void set_learning_rate(double learning_rate);
-  // Each tensor once, also one that was given twice (tied weights).
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  void set_learning_rate(std::size_t group, double learning_rate);
+  // Error(kInvalid) unless there is one for each group.
+  void set_learning_rates(const std::vector<double>& learning_rates);
+  // A group's momentum, which Adam and its like call beta1.
+  virtual double momentum(std::size_t group) const = 0;
+  // Error(kInvalid) unless it is in [0, 1), and where the group has none.
+  virtual void set_momentum(std::size_t group, double momentum) = 0;
 
-  // "adam", "adamw" or "sgd".
+  // Of all groups, one after the other; each tensor once, also one that was given twice (tied
+  // weights).
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  // The group of parameters()[parameter].
+  std::size_t group_of(std::size_t parameter) const { return group_of_[parameter]; }
+
+  // "adam", "adamw", "sgd", "lamb" or "lars".
   virtual const char* name() const = 0;
-  // The whole state: one tensor like each parameter per name, "exp_avg.3" is of parameter 3, and
-  // "num_steps", how many steps each parameter has taken. The tensors may or may not be the
-  // optimizer's own. The learning rate is not in it.
+  // The whole state: one float32 tensor like each parameter per name, "exp_avg.3" is of parameter
+  // 3; "master.3", if that is a 16-bit parameter; and last "num_steps", how many steps each
+  // parameter has taken. The tensors may or may not be the optimizer's own. The learning rates are
+  // not in it.
   NamedTensors state() const;
   // As state(), without its last tensor, but what this rank keeps of it only; not collective.
   std::vector<StatePart> state_parts() const;
@@ -77,45 +108,114 @@ class Optimizer {
   const ProcessGroup* shard_group() const { return group_.get(); }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
   void set_state(const NamedTensors& state);
+  // Reads all that this rank keeps of the state. DamagedState when it is not what the last step
+  // or set_state() left. Local.
+  void verify_state() const;
   // What this rank keeps.
   std::size_t num_state_bytes() const;
   // Seconds that steps have spent getting the other ranks' parts since the last call.
   double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
 
  protected:
-  // `state_names`: one zeroed tensor like each parameter is kept per name.
-  Optimizer(const std::vector<at::Tensor>& parameters, double learning_rate,
-            std::vector<std::string> state_names);
+  static constexpr std::size_t kMaxStates = 2;
 
-  // One parameter's elements [0, count). state[i] belongs to state_names[i].
+  // The parameters of one group.
+  struct GroupTensors {
+    std::vector<at::Tensor> parameters;
+    double learning_rate = 0;
+  };
+  enum class Norms : std::uint8_t { kNone, kPerParameter };
+
+  // `state_names`: one zeroed tensor like each parameter is kept per name. Error(kInvalid) for a
+  // parameter that is in two groups.
+  Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
+            Norms norms = Norms::kNone);
+
+  // One parameter's elements [0, count). state[i] belongs to state_names[i], and so does sums[i],
+  // to which a kernel adds what it read and wrote of it.
   struct Slice {
-    float* parameter;
+    float* parameter;  // of a 16-bit parameter the master
     const float* gradient;
     float* const* state;
+    WordSums* sums;
     std::int64_t count;
     std::int64_t step;  // of this parameter, from 1: a step without a gradient does not count
+    std::size_t group;
   };
-  virtual void update(const Slice& slice) const = 0;
+  // Two norms over a whole parameter.
+  using NormPair = std::array<double, 2>;
+
+  // `norms`: of measure(), roots taken; zeros without Norms::kPerParameter.
+  virtual void update(const Slice& slice, const NormPair& norms) const = 0;
+  // With Norms::kPerParameter called first: the squares' sums over these elements, at most kBlock.
+  virtual NormPair measure(const Slice& slice) const;
 
  private:
-  std::int64_t own_begin() const { return group_ ? layout_.part_count() * group_->rank() : 0; }
-  std::pair<std::int64_t, std::int64_t> own_elements(std::size_t parameter) const;
-  std::string state_name(std::size_t name, std::size_t parameter) const {
-    return state_names_[name] + "." + std::to_string(parameter);
-  }
+  static constexpr std::size_t kMaxSums = kMaxStates + 1;  // with the master
+  using Sums = std::array<WordSums, kMaxSums>;
+
+  // The parameters of one element type.
+  struct Row {
+    at::ScalarType type;
+    std::vector<std::size_t> parameters;  // their numbers
+    std::vector<at::Tensor> tensors;
+    FlatLayout layout;
+    at::Tensor flat;                // the parameters, when sharded
+    std::vector<at::Tensor> state;  // [name]: this rank's part; of a 16-bit row last the master
+  };
+  // Where a parameter lies.
+  struct Place {
+    std::size_t row = 0;
+    std::size_t index = 0;
+  };
+  // Elements [begin, end) of a parameter, in one block of its row, and where their norms go.
+  struct Piece {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::size_t slot = 0;
+  };
+
+  void add_parameters(const std::vector<GroupTensors>& groups);
+  void make_rows();
   void allocate_state();
+  void make_pieces();
+  const Row& row_of(std::size_t parameter) const { return rows_[places_[parameter].row]; }
+  bool has_master(std::size_t parameter) const;
+  std::int64_t own_begin(const Row& row) const;
+  // Of element 0 of a parameter, in the state of its row.
+  std::int64_t state_offset(std::size_t parameter) const;
+  std::pair<std::int64_t, std::int64_t> own_elements(std::size_t parameter) const;
+  at::Tensor own_state(std::size_t parameter, std::size_t name) const;
+  std::size_t num_states(const Row& row) const { return row.state.size(); }
+  std::string state_name(std::size_t name, std::size_t parameter) const;
   bool has_stepped() const;
-  void update_own_elements(std::size_t parameter);
+
+  void measure_norms(const std::vector<OrderedGradient>& gradients);
+  void exchange_norms();
+  NormPair norms_of(std::size_t parameter) const;
+  void update_parameter(const OrderedGradient& gradient);
+  template <class Visit>
+  Sums for_slices(const OrderedGradient& gradient, std::int64_t begin, std::int64_t end,
+                  bool writes, const Visit& visit) const;
+  static void merge(Sums& sums, const Sums& more);
+  void check_sums(std::size_t parameter, const Sums& sums);
+  [[noreturn]] void fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
+                                 std::uint32_t found) const;
   void exchange_parts();
   at::Tensor whole(const at::Tensor& own) const;
 
   std::vector<at::Tensor> parameters_;
-  double learning_rate_ = 0;
+  std::vector<std::size_t> group_of_;   // [parameter]
+  std::vector<double> learning_rates_;  // [group]
   std::vector<std::string> state_names_;
-  FlatLayout layout_;
+  const Norms norms_;
+  std::vector<Row> rows_;
+  std::vector<Place> places_;            // [parameter]
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
-  at::Tensor flat_parameters_;           // when sharded
-  std::vector<at::Tensor> state_;        // [name]: this rank's part of the layout
+  std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter][name] of what is kept here
+  std::vector<std::vector<Piece>> pieces_;                 // [parameter], in order; with norms only
+  std::size_t slots_a_part_ = 0;
+  at::Tensor norm_sums_;                 // [slot, 2]
   std::vector<std::int64_t> num_steps_;  // [parameter]: those that had a gradient
   double exposed_seconds_ = 0;
   std::function<void()> before_step_;

@@ -1,31 +1,42 @@
 #include "paceline/optim/sgd.h"
 
+#include <algorithm>
+
 #include "paceline/core/check.h"
 #include "paceline/optim/kernels.h"
 
 namespace paceline::optim {
+namespace {
 
-Sgd::Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
-    : Optimizer(parameters, options.lr,
-                options.momentum > 0 ? std::vector<std::string>{"momentum_buffer"}
-                                     : std::vector<std::string>{}),
-      options_(options) {
-  check(options.momentum >= 0 && options.weight_decay >= 0,
-        "sgd: momentum and weight_decay must not be negative");
-  check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
-        "sgd: nesterov needs a momentum above 0 and no dampening");
+std::vector<std::string> state_names(const std::vector<ParameterGroup<SgdOptions>>& groups) {
+  const bool any =
+      std::ranges::any_of(groups, [](const auto& group) { return group.options.momentum > 0; });
+  return any ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
 }
 
-void Sgd::update(const Slice& slice) const {
+}  // namespace
+
+Sgd::Sgd(const std::vector<ParameterGroup<SgdOptions>>& groups)
+    : GroupedOptimizer(groups, state_names(groups)) {
+  for (const auto& [parameters, options] : groups) {
+    check(options.momentum >= 0 && options.weight_decay >= 0,
+          "sgd: momentum and weight_decay must not be negative");
+    check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
+          "sgd: nesterov needs a momentum above 0 and no dampening");
+  }
+}
+
+void Sgd::update(const Slice& slice, const NormPair&) const {
+  const SgdOptions& group = options(slice.group);
   SgdKernelArguments kernel;
-  kernel.lr = static_cast<float>(learning_rate());
-  kernel.momentum = static_cast<float>(options_.momentum);
+  kernel.lr = static_cast<float>(learning_rate(slice.group));
+  kernel.momentum = static_cast<float>(group.momentum);
   // A parameter's first step takes the whole gradient as its momentum.
-  kernel.gradient_share = slice.step == 1 ? 1.0f : static_cast<float>(1 - options_.dampening);
-  kernel.weight_decay = static_cast<float>(options_.weight_decay);
-  kernel.nesterov = options_.nesterov;
-  sgd_kernel(kernel, slice.parameter, slice.gradient,
-             options_.momentum > 0 ? slice.state[0] : nullptr, slice.count);
+  kernel.gradient_share = slice.step == 1 ? 1.0f : static_cast<float>(1 - group.dampening);
+  kernel.weight_decay = static_cast<float>(group.weight_decay);
+  kernel.nesterov = group.nesterov;
+  sgd_kernel(kernel, slice.parameter, slice.gradient, group.momentum > 0 ? slice.state[0] : nullptr,
+             slice.count, slice.sums);
 }
 
 }  // namespace paceline::optim

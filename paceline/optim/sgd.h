@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "paceline/optim/optimizer.h"
+#include "paceline/optim/parameter_group.h"
 
 namespace paceline::optim {
 
@@ -16,14 +16,16 @@ struct SgdOptions {
   bool nesterov = false;  // needs momentum > 0 and no dampening
 };
 
-class Sgd : public Optimizer {
+// Keeps a velocity for every parameter if one group has momentum.
+class Sgd : public GroupedOptimizer<SgdOptions> {
  public:
-  Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options);
+  Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
+      : Sgd({{parameters, options}}) {}
+  explicit Sgd(const std::vector<ParameterGroup<SgdOptions>>& groups);
   const char* name() const override { return "sgd"; }
 
  private:
-  void update(const Slice& slice) const override;
-  const SgdOptions options_;
+  void update(const Slice& slice, const NormPair& norms) const override;
 };
 
 }  // namespace paceline::optim

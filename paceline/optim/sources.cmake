@@ -1,9 +1,21 @@
 set(SOURCES
   adam.cpp
+  block_kernels.cpp
+  clip_gradients.cpp
+  exponential_moving_average.cpp
   flat_layout.cpp
+  grad_scaler.cpp
+  gradient_blocks.cpp
   kernels.cpp
+  lamb.cpp
+  lr_schedules.cpp
+  one_cycle_lr.cpp
   optimizer.cpp
-  sgd.cpp)
+  optimizer_step.cpp
+  reduce_lr_on_plateau.cpp
+  schedule.cpp
+  sgd.cpp
+  words.cpp)
 set(LIBRARIES fmt::fmt)
-set_source_files_properties(paceline/optim/kernels.cpp PROPERTIES
+set_source_files_properties(paceline/optim/kernels.cpp paceline/optim/block_kernels.cpp PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math" SKIP_PRECOMPILE_HEADERS ON)

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -39,6 +40,23 @@ class PortableAllocator : public c10::Allocator {
 
  private:
   virtual c10::DataPtr allocate_block(std::size_t bytes) const = 0;
+};
+
+// Autocast on the CPU, of this thread. Before 2.4 its operators have no float16.
+struct CpuAutocast {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  static constexpr bool kHasHalf = true;
+  static bool is_enabled() { return at::autocast::is_autocast_enabled(at::kCPU); }
+  static void set_enabled(bool enabled) { at::autocast::set_autocast_enabled(at::kCPU, enabled); }
+  static at::ScalarType dtype() { return at::autocast::get_autocast_dtype(at::kCPU); }
+  static void set_dtype(at::ScalarType type) { at::autocast::set_autocast_dtype(at::kCPU, type); }
+#else
+  static constexpr bool kHasHalf = false;
+  static bool is_enabled() { return at::autocast::is_cpu_enabled(); }
+  static void set_enabled(bool enabled) { at::autocast::set_cpu_enabled(enabled); }
+  static at::ScalarType dtype() { return at::autocast::get_autocast_cpu_dtype(); }
+  static void set_dtype(at::ScalarType type) { at::autocast::set_autocast_cpu_dtype(type); }
+#endif
 };
 
 }  // namespace paceline

@@ -1,4 +1,5 @@
 set(SOURCES
+  autocast.cpp
   c10d.cpp
   collectives.cpp
   random.cpp

@@ -299,9 +299,23 @@ std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
   return restore(module, optimizer);
 }
 
-// What is not is not saved.
-void Checkpointer::require_sound(const TrainingState& state,
-                                 const torch::nn::Module& module) const {
+// Collective: what a rank has found is thrown on all. What is not sound is not saved.
+void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
+                                 const optim::Optimizer& optimizer) const {
+  check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
+        "rank {}: no checkpoint is made while the average of the weights is swapped in",
+        group_->rank());
+  std::string problem;
+  try {
+    optimizer.verify_state();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  const auto problems = all_gather_text(*group_, problem);
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    throw DamagedState(problems[rank]);
+  }
   if (!compares_replicas_) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
@@ -309,9 +323,13 @@ void Checkpointer::require_sound(const TrainingState& state,
   require_equal_replicas(*group_, std::move(parameters), state.step);
 }
 
+optim::NamedTensors Checkpointer::average_state() const {
+  return parts_.average == nullptr ? optim::NamedTensors() : parts_.average->state();
+}
+
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
-  require_sound(state, module);
+  require_sound(state, module, optimizer);
   const auto states = gather(*group_, random_generator().get_state(), 0);
   const at::Tensor random_states =
       group_->rank() == 0 ? at::stack(states) : empty_states(group_->world_size());
@@ -319,19 +337,20 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
   const int world_size = group_->world_size();
   std::optional<optim::NamedTensors> optimizer_state;
   if (!can_stage_parts(optimizer)) optimizer_state = optimizer.state();
-  const HeldRun run =
-      held_run(module, optimizer, optimizer_state ? &*optimizer_state : nullptr, random_states);
+  const HeldRun run = held_run(module, optimizer, optimizer_state ? &*optimizer_state : nullptr,
+                               parts_, random_states);
   const bool is_staged = staging_.stage(run.held);
   if (!is_staged && !optimizer_state) optimizer_state = optimizer.state();
   return on_rank(0, *group_, [&] {
            if (is_staged) {
-             Snapshot snapshot = words_of(world_size, state, optimizer);
+             Snapshot snapshot = words_of(world_size, state, optimizer, parts_);
              snapshot.tensors = staging_.staged(run.held);
              snapshot.run = mark_.run;
              writer_->save_in_place(state.step, std::move(snapshot));
            } else {
-             auto owned = snapshot_of(world_size, state, tensors_of(module, *optimizer_state),
-                                      optimizer, random_states);
+             auto owned = snapshot_of(world_size, state,
+                                      tensors_of(module, *optimizer_state, average_state()),
+                                      optimizer, parts_, random_states);
              owned.snapshot.run = mark_.run;
              writer_->save(state.step, owned.snapshot);
            }
@@ -356,14 +375,14 @@ std::optional<int> Checkpointer::room_on_disk() const {
 bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                                   const optim::Optimizer& optimizer) {
   check(has_memory_, "rank {}: this checkpointer was given no memory", group_->rank());
-  require_sound(state, module);
+  require_sound(state, module, optimizer);
   const auto random_states = all_gather(*group_, random_generator().get_state());
-  Tensors tensors = tensors_of(module, optimizer.state());
+  Tensors tensors = tensors_of(module, optimizer.state(), average_state());
   take_buffers_of_rank_0(*group_, module, tensors);
   bool kept = true;
   if (memory_) {
-    auto owned =
-        snapshot_of(group_->world_size(), state, tensors, optimizer, at::stack(random_states));
+    auto owned = snapshot_of(group_->world_size(), state, tensors, optimizer, parts_,
+                             at::stack(random_states));
     add_mark(mark_, owned.snapshot.metadata);
     try {
       memory_->save(state.step, group_->launch_environment().restart_count, owned.snapshot);
@@ -398,7 +417,8 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
                                                  optim::Optimizer& optimizer) {
   finish();
   const optim::NamedTensors optimizer_state = optimizer.state();
-  const Tensors tensors = tensors_of(module, optimizer_state);
+  const optim::NamedTensors average = average_state();
+  const Tensors tensors = tensors_of(module, optimizer_state, average);
   at::Tensor random_states;
   std::string words;
   std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
@@ -417,14 +437,15 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       std::int64_t& offered = newest.in_memory ? in_memory : on_disk;
       offered = loaded ? loaded->step : Newest::kNone;
       if (offered != newest.step) return std::string();
-      const TakenRun taken = take_over(*loaded, tensors, optimizer);
+      const TakenRun taken = take_over(*loaded, tensors, optimizer, parts_);
       random_states = taken.random_states;
       return taken.words;
     });
   }
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);
-  optimizer.set_learning_rate(learning_rate_in(words));
+  if (parts_.average != nullptr) parts_.average->set_state(average);
+  take_words(words, optimizer, parts_);
   restore_random_state(*group_, random_states, newest.rank);
   return RestoredRun{state_in(words), newest.in_memory};
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// Saves and restores a whole training run: parameters, buffers, optimizer with its learning rate,
-// position in the data, and every rank's random state. A run that was interrupted and resumed ends
+// Saves and restores a whole training run: parameters, buffers, optimizer with its learning rates,
+// schedule, loss scaler and average of the weights (attach()), position in the data, and every
+// rank's random state. A run that was interrupted and resumed ends
 // with the same bits as one that was not, given the same number of ranks. Buffers that differ
 // (BatchNorm's statistics) are rank 0's: what all ranks evaluate and go on with
 // (DistributedDataParallel).
@@ -29,6 +30,7 @@
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/optimizer.h"
 #include "paceline/train/run_ownership.h"
+#include "paceline/train/run_parts.h"
 #include "paceline/train/training_state.h"
 
 namespace paceline::train {
@@ -65,6 +67,10 @@ class Checkpointer {
   Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
                const CheckpointerOptions& options = {});
 
+  // What else the run has. Call it once, before begin() or restore(), with the same kinds of parts
+  // on every rank.
+  void attach(const RunParts& parts) { parts_ = parts; }
+
   // Collective. How a job begins, before its first step. A first start restores nothing, and
   // Error(kInvalid) on every rank when a state is there already: of whichever run, it would be lost
   // or taken for this one's. With `resume` it restores that; Error(kInvalid) when the newest
@@ -78,9 +84,10 @@ class Checkpointer {
 
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
-  // nothing else: the older ones stay. False, on every rank, when one before this one could not;
-  // Error(kAborted) on every rank when a newer generation of the job writes there now, and
-  // DamagedState when the ranks' parameters differ: nothing is written then.
+  // nothing else: the older ones stay. DamagedState on every rank, and nothing is written, when the
+  // ranks' parameters differ or the optimizer's state of one changed in memory by itself
+  // (Optimizer::verify_state()). False, on every rank, when one before this one could not;
+  // Error(kAborted) on every rank when a newer generation of the job writes there now.
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
@@ -93,20 +100,22 @@ class Checkpointer {
   std::optional<int> room_on_disk() const;
 
   // Collective. Keeps the state in memory that outlives the ranks' processes. Memory that does not
-  // suffice is logged and costs nothing else; false then, on every rank.
+  // suffice is logged and costs nothing else; false then, on every rank. Error(kCorrupt) as save().
   bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                       const optim::Optimizer& optimizer);
 
   // Collective. Restores the newest state, in place: from the memory of a host, or from the disk
-  // where that has a newer one that verifies; nothing when there is none at all. The learning rate
-  // becomes the saved one: set another afterwards. Error on every rank, which leaves module and
+  // where that has a newer one that verifies; nothing when there is none at all. The learning rates
+  // become the saved ones: set others afterwards. Error on every rank, which leaves module and
   // optimizer as they are: kCorrupt when none verifies, kInvalid listing what differs when it is of
-  // another model or optimizer.
+  // another model or optimizer, or has other parts than were attached.
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
-  void require_sound(const TrainingState& state, const torch::nn::Module& module) const;
   void open_memory(const std::string& path);
+  void require_sound(const TrainingState& state, const torch::nn::Module& module,
+                     const optim::Optimizer& optimizer) const;
+  optim::NamedTensors average_state() const;
   bool can_stage_parts(const optim::Optimizer& optimizer) const;
   FoundStates find_states() const;
   void disown(const JobStart& start, const FoundStates& found);
@@ -118,6 +127,7 @@ class Checkpointer {
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const std::string path_;
+  RunParts parts_;
   SharedStaging staging_;                         // outlives the writer, which reads it
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::optional<CheckpointWriter> writer_;        // rank 0's

@@ -29,23 +29,81 @@ std::vector<std::int64_t> strides_of(const at::Tensor& dense) {
   return dense.is_contiguous() ? std::vector<std::int64_t>() : dense.strides().vec();
 }
 
-std::string encode(const TrainingState& state, const optim::Optimizer& optimizer) {
-  return nlohmann::json{{"epoch", state.epoch},
-                        {"step", state.step},
-                        {"consumed", state.consumed},
-                        {"seed", state.seed},
-                        {"data", state.data},
-                        {"logical_shards", state.logical_shards},
-                        {"num_threads", state.num_threads},
-                        {"optimizer", optimizer.name()},
-                        {"learning_rate", optimizer.learning_rate()}}
-      .dump();
+constexpr const char* kSchedule = "schedule";
+constexpr const char* kScaler = "grad_scaler";
+constexpr const char* kAverage = "average";
+constexpr const char* kLearningRates = "learning_rates";
+constexpr const char* kGroups = "group_sizes";
+
+// How many parameters each group has.
+std::vector<std::size_t> group_sizes(const optim::Optimizer& optimizer) {
+  std::vector<std::size_t> sizes(optimizer.num_groups());
+  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) ++sizes[optimizer.group_of(i)];
+  return sizes;
 }
 
-void require_same_optimizer(const std::string& saved, const optim::Optimizer& optimizer) {
-  const auto name = nlohmann::json::parse(saved).at("optimizer").get<std::string>();
+std::string encode(const TrainingState& state, const optim::Optimizer& optimizer,
+                   const RunParts& parts) {
+  nlohmann::json json{{"epoch", state.epoch},
+                      {"step", state.step},
+                      {"consumed", state.consumed},
+                      {"seed", state.seed},
+                      {"data", state.data},
+                      {"logical_shards", state.logical_shards},
+                      {"num_threads", state.num_threads},
+                      {"optimizer", optimizer.name()},
+                      {"learning_rate", optimizer.learning_rate()},
+                      {kLearningRates, optimizer.learning_rates()},
+                      {kGroups, group_sizes(optimizer)}};
+  if (parts.schedule != nullptr) json[kSchedule] = parts.schedule->state();
+  if (parts.scaler != nullptr) json[kScaler] = parts.scaler->state();
+  if (parts.average != nullptr) json[kAverage] = parts.average->options();
+  return json.dump();
+}
+
+// Before there were groups, a run had one learning rate.
+std::vector<double> learning_rates_in(const nlohmann::json& json) {
+  const auto found = json.find(kLearningRates);
+  if (found != json.end()) return found->get<std::vector<double>>();
+  return {json.at("learning_rate").get<double>()};
+}
+
+void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer& optimizer) {
+  const auto name = saved.at("optimizer").get<std::string>();
   check(name == optimizer.name(), "the checkpoint was made with the optimizer {}, this run uses {}",
         name, optimizer.name());
+  const std::size_t groups = learning_rates_in(saved).size();
+  check(groups == optimizer.num_groups(),
+        "the checkpoint's optimizer has {} parameter groups, this run's {}", groups,
+        optimizer.num_groups());
+  const auto sizes = group_sizes(optimizer);
+  const auto saved_sizes = saved.value(kGroups, sizes);
+  check(sizes == saved_sizes,
+        "the checkpoint's parameter groups have {} parameters, this run's have {}",
+        fmt::join(saved_sizes, ", "), fmt::join(sizes, ", "));
+}
+
+// What is wrong with a part of the run; empty: nothing. `part`: null when the run has none.
+template <class Part>
+std::string difference_of(const nlohmann::json& saved, const char* key, const Part* part) {
+  if (saved.contains(key) != (part != nullptr)) {
+    return fmt::format("\n{}: {} here, {} in the checkpoint", key, part ? "one" : "none",
+                       part ? "none" : "one");
+  }
+  if (part == nullptr) return "";
+  try {
+    part->require_own(saved.at(key).template get<optim::Words>());
+  } catch (const Error& error) {
+    return fmt::format("\n{}", error.what());
+  }
+  return "";
+}
+
+void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
+  const std::string differences = difference_of(saved, kSchedule, parts.schedule) +
+                                  difference_of(saved, kScaler, parts.scaler) +
+                                  difference_of(saved, kAverage, parts.average);
+  check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
 // Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
@@ -96,7 +154,8 @@ void add(HeldRun& run, const optim::StatePart& part) {
 
 }  // namespace
 
-Tensors tensors_of(const torch::nn::Module& module, const Tensors& optimizer_state) {
+Tensors tensors_of(const torch::nn::Module& module, const Tensors& optimizer_state,
+                   const Tensors& average_state) {
   Tensors tensors;
   for (const auto& item : module.named_parameters())
     tensors.emplace_back("model." + item.key(), item.value());
@@ -104,20 +163,23 @@ Tensors tensors_of(const torch::nn::Module& module, const Tensors& optimizer_sta
     tensors.emplace_back("model." + item.key(), item.value());
   for (const auto& [name, tensor] : optimizer_state)
     tensors.emplace_back("optimizer." + name, tensor);
+  for (const auto& [name, tensor] : average_state) tensors.emplace_back("average." + name, tensor);
   for (auto& [name, tensor] : tensors) tensor = tensor.detach();
   return tensors;
 }
 
-Snapshot words_of(int world_size, const TrainingState& state, const optim::Optimizer& optimizer) {
+Snapshot words_of(int world_size, const TrainingState& state, const optim::Optimizer& optimizer,
+                  const RunParts& parts) {
   Snapshot words;
   words.world_size = world_size;
-  words.metadata[kWords] = encode(state, optimizer);
+  words.metadata[kWords] = encode(state, optimizer, parts);
   return words;
 }
 
 OwnedSnapshot snapshot_of(int world_size, const TrainingState& state, Tensors tensors,
-                          const optim::Optimizer& optimizer, const at::Tensor& random_states) {
-  OwnedSnapshot owned{std::move(tensors), words_of(world_size, state, optimizer)};
+                          const optim::Optimizer& optimizer, const RunParts& parts,
+                          const at::Tensor& random_states) {
+  OwnedSnapshot owned{std::move(tensors), words_of(world_size, state, optimizer, parts)};
   owned.tensors.emplace_back(kRandomStates, random_states);
   for (auto& [name, tensor] : owned.tensors) {
     tensor = tensor.contiguous();  // a copy where the memory format is another
@@ -127,7 +189,8 @@ OwnedSnapshot snapshot_of(int world_size, const TrainingState& state, Tensors te
 }
 
 HeldRun held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                 const Tensors* whole_state, const at::Tensor& random_states) {
+                 const Tensors* whole_state, const RunParts& parts,
+                 const at::Tensor& random_states) {
   using By = HeldTensor::By;
   HeldRun run;
   for (const auto& item : module.named_parameters())
@@ -142,16 +205,22 @@ HeldRun held_run(const torch::nn::Module& module, const optim::Optimizer& optimi
     const auto [name, steps] = optimizer.num_steps();
     add(run, "optimizer." + name, steps, By::kAll);
   }
+  if (parts.average != nullptr) {
+    for (const auto& [name, tensor] : parts.average->state())
+      add(run, "average." + name, tensor, By::kAll);
+  }
   add(run, kRandomStates, random_states, By::kRoot);
   return run;
 }
 
 TakenRun take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
-                   const optim::Optimizer& optimizer) {
+                   const optim::Optimizer& optimizer, const RunParts& parts) {
   const Snapshot& snapshot = loaded.snapshot;
   check(snapshot.metadata.contains(kWords), "the checkpoint is not one of a training run");
+  const auto words = nlohmann::json::parse(snapshot.metadata.at(kWords));
   require_same_tensors(snapshot, tensors);
-  require_same_optimizer(snapshot.metadata.at(kWords), optimizer);
+  require_same_optimizer(words, optimizer);
+  require_same_parts(words, parts);
   std::map<std::string, const NamedTensor*> by_name;
   for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
   const at::NoGradGuard no_grad;
@@ -178,8 +247,11 @@ std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& m
   return std::nullopt;
 }
 
-double learning_rate_in(const std::string& words) {
-  return nlohmann::json::parse(words).at("learning_rate").get<double>();
+void take_words(const std::string& words, optim::Optimizer& optimizer, const RunParts& parts) {
+  const auto json = nlohmann::json::parse(words);
+  optimizer.set_learning_rates(learning_rates_in(json));
+  if (parts.schedule != nullptr) parts.schedule->set_state(json.at(kSchedule).get<optim::Words>());
+  if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Words>());
 }
 
 }  // namespace paceline::train

@@ -191,5 +191,66 @@ TEST(Optimizer, bad_options_are_refused) {
   EXPECT_THROW(Sgd({torch::zeros({2}, at::kDouble)}, {}), Error);
 }
 
+TEST(Optimizer, groups_have_options_of_their_own_as_torchs) {
+  auto expected = make_parameters();
+  auto own = make_parameters();
+  std::vector<torch::optim::OptimizerParamGroup> torchs;
+  torchs.emplace_back(std::vector<at::Tensor>{expected[0], expected[2]},
+                      std::make_unique<torch::optim::AdamWOptions>(
+                          torch::optim::AdamWOptions(1e-2).weight_decay(0.1)));
+  torchs.emplace_back(std::vector<at::Tensor>{expected[1]},
+                      std::make_unique<torch::optim::AdamWOptions>(
+                          torch::optim::AdamWOptions(1e-3).weight_decay(0).betas({0.8, 0.99})));
+  torch::optim::AdamW reference(torchs);
+  AdamW fused({{{own[0], own[2]}, {.lr = 1e-2, .weight_decay = 0.1}},
+               {{own[1]}, {.lr = 1e-3, .beta1 = 0.8, .beta2 = 0.99}}});
+  EXPECT_EQ(fused.group_of(2), 1u);
+  for (int step = 0; step < 20; ++step) {
+    set_gradients(expected, step);
+    set_gradients(own, step);
+    reference.step();
+    fused.step();
+  }
+  for (std::size_t i = 0; i < own.size(); ++i)
+    EXPECT_TRUE(at::allclose(own[i], expected[i], 1e-5, 2e-6)) << "parameter " << i;
+}
+
+TEST(Optimizer, groups_with_and_without_momentum_are_torchs) {
+  auto expected = make_parameters();
+  auto own = make_parameters();
+  torch::optim::SGD plain({expected[0]}, torch::optim::SGDOptions(0.1));
+  torch::optim::SGD moving({expected[1], expected[2]},
+                           torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(true));
+  Sgd fused({{{own[0]}, {.lr = 0.1}},
+             {{own[1], own[2]}, {.lr = 0.01, .momentum = 0.9, .nesterov = true}}});
+  for (int step = 0; step < 20; ++step) {
+    set_gradients(expected, step);
+    set_gradients(own, step);
+    plain.step();
+    moving.step();
+    fused.step();
+  }
+  for (std::size_t i = 0; i < own.size(); ++i)
+    EXPECT_TRUE(at::allclose(own[i], expected[i], 1e-5, 2e-6)) << "parameter " << i;
+}
+
+TEST(Optimizer, learning_rates_are_set_for_one_group_or_for_all) {
+  auto own = make_parameters();
+  Sgd sgd({{{own[0]}, {.lr = 0.1}}, {{own[1]}, {.lr = 0.2}}});
+  EXPECT_EQ(sgd.learning_rates(), (std::vector<double>{0.1, 0.2}));
+  sgd.set_learning_rate(1, 0.3);
+  EXPECT_EQ(sgd.learning_rate(), 0.1);
+  EXPECT_EQ(sgd.learning_rate(1), 0.3);
+  sgd.set_learning_rate(0.4);
+  EXPECT_EQ(sgd.learning_rates(), (std::vector<double>{0.4, 0.4}));
+  EXPECT_THROW(sgd.set_learning_rates({0.1}), Error);
+  EXPECT_THROW(sgd.set_momentum(0, 0.9), Error);
+}
+
+TEST(Optimizer, a_parameter_in_two_groups_is_refused) {
+  auto own = make_parameters();
+  EXPECT_THROW(Sgd({{{own[0]}, {}}, {{own[1], own[0]}, {}}}), Error);
+}
+
 }  // namespace
 }  // namespace paceline::optim

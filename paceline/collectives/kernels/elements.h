@@ -39,17 +39,17 @@ struct Accumulator<Bool> {
 };
 
 template <class T>
-T widen(T value) {
+inline T widen(T value) {
   return value;
 }
-float widen(Brain value) {
+inline float widen(Brain value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 // Shifting the exponent and mantissa into place gives the value times 2^-112; one multiplication
 // repairs it, subnormals included. Infinity and NaN have the largest exponent, which the
 // multiplication cannot reach, so it is set by hand; and so is a NaN's quiet bit, as VCVTPH2PS
 // does.
-float widen(Half value) {
+inline float widen(Half value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(value.bits & 0x7fffu) << 13;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
@@ -57,19 +57,19 @@ float widen(Half value) {
   special = magnitude > (0x7c00u << 13) ? 0x7fc00000u : special;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
 }
-std::uint8_t widen(Bool value) { return static_cast<std::uint8_t>(value.value != 0); }
+inline std::uint8_t widen(Bool value) { return static_cast<std::uint8_t>(value.value != 0); }
 
 template <class T>
-void narrow(T value, T& out) {
+inline void narrow(T value, T& out) {
   out = value;
 }
-void narrow(float value, Brain& out) {
+inline void narrow(float value, Brain& out) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
   out.bits = static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40u : rounded >> 16);
 }
-void narrow(float value, Half& out) {
+inline void narrow(float value, Half& out) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -83,7 +83,7 @@ void narrow(float value, Half& out) {
   result = magnitude > 0x7f800000u ? 0x7e00u : result;   // NaN
   out.bits = static_cast<std::uint16_t>(result | sign);
 }
-void narrow(std::uint8_t value, Bool& out) { out.value = value; }
+inline void narrow(std::uint8_t value, Bool& out) { out.value = value; }
 
 }  // namespace
 }  // namespace paceline::PACELINE_KERNEL

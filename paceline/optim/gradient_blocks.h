@@ -1,0 +1,30 @@
+#pragma once
+
+// Passes over the gradients of parameters, block by block as float32.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace paceline::optim {
+
+// A gradient in the memory order of its parameter.
+struct OrderedGradient {
+  std::size_t parameter;  // its number
+  at::Tensor tensor;      // a copy where the gradient has another order
+};
+
+// Of the parameters that have one, each tensor once, in order. Error(kInvalid) for gradients that
+// are not dense float32, bfloat16 or float16 tensors on the CPU.
+std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& parameters);
+// The gradients themselves, in their own memory order; errors as above.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
+
+// Calls `visit` with every block of kBlock elements as float32, in parallel: its number and its
+// elements. With `writes`, what it leaves there becomes the gradient's.
+using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
+void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
+
+}  // namespace paceline::optim

@@ -1,0 +1,180 @@
+// A step of an Optimizer (optimizer.h).
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "paceline/core/check.h"
+#include "paceline/optim/block_kernels.h"
+#include "paceline/optim/gradient_blocks.h"
+#include "paceline/optim/optimizer.h"
+#include "paceline/tensor/tensor_view.h"
+
+namespace paceline::optim {
+namespace {
+
+// Elements that one thread updates at a time.
+constexpr std::int64_t kGrain = 32768;
+
+std::byte* element(const at::Tensor& tensor, std::int64_t at) {
+  return static_cast<std::byte*>(tensor.data_ptr()) +
+         static_cast<std::size_t>(at) * tensor.itemsize();
+}
+
+}  // namespace
+
+void Optimizer::step() try {
+  if (before_step_) before_step_();
+  const at::NoGradGuard no_grad;
+  const auto gradients = ordered_gradients(parameters_);
+  if (norms_ == Norms::kPerParameter) measure_norms(gradients);
+  for (const OrderedGradient& gradient : gradients) {
+    update_parameter(gradient);
+    ++num_steps_[gradient.parameter];
+  }
+  if (group_) exchange_parts();
+} catch (const DamagedState& error) {
+  if (group_) group_->abort(error.what());  // the others would wait for this rank's part
+  throw;
+}
+
+// Calls `visit` with slices of a parameter's elements, with the gradient as float32. Those of
+// 16-bit tensors are small enough to stay in the cache between the conversions.
+template <class Visit>
+Optimizer::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int64_t begin,
+                                      std::int64_t end, bool writes, const Visit& visit) const {
+  const std::size_t i = gradient.parameter;
+  const Row& row = row_of(i);
+  const bool with_master = has_master(i);
+  const auto type = to_dtype(row.type);
+  const auto gradient_type = to_dtype(gradient.tensor.scalar_type());
+  const bool widens = gradient_type != Dtype::kFloat32;
+  const std::int64_t offset = state_offset(i);
+  Sums sums{};
+  std::array<float, kBlock> widened;
+  const std::int64_t longest = with_master || widens ? kBlock : end - begin;
+  for (std::int64_t at = begin; at < end; at += longest) {
+    const std::int64_t count = std::min(longest, end - at);
+    const auto state_at = [&](std::size_t name) {
+      return row.state[name].data_ptr<float>() + offset + at;
+    };
+    std::array<float*, kMaxStates> state{};
+    for (std::size_t name = 0; name < state_names_.size(); ++name) state[name] = state_at(name);
+    std::byte* const parameter = element(parameters_[i], at);
+    const std::byte* const given = element(gradient.tensor, at);
+    if (widens) widen(gradient_type, given, widened.data(), count);
+    float* const values =
+        with_master ? state_at(state_names_.size()) : reinterpret_cast<float*>(parameter);
+    const std::uint32_t read = with_master ? sum_words(values, count) : 0;
+    if (with_master) follow(type, parameter, values, count);
+    visit(Slice{values, widens ? widened.data() : reinterpret_cast<const float*>(given),
+                state.data(), sums.data(), count, num_steps_[i] + 1, group_of_[i]});
+    if (!with_master) continue;
+    sums[state_names_.size()].add(read, sum_words(values, count));
+    if (writes) narrow(type, values, parameter, count);
+  }
+  return sums;
+}
+
+Optimizer::NormPair Optimizer::measure(const Slice&) const { return {}; }
+
+// Of this rank's elements; then of all.
+void Optimizer::measure_norms(const std::vector<OrderedGradient>& gradients) {
+  for (const OrderedGradient& gradient : gradients) {
+    const std::size_t i = gradient.parameter;
+    const auto [first, last] = own_elements(i);
+    if (first >= last) continue;
+    const auto& pieces = pieces_[i];
+    const auto own_first = std::ranges::lower_bound(pieces, first, {}, &Piece::begin);
+    const auto own_last = std::ranges::lower_bound(pieces, last, {}, &Piece::begin);
+    std::mutex mutex;  // guards `sums`
+    Sums sums{};
+    at::parallel_for(own_first - pieces.begin(), own_last - pieces.begin(), kGrain / kBlock,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       Sums own{};
+                       for (std::int64_t at = begin; at < end; ++at) {
+                         const Piece& piece = pieces[static_cast<std::size_t>(at)];
+                         auto* const place = norm_sums_.data_ptr<double>() + 2 * piece.slot;
+                         const auto more = for_slices(gradient, piece.begin, piece.end, false,
+                                                      [&](const Slice& slice) {
+                                                        const NormPair pair = measure(slice);
+                                                        std::ranges::copy(pair, place);
+                                                      });
+                         merge(own, more);
+                       }
+                       const std::lock_guard lock(mutex);
+                       merge(sums, own);
+                     });
+    check_sums(i, sums);
+  }
+  if (group_) exchange_norms();
+}
+
+void Optimizer::exchange_norms() {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto slots = static_cast<std::int64_t>(slots_a_part_);
+  const at::Tensor own = norm_sums_.narrow(0, group_->rank() * slots, slots);
+  group_->all_gather(dense_cpu_view(own), dense_cpu_view(norm_sums_));
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Optimizer::NormPair Optimizer::norms_of(std::size_t parameter) const {
+  NormPair sums{};
+  if (norms_ == Norms::kNone) return sums;
+  const auto* const all = norm_sums_.data_ptr<double>();
+  for (const Piece& piece : pieces_[parameter]) {
+    sums[0] += all[2 * piece.slot];
+    sums[1] += all[2 * piece.slot + 1];
+  }
+  return {std::sqrt(sums[0]), std::sqrt(sums[1])};
+}
+
+void Optimizer::update_parameter(const OrderedGradient& gradient) {
+  const std::size_t i = gradient.parameter;
+  const auto [first, last] = own_elements(i);
+  if (first >= last) return;
+  const NormPair norms = norms_of(i);
+  std::mutex mutex;  // guards `sums`
+  Sums sums{};
+  at::parallel_for(first, last, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    const Sums own =
+        for_slices(gradient, begin, end, true, [&](const Slice& slice) { update(slice, norms); });
+    const std::lock_guard lock(mutex);
+    merge(sums, own);
+  });
+  check_sums(i, sums);
+}
+
+void Optimizer::merge(Sums& sums, const Sums& more) {
+  for (std::size_t name = 0; name < sums.size(); ++name) {
+    if (more[name].any) sums[name].add(more[name].read, more[name].written);
+  }
+}
+
+// A pass has read what the one before wrote.
+void Optimizer::check_sums(std::size_t parameter, const Sums& sums) {
+  for (std::size_t name = 0; name < num_states(row_of(parameter)); ++name) {
+    if (!sums[name].any) continue;
+    std::uint32_t& expected = sums_[parameter][name];
+    if (sums[name].read != expected) fail_corrupt(parameter, name, expected, sums[name].read);
+    expected = sums[name].written;
+  }
+}
+
+void Optimizer::exchange_parts() {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Row& row : rows_) {
+    const at::Tensor own = row.flat.narrow(0, own_begin(row), row.layout.part_count());
+    group_->all_gather(dense_cpu_view(own), dense_cpu_view(row.flat));
+  }
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace paceline::optim

@@ -1,0 +1,11 @@
+#pragma once
+
+// GCC compiles a function marked PACELINE_VECTORISED once per instruction set and the loader picks;
+// elsewhere the portable code serves.
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define PACELINE_VECTORISED \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define PACELINE_VECTORISED
+#endif

@@ -1,0 +1,30 @@
+#pragma once
+
+// The small state of a schedule or a scaler: words by name, as a checkpoint keeps them. Numbers are
+// written so that reading them gives the same bits.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace paceline::optim {
+
+using Words = std::map<std::string, std::string>;
+
+std::string to_word(double value);
+std::string to_word(std::int64_t value);
+std::string to_word(const std::vector<double>& values);
+std::string to_word(const std::vector<std::int64_t>& values);
+
+// Error(kInvalid) naming `owner` when the word is missing or is not a number.
+double number_in(const Words& words, const std::string& name, std::string_view owner);
+std::int64_t count_in(const Words& words, const std::string& name, std::string_view owner);
+std::vector<double> numbers_in(const Words& words, const std::string& name, std::string_view owner);
+
+// Error(kInvalid) that lists what differs between the words `here` and those of the same names in
+// the `saved` ones, which may have more.
+void require_same_words(const Words& saved, const Words& here, std::string_view owner);
+
+}  // namespace paceline::optim
