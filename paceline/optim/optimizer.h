@@ -23,7 +23,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
-#include "paceline/optim/flat_layout.h"
+#include "paceline/tensor/flat_layout.h"
 
 namespace paceline::optim {
 

@@ -1,6 +1,5 @@
 set(SOURCES
   adam.cpp
-  flat_layout.cpp
   kernels.cpp
   optimizer.cpp
   sgd.cpp)

@@ -77,7 +77,7 @@ void Reducer::begin_backward() {
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
-  for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
+  for (auto& bucket : buckets_) bucket.missing = bucket.plan.parameters.size();
   for (auto& parameter : parameters_) parameter.is_ready = false;
   if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
   at_end_of_backward([this] { end_backward(); });
@@ -132,7 +132,7 @@ void Reducer::launch(std::size_t index) {
     flags_.copy_(at::from_blob(used.data(), flags_.sizes(), at::kFloat));
   }
   bucket.round = 0;
-  if (hook_ && !bucket.plan.slots.empty()) {
+  if (hook_ && !bucket.plan.parameters.empty()) {
     bucket.work = start_round(index);
     return;
   }
@@ -264,7 +264,7 @@ void Reducer::wait_for_buckets() {
         const at::NoGradGuard no_grad;
         bucket.flat.copy_(bucket.wide);
       }
-      if (!hook_ || bucket.plan.slots.empty()) continue;
+      if (!hook_ || bucket.plan.parameters.empty()) continue;
       ++bucket.round;
       bucket.work = start_round(i);
       goes_on |= bucket.work != nullptr;

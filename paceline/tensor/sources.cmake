@@ -1,6 +1,7 @@
 set(SOURCES
   c10d.cpp
   collectives.cpp
+  flat_layout.cpp
   random.cpp
   stream_order.cpp
   symmetric_tensors.cpp
