@@ -201,7 +201,7 @@ void Reducer::end_backward() {
 void Reducer::add_shard() {
   const at::NoGradGuard no_grad;
   for (auto& bucket : buckets_) {
-    if (bucket.plan.slots.empty()) continue;
+    if (bucket.plan.parameters.empty()) continue;
     const bool is_own_copy = bucket.plan.is_alone || bucket.wide.defined();
     bucket.shards.add(bucket.wide.defined() ? bucket.flat.to(at::kFloat) : content(bucket),
                       is_own_copy);
