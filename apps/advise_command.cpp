@@ -31,7 +31,7 @@ constexpr const char* kBatchPlaceholder = "{batch}";
 constexpr long kMaxSecondsOfAdvice = 3600;
 
 constexpr const char* kHelp = R"(
-PROGRAM must tell its steps: DistributedDataParallel and paceline's training loop do, other programs by
+PROGRAM must report its steps: DistributedDataParallel and paceline's training loop do, other programs by
 paceline::StepLog or a line of JSON a step (docs/placement.md).
 
 Examples:
@@ -187,7 +187,7 @@ int advise_command(const Arguments& arguments) {
   app.formatter(std::make_shared<AdviseFormatter>());
   AdviseOptions options;
   OptionTable table(app, /*has_variables=*/false);
-  table.value("--seconds", "S", "Of steps to measure with each, after warming up",
+  table.value("--seconds", "S", "Seconds of steps to measure with each, after warming up",
               number_target(options.seconds, 1, kMaxSecondsOfAdvice));
   table.value("--patience", "S", "Seconds to wait for a step before giving one up",
               number_target(options.patience, 1, kMaxSecondsOfAdvice));

@@ -100,14 +100,14 @@ void require_transport(const BenchOptions& options) {
   }
   if (options.mode != BenchMode::kSimulate) return;
   if (transport != TransportKind::kAuto && transport != TransportKind::kTcp) {
-    throw UsageError(fmt::format(
-        "--transport: '{}': what is simulated is messages: tcp, or leave it out for hosts whose "
-        "ranks share memory as well",
-        name_of(transport)));
+    throw UsageError(
+        fmt::format("--transport: '{}': only messages are simulated: choose tcp, or leave it out "
+                    "for hosts whose ranks share memory as well",
+                    name_of(transport)));
   }
   const bench::Cluster& cluster = options.cluster;
   if (cluster.world_size() == 1) {
-    throw UsageError("--simulate: one rank alone has nobody to communicate with");
+    throw UsageError("--simulate: a single rank has no other rank to communicate with");
   }
   if (cluster.hosts == 1 && transport == TransportKind::kAuto) {
     throw UsageError(fmt::format(

@@ -1,7 +1,7 @@
 #pragma once
 
 // What `paceline bench` is asked to do, and what does not go together with it: every option that
-// would be ignored is an error or a note, so that nobody believes it counted.
+// would be ignored is an error or a note, so that it is not believed to count.
 
 #include <string>
 #include <vector>

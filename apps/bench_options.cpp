@@ -74,7 +74,7 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
   return ops;
 }
 
-// What is only thought about is all_reduce where nothing is said.
+// What is only predicted is all_reduce where no operation is given.
 std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
   if (mode == BenchMode::kCalibrate) return {};
   if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());
@@ -229,7 +229,7 @@ void say_what_is_rounded(bench::SessionOptions& session) {
                                                 bench::count_for(op, session.dtype, ranks, size));
       if (bytes == size) continue;
       session.notes.push_back(fmt::format(
-          "--sizes: {} B is no whole number of elements for every rank in {}: such sizes are "
+          "--sizes: {} B is not a whole number of elements for every rank in {}: such sizes are "
           "rounded up, here to {} B, and measured once",
           size, name_of(op), bytes));
       return;
@@ -264,18 +264,18 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
       .declared->default_str("symmetric");
   table.value("--buffers", "fresh|warm", "Written before every call, or not",
               word_target(session.fresh, {{"fresh", true}, {"warm", false}}), kMeasure);
-  table.value("--transport", "auto|shm|tcp|ucx", "Paceline's",
+  table.value("--transport", "auto|shm|tcp|ucx", "Transport of Paceline",
               named_target(options.transport, std::array{TransportKind::kAuto, TransportKind::kShm,
                                                          TransportKind::kTcp, TransportKind::kUcx}),
               kMeasure | kPlanned);
 
-  table.group("Against whom");
+  table.group("Libraries to compare with");
   table.value("--peer", "LIST",
               "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",
               {}, kMeasure);
 
   table.group("How");
-  table.value("--rounds", "N", "Rounds; in each everybody has one turn",
+  table.value("--rounds", "N", "Rounds; in each every library has one turn",
               number_target(session.rounds, 1, kMaxRounds), kMeasure);
   table.value("--calls", "N", "Calls in a turn, at most",
               number_target(session.calls, 1, kMaxCalls), kMeasure | kPredict);
@@ -286,21 +286,21 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
               turn_limit_target(session.turn_limit), kMeasure | kPredict);
 
   table.group("Planning");
-  table.flag("--calibrate", "Measure what the planner goes by and keep it for later groups", {},
+  table.flag("--calibrate", "Measure the planner's costs and keep them for later groups", {},
              kCalibrate);
   table.flag("--keep-noisy", "With --calibrate: also where that replaces a steadier measurement",
              bool_target(options.keeps_noisy), kCalibrate);
-  table.flag("--explain", "Print which algorithm is taken, and why", bool_target(options.explains),
+  table.flag("--explain", "Print which algorithm is chosen, and why", bool_target(options.explains),
              kSimulate | kExplain);
   table.value(
       "--simulate", "CLUSTER", "Predict for a cluster: hosts=64,ranks=8,link=25Gbit,latency=20us",
       {.read = [&](const Option& option) { read_cluster(option, options.cluster); }}, kSimulate);
   table.flag("--predict", "Measure this group, with the prediction beside it", {}, kPredict);
-  table.value("--algorithm", "NAME", "Take it wherever it serves",
+  table.value("--algorithm", "NAME", "Algorithm to use wherever it applies",
               named_target(session.algorithm, kAllAlgorithms), kMeasure | kPlanned);
 
   table.group("Output");
-  table.value("--json", "FILE", "Everything, for programs; - to standard output",
+  table.value("--json", "FILE", "All results, for programs; -: standard output",
               text_target(options.json), kMeasure | kSimulate | kPredict);
   table.value("--csv", "FILE", "The rows", text_target(options.csv), kMeasure);
   table.value("--html", "FILE", "A page with curves", text_target(options.html), kMeasure);

@@ -26,7 +26,7 @@ std::optional<Binding> parse_map(std::string_view sets) {
 
 std::optional<Binding> parse_binding(const std::string& text) {
   for (const BindTo to :
-       {BindTo::kCore, BindTo::kCache, BindTo::kNuma, BindTo::kSocket, BindTo::kNone}) {
+       {BindTo::kCore, BindTo::kCache, BindTo::kNuma, BindTo::kPackage, BindTo::kNone}) {
     if (text == launch::name_of(to)) return Binding{to, {}};
   }
   if (!text.starts_with(kMapPrefix)) return {};
@@ -44,7 +44,7 @@ std::string format_binding(const Binding& binding) {
 
 std::optional<Binding> parse_numa_binding(const std::string& text) {
   if (text == "node") return Binding{BindTo::kNuma, {}};
-  if (text == "socket") return Binding{BindTo::kSocket, {}};
+  if (text == "socket") return Binding{BindTo::kPackage, {}};
   if (text == "exclusive") return Binding{BindTo::kCore, {}};
   if (text == "core-complex") return Binding{BindTo::kCache, {}};
   return {};

@@ -3,30 +3,23 @@
 
 #include "paceline/core/exit_code.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/doctor_checks.h"
-#include "apps/usage_error.h"
+#include "apps/option_table.h"
 
 namespace paceline::apps {
 
 int doctor_command(const Arguments& arguments) {
-  CLI::App app("Says what this machine and this build can do, and how to get what is missing.",
+  CLI::App app("Reports what this machine and this build can do, and how to get what is missing.",
                "paceline doctor");
   bool json = false;
-  app.add_flag("--json", json, "One JSON object instead of lines");
+  OptionTable table(app, /*has_variables=*/false);
+  table.flag("--json", "One JSON object instead of lines", bool_target(json));
   app.footer(
       "\nOK, INFO (an optional part that is not available), WARN (works, with a drawback), FAIL.\n"
       "Exit code 3 when something must be repaired (FAIL).\n\n"
       "Examples:\n  paceline doctor\n  paceline doctor --json");
-  const CommandLine line = split_command_line(app, arguments);
-  if (!line.program.empty()) {
-    throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
-  }
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.read_line(arguments, 0)) return 0;
   std::vector<Finding> findings = check_build();
   for (const auto& more : {check_engine(), check_machine()})
     findings.insert(findings.end(), more.begin(), more.end());

@@ -7,7 +7,7 @@
 
 namespace paceline::apps {
 
-// kInfo: an optional part that this build lacks, which is no defect.
+// kInfo: an optional part that this build lacks, which is not a defect.
 enum class Verdict { kOk, kInfo, kWarn, kFail };
 
 struct Finding {

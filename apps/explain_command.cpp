@@ -1,7 +1,5 @@
 // paceline explain DIR: the flight records of a job's ranks, read and put into one sentence.
 
-#include <algorithm>
-
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,8 +10,8 @@
 #include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/option_table.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -92,35 +90,25 @@ std::string plain_text(const FlightDirectory& found, const Explanation& explanat
 
 int explain_command(const Arguments& arguments) {
   CLI::App app(
-      "Says in one sentence what the ranks of a job did last: who did not come, who died, who "
-      "called something else. DIR has their flight records, rank-000.flight and so on.",
+      "Reports in one sentence what the ranks of a job did last: which rank is missing, died or "
+      "called a different operation. DIR has their flight records, rank-000.flight and so on.",
       "paceline explain");
   bool json = false;
-  std::string directory;
-  app.add_option("DIR", directory, "The directory with the records");
-  app.add_flag("--json", json, "One JSON object with every record");
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("DIR", "The directory with the records");
+  table.flag("--json", "One JSON object with every record", bool_target(json));
   app.footer(
       "\nWhile a job runs it says where the ranks are now. Files of several machines can be copied "
       "into one directory.\n\n"
       "Examples:\n  paceline explain logs\n  paceline explain --json logs | jq .verdict");
-  Arguments options_first = arguments;
-  std::stable_partition(options_first.begin(), options_first.end(),
-                        [](const std::string& argument) { return argument.starts_with("-"); });
-  const CommandLine line = split_command_line(app, options_first);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
-  if (line.program.size() != 1) {
-    throw UsageError(line.program.empty() ? "which directory? see paceline explain --help"
-                                          : fmt::format("'{}' was not expected", line.program[1]));
-  }
-  const FlightDirectory found = read_flights(line.program.front());
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
+  if (words->empty()) throw UsageError("which directory? see paceline explain --help");
+  const FlightDirectory found = read_flights(words->front());
   Explanation explanation = explain(found.flights);
   if (found.flights.empty()) {
-    explanation.sentence =
-        fmt::format("there is no readable record in {}: {}", line.program.front(),
-                    counted(found.problems.size(), "damaged or foreign file"));
+    explanation.sentence = fmt::format("no readable record in {}: {}", words->front(),
+                                       counted(found.problems.size(), "damaged or foreign file"));
   }
   fmt::print("{}", json ? json_text(found, explanation) : plain_text(found, explanation));
   return found.flights.empty() ? kExitEnvironment : 0;

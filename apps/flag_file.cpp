@@ -63,12 +63,12 @@ std::string take_string(std::string_view text, const std::string& where) {
       continue;
     }
     const char next = at + 1 < text.size() ? text[++at] : '\0';
-    if (next != '"' && next != '\\') refuse(where, "after a backslash only \" or \\ may stand");
+    if (next != '"' && next != '\\') refuse(where, "only \" or \\ may follow a backslash");
     value += next;
   }
   if (at == text.size()) refuse(where, fmt::format("the string has no closing {}", quote));
   const auto rest = trimmed(text.substr(at + 1));
-  if (!rest.empty() && rest.front() != '#') refuse(where, fmt::format("'{}' is too much", rest));
+  if (!rest.empty() && rest.front() != '#') refuse(where, fmt::format("unexpected '{}'", rest));
   return value;
 }
 
@@ -94,7 +94,7 @@ std::string take_section(std::string_view text, const std::string& where) {
     refuse(where, fmt::format("'{}' is not the name of a command in brackets", text));
   }
   if (name != "run" && name != "submit") {
-    refuse(where, fmt::format("[{}] is none of [run] and [submit]", name));
+    refuse(where, fmt::format("[{}] is neither [run] nor [submit]", name));
   }
   return std::string(name);
 }
@@ -108,7 +108,7 @@ FlagFileEntry take_entry(std::string_view text, const std::string& command, int 
   if (equals == std::string_view::npos || !is_key(entry.key)) {
     refuse(where, fmt::format("'{}' is not option = value", text));
   }
-  if (command.empty()) refuse(where, "options stand behind the name of their command: [run]");
+  if (command.empty()) refuse(where, "options belong below the name of their command: [run]");
   take_value(entry, trimmed(text.substr(equals + 1)), where);
   return entry;
 }
@@ -128,7 +128,7 @@ struct stat status_of(int fd) {
   return status;
 }
 
-constexpr const char* kForeign = "it belongs to somebody else or everybody may write it";
+constexpr const char* kForeign = "it belongs to another user or everyone may write it";
 
 // It can name programs to start.
 bool is_foreign(int fd) {

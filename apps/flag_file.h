@@ -1,6 +1,6 @@
 #pragma once
 
-// Options for every day in a file, so that they need not be typed: paceline.toml in the working
+// Default options in a file, so that they need not be typed: paceline.toml in the working
 // directory, or the file of --config. A strict part of TOML:
 //
 //   [run]                      # the command
@@ -37,8 +37,8 @@ std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::s
 std::string usual_flag_file();
 
 // Adds the defaults of `command` that --config or paceline.toml gives to `line`; none for --help.
-// A file that somebody else could have written is not read, as it can name programs to start: of
-// paceline.toml that is said, of a file that was named it is an error. Throws UsageError.
+// A file that another user could have written is not read, as it can name programs to start: of
+// paceline.toml that is a warning, of a file that was named an error. Throws UsageError.
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line);
 
 }  // namespace paceline::apps

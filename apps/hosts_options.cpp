@@ -152,8 +152,8 @@ std::string meeting_address(const OptionTable& table, const std::vector<Host>& h
   if (other == hosts.end()) return "127.0.0.1";
   std::string own = launch::own_address_towards(other->address());
   check(!own.empty() && launch::numeric_address(own) == own,
-        "--hosts: which address of this machine ({}) the other hosts reach cannot be told from "
-        "here, as {} does not resolve; give --master-addr",
+        "--hosts: cannot tell which address of this machine ({}) the other hosts reach, as {} does "
+        "not resolve; give --master-addr",
         hosts[0].name, other->name);
   return own;
 }
@@ -199,7 +199,7 @@ HostsPlan plan_hosts(const OptionTable& table, const RunOptions& run,
                      const std::vector<Host>& hosts) {
   const LaunchOptions& options = run.launch;
   if (options.meeting.is_host) {
-    refuse_with_hosts(table["--rdzv-conf"], "is_host is what the first host is");
+    refuse_with_hosts(table["--rdzv-conf"], "is_host is set for the first host");
   }
   HostsPlan plan;
   plan.version = version_number();

@@ -14,6 +14,9 @@
 
 namespace paceline::apps {
 
+// Of the word by which commands choose a job.
+inline constexpr char kJobHelp[] = "A job's id or launcher, as paceline ps shows them";
+
 struct JobRank {
   int rank = 0;
   pid_t pid = -1;

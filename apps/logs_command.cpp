@@ -18,10 +18,9 @@
 #include "paceline/output/line_formatter.h"
 #include "paceline/process/process.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
-#include "apps/option_value.h"
+#include "apps/option_table.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -128,21 +127,21 @@ int logs_command(const Arguments& arguments) {
       "Shows what the ranks of a running job wrote last, with control characters as text. Without "
       "JOB: the only job that runs.",
       "paceline logs");
-  std::string job, rank, lines = "20";
+  std::string rank;
+  long count = 20;
   bool follow = false;
-  app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
-  app.add_option("--rank", rank, "This rank alone, without \"[3] \" before the lines");
-  app.add_option("-n,--lines", lines, "Lines of each rank [20]");
-  app.add_flag("-f,--follow", follow, "Go on with what they write until the job ends");
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("JOB", kJobHelp);
+  table.value("--rank", "R", "Only this rank, without \"[3] \" before the lines",
+              text_target(rank));
+  table.value("-n,--lines", "N", "Lines of each rank", number_target(count, 0, kMostLines));
+  table.flag("-f,--follow", "Keep printing what they write until the job ends",
+             bool_target(follow));
   app.footer(
       "\nExamples:\n  paceline logs\n  paceline logs -f --rank 1\n  paceline logs 1f0c93aa -n 100");
-  const CommandLine line = split_around_word(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
-  const long count = whole_number("--lines", lines, 0, kMostLines);
-  const Job found = find_job(line.program);
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
+  const Job found = find_job(*words);
   const Fd launcher = launch::open_pidfd(found.entries().front().supervisor);
   std::vector<LogTail> logs = open_logs(found, rank);
   for (LogTail& log : logs) log.begin_at_last(count);

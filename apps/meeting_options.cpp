@@ -129,7 +129,7 @@ void check_endpoint(const OptionTable& table, LaunchOptions& launch) {
   const Option& option = table["--rdzv-endpoint"];
   if (!option.given()) return;
   const Endpoint endpoint = endpoint_of(option, several);
-  if (!several) return;  // one node has nobody to meet
+  if (!several) return;  // one node has no other to meet
   if (table["--master-addr"].given() || table["--master-port"].given()) {
     throw UsageError(
         fmt::format("{} and --master-addr or --master-port exclude each other", option.source));
@@ -154,16 +154,16 @@ void check_nodes(const OptionTable& table, LaunchOptions& launch) {
 
 void declare_meeting_options(OptionTable& table, RunOptions& run) {
   LaunchOptions& launch = run.launch;
-  table.flag("--standalone", "One machine, free ports (what happens anyway)", {},
+  table.flag("--standalone", "One machine, free ports (the default)", {},
              kDecidedHere | kNotSubmitted);
   table.value("--nnodes", "N|MIN:MAX",
               "Machines of the job; MIN:MAX: it goes on while MIN are there", nodes_target(launch),
               kDecidedHere);
-  table.value("--node-rank", "R", "Which of them this one is [as they come]",
+  table.value("--node-rank", "R", "Number of this machine [in order of arrival]",
               node_rank_target(launch), kDecidedHere | kNotSubmitted);
   table.value("--master-addr", "A", "Address of machine 0", text_target(launch.master_addr),
               kDecidedHere | kNotSubmitted);
-  table.value("--master-port", "P", "Its port [one machine: a free one; several: 29500]",
+  table.value("--master-port", "P", "Port of machine 0 [one machine: a free one; several: 29500]",
               number_target(launch.master_port, 1, 65535, "a free one"), kDecidedHere);
   table.flag("--encrypt", "Encrypt what the ranks send over TCP", bool_target(launch.encrypt));
   table.value("--rdzv-endpoint", "HOST:PORT", "Where the machines meet [master-addr:master-port]",
@@ -182,7 +182,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.value("--max-restarts", "N",
               "Start all ranks again after a failure, up to N times within the window",
               number_target(launch.restarts.max_restarts, 0, kMaxRestarts));
-  table.value("--restart-window", "S", "Restarts longer ago do not count; 0: all do",
+  table.value("--restart-window", "S", "Seconds after which a restart no longer counts; 0: never",
               seconds_target(launch.restarts.window, kMaxSecondsToMeet));
   table.value("--on-damage", "restart|stop",
               "When ranks' parameters differ, or a state is not what was written: start all ranks "
@@ -192,16 +192,16 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
               "Start ranks again from a process that has loaded the program; off: execute it",
               word_target(launch.fork_server, {{"on", true}, {"off", false}}));
   table.value("--monitor-interval", "S",
-              "As torchrun's, without effect: failures are noticed at once",
+              "Accepted as in torchrun, without effect: failures are noticed at once",
               {.read = [](const Option& option) {
                 seconds_number(option.source, option.text, kMaxSecondsToMeet);
               }});
   table.value("--chaos", "FAULTS",
-              "Kill, stop, slow ranks on purpose: kill:rate=1/15s,stop:rank=1@30s,slow:rank=0",
+              "Kill, stop or slow ranks on purpose: kill:rate=1/15s,stop:rank=1@30s,slow:rank=0",
               {.read = [&launch](const Option& option) {
                 launch.chaos = launch::parse_faults(option.text);
               }});
-  table.value("--chaos-seed", "N", "Decides the moments and the ranks",
+  table.value("--chaos-seed", "N", "Seed of the moments and the ranks",
               number_target(launch.chaos_seed, 0, std::numeric_limits<long>::max()));
 }
 

@@ -24,8 +24,8 @@ std::string note(const std::vector<std::string>& words, const CommandLine& line,
                  const std::string& consequence) {
   const std::string program = launch::neutralise_in_line(line.program.front());
   return fmt::format(
-      "paceline: note: {} stand{} behind the program, so {} gets {}{}; options of paceline run "
-      "stand in front: paceline run {} ... {}",
+      "paceline: note: {} come{} after the program, so {} gets {}{}; options of paceline run come "
+      "first: paceline run {} ... {}",
       fmt::join(words, ", "), words.size() == 1 ? "s" : "", program,
       words.size() == 1 ? "it" : "them", consequence, words.front(), program);
 }

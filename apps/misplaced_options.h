@@ -17,10 +17,10 @@ namespace paceline::apps {
 // set. Requires: take_options() took `line`.
 std::vector<std::string> options_behind(const CLI::App& app, const CommandLine& line);
 
-// What is said before the start about those that would have made more ranks, or "".
+// The note before the start about those that would have made more ranks, or "".
 std::string note_on_ranks(const std::vector<std::string>& behind, const CommandLine& line);
 
-// What is said after a failure with this exit code, or "".
+// The note after a failure with this exit code, or "".
 std::string note_on_failure(const std::vector<std::string>& behind, const CommandLine& line,
                             int exit_code);
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "apps/usage_error.h"
 
 namespace paceline::apps {
 namespace {
@@ -40,14 +43,19 @@ OptionTarget text_target(std::string& value, const char* unset) {
           .unset = unset};
 }
 
-OptionTarget seconds_target(std::chrono::nanoseconds& value, double max) {
-  const auto read = [&value, max](const Option& option) {
-    value = seconds_number(option.source, option.text, max);
+std::string range_text(long min, long max) {
+  if (max == std::numeric_limits<long>::max()) return fmt::format("at least {}", min);
+  return fmt::format("{} to {}", min, max);
+}
+
+OptionTarget seconds_target(std::chrono::nanoseconds& value, double max, double min) {
+  const auto read = [&value, max, min](const Option& option) {
+    value = seconds_number(option.source, option.text, max, "", min);
   };
   const auto print = [&value] {
     return fmt::format("{:g}", std::chrono::duration<double>(value).count());
   };
-  return {.read = read, .print = print};
+  return {.read = read, .print = print, .range = fmt::format("{:g} to {:g}", min, max)};
 }
 
 std::string allowed_words(const std::vector<std::string>& words, const std::string& typed) {
@@ -66,13 +74,17 @@ Option& OptionTable::add(const std::string& names, OptionTarget target, unsigned
 
 void OptionTable::show(Option& option) const {
   option.declared->group(group_);
-  if (has_variables_) option.declared->envname(variable_of(option.name));
+  if (has_variables_ && (option.traits & kNoVariable) == 0)
+    option.declared->envname(variable_of(option.name));
 }
 
 Option& OptionTable::value(const std::string& names, const char* type, const char* help,
                            OptionTarget target, unsigned traits) {
   Option& option = add(names, std::move(target), traits);
-  option.declared = app_.add_option(names, option.text, help)->type_name(type);
+  const std::string& range = option.target.range;
+  option.declared = app_.add_option(names, option.text,
+                                    range.empty() ? help : fmt::format("{} ({})", help, range))
+                        ->type_name(type);
   const std::string usual = option.value();
   if (!usual.empty()) option.declared->default_str(usual);
   show(option);
@@ -86,6 +98,11 @@ Option& OptionTable::flag(const std::string& name, const char* help, OptionTarge
   option.declared = app_.add_flag(name)->description(help);
   show(option);
   return option;
+}
+
+void OptionTable::word(const char* name, const char* help) {
+  app_.add_option_function<std::string>(
+      name, [](const std::string&) {}, help);
 }
 
 bool OptionTable::take(const CommandLine& line) {
@@ -104,6 +121,20 @@ void OptionTable::read() const {
   for (const Option& option : options_) {
     if (option.given() && option.target.read) option.target.read(option);
   }
+}
+
+std::optional<std::vector<std::string>> OptionTable::read_line(
+    const std::vector<std::string>& arguments, std::size_t most_words) {
+  CommandLine line = split_around_word(app_, arguments);
+  if (!take(line)) {
+    fmt::print("{}", app_.help());
+    return {};
+  }
+  if (line.program.size() > most_words) {
+    throw UsageError(fmt::format("'{}' was not expected", line.program[most_words]));
+  }
+  read();
+  return std::move(line.program);
 }
 
 std::size_t OptionTable::index_of(const std::string& name) const {

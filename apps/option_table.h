@@ -28,12 +28,14 @@ struct OptionTarget {
   std::function<void(const Option&)> read = {};  // throws UsageError; none: the text is enough
   std::function<std::string()> print = {};       // "": nothing is in effect
   std::string unset = "none";                    // how --print-config prints nothing
+  std::string range = {};                        // "1 to 8", for the help
 };
 
 enum OptionTraits : unsigned {
   kDecidedHere = 1,   // for all hosts; not passed on to them
   kOfHosts = 2,       // how to reach the hosts of --hosts
   kNotSubmitted = 4,  // has no meaning in a job that a scheduler starts
+  kNoVariable = 8,    // for the command line alone
 };
 
 struct Option {
@@ -63,8 +65,9 @@ struct Option {
 // A flag; off by default.
 OptionTarget bool_target(bool& value);
 OptionTarget text_target(std::string& value, const char* unset = "none");
-// 0 to `max` seconds.
-OptionTarget seconds_target(std::chrono::nanoseconds& value, double max);
+OptionTarget seconds_target(std::chrono::nanoseconds& value, double max, double min = 0);
+// "1 to 8", or "at least 1" where `max` is the type's.
+std::string range_text(long min, long max);
 
 // A value outside the range prints as unset.
 template <class Number>
@@ -75,7 +78,7 @@ OptionTarget number_target(Number& value, long min, long max, const char* unset 
   const auto print = [&value, min] {
     return static_cast<long>(value) < min ? "" : std::to_string(value);
   };
-  return {.read = read, .print = print, .unset = unset};
+  return {.read = read, .print = print, .unset = unset, .range = range_text(min, max)};
 }
 
 // "a, b or c"; of more than four words "one of a, b, ...", with the one that was meant.
@@ -119,11 +122,19 @@ class OptionTable {
   Option& flag(const std::string& name, const char* help, OptionTarget target = {},
                unsigned traits = 0);
 
+  // A word of the command itself, in the help. It comes with the line's words.
+  void word(const char* name, const char* help);
+
   // Takes the texts of `line`, of variables and of defaults. False when --help was among them.
   // Throws UsageError.
   bool take(const CommandLine& line);
   // Reads the texts into the targets, in the order of declaration. Throws UsageError.
   void read() const;
+
+  // Both, for a command of at most `most_words` words, which it returns; options may stand on
+  // either side of the first. Nothing when --help was typed, and is printed. Throws UsageError.
+  std::optional<std::vector<std::string>> read_line(const std::vector<std::string>& arguments,
+                                                    std::size_t most_words);
 
   // Requires: it has been declared.
   const Option& operator[](const std::string& name) const { return options_.at(index_of(name)); }

@@ -33,10 +33,6 @@ std::string whole_numbers(long min, long max) {
   return fmt::format("a whole number from {} to {}", min, max);
 }
 
-std::string seconds(double min, double max) {
-  return fmt::format("a number of seconds from {} to {}", min, max);
-}
-
 CLI::Validator accept_if(const std::function<bool(const std::string&)>& is_good,
                          const std::function<std::string(const std::string&)>& allowed) {
   return {[=](const std::string& text) {
@@ -59,9 +55,11 @@ long whole_number(const std::string& source, const std::string& text, long min, 
 }
 
 std::chrono::nanoseconds seconds_number(const std::string& source, const std::string& text,
-                                        double max, const std::string& key) {
-  const auto value = read(text, 0.0, max);
-  if (!value) refuse_value(source, key + text, seconds(0, max));
+                                        double max, const std::string& key, double min) {
+  const auto value = read(text, min, max);
+  if (!value) {
+    refuse_value(source, key + text, fmt::format("a number of seconds from {} to {}", min, max));
+  }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(*value));
 }
@@ -79,11 +77,6 @@ CLI::Validator is_number(double min, double max) {
   return accept_if(
       [=](const std::string& text) { return read(text, min, max).has_value(); },
       [=](const std::string&) { return fmt::format("a number from {} to {}", min, max); });
-}
-
-CLI::Validator is_seconds(double min, double max) {
-  return accept_if([=](const std::string& text) { return read(text, min, max).has_value(); },
-                   [=](const std::string&) { return seconds(min, max); });
 }
 
 CLI::Validator is_one_of(const std::vector<std::string>& words) {

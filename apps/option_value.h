@@ -16,12 +16,12 @@ namespace paceline::apps {
 [[noreturn]] void refuse_value(const std::string& source, const std::string& text,
                                const std::string& allowed);
 
-// Both throw UsageError; seconds are from 0 to `max`. `also` names words that are allowed there
-// too, `key` what stands before the text in a list of KEY=VALUE.
+// Both throw UsageError. `also` names words that are allowed there as well, `key` what stands
+// before the text in a list of KEY=VALUE.
 long whole_number(const std::string& source, const std::string& text, long min, long max,
                   const std::string& also = "", const std::string& key = "");
 std::chrono::nanoseconds seconds_number(const std::string& source, const std::string& text,
-                                        double max, const std::string& key = "");
+                                        double max, const std::string& key = "", double min = 0);
 
 // "one of a, b; did you mean b?", for refuse_value().
 std::string one_of(const std::vector<std::string>& words, const std::string& typed);
@@ -29,7 +29,6 @@ std::string one_of(const std::vector<std::string>& words, const std::string& typ
 // The same checks for options that CLI11 converts.
 CLI::Validator is_whole_number(long min, long max);
 CLI::Validator is_number(double min, double max);
-CLI::Validator is_seconds(double min, double max);
 CLI::Validator is_one_of(const std::vector<std::string>& words);
 
 }  // namespace paceline::apps

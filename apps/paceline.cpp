@@ -31,16 +31,16 @@ constexpr Command kCommands[] = {
      "try your program with several ranks and threads, recommend the best"},
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"bench", bench_command, "measure collectives, alone or beside other libraries"},
-    {"doctor", doctor_command, "say what this machine and this build can do"},
+    {"doctor", doctor_command, "report what this machine and this build can do"},
     {"completion", completion_command, "print a script that completes commands in your shell"},
     {"remote-agent", remote_agent_command, nullptr},
-    {"explain", explain_command, "say what the ranks of a job did last, and who is missing"},
+    {"explain", explain_command, "report what the ranks of a job did last, and which are missing"},
     {"timeline", timeline_command, "put what ranks recorded into one trace for Perfetto"},
     {"ps", ps_command, "list your jobs on this machine"},
     {"top", top_command, "show a job's ranks live: steps, cpu, memory, waiting"},
     {"logs", logs_command, "show what the ranks of a job write"},
     {"stop", stop_command, "end a job cleanly"},
-    {"stacks", stacks_command, "say where every thread of a running job is"},
+    {"stacks", stacks_command, "print the call stack of every thread of a running job"},
 };
 
 void print_help() {
@@ -64,7 +64,7 @@ constexpr const char* kSeeHelp = "; see paceline --help";
   }
   const std::string suggestion = did_you_mean(name, known);
   if (name.starts_with("-")) {
-    const char* const advice = suggestion.empty() ? "; options stand behind the command" : "";
+    const char* const advice = suggestion.empty() ? "; options go after the command" : "";
     throw UsageError(fmt::format("unknown option {}{}{}{}", name, suggestion, advice, kSeeHelp));
   }
   const std::string advice =

@@ -47,10 +47,10 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
 
 [[noreturn]] void refuse(pid_t pid, int status) {
   if (status == ESRCH) throw Error(ErrorCode::kSystem, fmt::format("process {} is gone", pid));
-  if (status != EPERM) throw system_error(fmt::format("looking at process {}", pid), status);
+  if (status != EPERM) throw system_error(fmt::format("inspecting process {}", pid), status);
   throw Error(
       ErrorCode::kSystem,
-      fmt::format("process {} must not be looked at: it belongs to somebody else, has a debugger, "
+      fmt::format("process {} cannot be inspected: it belongs to another user, has a debugger, "
                   "or ptrace is forbidden here (/proc/sys/kernel/yama/ptrace_scope, a container "
                   "without SYS_PTRACE)",
                   pid));
@@ -117,7 +117,7 @@ DwflPtr open_process(pid_t pid) {
   const auto failed = [&](int status) {
     if (status > 0) refuse(pid, status);
     throw Error(ErrorCode::kSystem,
-                fmt::format("looking at process {}: {}", pid, dwfl_errmsg(dwfl_errno())));
+                fmt::format("inspecting process {}: {}", pid, dwfl_errmsg(dwfl_errno())));
   };
   if (!dwfl) failed(-1);
   if (const int status = dwfl_linux_proc_report(dwfl.get(), pid); status != 0) failed(status);

@@ -8,10 +8,9 @@
 
 #include "paceline/output/line_formatter.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
-#include "apps/usage_error.h"
+#include "apps/option_table.h"
 
 namespace paceline::apps {
 namespace {
@@ -63,19 +62,13 @@ int ps_command(const Arguments& arguments) {
       "Lists your jobs on this machine: those that paceline run started and that still run.",
       "paceline ps");
   bool json = false, ids = false;
-  app.add_flag("--json", json, "One JSON list, with every rank's process and cpus");
-  app.add_flag("--ids", ids, "Their ids alone, a line each");
+  OptionTable table(app, /*has_variables=*/false);
+  table.flag("--json", "One JSON list, with every rank's process and cpus", bool_target(json));
+  table.flag("--ids", "Only their ids, one per line", bool_target(ids));
   app.footer(
       "\nJobs in other network namespaces (most containers) are not seen.\n\n"
       "Examples:\n  paceline ps\n  paceline ps --json | jq '.[].job'");
-  const CommandLine line = split_command_line(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
-  if (!line.program.empty()) {
-    throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
-  }
+  if (!table.read_line(arguments, 0)) return 0;
   const auto jobs = list_jobs();
   if (ids) {
     for (const Job& job : group_jobs(jobs)) fmt::print("{}\n", job.id());

@@ -184,7 +184,7 @@ void declare_rank_options(OptionTable& table, LaunchOptions& launch) {
               local_ranks_target(launch.num_local_ranks), kDecidedHere);
   table.value(
       "--backend", "NAME",
-      "What carries the collectives: paceline, gloo, c10d, or by device cpu:paceline,cuda:nccl",
+      "Library for the collectives: paceline, gloo, c10d, or by device cpu:paceline,cuda:nccl",
       backend_target(launch.backend));
   table.value("--threads-per-rank", "T", "Computing threads of a rank [its cores]",
               threads_target(launch.threads_per_rank));
@@ -195,7 +195,7 @@ void declare_rank_options(OptionTable& table, LaunchOptions& launch) {
               "need be; none; or sets: 'map:0-3;4-7'",
               bind);
   table.value("--numa-binding", "TO",
-              "torchrun's words for it: node, socket, exclusive, core-complex",
+              "torchrun's form of --bind: node, socket, exclusive, core-complex",
               binding_target(launch.binding, parse_numa_binding,
                              "node, socket, exclusive or core-complex"));
 }
@@ -208,9 +208,10 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
               "Parts of every step that are always the same: the model has equal bits for every "
               "number of ranks that divides them into 1, 2, 4, 8, ... each; 0: none",
               number_target(launch.logical_shards, 0, kMaxLogicalShards));
-  table.flag("--report-bindings", "Say which cores each rank got",
+  table.flag("--report-bindings", "Report the cores of each rank",
              bool_target(launch.report_bindings), kNotSubmitted);
-  table.flag("--no-python", "As torchrun's, without effect: every program is started as it is");
+  table.flag("--no-python",
+             "Accepted as in torchrun, without effect: every program is started as it is");
 
   table.group("Machines");
   constexpr unsigned kHosts = kDecidedHere | kNotSubmitted;
@@ -218,17 +219,16 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
               kHosts);
   table.value("--hostfile", "FILE", "The same from a file, one host a line: a slots=4", {}, kHosts);
   table.value("--ssh-command", "CMD",
-              "How to reach a host [ssh with BatchMode]; gets HOST and one command", {},
+              "Command to reach a host [ssh with BatchMode]; gets HOST and one command", {},
               kHosts | kOfHosts);
-  table.value("--remote-paceline", "PATH", "Where paceline is on the hosts [where it is here]",
+  table.value("--remote-paceline", "PATH", "Path of paceline on the hosts [as here]",
               text_target(run.remote_paceline), kDecidedHere | kOfHosts);
   table.value("--export", "NAMES",
               "Variables to set on the hosts, besides PACELINE_*, OMP_* and those of BLAS", {},
               kHosts | kOfHosts);
   table.value("--start-timeout", "S", "Seconds until every host has answered",
               seconds_target(run.start_timeout, kMaxSeconds), kHosts | kOfHosts);
-  table.value("--host-retries", "N",
-              "How often a lost host of a job that may go on is started again; 0: never",
+  table.value("--host-retries", "N", "Times to restart a lost host; 0: never",
               number_target(run.host_retries, 0, kMaxHostRetries), kHosts | kOfHosts);
   declare_meeting_options(table, run);
 
@@ -244,7 +244,7 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
   table.value("--local-ranks-filter", "LIST", "Show only these local ranks: 0,2",
               {.unset = "all that are shown"});
   table.value("--timeline", "FILE",
-              "What every rank did when, on one clock: a trace for https://ui.perfetto.dev",
+              "Trace of what every rank did, on one clock, for https://ui.perfetto.dev",
               text_target(launch.timeline));
 
   table.group("Stopping");
@@ -253,20 +253,20 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
               seconds_target(launch.shutdown_timeout, kMaxSeconds));
   table.group("Watching");
   table.value("--hang-timeout", "S",
-              "Seconds without progress until it is said who is where; 0: never",
+              "Seconds without progress before reporting where each rank is; 0: never",
               seconds_target(launch.hang_timeout, kMaxSeconds));
   table.value("--hang-action", "DO", "report; or kill: also end the ranks that the others wait for",
               word_target(launch.kill_hanging, {{"report", false}, {"kill", true}}));
   table.value("--straggler-after", "S",
-              "Seconds for which a rank keeps the others waiting until it is said; 0: never",
+              "Seconds that a rank may delay the others before it is reported; 0: never",
               seconds_target(launch.straggler_patience, kMaxSeconds));
   table.group("Help");
   table.value("--config", "FILE",
-              "Options for every day, under [run] [paceline.toml, if there is one]", {},
+              "Default options, from section [run] [paceline.toml, if there is one]", {},
               kDecidedHere);
-  table.flag("--dry-run", "Say what would be started, start nothing", bool_target(run.dry_run),
+  table.flag("--dry-run", "Print what would be started; start nothing", bool_target(run.dry_run),
              kDecidedHere);
-  table.flag("--print-config", "Say each option's value and where it comes from, start nothing",
+  table.flag("--print-config", "Print each option's value and where it comes from; start nothing",
              bool_target(run.print_config), kDecidedHere | kNotSubmitted);
 }
 

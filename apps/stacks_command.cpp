@@ -16,11 +16,10 @@
 #include "paceline/diagnosis/stack_reader.h"
 #include "paceline/messages/job_questions.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
 #include "apps/message.h"
-#include "apps/option_value.h"
+#include "apps/option_table.h"
 #include "apps/process_stacks.h"
 #include "apps/usage_error.h"
 
@@ -92,29 +91,28 @@ int stacks_of_process(const StacksTexts& texts) {
 
 int stacks_command(const Arguments& arguments) {
   CLI::App app(
-      "Says where the ranks of a running job are: every thread's call stack, equal ones once. "
-      "Without JOB: the only job that runs. No root is needed; the ranks stand still for some "
+      "Prints the call stack of every thread of a running job's ranks, equal ones once. "
+      "Without JOB: the only job that runs. Needs no root; the ranks pause for some "
       "milliseconds.",
       "paceline stacks");
   StacksTexts texts;
-  std::string job;
-  app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
-  app.add_option("--pid", texts.pid, "The threads of this process instead, rank or not");
-  app.add_option("--threads", texts.threads, "Only these threads of it: 711,713");
-  app.add_flag("--crashed", texts.crashed, "They are inside a signal's handler: leave that out");
-  app.add_flag("--json", texts.json, "With --pid: one JSON object");
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("JOB", kJobHelp);
+  table.value("--pid", "PID", "The threads of this process instead, rank or not",
+              text_target(texts.pid));
+  table.value("--threads", "LIST", "Only these threads of it: 711,713", text_target(texts.threads));
+  table.flag("--crashed", "Leave out the signal's handler that they are inside",
+             bool_target(texts.crashed));
+  table.flag("--json", "With --pid: one JSON object", bool_target(texts.json));
   app.footer(
       "\nExamples:\n  paceline stacks\n  paceline stacks 1f0c93aa\n  paceline stacks --pid 711");
-  const CommandLine line = split_around_word(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
   if (!texts.pid.empty()) {
-    if (!line.program.empty()) throw UsageError("either JOB or --pid");
+    if (!words->empty()) throw UsageError("either JOB or --pid");
     return stacks_of_process(texts);
   }
-  const Job found = find_job(line.program);
+  const Job found = find_job(*words);
   if (found.agents.empty()) throw UsageError(no_ranks_here(found));
   for (const JobEntry& agent : found.agents) {
     if (found.agents.size() > 1) fmt::print("launcher {}:\n", agent.supervisor);

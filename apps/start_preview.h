@@ -20,7 +20,7 @@ std::string command_text(const std::vector<std::string>& command);
 std::string dry_run_text(const launch::LaunchPlan& plan);
 
 // The same for a job on several hosts, with what each is told. `options` are those of the first;
-// what only a host decides is said to be. The secret is not in it.
+// what only a host decides is marked so. The secret is not in it.
 std::string hosts_preview(const launch::HostsPlan& plan, const launch::LaunchOptions& options);
 
 // Every option: value in effect, and the flag, the variable, the file or the default it comes from.

@@ -11,12 +11,10 @@
 #include "paceline/messages/job_questions.h"
 #include "paceline/process/process.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/job_list.h"
 #include "apps/message.h"
-#include "apps/option_value.h"
-#include "apps/usage_error.h"
+#include "apps/option_table.h"
 
 namespace paceline::apps {
 namespace {
@@ -30,7 +28,7 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
     launch::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
-    // One that ended with another launcher of the job has been stopped, too.
+    // One that ended with another launcher of the job has been stopped as well.
     if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
   }
 }
@@ -43,31 +41,27 @@ int stop_command(const Arguments& arguments) {
       "on all hosts where its launcher of --hosts runs here. Returns when the job is over. Without "
       "JOB: the only job that runs.",
       "paceline stop");
-  std::string job;
-  double timeout = 60;
-  app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
-  app.add_option("--timeout", timeout, "Seconds to wait for its end [60]")
-      ->check(is_seconds(0, kLongestWait));
+  std::chrono::nanoseconds timeout = 60s;
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("JOB", kJobHelp);
+  table.value("--timeout", "S", "Seconds to wait for its end",
+              seconds_target(timeout, kLongestWait));
   app.footer("\nExamples:\n  paceline stop\n  paceline stop 1f0c93aa");
-  const CommandLine line = split_around_word(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
-  const Job found = find_job(line.program);
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
+  const Job found = find_job(*words);
   const std::vector<JobEntry> asked =
       found.launcher ? std::vector<JobEntry>{*found.launcher} : found.agents;
   std::vector<Fd> launchers;
   for (const JobEntry& entry : asked) launchers.push_back(launch::open_pidfd(entry.supervisor));
   for (std::size_t i = 0; i < asked.size(); ++i) ask_to_stop(asked[i], launchers[i]);
-  const auto limit = Deadline::after(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout)));
+  const auto limit = Deadline::after(timeout);
   for (const Fd& launcher : launchers) {
     if (wait_ready(launcher.get(), POLLIN, limit)) continue;
     say(
         fmt::format("paceline stop: {} still runs after {:g} s (its --shutdown-timeout may be "
                     "longer)",
-                    found.id(), timeout));
+                    found.id(), std::chrono::duration<double>(timeout).count()));
     return kExitEnvironment;
   }
   fmt::print("{} has ended\n", found.id());

@@ -75,7 +75,7 @@ void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesReq
   table.retarget("--threads-per-rank", number_target(request.cores_per_rank, 1, kMaxThreads));
   table.retarget("--remote-paceline", text_target(request.paceline));
   if (for_kubernetes) {
-    table["--remote-paceline"].declared->description("Where paceline is in the image [in PATH]");
+    table["--remote-paceline"].declared->description("Path of paceline in the image [in PATH]");
     table.retarget("--master-port", number_target(kubernetes.port, 1, 65534));
   } else {
     hide(table["--master-port"]);
@@ -93,22 +93,22 @@ void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmReques
   value("--job-name", "NAME", "Name of the job [paceline]", text_target(request.job_name));
   value("--mem", "AMOUNT", "Memory of a node", text_target(request.memory));
   if (for_kubernetes) {
-    value("--image", "IMAGE", "What to start", text_target(kubernetes.image));
-    value("--namespace", "NAME", "Where", text_target(kubernetes.name_space));
+    value("--image", "IMAGE", "Container image to start", text_target(kubernetes.image));
+    value("--namespace", "NAME", "Namespace of the job", text_target(kubernetes.name_space));
     value("--shared-memory", "AMOUNT", "Size of /dev/shm [1Gi]",
           text_target(kubernetes.shared_memory));
     value("--run-as-user", "UID", "Run as this user [the image's]",
           number_target(kubernetes.user, 0, 2147483647));
     return;
   }
-  value("--time", "LIMIT", "Longest time: 4:00:00", text_target(slurm.time));
-  value("--partition", "NAME", "Where to run", text_target(slurm.partition));
-  value("--account", "NAME", "Who pays", text_target(slurm.account));
+  value("--time", "LIMIT", "Time limit: 4:00:00", text_target(slurm.time));
+  value("--partition", "NAME", "Partition to run in", text_target(slurm.partition));
+  value("--account", "NAME", "Account to charge", text_target(slurm.account));
   value("--qos", "NAME", "Quality of service", text_target(slurm.qos));
   value("--constraint", "LIST", "Features of the nodes", text_target(slurm.constraint));
   value("--reservation", "NAME", "Reserved nodes", text_target(slurm.reservation));
-  value("--array", "SPEC", "Several such jobs: 0-9%2", text_target(slurm.array));
-  value("--output", "FILE", "Of the batch script [slurm-%j.out]", text_target(slurm.output));
+  value("--array", "SPEC", "Task numbers of a job array: 0-9%2", text_target(slurm.array));
+  value("--output", "FILE", "Output of the batch script [slurm-%j.out]", text_target(slurm.output));
   value("--signal-before", "S",
         "Seconds before the end of the time at which ranks are asked to stop [120]; 0: never",
         number_target(slurm.signal_seconds, 0, 65535));
@@ -194,7 +194,7 @@ int submit_command(const Arguments& arguments) {
     return 0;
   }
   if (where != "slurm" && where != "kubernetes") {
-    throw UsageError("say to whom: paceline submit slurm or paceline submit kubernetes");
+    throw UsageError("choose a scheduler: paceline submit slurm or paceline submit kubernetes");
   }
   return submit(where, {arguments.begin() + 1, arguments.end()});
 }

@@ -35,7 +35,8 @@ void check_quantity(const std::string& flag, const std::string& text) {
   check(good, "{}: '{}' is not an amount like 16Gi", flag, launch::neutralise(text));
 }
 
-// JSON strings are YAML strings. Error(kInvalid) for bytes that are no text: YAML cannot hold them.
+// JSON strings are YAML strings. Error(kInvalid) for bytes that are not text: YAML cannot hold
+// them.
 std::string yaml_text(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -102,7 +103,7 @@ std::vector<std::string> arguments(const SubmitRequest& request,
   return all;
 }
 
-// The file of a secret volume may be read by a group; Paceline wants one that nobody else reads.
+// The file of a secret volume may be read by a group; Paceline wants one that no other user reads.
 constexpr const char* kCopySecret =
     "umask 077 && cat /etc/paceline/secret > /dev/shm/paceline-secret && exec \"$@\"";
 

@@ -34,7 +34,7 @@ bool is_like(const std::string& text, const char* pattern) {
   regex_t compiled;
   const std::string whole = fmt::format("^({})$", pattern);
   const bool is_good = regcomp(&compiled, whole.c_str(), REG_EXTENDED | REG_NOSUB) == 0;
-  check(is_good, "the pattern '{}' is no expression", pattern);
+  check(is_good, "the pattern '{}' is not an expression", pattern);
   const bool matches = regexec(&compiled, text.c_str(), 0, nullptr, 0) == 0;
   regfree(&compiled);
   return matches;
@@ -45,7 +45,7 @@ void check_time(const std::string& text) {
   constexpr auto kTime = "[0-9]{1,9}(:[0-9]{1,2}){0,2}|[0-9]{1,9}-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
   check(
       text.empty() || is_like(text, kTime),
-      "--time: '{}' is no time limit of SLURM: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
+      "--time: '{}' is not a SLURM time limit: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
       "1-12:30:00",
       launch::neutralise(text));
 }
@@ -63,7 +63,7 @@ long seconds_of(const std::string& time) {
   return ((days * 24 + numbers[0]) * 60 + numbers[1]) * 60 + numbers[2];
 }
 
-// A signal before the start would stop the job at once, and requeue it for ever.
+// A signal before the start would stop the job at once, and requeue it forever.
 void check_signal(const SlurmRequest& slurm) {
   const long seconds = seconds_of(slurm.time);
   if (seconds == 0) return;  // no limit
@@ -76,13 +76,14 @@ void check_signal(const SlurmRequest& slurm) {
 void check_array(const std::string& text) {
   constexpr auto kRange = "[0-9]+(-[0-9]+(:[0-9]+)?)?";
   check(text.empty() || is_like(text, fmt::format("{0}(,{0})*(%[0-9]+)?", kRange).c_str()),
-        "--array: '{}' is no list of task numbers of SLURM: 0-15, 1,3,5-7, 0-15:4 or 0-15%4",
+        "--array: '{}' is not a SLURM list of task numbers: 0-15, 1,3,5-7, 0-15:4 or 0-15%4",
         launch::neutralise(text));
 }
 
 void check_memory(const std::string& text) {
   check(text.empty() || is_like(text, "[0-9]+[KMGTkmgt]?"),
-        "--mem: '{}' is no amount of SLURM: a whole number of megabytes, or with K, M, G or T "
+        "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or with K, M, G "
+        "or T "
         "behind it, as 16G",
         launch::neutralise(text));
 }

@@ -6,9 +6,9 @@
 #include "paceline/telemetry/timeline_file.h"
 #include "paceline/timeline/timeline_trace.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/message.h"
+#include "apps/option_table.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -20,22 +20,16 @@ int timeline_command(const Arguments& arguments) {
       "FILE` does it by itself.",
       "paceline timeline");
   std::string output = "timeline.json";
-  app.add_option("-o,--output", output, "The trace to write")
-      ->type_name("FILE")
-      ->default_str(output);
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("DIR", "The directory with the timelines");
+  table.value("-o,--output", "FILE", "The trace to write", text_target(output));
   app.footer(
       "\nFiles of several machines can be copied into one directory.\n\nExamples:\n"
       "  mpirun -x PACELINE_TIMELINE_DIR=/shared/spans ./train; paceline timeline /shared/spans");
-  const CommandLine line = split_command_line(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
-  if (line.program.size() != 1) {
-    throw UsageError(line.program.empty() ? "which directory? see paceline timeline --help"
-                                          : fmt::format("'{}' was not expected", line.program[1]));
-  }
-  const auto paths = timelines_in(line.program.front());
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
+  if (words->empty()) throw UsageError("which directory? see paceline timeline --help");
+  const auto paths = timelines_in(words->front());
   const launch::TraceSummary summary = launch::write_trace(paths, output);
   for (const std::string& problem : summary.problems)
     say("paceline timeline: left out: " + problem);

@@ -20,9 +20,8 @@
 #include "paceline/messages/job_questions.h"
 #include "paceline/process/process.h"
 
-#include "apps/command_line.h"
 #include "apps/commands.h"
-#include "apps/option_value.h"
+#include "apps/option_table.h"
 #include "apps/rank_meter.h"
 #include "apps/screen.h"
 
@@ -113,7 +112,7 @@ std::optional<JobEntry> described_again(const JobEntry& job) {
 class Top {
  public:
   struct Options {
-    double interval = 1;
+    std::chrono::nanoseconds interval = 1s;
     bool json = false, once = false;
   };
 
@@ -143,10 +142,7 @@ class Top {
   }
 
  private:
-  Deadline next_look() const {
-    return Deadline::after(std::chrono::round<std::chrono::nanoseconds>(
-        std::chrono::duration<double>(options_.interval)));
-  }
+  Deadline next_look() const { return Deadline::after(options_.interval); }
 
   Wake wait_until(const Deadline& next) {
     pollfd fds[] = {{launcher_.get(), POLLIN, 0},
@@ -187,26 +183,25 @@ class Top {
 
 int top_command(const Arguments& arguments) {
   CLI::App app(
-      "Shows a job's ranks again and again until it ends, Ctrl-C or q: busy cpus, memory, steps "
+      "Shows a job's ranks continuously until it ends, Ctrl-C or q: busy cpus, memory, steps "
       "and samples per second (of programs that count them), operations per second, the share of "
       "time spent waiting for others. Without JOB: the only job that runs.",
       "paceline top");
-  std::string job;
   Top::Options options;
-  app.add_option("JOB", job, "A job's id or launcher, as paceline ps shows them");
-  app.add_option("--interval", options.interval, "Seconds between two looks [1]")
-      ->check(is_seconds(kShortestInterval, kLongestInterval));
-  app.add_flag("--once", options.once, "One table [when the output is no terminal, or a dumb one]");
-  app.add_flag("--json", options.json, "One JSON object for each look, on a line of its own");
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("JOB", kJobHelp);
+  table.value("--interval", "S", "Seconds between updates",
+              seconds_target(options.interval, kLongestInterval, kShortestInterval));
+  table.flag("--once", "Print one table [when the output is not a terminal, or a dumb one]",
+             bool_target(options.once));
+  table.flag("--json", "One JSON object per update, on a line of its own",
+             bool_target(options.json));
   app.footer(
       "\nExamples:\n  paceline top\n  paceline top --once\n  paceline top --json | jq "
       ".ranks[0].cpus");
-  const CommandLine line = split_around_word(app, arguments);
-  if (!take_options(app, line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
-  return Top(find_agent(line.program), options).run();
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
+  return Top(find_agent(*words), options).run();
 }
 
 }  // namespace paceline::apps

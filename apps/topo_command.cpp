@@ -21,15 +21,12 @@ Examples:
   paceline topo --nproc-per-node 4 --bind numa
   paceline topo --machine "package:2 l3:4 core:8 pu:2" --cpus 0-31 --nproc-per-node auto)";
 
-struct TopoTexts {
-  std::string machine, cpus, svg;
-};
-
-Topology choose_machine(const TopoTexts& texts) {
-  Topology topology = texts.machine.empty() ? discover_topology() : load_topology(texts.machine);
-  if (texts.cpus.empty()) return topology;
-  const auto cpus = parse_cpu_list(texts.cpus);
-  if (!cpus) throw UsageError(fmt::format("--cpus: '{}' is not a list like 0-3,8", texts.cpus));
+Topology choose_machine(const OptionTable& table) {
+  const Option& machine = table["--machine"];
+  Topology topology = machine.given() ? load_topology(machine.text) : discover_topology();
+  if (!table["--cpus"].given()) return topology;
+  const auto cpus = parse_cpu_list(table["--cpus"].text);
+  if (!cpus) table["--cpus"].refuse("a list like 0-3,8");
   return restrict_topology(topology, *cpus);
 }
 
@@ -47,14 +44,13 @@ int topo_command(const Arguments& arguments) {
   app.footer(kTopoExamples);
   OptionTable table(app, /*has_variables=*/true);
   launch::LaunchOptions ranks;
-  TopoTexts texts;
   declare_rank_options(table, ranks);
-  app.add_option("--svg", texts.svg, "Draw into this file as well; -: instead, on stdout")
-      ->type_name("FILE");
-  app.add_option("--machine", texts.machine,
-                 "Another machine: a file of lstopo (.xml), or a description in hwloc's words")
-      ->type_name("FILE|TEXT");
-  app.add_option("--cpus", texts.cpus, "As if only these cpus were given")->type_name("LIST");
+  table.group("Machine");
+  table.value("--svg", "FILE", "Also draw into this file; -: on stdout instead", {}, kNoVariable);
+  table.value("--machine", "FILE|TEXT",
+              "Another machine: a file of lstopo (.xml), or a description in hwloc's words", {},
+              kNoVariable);
+  table.value("--cpus", "LIST", "As if only these cpus were given", {}, kNoVariable);
   const CommandLine line = split_command_line(app, arguments);
   if (!line.program.empty()) {
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
@@ -63,7 +59,7 @@ int topo_command(const Arguments& arguments) {
     fmt::print("{}", app.help());
     return 0;
   }
-  const Topology topology = choose_machine(texts);
+  const Topology topology = choose_machine(table);
   std::optional<launch::Placement> placement;
   if (table["--nproc-per-node"].given()) {
     table.read();
@@ -71,13 +67,14 @@ int topo_command(const Arguments& arguments) {
     placement = launch::plan_placement(
         topology, {ranks.num_local_ranks, ranks.threads_per_rank, ranks.binding});
   }
+  const std::string& svg = table["--svg"].text;
   const launch::Placement* shown = placement ? &*placement : nullptr;
-  if (texts.svg == "-") {
+  if (svg == "-") {
     fmt::print("{}", launch::draw_machine_svg(topology, shown));
     return 0;
   }
   fmt::print("{}", launch::draw_machine_text(topology, shown));
-  if (!texts.svg.empty()) write_file(texts.svg, launch::draw_machine_svg(topology, shown));
+  if (!svg.empty()) write_file(svg, launch::draw_machine_svg(topology, shown));
   return 0;
 }
 

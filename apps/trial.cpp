@@ -33,7 +33,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kWarmUpSeconds = 1.0;
 constexpr std::size_t kWarmUpSteps = 3, kFewestSteps = 5;
 constexpr std::chrono::milliseconds kLookEvery{100};
-constexpr const char* kNoSteps = "; does PROGRAM tell its steps? (paceline advise --help)";
+constexpr const char* kNoSteps = "; does PROGRAM report its steps? (paceline advise --help)";
 constexpr auto kEnd = 20s;  // after SIGTERM; the launcher ends its ranks after 2 s
 
 struct Step {
@@ -266,7 +266,7 @@ class TrialRun {
     }
     const std::size_t begin = num_warm_up(first_rank_.steps());
     if (end < begin + kFewestSteps) {
-      trial_.problem = fmt::format("a rank told {} steps only, too few to measure", end);
+      trial_.problem = fmt::format("a rank reported only {} steps, too few to measure", end);
       return;
     }
     trial_.num_steps = static_cast<std::int64_t>(end - begin);

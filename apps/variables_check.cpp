@@ -74,7 +74,7 @@ std::vector<std::string> unknown_own_variables() {
   for (const auto& [name, value] : launch::inherited_environment()) {
     if (!name.starts_with(kOwnPrefix)) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    sentences.push_back(fmt::format("no variable {} is known{}", launch::neutralise(name),
+    sentences.push_back(fmt::format("unknown variable {}{}", launch::neutralise(name),
                                     suggestion(name, kOwnPrefix, known)));
   }
   return sentences;
@@ -94,7 +94,7 @@ std::vector<std::string> variables_without_effect(const CLI::App& app) {
           fmt::format("the variable {} is torchrun's and has no effect here", name));
       continue;
     }
-    sentences.push_back(fmt::format("the variable {} is no option of paceline or torchrun{}",
+    sentences.push_back(fmt::format("the variable {} is not an option of paceline or torchrun{}",
                                     launch::neutralise(name), suggestion(name, kPrefix, known)));
   }
   return sentences;

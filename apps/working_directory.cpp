@@ -13,9 +13,8 @@ void require_working_directory() {
   if (!error) return;
   const char* name = std::getenv("PWD");
   fail(ErrorCode::kSystem,
-       "the working directory{}{} cannot be used: {}. It was removed, perhaps made anew since; "
-       "change "
-       "to one that is there (cd) and start again",
+       "the working directory{}{} cannot be used: {}. It was removed, perhaps created again since; "
+       "change to an existing one (cd) and start again",
        name == nullptr ? "" : " ", name == nullptr ? "" : name, error.message());
 }
 

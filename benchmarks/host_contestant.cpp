@@ -197,10 +197,10 @@ void HostContestant::accept_ranks(Deadline deadline) {
       ++come;
     }
     if (come < num_ranks() && any_ended()) {
-      fail(ErrorCode::kPeerLost, "a process ended before all ranks had come");
+      fail(ErrorCode::kPeerLost, "a process ended before all ranks had arrived");
     }
     if (come < num_ranks() && deadline.expired()) {
-      fail(ErrorCode::kTimeout, "{} of {} ranks came in time", come, num_ranks());
+      fail(ErrorCode::kTimeout, "{} of {} ranks arrived in time", come, num_ranks());
     }
   }
 }

@@ -41,7 +41,7 @@ std::vector<CatalogEntry> make_catalog() {
   };
 }
 
-constexpr std::size_t kNumOwn = 3;  // entries that are no peers
+constexpr std::size_t kNumOwn = 3;  // entries that are not peers
 
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace paceline::bench {
 // The most ranks that are simulated.
 inline constexpr int kMostSimulatedRanks = 4096;
 
-// Why a text is no cluster: the part that is wrong, and what is allowed.
+// Why a text is not a cluster: the part that is wrong, and what is allowed.
 class ClusterError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

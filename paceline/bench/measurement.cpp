@@ -54,23 +54,18 @@ Collective Measurement::prepare(const Turn& turn) {
   call.count = turn.count;
   if (has_counts(op)) {
     const auto world = static_cast<std::size_t>(world_size_);
-    counts_.assign(op == Op::kAllToAllV ? world * world : world, turn.count);
+    counts_.assign(has_count_matrix(op) ? world * world : world, turn.count);
     call.counts = counts_;
     call.count = turn.count * counts_.size();
   }
   const std::size_t whole = bytes_of(turn.op, turn.dtype, world_size_, turn.count);
   const std::size_t block = turn.count * size_of(turn.dtype);
-  const bool gives_blocks = op == Op::kScatter || op == Op::kReduceScatter ||
-                            op == Op::kReduceScatterV || op == Op::kAllToAll ||
-                            op == Op::kAllToAllV;
-  const bool gets_blocks = op == Op::kAllGather || op == Op::kAllGatherV || op == Op::kGather ||
-                           op == Op::kAllToAll || op == Op::kAllToAllV;
   const bool in_place = turn.placement == Placement::kInPlace;
   Buffers& buffers = buffers_[static_cast<std::size_t>(turn.memory)];
-  std::byte* const output = require(buffers.output, turn.memory, gets_blocks ? whole : block);
+  std::byte* const output = require(buffers.output, turn.memory, gets_blocks(op) ? whole : block);
   std::byte* input = output;
   if (!in_place) {
-    input = require(buffers.input, turn.memory, gives_blocks ? whole : block);
+    input = require(buffers.input, turn.memory, gives_blocks(op) ? whole : block);
   } else if (op == Op::kAllGather) {
     input += static_cast<std::size_t>(rank_) * block;
   }
@@ -82,7 +77,7 @@ Collective Measurement::prepare(const Turn& turn) {
 std::string Measurement::lacks(const Turn& turn) const {
   if (turn.op.is_coalesced && !contestant_.coalesces())
     return fmt::format("has no {}", name_of(turn.op));
-  if (turn.op == Op::kSend && world_size_ == 1) return "has nobody to send to";
+  if (turn.op == Op::kSend && world_size_ == 1) return "has no rank to send to";
   return contestant_.lacks(turn.op.op, turn.dtype, turn.placement);
 }
 

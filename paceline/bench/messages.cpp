@@ -17,13 +17,13 @@ constexpr std::uint32_t kMaxMessage = 1 << 20;
 Json parse(const std::string& text, const char* kind) {
   Json message = Json::parse(text, nullptr, false);
   if (!message.is_object() || !message.contains("kind")) {
-    fail(ErrorCode::kCorrupt, "a {} was due; something else came", kind);
+    fail(ErrorCode::kCorrupt, "expected a {}, received something else", kind);
   }
   if (message["kind"] == "failure") {
     fail(ErrorCode::kAborted, "{}", message.value("text", "no reason was given"));
   }
   if (message["kind"] != kind) {
-    fail(ErrorCode::kCorrupt, "a {} was due, a {} came", kind, message["kind"].dump());
+    fail(ErrorCode::kCorrupt, "expected a {}, received a {}", kind, message["kind"].dump());
   }
   return message;
 }
@@ -150,7 +150,7 @@ void Conversation::send_text(const std::string& text, Deadline deadline) {
 std::string Conversation::receive_text(Deadline deadline) {
   std::uint32_t length = 0;
   receive_all(socket_, std::as_writable_bytes(std::span(&length, 1)), deadline);
-  if (length > kMaxMessage) fail(ErrorCode::kCorrupt, "a message of {} bytes came", length);
+  if (length > kMaxMessage) fail(ErrorCode::kCorrupt, "received a message of {} bytes", length);
   std::string text(length, '\0');
   receive_all(socket_, std::as_writable_bytes(std::span(text)), deadline);
   return text;

@@ -7,9 +7,7 @@ namespace {
 
 // Blocks in the largest buffer.
 std::size_t blocks_of(Op op, int world_size) {
-  const bool whole =
-      op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce || op == Op::kSend;
-  return whole ? 1 : static_cast<std::size_t>(world_size);
+  return gives_blocks(op) || gets_blocks(op) ? static_cast<std::size_t>(world_size) : 1;
 }
 
 }  // namespace
@@ -117,21 +115,8 @@ std::size_t elements_out(const Collective& call, int rank, int world_size) {
 
 double bus_factor(Operation operation, int world_size) {
   const double n = world_size;
-  switch (operation.op) {
-    case Op::kAllReduce:
-      return 2 * (n - 1) / n;
-    case Op::kAllGather:
-    case Op::kAllGatherV:
-    case Op::kReduceScatter:
-    case Op::kReduceScatterV:
-    case Op::kAllToAll:
-    case Op::kAllToAllV:
-    case Op::kGather:
-    case Op::kScatter:
-      return (n - 1) / n;
-    default:
-      return 1;
-  }
+  if (operation.op == Op::kAllReduce) return 2 * (n - 1) / n;
+  return gives_blocks(operation.op) || gets_blocks(operation.op) ? (n - 1) / n : 1;
 }
 
 double algorithm_bandwidth(std::size_t bytes, double seconds) {

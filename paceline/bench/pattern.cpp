@@ -120,28 +120,19 @@ std::vector<Pattern::Run> Pattern::expected(const Collective& collective, int ra
   const auto world = static_cast<std::size_t>(world_size_);
   const std::size_t phase = phase_of(call);
   const std::size_t own = phase + static_cast<std::size_t>(rank) * count;  // this rank's block
-  const auto root = static_cast<std::size_t>(collective.root);
-  switch (collective.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-      return {{0, count, &of_sum_, phase}};
-    case Op::kReduceScatter:
-    case Op::kReduceScatterV:
-      return {{0, count, &of_sum_, own}};
-    case Op::kBroadcast:
-      return {{0, count, &of_rank_[root], phase}};
-    case Op::kScatter:
-      return {{0, count, &of_rank_[root], own}};
-    case Op::kSend:
-      return {{0, count, &of_rank_[(static_cast<std::size_t>(rank) + world - 1) % world], phase}};
-    default:
-      break;
+  const Op op = collective.op;
+  const std::size_t start = gives_blocks(op) ? own : phase;
+  if (reduces(op)) return {{0, count, &of_sum_, start}};
+  if (traits_of(op).only_root_gives) {
+    return {{0, count, &of_rank_[static_cast<std::size_t>(collective.root)], start}};
   }
-  std::vector<Run> runs;  // all_gather, gather, all_to_all: a block of every rank
-  const bool is_own = collective.op == Op::kAllToAll || collective.op == Op::kAllToAllV;
-  const std::size_t start = is_own ? own : phase;
-  for (std::size_t r = 0; r < world && collective.op != Op::kBarrier; ++r)
+  if (op == Op::kSend) {
+    return {{0, count, &of_rank_[(static_cast<std::size_t>(rank) + world - 1) % world], phase}};
+  }
+  std::vector<Run> runs;
+  for (std::size_t r = 0; r < world && gets_blocks(op); ++r) {
     runs.push_back({r * count, count, &of_rank_[r], start});
+  }
   return runs;
 }
 

@@ -16,7 +16,7 @@ struct PrivateListener {
 };
 PrivateListener listen_private();
 
-// Error(kTimeout) when nobody listens, kInvalid when another user does.
+// Error(kTimeout) when no process listens, kInvalid when another user does.
 Fd connect_private(const std::string& name, Deadline deadline);
 
 // The next connection of this user; those of others are closed. Empty when none came in time.

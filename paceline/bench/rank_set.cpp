@@ -135,15 +135,15 @@ void RankSet::accept_ranks(Deadline deadline) {
       const Hello hello = conversation->receive_hello(deadline);
       check(hello.world_size == num_ranks_ && hello.rank >= 0 && hello.rank < num_ranks_ &&
                 !ranks_[hello.rank],
-            "a rank that says it is {} of {} was started; {} ranks were wanted (is {} its "
+            "a rank that claims to be {} of {} was started; {} ranks were wanted (is {} its "
             "library's launcher?)",
             hello.rank, hello.world_size, num_ranks_, located_.launcher);
       ranks_[hello.rank] = std::move(conversation);
       ++come;
     } else if (any_ended()) {
-      fail(ErrorCode::kPeerLost, "a process ended before all ranks had come");
+      fail(ErrorCode::kPeerLost, "a process ended before all ranks had arrived");
     } else if (deadline.expired()) {
-      fail(ErrorCode::kTimeout, "{} of {} ranks came in time", come, num_ranks_);
+      fail(ErrorCode::kTimeout, "{} of {} ranks arrived in time", come, num_ranks_);
     }
   }
 }

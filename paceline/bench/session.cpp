@@ -259,10 +259,10 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
 void Session::note_restlessness(const RankSet& set) {
   if (set.idle_seconds() < kShortWait || set.idle_cpu_seconds() < kRestless * set.idle_seconds())
     return;
-  note_once(fmt::format(
-      "{} computes while others are on turn, which slows them down: its times and theirs are "
-      "worth less",
-      set.title()));
+  note_once(
+      fmt::format("{} computes during the turns of others, which slows them down: its times and "
+                  "theirs are less reliable",
+                  set.title()));
 }
 
 void Session::note_once(const std::string& note) {

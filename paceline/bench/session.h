@@ -58,7 +58,7 @@ struct SessionEvents {
 class Session {
  public:
   // Starts everybody and waits until the libraries are up. Requires: the main thread, and no others
-  // yet. Error when Paceline's own ranks do not come up; other contestants become Report::missing.
+  // yet. Error when Paceline's own ranks do not start; other contestants become Report::missing.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;

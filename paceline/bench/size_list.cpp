@@ -22,7 +22,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// What stands behind the number, as a factor; 0 when it is no unit.
+// What follows the number, as a factor; 0 when it is not a unit.
 std::size_t unit_of(std::string_view suffix) {
   if (suffix.ends_with("iB")) {
     suffix.remove_suffix(2);

@@ -74,7 +74,7 @@ void StartLine::wait_for(int rank, Deadline deadline) {
   }
   while (!has_come()) {
     if (deadline.expired()) {
-      fail(ErrorCode::kTimeout, "rank {}: rank {} did not come to the start line", rank_, rank);
+      fail(ErrorCode::kTimeout, "rank {}: rank {} did not reach the start line", rank_, rank);
     }
     other.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const auto seen = other.arrivals.load(std::memory_order_seq_cst);

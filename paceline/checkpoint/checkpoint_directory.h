@@ -93,8 +93,8 @@ class CheckpointDirectory {
   // Of the newest checkpoint whose manifest can be read; its tensors are not verified.
   std::optional<CheckpointOrigin> newest_origin() const;
 
-  // Error(kInvalid) naming the steps there are when this one is not; Error(kCorrupt) when it does
-  // not verify.
+  // Error(kInvalid) naming the existing steps when this one does not exist; Error(kCorrupt) when it
+  // does not verify.
   LoadedCheckpoint load(std::int64_t step) const;
 
   // The steps that have a committed folder, ascending; not verified.

@@ -75,10 +75,10 @@ void CheckpointWriter::take_turn(std::int64_t step) {
   const std::int64_t before = *step_;
   wait_until_idle(lock);
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-  log::warning(fmt::format(
-      "the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster than the "
-      "disk takes them; save less often",
-      step, waited.count(), before));
+  log::warning(
+      fmt::format("the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster "
+                  "than the disk can write them; save less often",
+                  step, waited.count(), before));
 }
 
 void CheckpointWriter::save_in_place(std::int64_t step, Snapshot snapshot) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Saves into a CheckpointDirectory off the training thread: the snapshot is copied, the caller goes
-// on, and a thread of its own computes digests, writes and waits for the disk.
+// Saves into a CheckpointDirectory off the training thread: the snapshot is copied, the caller
+// continues, and a thread of its own computes digests, writes and waits for the disk.
 //
 // At most one save is under way; one that comes earlier waits for it, and says so. So a checkpoint
 // on the disk is never older than the last but one, and a kill at any moment leaves what the
@@ -27,7 +27,7 @@ namespace paceline {
 
 class CheckpointWriter {
  public:
-  // `timeline` gets a span for each write; may be null. Requires: nobody else saves into
+  // `timeline` gets a span for each write; may be null. Requires: no other writer saves into
   // `directory`, which outlives this.
   explicit CheckpointWriter(CheckpointDirectory& directory,
                             std::shared_ptr<Timeline> timeline = nullptr);

@@ -21,7 +21,7 @@ std::error_code list(const std::string& folder, std::vector<std::string>& names)
   return error;
 }
 
-// What is gone was removed by somebody else.
+// What is gone was removed by another process.
 bool is_gone(int result) { return result == 0 || errno == ENOENT; }
 
 }  // namespace

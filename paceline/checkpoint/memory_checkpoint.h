@@ -1,7 +1,7 @@
 #pragma once
 
 // The newest snapshots of a run in memory that outlives the process which saved them: after the
-// death of a rank the job goes on from there and reads nothing from a disk.
+// death of a rank the job continues from there and reads nothing from a disk.
 //
 // The memory is a file: a memfd that the launcher holds and passes on as /proc/PID/fd/N, or one in
 // /dev/shm. It has two slots, used in turn. A save first takes the seal from the older one, writes
@@ -38,7 +38,7 @@ class MemoryCheckpoint {
   // Its step, without reading it all; a load may still find it damaged and give the one before.
   std::optional<std::int64_t> newest_step() const;
 
-  // What it holds is of no value any more. Error(kSystem) when that cannot be written.
+  // Discards what it holds. Error(kSystem) when that cannot be written.
   void forget();
 
   const std::string& path() const { return path_; }

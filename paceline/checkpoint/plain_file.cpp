@@ -127,7 +127,7 @@ void write_plain_file(FileSystem& files, const std::string& path,
   for (auto part : parts) {
     while (!part.empty()) {
       const ssize_t count = write_some(files, fd, part);
-      if (count == 0) errno = EIO;  // no progress and no reason: never try for ever
+      if (count == 0) errno = EIO;  // no progress and no reason: never try forever
       if (count <= 0) give_up("write");
       written += static_cast<std::uint64_t>(count);
       part = part.subspan(static_cast<std::size_t>(count));

@@ -1,7 +1,7 @@
 #pragma once
 
 // Whole regular files: read into memory, or written and on the disk when the call returns. Symbolic
-// links, FIFOs and devices are refused, so a file that somebody planted can neither redirect a read
+// links, FIFOs and devices are refused, so a planted file can neither redirect a read
 // nor block it.
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace paceline {
 
-// Error(kCorrupt) when the path is missing, is no regular file, is larger than `max_bytes`, or
+// Error(kCorrupt) when the path is missing, is not a regular file, is larger than `max_bytes`, or
 // changes its size while it is read; Error(kSystem) when the operating system refuses.
 std::vector<std::byte> read_plain_file(FileSystem& files, const std::string& path,
                                        std::uint64_t max_bytes);

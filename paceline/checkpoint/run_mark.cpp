@@ -29,7 +29,7 @@ std::optional<RunMark> read_run_mark(const std::string& directory, FileSystem& f
   if (json.contains("seed")) mark.seed = json.at("seed").get<std::uint64_t>();
   return mark;
 } catch (const std::exception& error) {
-  log::error(fmt::format("{}; taken for a directory of nobody's run", error.what()));
+  log::error(fmt::format("{}; treated as a directory that belongs to no run", error.what()));
   return std::nullopt;
 }
 

@@ -15,7 +15,7 @@ namespace paceline {
 
 struct RunMark {
   std::string run;  // chosen at random when it began; kept by those who continue it
-  // The launcher's name for the job whose restarts go on with it unasked; nothing: nobody's do.
+  // The launcher's name for the job whose restarts go on with it unasked; nothing: no job's do.
   std::optional<std::string> job;
   // Of its sampler and its transforms; shown beside the run where two are confused.
   std::optional<std::uint64_t> seed;

@@ -2,14 +2,14 @@
 
 // The ranks of rank 0's host copy a snapshot together, each a share of it, into memory of rank 0
 // that they all map. Replicas have the same bits, so n ranks wait for an n-th of the copy; and what
-// is divided among them, such as a sharded optimizer's state, nobody has to gather.
+// is divided among them, such as a sharded optimizer's state, need not be gathered.
 //
-// Where they cannot, rank 0 copies alone, which is said once: where they share no memory (sockets,
-// no memory left), and when what should be replicas differs, so that no checkpoint is a mixture of
-// several ranks' states. That is looked for at every save, in a sample of each tensor.
+// Where they cannot, rank 0 copies alone, which is reported once: where they share no memory
+// (sockets, no memory left), and when what should be replicas differs, so that no checkpoint is a
+// mixture of several ranks' states. That is looked for at every save, in a sample of each tensor.
 //
 // Cost: memory for one snapshot, kept for the next one, and a small all-gather and a barrier a
-// save. A rank that dies in the middle of its share is an error of the barrier on all others, and
+// save. A rank that dies while it copies its share is an error of the barrier on all others, and
 // rank 0 has nothing to write.
 //
 // Thread safety: none.
@@ -48,7 +48,7 @@ class SharedStaging {
   bool includes(std::span<const int> world_ranks) const;
 
   // Collective over the group. When it returns true, which it does on all ranks or on none, rank 0
-  // has the snapshot; otherwise it must copy by itself. Requires: rank 0 comes when nobody needs
+  // has the snapshot; otherwise it must copy by itself. Requires: rank 0 calls when no rank needs
   // the snapshot staged before any more; tensors of the same names, types and shapes on all ranks.
   bool stage(std::span<const HeldTensor> tensors);
 

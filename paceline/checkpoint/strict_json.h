@@ -1,6 +1,6 @@
 #pragma once
 
-// JSON that came from a file somebody else may have written: no duplicate keys, no deep nesting,
+// JSON from a file that another user may have written: no duplicate keys, no deep nesting,
 // nothing after the value.
 //
 // For sources only: nlohmann types stay out of public headers.

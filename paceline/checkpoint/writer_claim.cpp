@@ -63,7 +63,7 @@ Fd open_owner(const std::string& folder, int flags) {
   return file;
 }
 
-// False when somebody else has it.
+// False when another process has it.
 bool try_lock(const Fd& file, int kind, const std::string& folder) {
   if (::flock(file.get(), kind | LOCK_NB) == 0) return true;
   if (errno != EWOULDBLOCK) throw system_error(folder + kOwnerFile + ": cannot lock");

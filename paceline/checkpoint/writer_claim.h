@@ -10,7 +10,7 @@
 // successor takes the whole workspace away, after which each of these renames fails: a writer that
 // was frozen anywhere on its way, and wakes up, can neither commit nor remove anything, because no
 // moment lies between a check and a commit. The next number is taken by renaming a prepared
-// workspace, which succeeds for one of those who try; nobody waits for a lock on the way.
+// workspace, which succeeds for one of those that try; none waits for a lock on the way.
 //
 // Thread safety: none; one thread at a time.
 
@@ -35,8 +35,8 @@ class WriterClaim {
   // Follows a writer that has ended, and at once one that is an older generation of the same job,
   // whether it lives, is frozen or has vanished with its host. Any other one that lives is waited
   // for. At the deadline, Error(kInvalid) with who that is; Error(kAborted) when it is a newer
-  // generation of this job. Who is refused by its own generation leaves a note, after which nobody
-  // takes over from that writer while it lives: another job bears the same name.
+  // generation of this job. A process that is refused by its own generation leaves a note, after
+  // which no process takes over from that writer while it lives: another job bears the same name.
   WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
               FileSystem& files);
   // What is in the workspace stays for the next writer to remove.

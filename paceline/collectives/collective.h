@@ -41,7 +41,7 @@ struct Collective {
   std::byte* output = nullptr;         // null where this rank gets nothing
   Device device = Device::kCpu;        // of input and output
   const DeviceOrder* order = nullptr;  // on a device; null: behind its default stream
-  Work* work = nullptr;  // told when the device has all of the call; null: nobody asks
+  Work* work = nullptr;  // told when the device has all of the call; null: not asked for
   std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
   std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
   std::optional<Op> part_of = {};  // what it is called, when `op` is only how it is carried out

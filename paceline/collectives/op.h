@@ -27,10 +27,10 @@ enum class Op : std::uint8_t {
   kAllGatherV = 12,
   kReduceScatterV = 13,
   kAllToAllV = 14,
-  kNewGroup = 15,  // the ranks compare whom they mean
+  kNewGroup = 15,  // the ranks compare which members they name
   kSplit = 16,
   kTakeTurns = 17,  // in a library that serves one group of a process at a time
-  kVisit = 18,      // a body runs on everybody's buffers (visit.h)
+  kVisit = 18,      // a body runs on every rank's buffers (visit.h)
 };
 
 // How many elements a rank gives or gets, by the call's `count` and `counts` (collective.h).
@@ -162,11 +162,20 @@ constexpr bool has_counts(Op op) {
 // True for those that make another group.
 constexpr bool makes_group(Op op) { return traits_of(op).makes_group; }
 
+// True for those of them whose counts are a matrix, of what each rank sends to each.
+constexpr bool has_count_matrix(Op op) { return traits_of(op).input == Extent::kRow; }
+
 // Whether an input holds a block for each rank.
-inline bool gives_blocks(Op op) {
+constexpr bool gives_blocks(Op op) {
   const OpTraits& traits = traits_of(op);
   return traits.input == Extent::kBlocks || traits.input == Extent::kRow ||
          traits.output == Extent::kOwnCount;
+}
+// Whether an output does.
+constexpr bool gets_blocks(Op op) {
+  const OpTraits& traits = traits_of(op);
+  return traits.output == Extent::kBlocks || traits.output == Extent::kColumn ||
+         traits.input == Extent::kOwnCount;
 }
 
 }  // namespace paceline

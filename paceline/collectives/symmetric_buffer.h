@@ -30,7 +30,7 @@ class SymmetricBuffer {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   // Where this process sees the block of `rank`; null where it does not, because the ranks of the
-  // group share no memory. Who writes there keeps the order with its owner by collectives.
+  // group share no memory. A writer synchronises with its owner by collectives.
   std::byte* of(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
   // Zeroed, page-aligned elements of type T.
   template <class T>

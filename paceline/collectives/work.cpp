@@ -57,8 +57,8 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
   }
   const std::string group = begun_ ? begun_->group : "";
   lock.unlock();  // reading the records takes a while
-  fail(ErrorCode::kTimeout, "{} is not complete after {} ms, and goes on{}", what, timeout.count(),
-       told_by_records(recorder.get(), group));
+  fail(ErrorCode::kTimeout, "{} is not complete after {} ms, and continues{}", what,
+       timeout.count(), told_by_records(recorder.get(), group));
 }
 
 void Work::begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,

@@ -32,7 +32,7 @@ namespace paceline {
 
 class Work;
 
-// Moves operations that nobody moves but those who wait for them.
+// Moves operations that advance only while a thread waits for them.
 class Progress {
  public:
   virtual ~Progress() = default;
@@ -43,7 +43,7 @@ class Progress {
 class Work {
  public:
   // `describe` is asked for the words of a time-out's message; `order` is null but for device
-  // memory; who waits helps `progress`, while there is such a thing.
+  // memory; a waiting thread helps `progress`, where there is one.
   explicit Work(std::function<std::string()> describe,
                 std::shared_ptr<const DeviceOrder> order = nullptr,
                 std::weak_ptr<Progress> progress = {})
@@ -52,8 +52,8 @@ class Work {
   // Waits until the operation has ended (above) and throws its error, if it had one. The
   // operation's own deadline ends the wait.
   void wait();
-  // As wait(), but Error(kTimeout) after `timeout`, with what the records tell; the operation goes
-  // on.
+  // As wait(), but Error(kTimeout) after `timeout`, with what the records tell; the operation
+  // continues.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
   // `then` is called once, with the operation's error or null: in the thread that completes it (the
@@ -75,7 +75,7 @@ class Work {
   // For executors: ends the operation; null means success. Only the first call counts. Waiters get
   // copies of the error: threads must not share an exception object.
   void complete(std::exception_ptr error, int source_rank = -1);
-  // The end is recorded, also when it has come already. At most once.
+  // Records the end, even if it is over already. At most once.
   void record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket);
 
  private:

@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
-// For a report on its way: beyond that, what this process may take to come to it.
+// For a report on its way: beyond that, what this process may take to read it.
 constexpr auto kDelayHere = 20ms;
 
 }  // namespace
@@ -50,14 +50,14 @@ void Coordinator::receive(Agent from, const Report& report, Moment now) {
 // --- What agents report ---
 
 void Coordinator::join(Agent from, const Joining& joining, Moment now) {
-  const std::string refusal = refusal_of(joining);
-  if (!refusal.empty()) {
-    log::warning(fmt::format("a node of host {} was refused: {}", joining.host, refusal));
-    return refuse(from, refusal);
+  if (const auto refusal = refusal_of(joining)) {
+    log::warning(fmt::format("a node of host {} was refused: {}", joining.host, *refusal));
+    return refuse(from, *refusal);
   }
   if (members_.contains(from) || spares_.contains(from)) return refuse(from, "it has joined twice");
-  const std::string obstacle = obstacle_to(joining);
-  if (!obstacle.empty()) return keep_as_spare(from, joining, obstacle, now);
+  if (const auto obstacle = obstacle_to(joining)) {
+    return keep_as_spare(from, joining, *obstacle, now);
+  }
   admit(from, joining);
   if (phase_ == Phase::kGathering) return start_if_possible(now);
   if (!ending()) change(fmt::format("host {} joins", joining.host), from, now);
@@ -82,7 +82,7 @@ void Coordinator::finish(Agent from, const Finished& finished) {
   end_if_finished();
 }
 
-// Whoever has come too late to take part does not hold up the end.
+// A node that arrived too late to take part does not hold up the end.
 void Coordinator::end_if_finished() {
   const bool all_finished = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.stage == Stage::kFinished || entry.second.stage == Stage::kReady;
@@ -324,7 +324,7 @@ void Coordinator::tick(Moment now) {
   remind(now);
 }
 
-// Those that wait are told for whom, so that nobody takes a job that cannot begin for a slow one.
+// Nodes that wait are told what for, so that a job that cannot begin is not taken for a slow one.
 void Coordinator::remind(Moment now) {
   if (now < remind_at_) return;
   remind_at_ = now + kNextReminder;

@@ -19,7 +19,7 @@
 //
 // Which failure came first: diagnosis/failure_order.h; a lost host counts more than any rank. All
 // that is reported until the last rank has ended takes part; but whose report is shown is decided
-// when everything that was on its way at the first one has come.
+// when everything that was on its way at the first one has arrived.
 //
 // Thread safety: none. Time comes in as an argument, from this host's monotonic clock.
 
@@ -45,7 +45,7 @@ struct CoordinatorSettings {
   int min_nodes = 1, max_nodes = 1;
   std::int64_t logical_shards = 0;  // 0: none
   RestartLimits restarts;
-  // How long enough agents may take to come, and how long a job of MIN:MAX nodes waits for more
+  // How long enough agents may take to arrive, and how long a job of MIN:MAX nodes waits for more
   // once MIN are there, the first time.
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
@@ -69,7 +69,7 @@ class Coordinator {
 
   // Error(kCorrupt) when what a report carries makes no sense.
   void receive(Agent from, const Report& report, Moment now);
-  // What a report may take to come, from any agent. At first: no time.
+  // What a report may take to arrive, from any agent. At first: no time.
   void expect_reports_within(std::chrono::nanoseconds time) { report_time_ = time; }
   // The agent is not heard of any more; `cause` says how that was noticed.
   void lose(Agent agent, const std::string& cause, Moment now);
@@ -77,8 +77,8 @@ class Coordinator {
   void tick(Moment now);
   Moment next_deadline() const;
 
-  // The host of an agent that has been in a generation, and so knows whom to follow instead of this
-  // coordinator. Nothing for others, and once the job is over.
+  // The host of an agent that has been in a generation, and so knows which agent to follow instead
+  // of this coordinator. Nothing for others, and once the job is over.
   std::optional<std::string> follower(Agent agent) const;
 
   // Orders since the last call, to be delivered in this order.
@@ -118,8 +118,9 @@ class Coordinator {
   };
 
   void join(Agent from, const Joining& joining, Moment now);
-  std::string refusal_of(const Joining& joining) const;
-  std::string obstacle_to(const Joining& joining) const;
+  // Why not, where it is not to be admitted: never, or for now.
+  std::optional<std::string> refusal_of(const Joining& joining) const;
+  std::optional<std::string> obstacle_to(const Joining& joining) const;
   bool rank_is_taken(const Joining& joining) const;
   bool may_need_spares() const;
   bool ending() const;

@@ -18,7 +18,7 @@ constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
 
 }  // namespace
 
-std::string Coordinator::refusal_of(const Joining& joining) const {
+std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const {
   if (phase_ == Phase::kOver) return "the job is over";
   if (joining.version != settings_.version) {
     return fmt::format("this node has Paceline {}, the job's others {}: install the same version",
@@ -41,22 +41,21 @@ std::string Coordinator::refusal_of(const Joining& joining) const {
   if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
     return fmt::format("{} ranks on one node", joining.num_ranks);
   }
-  return "";
+  return {};
 }
 
-// What keeps out a node of this job, for now at least.
-std::string Coordinator::obstacle_to(const Joining& joining) const {
+std::optional<std::string> Coordinator::obstacle_to(const Joining& joining) const {
   for (const auto& [agent, member] : members_) {
     if (!joining.node_rank || member.joining.node_rank != joining.node_rank) continue;
     return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
                        *joining.node_rank, member.joining.host);
   }
   if (num_members() < settings_.max_nodes) {
-    if (phase_ != Phase::kRunning || makes_it_larger(joining)) return "";
+    if (phase_ != Phase::kRunning || makes_it_larger(joining)) return {};
     return fmt::format("{} logical shards cannot be divided among its ranks as well",
                        settings_.logical_shards);
   }
-  return fmt::format("all {} of the job are there already (--nnodes)",
+  return fmt::format("all {} of the job have joined already (--nnodes)",
                      counted(settings_.max_nodes, "node"));
 }
 
@@ -67,7 +66,7 @@ void Coordinator::refuse(Agent agent, const std::string& reason) {
                        .alone = true});
 }
 
-// A job that is ending is not begun anew for anybody.
+// A job that is ending is not begun again.
 bool Coordinator::ending() const {
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second.stage == Stage::kFinished; });
@@ -110,7 +109,7 @@ void Coordinator::admit_spares() {
   if (phase_ == Phase::kOver || ending()) return;
   for (auto next = spares_.begin(); next != spares_.end();) {
     const auto spare = next++;
-    if (!obstacle_to(spare->second.joining).empty()) continue;
+    if (obstacle_to(spare->second.joining)) continue;
     admit(spare->first, spare->second.joining);
     spares_.erase(spare);
   }
@@ -168,9 +167,8 @@ void Coordinator::dismiss_spares(Moment now) {
   std::erase_if(spares_, [&](const auto& entry) {
     const auto& [agent, spare] = entry;
     if (now < spare.until) return false;
-    const std::string obstacle = obstacle_to(spare.joining);
-    refuse(agent,
-           obstacle.empty() ? "the job is ending" : obstacle + ", and none was lost meanwhile");
+    const auto obstacle = obstacle_to(spare.joining);
+    refuse(agent, obstacle ? *obstacle + ", and none was lost meanwhile" : "the job is ending");
     return true;
   });
 }

@@ -97,7 +97,7 @@ void CoordinatorHost::admit(Fd socket) {
     return !entry.second.link->authenticated();
   });
   if (static_cast<std::size_t>(strangers) >= max_strangers_) {
-    drop_oldest_stranger("too many connections have not said who they are");
+    drop_oldest_stranger("too many connections have not identified themselves");
   }
   const Agent agent = ++last_agent_;
   const int fd = socket.get();
@@ -115,7 +115,7 @@ bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
   return true;
 }
 
-// The listener stays readable as long as somebody waits there.
+// The listener stays readable as long as a connection waits there.
 void CoordinatorHost::pause_listener() {
   loop_.change(listener_.get(), 0);
   resume_at_ = now() + kListenerPause;
@@ -158,7 +158,7 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
   if (!host) return;  // it ends, and its connection with it
   lost_ = fmt::format(
       "the job's coordinator, which is this node's agent: host {} heard nothing from it for {:g} s "
-      "and goes on without it",
+      "and continues without it",
       *host, giving_up->silence.count() / 1000.0);
 }
 

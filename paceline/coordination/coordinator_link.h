@@ -20,8 +20,8 @@ namespace paceline::launch {
 class CoordinatorLink final : public JobControl {
  public:
   // Connects by the deadline, and proves the secret, which may take 3 s more. Error(kTimeout) when
-  // nobody answers, Error(kInvalid) when the address does not resolve or the other end has another
-  // secret, Error(kPeerLost) when it hung up meanwhile.
+  // no agent answers, Error(kInvalid) when the address does not resolve or the other end has
+  // another secret, Error(kPeerLost) when it hung up meanwhile.
   CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
                   const KeepAlive& keep_alive, Deadline deadline);
   ~CoordinatorLink() override;

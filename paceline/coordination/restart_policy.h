@@ -55,7 +55,7 @@ class RestartPolicy {
   explicit RestartPolicy(const RestartLimits& limits) : limits_(limits) {}
 
   RestartDecision after(const GenerationEnd& end, Moment now);
-  // A generation made progress; after() knows it of those that it is told of.
+  // A generation made progress; after() already knows of those that it is told of.
   void note_progress();
   // Restarts so far, also those that no longer count.
   int num_restarts() const { return num_restarts_; }

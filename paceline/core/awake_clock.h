@@ -3,7 +3,7 @@
 // The monotonic clock without the time in which this process stood still: stopped by a signal,
 // suspended by a scheduler, or starved of its processor. Whoever judges that another has been
 // silent for too long measures it on this clock, so that a job that was stopped as a whole finds
-// nobody late when it goes on.
+// no peer late when it goes on.
 //
 // A process cannot see that it stands still, only afterwards that a loop that comes by at least
 // twice a second did not. Every loop in which a process waits for others therefore keeps a Vigil

@@ -11,7 +11,7 @@ namespace paceline {
 // Requires: ascending.
 std::string format_cpu_list(const std::vector<int>& cpus);
 
-// Ascending, each once. Nothing when the text is no such list, or names a cpu above 65535.
+// Ascending, each once. Nothing when the text is not such a list, or names a cpu above 65535.
 std::optional<std::vector<int>> parse_cpu_list(const std::string& text);
 
 }  // namespace paceline

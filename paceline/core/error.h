@@ -14,7 +14,7 @@ namespace paceline {
 enum class ErrorCode {
   kInvalid,      // fix the call or the configuration
   kUnsupported,  // choose another backend or type
-  kTimeout,      // somebody did not come; the message names who
+  kTimeout,      // a rank did not arrive; the message names it
   kPeerLost,     // a peer died; form a new group
   kAborted,      // another rank failed first; the message carries its cause
   kCorrupt,      // the bytes are not what was written; use an older copy

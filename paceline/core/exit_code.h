@@ -5,7 +5,7 @@
 namespace paceline {
 
 // "Stopped as agreed, everything is saved, start me again": of a rank that ends because of
-// AgreedStop. `paceline run` passes it on when all ranks end so; it is no failure.
+// AgreedStop. `paceline run` passes it on when all ranks end so; it is not a failure.
 inline constexpr int kStoppedAsAgreed = 85;
 
 // Of a rank that a DamagedState (error.h) ended. `paceline run --on-damage` says what then happens.

@@ -100,7 +100,7 @@ class HandshakeHalf {
   void check_proof(std::string_view role) const;
 
  private:
-  // What this stage waits for has come, a hello's nonce as `theirs_`, a proof as the buffer's
+  // What this stage waits for has arrived, a hello's nonce as `theirs_`, a proof as the buffer's
   // beginning: goes on to the next stage and returns the answer.
   virtual std::vector<std::byte> answer() = 0;
   virtual bool is_client() const = 0;

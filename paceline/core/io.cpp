@@ -36,7 +36,7 @@ ssize_t move_whole(int fd, short events, std::size_t size, Deadline deadline, co
   return static_cast<ssize_t>(done);
 }
 
-// A call that writes nothing, and does not say why, would do so for ever.
+// A call that writes nothing, and does not say why, would do so forever.
 bool is_whole(ssize_t written, std::size_t size) {
   if (written >= 0 && static_cast<std::size_t>(written) < size) errno = EIO;
   return written == static_cast<ssize_t>(size);

@@ -40,7 +40,7 @@ ssize_t send_message(int socket, const msghdr& message);
 int accept_one(int listener);
 
 // How many entries are ready, 0 once `limit` has passed; without a limit when that is negative. -1
-// and errno for an error, which is no signal.
+// and errno for an error other than a signal.
 int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit);
 // Waits until `fd` is ready for `events`. False and errno otherwise; ETIMEDOUT at the deadline.
 bool await(int fd, short events, Deadline deadline);

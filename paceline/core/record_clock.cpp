@@ -46,7 +46,7 @@ class ScaledCounter {
   }
 
  private:
-  // A thread that was interrupted in the middle learns nothing for later readings. Nor is a rate
+  // A thread that was interrupted meanwhile learns nothing for later readings. Nor is a rate
   // believed that no processor has: a virtual machine's counter may have stood still.
   std::uint64_t look(std::uint64_t ticks) noexcept {
     const std::uint64_t time = kernel_time();

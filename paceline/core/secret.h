@@ -1,8 +1,8 @@
 #pragma once
 
-// The job's secret: 32 random bytes that every process of a job shares and nobody else knows. Keys
-// for one purpose are derived from it, so that a message of one purpose, group or generation means
-// nothing in another.
+// The job's secret: 32 random bytes that every process of a job shares and no other process knows.
+// Keys for one purpose are derived from it, so that a message of one purpose, group or generation
+// means nothing in another.
 //
 // It is never printed, never put on a command line and wiped when destroyed. Thread safety: const
 // methods are safe.

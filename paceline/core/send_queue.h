@@ -1,7 +1,7 @@
 #pragma once
 
-// Bytes on their way into a socket on which nobody may wait: it takes some now, and the rest once
-// poll() reports room (POLLOUT).
+// Bytes on their way into a socket on which no thread may wait: it takes some now, and the rest
+// once poll() reports room (POLLOUT).
 //
 // Thread safety: none.
 

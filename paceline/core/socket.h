@@ -89,7 +89,7 @@ class ConnectAttempt {
   std::size_t next_ = 0;
   Fd socket_;
 };
-// Whether somebody may listen there soon, after an attempt that ended with `error`.
+// Whether a process may listen there soon, after an attempt that ended with `error`.
 bool may_come_up(int error);
 
 // The next connection, or an empty Fd when none came within the deadline.

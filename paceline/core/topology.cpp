@@ -110,15 +110,15 @@ class Reader {
 
   // The innermost shared object is the cluster, the outermost cache the cache.
   void place(hwloc_obj_t object, Core& core) {
-    hwloc_obj_t cluster = nullptr, cache = nullptr, socket = nullptr;
+    hwloc_obj_t cluster = nullptr, cache = nullptr, package = nullptr;
     for (hwloc_obj_t o = object->parent; o != nullptr; o = o->parent) {
       const bool is_cache = hwloc_obj_type_is_dcache(o->type) != 0;
       const bool is_shared = hwloc_bitmap_weight(o->cpuset) > hwloc_bitmap_weight(object->cpuset);
       if (cluster == nullptr && is_shared && (is_cache || o->type == HWLOC_OBJ_GROUP)) cluster = o;
       if (is_cache) cache = o;
-      if (o->type == HWLOC_OBJ_PACKAGE) socket = o;
+      if (o->type == HWLOC_OBJ_PACKAGE) package = o;
     }
-    core.socket = number_of(sockets_, socket);
+    core.package = number_of(packages_, package);
     core.cluster = number_of(clusters_, cluster);
     core.cache = number_of(cache_numbers_, cache);
     if (cache != nullptr && core.cache == static_cast<int>(caches_.size())) {
@@ -154,7 +154,7 @@ class Reader {
   }
 
   const hwloc_topology_t machine_;
-  Numbers sockets_, clusters_, cache_numbers_;
+  Numbers packages_, clusters_, cache_numbers_;
   std::vector<Cache> caches_;
 };
 
@@ -193,7 +193,8 @@ void check_file(const std::string& path) {
   if (!std::filesystem::exists(path, error)) return;  // which hwloc says
   check(std::filesystem::is_regular_file(path, error), "topology: {} is not a file", path);
   check(std::filesystem::file_size(path, error) <= kMostBytes,
-        "topology: {} is larger than {} MiB, which is no file of lstopo", path, kMostBytes >> 20);
+        "topology: {} is larger than {} MiB, which is not a file of lstopo", path,
+        kMostBytes >> 20);
 }
 
 }  // namespace

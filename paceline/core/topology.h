@@ -20,7 +20,7 @@ namespace paceline {
 struct Core {
   std::vector<int> cpus;  // the kernel's numbers of its hardware threads, ascending
   int numa_node = 0;      // the kernel's number
-  int socket = 0;         // this and what follows: counted from 0
+  int package = 0;        // this and what follows: counted from 0
   int cache = 0;          // the outermost cache it uses (L3, or L2 where there is none)
   int cluster = 0;        // the smallest group of cores with something in common: an ARM cluster,
                           // a module with one L2; `cache` and this may mean the same

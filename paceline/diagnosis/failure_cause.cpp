@@ -72,7 +72,7 @@ std::string cause_of_kill(const EndEvidence& evidence) {
   }
   if (evidence.end.signal == SIGKILL && evidence.before.machine_kills &&
       evidence.after.machine_kills) {
-    return "killed by somebody (kill -9, a batch system), not for lack of memory: the kernel has "
+    return "killed from outside (kill -9, a batch system), not for lack of memory: the kernel "
            "counted no such kill";
   }
   return "";
@@ -97,7 +97,8 @@ std::string cause_by_loader(std::string_view line) {
         *name);
   }
   if (const auto rest = between(line, "symbol lookup error: ", "")) {
-    return fmt::format("a shared library has not what the program was built with: {}", *rest);
+    return fmt::format("a shared library lacks a symbol that the program was linked with: {}",
+                       *rest);
   }
   if (line.find("' not found (required by ") != std::string_view::npos) {
     const auto version = between(line, "version `", "'");
@@ -108,7 +109,7 @@ std::string cause_by_loader(std::string_view line) {
   return "";
 }
 
-// An exception that nobody caught: the C++ library writes two lines, Python a list and one line.
+// An uncaught exception: the C++ library writes two lines, Python a list and one line.
 std::string cause_by_exception(const std::vector<std::string_view>& lines, std::size_t at) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
   if (const auto type = between(lines[at], kThrown, "'")) {

@@ -30,7 +30,7 @@ std::string hint_for(const RankEnd& end) {
     case SIGXFSZ:
       return "a file reached the size limit (ulimit -f)";
     case SIGPIPE:
-      return "it wrote to a pipe or socket that nobody reads any more";
+      return "it wrote to a pipe or socket that no process reads any more";
     default:
       break;
   }
@@ -41,9 +41,9 @@ std::string hint_for(const RankEnd& end) {
     case kExitNotFound:
       return "a command or a shared library was not found";
     case 137:
-      return "a child of it was killed (128 + SIGKILL): likely out of memory, look at dmesg";
+      return "a child process was killed (128 + SIGKILL): likely out of memory, look at dmesg";
     case 139:
-      return "a child of it crashed (128 + SIGSEGV)";
+      return "a child process crashed (128 + SIGSEGV)";
     default:
       return "";
   }
@@ -124,7 +124,7 @@ std::string followers_summary(const std::vector<RankEnd>& followers) {
 }
 
 std::string fellows_summary(const std::vector<RankEnd>& fellows) {
-  return summary(fellows, "ended, too");
+  return summary(fellows, "also failed");
 }
 
 bool may_be_fellow(const RankEnd& first, const RankEnd& later) {

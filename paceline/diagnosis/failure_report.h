@@ -1,6 +1,6 @@
 #pragma once
 
-// What is said when a rank fails: which rank failed first and how, what that usually means, its
+// The report when a rank fails: which rank failed first and how, what that usually means, its
 // last lines, where its log is. Pure functions.
 
 #include <string>
@@ -17,7 +17,7 @@ struct FailureContext {
   std::string host;
   std::string last_lines;     // indented, ready to print; may be empty
   std::string log_path;       // empty when there is no log
-  std::string cause;          // what is known of it; empty: what is usual is said
+  std::string cause;          // what is known of it; empty: the usual cause is printed
   std::string stack;          // where it was, indented, ready to print; may be empty
   std::vector<int> finished;  // ranks that had ended with exit code 0 before
 };
@@ -25,7 +25,7 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
 
 // "paceline: ranks 1, 3 ended because of it (exit code 1)\n"; empty when there are none.
 std::string followers_summary(const std::vector<RankEnd>& followers);
-// "paceline: rank 1 ended, too (exit code 127)\n": of ranks that may have failed by themselves.
+// "paceline: rank 1 also failed (exit code 127)\n": of ranks that may have failed by themselves.
 std::string fellows_summary(const std::vector<RankEnd>& fellows);
 
 // It ended as the first one did, within moments, and not by a signal with which a launcher ends

@@ -34,7 +34,7 @@ std::optional<double> still_for(const std::vector<Flight>& flights) {
   return shortest;
 }
 
-// Who has waited longest, of those that nobody is told to blame; -1: nobody waits.
+// The rank that has waited longest, of those that are not to be blamed; -1: none waits.
 int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& blamed) {
   int rank = -1;
   double longest = -1;
@@ -50,7 +50,7 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
   return rank;
 }
 
-// Nobody waits for anybody, or not any more.
+// No rank waits for another, or not any more.
 bool is_calm(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler;
@@ -204,10 +204,10 @@ HangInquiry::Judgement HangInquiry::missing_in_meeting(const Standstill& signs) 
   const bool one = signs.missing.size() == 1;
   const bool all_answered = answers_.size() == hosts_.size();
   const bool ended = order.ranks.empty() && all_answered;
-  order.sentence = fmt::format("{} {} not come to init_process_group(){}; {} wait{} there",
+  order.sentence = fmt::format("{} {} not arrived at init_process_group(){}; {} {} waiting there",
                                ranks_text(signs.missing), one ? "has" : "have",
                                ended ? fmt::format(" and {} ended", one ? "has" : "have") : "",
-                               ranks_text(signs.waiting), signs.waiting.size() == 1 ? "s" : "");
+                               ranks_text(signs.waiting), signs.waiting.size() == 1 ? "is" : "are");
   if (ended) order.ranks = signs.waiting;
   order.witness = signs.waiting.front();
   return judgement;
@@ -217,14 +217,13 @@ HangInquiry::Judgement HangInquiry::idle_ranks(const Standstill& signs) const {
   const bool one = signs.running.size() == 1;
   Judgement judgement;
   judgement.order.ranks = signs.running;
-  judgement.order.sentence =
-      fmt::format("{} stand{} still outside of any operation: no step is made any more, and {}",
-                  ranks_text(signs.running), one ? "s" : "",
-                  one ? "it does not compute" : "none of them computes");
+  judgement.order.sentence = fmt::format(
+      "{} {} idle outside of any operation: steps have stopped, and {}", ranks_text(signs.running),
+      one ? "is" : "are", one ? "it does not compute" : "none of them computes");
   return judgement;
 }
 
-// Something was said, and nobody that answered has moved since.
+// A report was made, and no rank that answered has moved since.
 bool HangInquiry::is_said_of(const std::map<Agent, std::uint64_t>& progress) const {
   return !said_of_.empty() && std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
     const auto said = said_of_.find(entry.first);

@@ -1,8 +1,8 @@
 #pragma once
 
 // What a job on several hosts says about a hang. One agent sees its ranks wait; who keeps them
-// waiting may be on another host, where nobody waits. So every agent is asked once where its ranks
-// are, and what they answer together names who did not come. The job's coordinator holds it
+// waiting may be on another host, where no rank waits. So every agent is asked once where its ranks
+// are, and their answers together name the rank that is missing. The job's coordinator holds it
 // (coordination/coordinator.h), and a job on one node asks its only agent.
 //
 //   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
@@ -11,9 +11,9 @@
 // Where no record tells it, other signs do (quiet_ranks.h): ranks that are missing in the first
 // meeting, that are stopped, or that all stand still without computing after they made steps.
 //
-// An agent that does not answer within 2 s is named; whom its ranks might excuse is not blamed.
-// A job in which any rank began something within the time that the first agent waited moves, and
-// nothing is said. One standstill is decided once, whoever reports it again.
+// An agent that does not answer within 2 s is named; a rank that its ranks might excuse is not
+// blamed. A job in which any rank began something within the time that the first agent waited
+// moves, and nothing is reported. One standstill is decided once, whichever agent reports it again.
 //
 // Cost: nothing while the job moves. In a standstill one answer of at most 384 KiB from each agent.
 //
@@ -63,7 +63,7 @@ class HangInquiry {
   void judge();
   struct Judgement {
     HangOrder order;
-    bool names = false;  // those because of whom it hangs
+    bool names = false;  // the ranks because of which it hangs
   };
   std::optional<Judgement> judge_records(const std::vector<Flight>& flights) const;
   std::optional<Judgement> judge_signs() const;
@@ -81,7 +81,7 @@ class HangInquiry {
   double limit_ = 0;  // seconds
   Moment until_;
   std::map<Agent, Answer> answers_;
-  // What was said last: of which standstill (Answer::progress), and whether it named somebody.
+  // The last report: of which standstill (Answer::progress), and whether it named a rank.
   std::map<Agent, std::uint64_t> said_of_;
   bool decided_ = false;
 };

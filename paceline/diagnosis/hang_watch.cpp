@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 using Seconds = std::chrono::duration<double>;
 
-// Looks per timeout, so that a hang is said at most this share of it late.
+// Looks per timeout, so that a hang is reported at most this share of it late.
 constexpr int kLooks = 20;
 constexpr int kReports = 4;  // per timeout
 

@@ -1,14 +1,14 @@
 #pragma once
 
 // Notices that ranks stand still: none of this machine begins an operation or makes a step any
-// more, for the limit, and that is no calm: some rank has waited in an operation for all that time,
-// or one of the signs of quiet_ranks.h says it. A rank that only computes is no hang as long as
-// nobody waits for it for so long. Whether the job hangs, and because of whom, is found together
-// with the other hosts (hang_inquiry.h).
+// more, for the limit, and that is not a pause: some rank has waited in an operation for all that
+// time, or one of the signs of quiet_ranks.h shows it. A rank that only computes is not a hang as
+// long as no rank waits for it for so long. Whether the job hangs, and because of which rank, is
+// found together with the other hosts (hang_inquiry.h).
 //
 // Progress is known by the flight records and step gauges: sixteen bytes of each rank's files, read
 // from outside. The ranks notice nothing. Programs that make no group and count no steps are never
-// said to hang.
+// reported as hanging.
 //
 // Thread safety: none.
 

@@ -14,7 +14,7 @@ namespace {
 // What a process that waits may use all the same: a fiftieth, as threads that look around do.
 constexpr double kIdleShare = 0.02;
 constexpr long kIdleTicks = 2;        // of a short window
-constexpr int kLooksForTheFirst = 4;  // in the limit, until anybody has come to the meeting
+constexpr int kLooksForTheFirst = 4;  // in the limit, until a rank has arrived at the meeting
 
 bool is_stopped(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));

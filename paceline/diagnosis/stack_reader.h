@@ -5,7 +5,7 @@
 // end when the memory that is read is corrupt.
 //
 // The helper needs the right to trace the process. It is the launcher's descendant; ranks name the
-// launcher to Yama (PR_SET_PTRACER), which allows its descendants, too.
+// launcher to Yama (PR_SET_PTRACER), which also allows its descendants.
 
 #include <functional>
 #include <string>

@@ -2,7 +2,7 @@
 
 // Who keeps the others waiting in a job on several hosts. Every agent reports now and then how much
 // of the time each of its ranks spent inside operations, that is working together or waiting for
-// the others. The rank that the others wait for waits itself for nobody, so its share is the lowest
+// the others. The rank that the others wait for waits for none itself, so its share is the lowest
 // by far: at least a tenth of the time below the next one, and at most half of it, four reports in
 // a row. Shares need no common clock.
 //
@@ -37,7 +37,7 @@ class StragglerInquiry {
   int generation_ = 0;
   std::set<Agent> agents_;
   std::map<Agent, Shares> reports_;  // since the last judgement
-  int rank_ = -1;                    // who was the straggler then; -1: nobody
+  int rank_ = -1;                    // the straggler then; -1: none
   int times_ = 0;                    // how often in a row
   Outbox outbox_;
 };

@@ -55,7 +55,7 @@ class StragglerWatch {
   using Clock = std::chrono::steady_clock;
   static constexpr int kLooks = 3;  // in the patience
 
-  // A rank is said to be one after `patience`. `directory` has the records.
+  // A rank is reported as one after `patience`. `directory` has the records.
   StragglerWatch(std::chrono::nanoseconds patience, std::string directory);
 
   // Call every kLooks-th part of the patience. "rank 1 keeps the others waiting: ...", once for
@@ -68,7 +68,7 @@ class StragglerWatch {
 
   const std::chrono::nanoseconds patience_;
   const std::string directory_;
-  int rank_ = -1;  // who was the straggler at the last look; -1: nobody
+  int rank_ = -1;  // the straggler at the last look; -1: none
   int times_ = 0;  // how often in a row
   bool told_ = false;
   Clock::time_point since_;

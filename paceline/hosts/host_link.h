@@ -46,12 +46,12 @@ class HostLink {
   ~HostLink();
 
   const HostRoute& route() const { return route_; }
-  // The other end's hello has come.
+  // The other end's hello has arrived.
   bool greeted() const { return greeted_; }
   bool ended() const { return status_.has_value(); }
   // As a shell reports it. Requires: ended().
   int status() const { return *status_; }
-  // For so long nothing has come that would have been read: 0 while held, and from 0 on after.
+  // How long nothing has arrived that would have been read: 0 while held, and from 0 on after.
   std::chrono::nanoseconds silence() const {
     return held_ ? std::chrono::nanoseconds(0) : silence_.lasted();
   }

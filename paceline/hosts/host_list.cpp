@@ -87,7 +87,7 @@ Host parse_line(const std::string& line, const std::string& where) {
 void add(std::vector<Host>& hosts, std::set<std::string>& names, Host host,
          const std::string& where) {
   check(names.insert(host.address()).second,
-        "{}: host '{}' is there twice; give it once, with all its slots", where, host.name);
+        "{}: host '{}' is listed twice; list it once, with all its slots", where, host.name);
   hosts.push_back(std::move(host));
   check(hosts.size() <= kMaxHosts, "{}: more than {} hosts", where, kMaxHosts);
 }
@@ -129,7 +129,7 @@ std::vector<Host> parse_hostfile(const std::string& text, const std::string& pat
     const std::string where = fmt::format("{}, line {}", path, number);
     add(hosts, names, parse_line(line, where), where);
   }
-  check(!hosts.empty(), "{}: there is no host in it", path);
+  check(!hosts.empty(), "{}: it lists no host", path);
   return hosts;
 }
 

@@ -51,7 +51,7 @@ int HostsAgent::run() {
 
 void HostsAgent::turn() {
   loop_.turn(next_deadline());
-  if (!stopping_ && !begun() && put_off(start_by_).expired()) on_late_start();
+  if (!stopping() && !begun() && put_off(start_by_).expired()) on_late_start();
   if (finish_by_ && put_off(*finish_by_).expired()) end_stragglers();
   if (push_at_ && put_off(*push_at_).expired()) push_harder();
   if (alive_at_.expired()) look_after_connections();
@@ -73,7 +73,7 @@ Deadline HostsAgent::next_deadline() const {
     if (!host.comeback.next()) continue;
     left = std::min<std::chrono::nanoseconds>(left, *host.comeback.next() - Deadline::Clock::now());
   }
-  if (!stopping_ && !begun()) left = std::min(left, put_off(start_by_).remaining());
+  if (!stopping() && !begun()) left = std::min(left, put_off(start_by_).remaining());
   return Deadline::after(left);
 }
 
@@ -112,7 +112,7 @@ void HostsAgent::on_control() {
     stop_all(signal, plan_.shutdown_timeout);
   } else if (signal == SIGINT) {
     stop_all(signal, 0s);                // the hosts know what a second one means
-    if (all_ended()) abandoned_ = true;  // nobody reads what is left to print
+    if (all_ended()) abandoned_ = true;  // there is no reader for what is left to print
   }
 }
 
@@ -188,8 +188,8 @@ void HostsAgent::look_after_connections() {
     hosts_[i].link->send(FrameKind::kAlive);
     hosts_[i].link->compare_clocks();
     if (link.silence() < kSilenceLimit) continue;
-    if (!over_ && !stopping_ && !hosts_[i].lost()) {
-      lose(i, fmt::format("{} was lost: nothing came from it for {} s", named(hosts_[i]),
+    if (!over_ && !stopping() && !hosts_[i].lost()) {
+      lose(i, fmt::format("{} was lost: it sent nothing for {} s", named(hosts_[i]),
                           kSilenceLimit.count()));
     }
     hosts_[i].link->cut();

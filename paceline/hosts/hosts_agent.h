@@ -14,6 +14,7 @@
 //
 // Thread safety: none.
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -60,6 +61,11 @@ class HostsAgent {
     kBack,       // it has answered, and waits for an agent that leads
   };
 
+  // How the hosts are being ended; push_harder() goes on to the next.
+  enum class Ending { kNot, kAsked, kKilled, kCut };
+  static constexpr std::array kHarder = {Ending::kAsked, Ending::kKilled, Ending::kCut,
+                                         Ending::kCut};
+
   // One host as the job sees it.
   struct HostState {
     std::unique_ptr<HostLink> link;
@@ -88,6 +94,7 @@ class HostsAgent {
   bool all_ready() const { return none_in(Stage::kConnecting); }
   bool begun() const { return all_ready() && none_in(Stage::kReady); }
   bool none_in(Stage stage) const;
+  bool stopping() const { return ending_ != Ending::kNot; }
   bool all_ended() const;
   int num_hosts() const { return static_cast<int>(hosts_.size()); }
   int num_left() const;
@@ -146,9 +153,9 @@ class HostsAgent {
   Endpoint meeting_;
   std::optional<std::size_t> culprit_;  // the host for which the job cannot go on
   int culprit_code_ = 0;
-  bool stopping_ = false, pushed_ = false;
+  Ending ending_ = Ending::kNot;
   bool at_rest_ = false;             // the user has stopped the ranks, those that come later too
-  std::optional<Deadline> push_at_;  // what has not ended by then is ended harder
+  std::optional<Deadline> push_at_;  // while stopping(): what has not ended by then is ended harder
 };
 
 }  // namespace paceline::launch

@@ -31,7 +31,7 @@ void HostsAgent::on_end(std::size_t index) {
     if (host.lines[stream]) host.lines[stream]->finish(rest);
     (stream == 0 ? consoles_.out() : consoles_.err()).write(rest);
   }
-  if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed || over_ || stopping_) return;
+  if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed || over_ || stopping()) return;
   if (host.lost()) return on_failed_return(index);
   // Whoever stops an agent on its host wants that host back.
   if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
@@ -54,7 +54,7 @@ void HostsAgent::end_stragglers() {
   finish_by_.reset();
   if (consoles_.out().saturated() || consoles_.err().saturated()) {
     finish_by_ = Deadline::after(kTimeOfHostsToAnswer);
-  } else if (!stopping_) {
+  } else if (!stopping()) {
     stop_all(SIGTERM, plan_.shutdown_timeout);
   }
 }
@@ -111,13 +111,13 @@ void HostsAgent::name_silent_hosts() {
     const auto silence = std::chrono::floor<std::chrono::seconds>(host.link->silence());
     const bool there = host.stage == Stage::kRunning && !host.link->ended() && culprit_ != i;
     if (!there || silence < kUsualSilence) continue;
-    consoles_.say(fmt::format("paceline: nothing has come from {} for {} s: it may have died\n",
+    consoles_.say(fmt::format("paceline: {} has sent nothing for {} s: it may have died\n",
                               named(host), silence.count()));
   }
 }
 
 void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
-  if (!stopping_) name_silent_hosts();
+  if (!stopping()) name_silent_hosts();
   const std::string payload(1, static_cast<char>(signal));
   for (const HostState& host : hosts_) {
     if (host.stage != Stage::kRunning) {
@@ -126,8 +126,9 @@ void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
       host.link->send(FrameKind::kSignal, payload);
     }
   }
-  if (!stopping_) push_at_ = Deadline::after(grace + kTimeOfHostsToAnswer);
-  stopping_ = true;
+  if (stopping()) return;
+  ending_ = Ending::kAsked;
+  push_at_ = Deadline::after(grace + kTimeOfHostsToAnswer);
 }
 
 // What a host still sends is not held against it.
@@ -137,21 +138,21 @@ void HostsAgent::wait_for_timelines() {
       when = Deadline::after(kTimeOfHostsToAnswer);
   };
   later(finish_by_);
-  if (!pushed_) later(push_at_);
+  if (ending_ < Ending::kKilled) later(push_at_);
 }
 
 // First the hosts are told to kill; then the connections are cut, which has the same effect on a
 // host that can still be reached.
 void HostsAgent::push_harder() {
+  ending_ = kHarder[static_cast<std::size_t>(ending_)];
   const std::string payload(1, static_cast<char>(SIGKILL));
   for (const HostState& host : hosts_) {
-    if (pushed_) {
+    if (ending_ == Ending::kCut) {
       host.link->cut();
     } else {
       host.link->send(FrameKind::kSignal, payload);
     }
   }
-  pushed_ = true;
   push_at_ = Deadline::after(kTimeOfHostsToAnswer);
 }
 

@@ -12,11 +12,11 @@ namespace paceline::launch {
 bool HostsAgent::plan_return(std::size_t index) {
   HostState& host = hosts_[index];
   host.stage = Stage::kLost;
-  return !stopping_ && host.comeback.plan(Deadline::Clock::now());
+  return !stopping() && host.comeback.plan(Deadline::Clock::now());
 }
 
 void HostsAgent::tend_returns() {
-  if (stopping_ || over_) return;
+  if (stopping() || over_) return;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     HostState& host = hosts_[i];
     if (host.stage == Stage::kReturning && put_off(host.answer_by).expired()) {
@@ -41,11 +41,11 @@ void HostsAgent::try_again(std::size_t index) {
   }
 }
 
-// Its agent finds the others where they meet now, unless nobody leads them at the moment.
+// Its agent finds the others where they meet now, unless none leads them at the moment.
 void HostsAgent::on_return(std::size_t index) {
   HostState& host = hosts_[index];
   host.stage = Stage::kBack;
-  if (!leader_ || stopping_ || over_) return;
+  if (!leader_ || stopping() || over_) return;
   host.comeback.back(Deadline::Clock::now());
   RemoteJob job = plan_.parts[index].job;
   job.port = port_.value_or(0);
@@ -74,7 +74,7 @@ void HostsAgent::refuse_return(std::size_t index, const std::string& why) {
   host.stage = Stage::kLost;
   host.comeback.give_up();
   host.link->cut();
-  const std::string text = fmt::format("{}; it is not tried any more (--host-retries)", why);
+  const std::string text = fmt::format("{}; it is not restarted any more (--host-retries)", why);
   if (num_left() < plan_.min_hosts) return fail(index, kExitEnvironment, text);
   consoles_.say(fmt::format("paceline: {}\n", text));
 }

@@ -38,12 +38,12 @@ void HostsAgent::on_hello(std::size_t index, const std::string& version) {
 }
 
 void HostsAgent::begin_if_ready() {
-  if (all_ready() && hosts_[0].stage == Stage::kReady && !stopping_) give_part(0);
+  if (all_ready() && hosts_[0].stage == Stage::kReady && !stopping()) give_part(0);
 }
 
 void HostsAgent::on_port(const std::string& payload) {
   port_ = ByteReader(as_bytes(payload)).get<std::uint16_t>();
-  if (stopping_) return;
+  if (stopping()) return;
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
     if (!hosts_[i].lost()) give_part(i);
   }

@@ -8,8 +8,8 @@
 //   paceline run --hosts a,b ─┬─ ssh a ┄ remote-agent ── supervisor ── agent ── ranks
 //                             └─ ssh b ┄ remote-agent ── supervisor ── agent ── ranks
 //
-// When its stdin ends, or nothing has come for kSilenceLimit, the launcher is gone or out of reach,
-// and every process of the job on this host is ended. kill -9 of this process does the same.
+// When its stdin ends, or nothing has arrived for kSilenceLimit, the launcher is gone or out of
+// reach, and every process of the job on this host is ended. kill -9 of this process does the same.
 
 #include <chrono>
 #include <functional>

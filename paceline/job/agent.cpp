@@ -34,7 +34,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kEndOfJobsDescendants = 5s;
 // For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
-// host, so that they wait for somebody who is gone.
+// host, so that they wait for a node that is gone.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
 // At the end, for other agents to take their last orders.
 constexpr auto kLastWords = 2s;
@@ -107,7 +107,7 @@ class Agent {
   bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
   bool seen_to() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
 
-  // What is said where. With --hosts one console is that of all nodes.
+  // What is printed where. With --hosts all nodes share one console.
   bool shares_console() const { return plan_.options.part.has_value(); }
   void say_of_job(const std::string& text);
   void say_of_failure(const std::string& text);
@@ -154,7 +154,7 @@ class Agent {
   std::string held_back_;      // what is to be said if it did
   Stage stage_ = Stage::kFinished;
   bool abandoned_ = false;    // the supervisor is gone
-  bool logs_may_go_ = false;  // nobody needs them, unless they are all that is left of the output
+  bool logs_may_go_ = false;  // they may be removed, unless they are all that is left of the output
   int stop_signal_ = 0;       // the first signal that ended this launcher
   std::optional<EndOrder> end_;
   std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
@@ -172,7 +172,7 @@ int Agent::run() {
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
     finish_timeline();
-    remove_records();  // nobody is left to be told of the logs
+    remove_records();  // no launcher is left to be told of the logs
   }
   if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
   return exit_code();
@@ -180,7 +180,7 @@ int Agent::run() {
 
 // --- The coordinator ---
 
-// What is done to obey one may bring the next.
+// Handling one order may queue another.
 void Agent::follow_orders() {
   JobControl* const coordinator = membership_.coordinator();
   if (coordinator == nullptr) return;
@@ -293,7 +293,7 @@ void Agent::on_coordinator_lost() {
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
 }
 
-// What concerns all nodes is said once, by the node that leads, or by all when none does.
+// What concerns all nodes is printed once, by the node that leads, or by all when none does.
 void Agent::say_of_job(const std::string& text) {
   const bool others_say_it = membership_.coordinator() != nullptr && !membership_.leads();
   if (!shares_console() || !others_say_it) consoles_.announce(text);
@@ -417,7 +417,7 @@ void Agent::on_signal(int signal) {
     membership_.report(Leaving{signal});
   } else if (signal == SIGINT) {
     if (generation_) generation_->kill();
-    // Nobody reads what is left to print.
+    // There is no reader for what is left to print.
     if (!generation_ || generation_->num_running() == 0) abandoned_ = true;
   }
 }

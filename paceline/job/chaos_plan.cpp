@@ -22,8 +22,8 @@ double seconds_of(std::string text, const std::string& item) {
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   check(status == std::errc() && stop == text.data() + text.size() && value >= kShortest &&
             value <= kLongest,
-        "--chaos: '{}': '{}' is no number of seconds from 0.001 to 1e7; a fault is {}", item, text,
-        kForm);
+        "--chaos: '{}': '{}' is not a number of seconds from 0.001 to 1e7; a fault is {}", item,
+        text, kForm);
   return value;
 }
 
@@ -31,7 +31,7 @@ std::uint64_t number_of(const std::string& text, const std::string& item) {
   std::uint64_t value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   check(status == std::errc() && stop == text.data() + text.size() && value <= 1'000'000'000,
-        "--chaos: '{}': '{}' is no whole number; a fault is {}", item, text, kForm);
+        "--chaos: '{}': '{}' is not a whole number; a fault is {}", item, text, kForm);
   return value;
 }
 

@@ -78,7 +78,8 @@ void CoordinatorSearch::give_up() const {
   if (was_coordinator_) {
     fail(ErrorCode::kTimeout,
          "this node lost {}, and found none of the others: {}. They have ended, or this host does "
-         "not reach them; the job is not begun again here. Start it anew to go on from its newest "
+         "not reach them; the job is not begun again here. Start it again to continue from its "
+         "newest "
          "checkpoint",
          lost_because_, cause_);
   }
@@ -109,7 +110,7 @@ Fd CoordinatorSearch::listen_for_the_others() const {
     if (error.code() != ErrorCode::kSystem || !port_is_taken(endpoint)) throw;
     fail(ErrorCode::kSystem,
          "this node ({}) is where the job's nodes meet, but something listens at {} already: "
-         "another node that was given the same, or another job. Give every node a --node-rank of "
+         "another node that has the same number, or another job. Give every node a --node-rank of "
          "its own, and every job another port (--master-port or --rdzv-endpoint)",
          options_.meeting.is_host ? "--rdzv-conf is_host" : "--node-rank 0", to_string(endpoint));
   }
@@ -198,7 +199,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
   mine.expected_nodes = last_->place.num_nodes - 1;
   mine.first_generation = last_->place.generation + 1;
   mine.first_note = "lost " + lost_because_;
-  // Nobody is replaced: those that are left come as soon as nothing runs there any more.
+  // No node is replaced: those that are left join as soon as nothing runs there any more.
   if (mine.restarts.max_restarts == 0) {
     mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
   }

@@ -38,9 +38,9 @@ class CoordinatorSearch {
   // Error(kInvalid) when the job has several nodes and no secret.
   CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
 
-  // One attempt; nothing when nobody is there yet. Error(kTimeout) once join_timeout is over, or
-  // the time in which the others must have found each other; Error(kInvalid), Error(kSystem) for
-  // what will not get better.
+  // One attempt; nothing when there is no coordinator yet. Error(kTimeout) once join_timeout is
+  // over, or the time in which the others must have found each other; Error(kInvalid),
+  // Error(kSystem) for what will not get better.
   std::unique_ptr<JobControl> find();
   // From now on find() looks for a successor. `last` is the order that started the last generation.
   void lose(const StartOrder& last, const std::string& cause);

@@ -126,7 +126,7 @@ void Generation::on_watch() {
 void Generation::on_end(std::size_t index) {
   RankProcess& rank = *ranks_[index];
   context_.loop.forget(rank.process().pidfd.get());
-  if (!culprit_ && !stopping_) leftovers_.look_at_group(rank.rank(), rank.process().pid);
+  if (!ending()) leftovers_.look_at_group(rank.rank(), rank.process().pid);
   const RankEnd end = rank.collect();
   drain(rank.output());
   if (end.failed() && (end.signal == 0 || end.signal == SIGABRT)) {
@@ -141,7 +141,7 @@ void Generation::on_end(std::size_t index) {
     if (!end.failed() && !culprit_) finished_.push_back(end.rank);
     return;
   }
-  if (culprit_ || stopping_) {
+  if (ending()) {
     const bool fellow = culprit_ && may_be_fellow(*culprit_, end) && !rank_called_gone_by(rank) &&
                         !was_struck(rank.rank());
     (fellow ? fellows_ : followers_).push_back(end);
@@ -155,7 +155,7 @@ void Generation::on_end(std::size_t index) {
 }
 
 void Generation::look_for_deaths() {
-  if (culprit_ || stopping_) return;
+  if (ending()) return;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i]->running()) continue;
     if (died_of_signal(ranks_[i]->process(), Deadline::after(kDeath))) return on_end(i);
@@ -165,7 +165,7 @@ void Generation::look_for_deaths() {
 // Other nodes wait as long to be told of the failure, but only of one that another rank of this
 // node is said to have caused.
 void Generation::wait_for_the_one_before(const RankProcess& rank) {
-  if (culprit_ || stopping_) return;
+  if (ending()) return;
   const auto gone = rank_called_gone_by(rank);
   for (std::size_t i = 0; gone && i < ranks_.size(); ++i) {
     if (ranks_[i]->rank() != *gone || !ranks_[i]->running()) continue;
@@ -179,7 +179,8 @@ std::optional<int> Generation::rank_called_gone_by(const RankProcess& rank) cons
 }
 
 bool Generation::stopped_as_agreed() const {
-  return !culprit_ && num_stopped_ > 0 && (!stopping_ || num_stopped_ == ranks_.size());
+  return !culprit_ && num_stopped_ > 0 &&
+         (stopping_ == Stopping::kNo || num_stopped_ == ranks_.size());
 }
 
 void Generation::read(std::size_t index, int stream) {
@@ -204,13 +205,13 @@ void Generation::stop(int signal, std::chrono::nanoseconds grace) {
     rank->send(signal);
     rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
   }
-  if (!stopping_) kill_at_ = Deadline::after(grace);
-  stopping_ = true;
+  if (stopping_ != Stopping::kNo) return;
+  stopping_ = Stopping::kAsked;
+  kill_at_ = Deadline::after(grace);
 }
 
 void Generation::kill() {
-  stopping_ = true;
-  kill_at_.reset();
+  stopping_ = Stopping::kKilled;
   send(SIGKILL);
 }
 
@@ -250,7 +251,7 @@ bool Generation::strike(int rank, const std::string& because) {
 }
 
 void Generation::tend() {
-  if (kill_at_ && put_off(*kill_at_).expired()) kill();
+  if (stopping_ == Stopping::kAsked && put_off(kill_at_).expired()) kill();
   report_when_known();
   if (num_running_ == 0 && !over_ && unreported_ == nullptr) close_outputs();
   hold_back_or_resume();
@@ -258,7 +259,7 @@ void Generation::tend() {
 
 Deadline Generation::next_deadline() const {
   if (descendants_until_ && !over_ && !descendants_until_->expired()) return Deadline::after(0ns);
-  return kill_at_ ? put_off(*kill_at_) : Deadline::never();
+  return stopping_ == Stopping::kAsked ? put_off(kill_at_) : Deadline::never();
 }
 
 bool Generation::owns(pid_t pid) const {
@@ -271,7 +272,7 @@ bool Generation::owns(pid_t pid) const {
 // while a console still has to take something.
 void Generation::close_outputs() {
   if (!descendants_until_) {
-    if (!culprit_ && !stopping_) leftovers_.look_for_strays(context_.seeds.pids());
+    if (!ending()) leftovers_.look_for_strays(context_.seeds.pids());
     descendants_until_ = Deadline::after(kEndOfDescendants);
   }
   // In slices: other nodes wait for signs of life.

@@ -114,6 +114,8 @@ class Generation {
   std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
                                           int stdin_fd);
   std::array<Console*, 2> console_of(int local_rank);
+  // The first failure has been found, or stop() or kill() called: what ends now follows from it.
+  bool ending() const { return culprit_ || stopping_ != Stopping::kNo; }
   void watch_rank(std::size_t index);
   void watch_first_rank();
   void on_watch();
@@ -137,9 +139,9 @@ class Generation {
   std::function<void(const std::string&)> when_reported_;
   int num_running_ = 0;
   std::size_t num_stopped_ = 0;  // as agreed
+  enum class Stopping { kNo, kAsked, kKilled } stopping_ = Stopping::kNo;
+  Deadline kill_at_ = Deadline::never();  // once asked
   bool over_ = false;
-  bool stopping_ = false;
-  std::optional<Deadline> kill_at_;
   std::optional<Deadline> descendants_until_;  // once all ranks have ended
   std::vector<RankEnd> ends_;
   std::optional<RankEnd> culprit_;

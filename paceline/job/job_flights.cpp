@@ -30,7 +30,7 @@ std::optional<int> exit_code_of(const Flight& flight, const std::vector<RankEnd>
   return end->exit_code;
 }
 
-// Where nobody waits for anybody, a rank other than the one that failed first is no reason.
+// Where no rank waits for another, only the rank that failed first is a reason.
 bool contradicts(const Explanation& explanation, const RankEnd& culprit) {
   return explanation.group.empty() && explanation.verdict != Verdict::kMessage &&
          std::find(explanation.ranks.begin(), explanation.ranks.end(), culprit.rank) ==

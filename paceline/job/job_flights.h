@@ -48,7 +48,7 @@ class JobFlights {
   bool was_read_ = false;
   bool tells_ = false;  // a reason
   double waited_seconds_ = 0;
-  bool is_wait_ = false;  // the reason is that somebody waits
+  bool is_wait_ = false;  // the reason is that ranks wait
   std::string sentence_;
 };
 

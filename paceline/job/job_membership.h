@@ -1,7 +1,7 @@
 #pragma once
 
 // A node's part in its job: finds the coordinator, joins under it, and goes to another one when it
-// is lost; and the services that the node offers to the generation that runs, or is to come.
+// is lost; and the services that the node offers to the current or next generation.
 //
 // Thread safety: none.
 
@@ -37,7 +37,7 @@ class JobMembership {
   JobControl* coordinator() const { return coordinator_.get(); }
   // The coordinator is this process's.
   bool leads() const { return coordinator_ && search_.leads(); }
-  // Nobody hears it while there is no coordinator.
+  // It is not sent while there is no coordinator.
   void report(const Report& report);
   // The coordinator is gone; returns why. Once the job has begun, another one is looked for.
   std::string lose_coordinator();

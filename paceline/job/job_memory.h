@@ -2,7 +2,7 @@
 
 // Memory in which a job's ranks may keep their state beyond their own deaths (MemoryCheckpoint): a
 // file without a name, held by the agent, so that it lives exactly as long as the job on this host.
-// It takes nothing until somebody writes into it.
+// It takes no memory until it is written to.
 
 #include "paceline/core/fd.h"
 #include "paceline/process/environment.h"

@@ -6,7 +6,7 @@
 // One node: the store listens on loopback, on a port the kernel picks; MASTER_PORT is another, kept
 // free (process/reserved_port.h). Several nodes: the same at every node, on the address by which
 // the others reach it, and all use those of the node with rank 0. Each generation has services of
-// its own, so that what an older one left reaches nobody.
+// its own, so that what an older one left reaches no rank.
 //
 // The secret travels in a memfd that each rank inherits, never in an argument or a variable.
 
@@ -39,8 +39,8 @@ class JobServices {
   Offer offer() const { return offer_; }
   // Uses another node's services and gives up the claims of this one.
   void use(const Offer& others);
-  // Who waits for whom in the ranks' first meeting of a generation. Nobody where another node's
-  // store is used, or this one does not answer within a second.
+  // Which ranks wait, and for which, in the first meeting of a generation. None where another
+  // node's store is used, or this one does not answer within a second.
   Absence meeting(int generation, int world_size);
   // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
   void start_store();

@@ -56,7 +56,7 @@ class JobWatch {
   JobWatch& operator=(const JobWatch&) = delete;
   ~JobWatch();
 
-  // What tells a rank whom to tell when it crashes.
+  // What tells a rank which process to tell when it crashes.
   void add_variables(Environment& environment) const;
   // Reports where this node's ranks are.
   void look(const LookOrder& order);
@@ -65,7 +65,7 @@ class JobWatch {
   void show(const HangOrder& hang);
   // One of this node's ranks keeps the others waiting.
   void show(const StragglerOrder& straggler);
-  // The user has stopped the ranks, or let them go on: until then nothing is said of them.
+  // The user has stopped the ranks, or let them go on: until then nothing is reported about them.
   void rest(bool at_rest);
   bool at_rest() const { return at_rest_; }
   void begin_generation(const NodePlace& place);
@@ -77,9 +77,9 @@ class JobWatch {
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }
-  // The cause of this rank's end, which is to come, is known.
+  // The cause of this rank's end, which is expected, is known.
   void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
-  // Adds cause and stack to what is said of the first failure.
+  // Adds cause and stack to the report of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
  private:
@@ -91,7 +91,7 @@ class JobWatch {
     std::optional<FileSystemRoom> shared;  // /dev/shm at that moment
   };
 
-  // A failure to look at ranks is said, and costs nothing else.
+  // A failure to inspect ranks is reported, and has no other effect.
   void guarded(const std::function<void()>& body);
   void answer(JobRequest request);
   void on_crash(JobRequest request);

@@ -90,7 +90,7 @@ void JobWatch::show(const HangOrder& hang) {
 
 void JobWatch::look_for_straggler() {
   if (!take(straggler_timer_) || ranks_.empty() || at_rest_) return;
-  // What the ranks waited while the job stood still is nobody's fault.
+  // The time for which ranks waited while the job stood still is not charged to any rank.
   const auto awake = AwakeClock::now() - AwakeClock::woke();
   if (awake < plan_.options.straggler_patience) return make_straggler_watch();
   if (straggler_report_) return report_shares();
@@ -116,7 +116,7 @@ void JobWatch::tell(const HangOrder& hang) {
         fmt::format("  nothing is ended; {}, --hang-action kill would end the job\n", advice()));
   } else if (hang.ranks.empty()) {
     actions_.say(fmt::format(
-        "  nothing is ended, as it is not known whom the others wait for; {}\n", advice()));
+        "  nothing is ended: cannot tell which rank is blocking the others; {}\n", advice()));
   } else {
     end_hanging(hang);
   }
@@ -130,7 +130,7 @@ std::string JobWatch::advice() const {
                      options.several_nodes() ? " on host " + host_name() : "");
 }
 
-// Those that keep the others waiting, nobody else.
+// Only those that keep the others waiting.
 void JobWatch::end_hanging(const HangOrder& hang) {
   std::vector<int> ranks;
   for (const int rank : hang.ranks) {

@@ -76,7 +76,7 @@ struct LaunchOptions {
 
   std::chrono::nanoseconds hang_timeout = std::chrono::seconds(30);  // 0: never said
   bool kill_hanging = false;                                         // and ended, not only said
-  // A rank that keeps the others waiting for so long is said to; 0: never.
+  // A rank that keeps the others waiting for so long is reported; 0: never.
   std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
 
   std::optional<HostPart> part;  // when a launcher on another host started this one, ...

@@ -84,7 +84,7 @@ SocketPair make_seed_socket() {
 }
 
 struct Word {
-  pid_t sender = -1;  // as the kernel says; -1: nobody said anything
+  pid_t sender = -1;  // as the kernel says; -1: nothing was said
   std::string text;
 };
 
@@ -184,11 +184,11 @@ Process RankSeeds::start(int local_rank, ProcessSpec spec) {
   const auto index = static_cast<std::size_t>(local_rank);
   if (index >= seeds_.size()) seeds_.resize(index + 1);
   Seed& seed = seeds_[index];
-  std::string problem;
-  if (auto process = grow(seed, spec, problem)) return std::move(*process);
-  if (!problem.empty()) {
+  Growth growth = grow(seed, spec);
+  if (growth.process) return std::move(*growth.process);
+  if (growth.refusal) {
     say_(fmt::format("paceline: local rank {} is executed again, not forked: {}\n", local_rank,
-                     problem));
+                     *growth.refusal));
   }
   end(seed);
   return execute(seed, std::move(spec));
@@ -218,13 +218,10 @@ Process RankSeeds::execute(Seed& seed, ProcessSpec spec) {
   return start_process(spec);
 }
 
-std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std::string& problem) {
+RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   look_for(seed);
-  if (seed.process.pid < 0) return std::nullopt;  // a program that leaves none
-  const auto refuse = [&](std::string why) {
-    problem = std::move(why);
-    return std::nullopt;
-  };
+  if (seed.process.pid < 0) return {};  // a program that leaves none
+  const auto refuse = [](std::string why) { return Growth{.refusal = std::move(why)}; };
   if (!lives(seed.process)) return refuse("its seed has ended");
   if (FileVersion::of(program_.c_str()) != seed.program) {
     return refuse("the program's file has changed");
@@ -246,13 +243,13 @@ std::optional<Process> RankSeeds::grow(Seed& seed, const ProcessSpec& spec, std:
   if (answer.sender != seed.process.pid || !is_word(answer, kSeedGrows)) {
     return refuse("its seed does not answer");
   }
-  Process process = std::move(seed.process);
+  Growth growth{.process = std::move(seed.process)};
   seed.socket = std::move(next.own);
   seed.process = {};
-  return process;
+  return growth;
 }
 
-// Its first word may have come since the last look.
+// Its first word may have arrived since the last look.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
   const Word word = hear(seed.socket, Deadline::after(0ns));

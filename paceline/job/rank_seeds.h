@@ -50,8 +50,11 @@ class RankSeeds {
   };
 
   Process execute(Seed& seed, ProcessSpec spec);
-  // Why not, where a seed was ready.
-  std::optional<Process> grow(Seed& seed, const ProcessSpec& spec, std::string& problem);
+  struct Growth {
+    std::optional<Process> process;
+    std::optional<std::string> refusal;  // why not, where a seed was ready
+  };
+  Growth grow(Seed& seed, const ProcessSpec& spec);
   void look_for(Seed& seed);
   void end(Seed& seed);
 

@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// While a fault waits for a step, which nobody announces.
+// While a fault waits for a step, which is not announced.
 constexpr std::chrono::nanoseconds kStepInterval = 10ms;
 
 }  // namespace

@@ -26,8 +26,8 @@ void RunTally::ended(double seconds, const std::optional<StepReading>& steps) {
   steps_->last = steps->begun_at.value_or(0) + steps->steps;
 }
 
-// What the first generation with steps needed to come to them is the job's own; those before it
-// ended for nothing.
+// The time that the first generation with steps needed to reach them is the job's own; generations
+// before it ended for nothing.
 void RunTally::add_times(const StepReading& steps) {
   const double first = steps.first_began.value_or(0), last = steps.last_ended.value_or(0);
   // A clock of another namespace says nothing here.

@@ -51,8 +51,8 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
 }
 
-// What another launcher says of this one is not true of its ranks, and would make a launcher that a
-// rank starts itself look like the same.
+// Another launcher's variables about this process do not hold for its ranks, and would make a
+// launcher that a rank starts itself look like the same.
 void forget_outer_launcher(Environment& env) {
   for (const char* name :
        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -70,7 +70,7 @@ int run_body(const std::function<void(int)>& body, int rank, int message_fd) {
   } catch (const std::exception& error) {
     send_message(message_fd, ErrorCode::kAborted, error.what());
   } catch (...) {
-    send_message(message_fd, ErrorCode::kAborted, "an exception that is no std::exception");
+    send_message(message_fd, ErrorCode::kAborted, "an exception that is not a std::exception");
   }
   return 1;
 }

@@ -42,7 +42,7 @@ void run_rank(ProcessGroup& group, const std::function<void(ProcessGroup&)>& bod
     first.record(group.rank(), Error(ErrorCode::kAborted, error.what()));
   } catch (...) {
     first.record(group.rank(),
-                 Error(ErrorCode::kAborted, "an exception that is no std::exception"));
+                 Error(ErrorCode::kAborted, "an exception that is not a std::exception"));
   }
   group.abort("its function ended with an exception");
 }

@@ -106,7 +106,7 @@ bool AgentLink::take_clock(const std::string& message) {
   std::int64_t asked = 0, heard = 0, answered = 0;
   const bool question = message.front() == '?';
   if (!(text >> asked) || (!question && !(text >> heard >> answered)) || !text.eof()) {
-    fail(ErrorCode::kCorrupt, "{} sent clock readings that are none", peer_);
+    fail(ErrorCode::kCorrupt, "{} sent invalid clock readings", peer_);
   }
   if (question) {
     send(fmt::format("!{} {} {}", asked, clock_reading(last_heard_).count(),

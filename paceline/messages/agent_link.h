@@ -34,8 +34,8 @@ class AgentLink {
   // outlive this.
   AgentLink(Fd socket, const Secret& secret);
 
-  // Takes what has come; the complete messages among it. Error(kPeerLost) when the other end is
-  // gone, kInvalid when it is none of the job's, kCorrupt when it breaks the protocol.
+  // Takes what has arrived; returns the complete messages among it. Error(kPeerLost) when the other
+  // end is gone, kInvalid when it is none of the job's, kCorrupt when it breaks the protocol.
   std::vector<std::string> read();
   // Sends now what the socket takes and keeps the rest. Error(kPeerLost).
   void send(const std::string& text);

@@ -91,8 +91,8 @@ struct Standstill {
 // Where the ranks of the node are (diagnosis/hang_inquiry.h).
 struct Whereabouts {
   int generation = 0;
-  int round = 0;       // of the LookOrder that this answers; 0: they stand still, and nobody asked
-  double limit = 0;    // seconds without progress that are a hang
+  int round = 0;     // of the LookOrder that this answers; 0: they stand still, and were not asked
+  double limit = 0;  // seconds without progress that are a hang
   std::string digest;  // diagnosis/flight_digest.h
   Standstill standstill{};
   bool operator==(const Whereabouts&) const = default;

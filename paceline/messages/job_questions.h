@@ -23,9 +23,9 @@ struct JobAnswers {
   std::vector<std::string> silent;  // marks of believable sockets without an answer in time
 };
 
-// Asks the jobs of these marks (running_jobs.h), many at once. Sockets that nobody listens on any
-// more, and those that are not believed, are left out. Where more are asked than can be at once,
-// one that stays silent for a moment makes room for the next.
+// Asks the jobs of these marks (running_jobs.h), many at once. Sockets on which no process listens
+// any more, and those that are not believed, are left out. Where more are asked than can be at
+// once, one that stays silent for a moment makes room for the next.
 JobAnswers ask_jobs(const std::vector<std::string>& marks, const std::string& request,
                     Deadline deadline);
 

@@ -65,7 +65,7 @@ void FrameReader::feed(std::string_view bytes) {
 
 bool FrameReader::find_greeting() {
   const auto found = buffer_.find(greeting_);
-  // The greeting's beginning may be at the end of what has come.
+  // The greeting's beginning may be at the end of what has arrived.
   const auto end = found != std::string::npos
                        ? found
                        : buffer_.size() - std::min(buffer_.size(), greeting_.size() - 1);
@@ -85,7 +85,7 @@ std::optional<Frame> FrameReader::next() {
   std::uint32_t length = 0;
   std::memcpy(&length, buffer_.data() + taken_ + 1, sizeof length);
   if (kKinds.find(kind) == std::string_view::npos || length > kMaxPayload) {
-    fail(ErrorCode::kCorrupt, "what came is no message of a launcher");
+    fail(ErrorCode::kCorrupt, "received bytes that are not a launcher's message");
   }
   if (buffer_.size() - taken_ - kFrameHeader < length) return std::nullopt;
   Frame frame{static_cast<FrameKind>(kind), buffer_.substr(taken_ + kFrameHeader, length)};

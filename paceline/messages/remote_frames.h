@@ -46,7 +46,7 @@ struct Frame {
 
 std::string encode(const ClockExchange& exchange);
 std::string encode(const Endpoint& endpoint);
-// Error(kCorrupt) when the bytes are no such value.
+// Error(kCorrupt) when the bytes are not such a value.
 ClockExchange decode_clock_exchange(const std::string& bytes);
 Endpoint decode_endpoint(const std::string& bytes);
 
@@ -61,7 +61,7 @@ class FrameReader {
   explicit FrameReader(std::string_view greeting = {}) : greeting_(greeting) {}
 
   void feed(std::string_view bytes);
-  // The next whole frame. Error(kCorrupt) for a kind or length that nobody sends.
+  // The next whole frame. Error(kCorrupt) for a kind or length that is never sent.
   std::optional<Frame> next();
   // What came before the greeting: the end of it, for messages.
   const std::string& skipped() const { return skipped_; }

@@ -61,7 +61,7 @@ JobMark mark_running_job(int num_ranks, int num_threads) {
 }
 
 std::vector<std::string> find_marks() {
-  std::map<pid_t, std::set<std::string>> of_process;  // connections to a mark bear its name, too
+  std::map<pid_t, std::set<std::string>> of_process;  // connections to a mark also bear its name
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
     const auto at = line.find(kPrefix);

@@ -3,9 +3,9 @@
 // The other Paceline jobs of this machine, so that two of them on the same cores do not go
 // unnoticed. Every launcher holds a mark: a Unix socket whose name, in Linux's abstract namespace,
 // says its pid and how many threads its ranks compute with, and ends with a random number, so that
-// nobody can take it first. The kernel removes it with the process, however that ends, so nothing
-// is ever left behind. Anybody on the machine can make a name that looks like one; whose socket it
-// is is looked at before it is believed (job_questions.h).
+// no process can take it first. The kernel removes it with the process, however that ends, so
+// nothing is ever left behind. Anybody on the machine can make a name that looks like one; whose
+// socket it is is looked at before it is believed (job_questions.h).
 //
 // Jobs in other network namespaces (most containers) are not seen.
 

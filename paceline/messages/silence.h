@@ -1,7 +1,7 @@
 #pragma once
 
 // For how long another process has given no sign of life, as far as this one could have heard it.
-// What this process slept through counts for nobody (core/awake_clock.h), and once it is awake
+// What this process slept through does not count (core/awake_clock.h), and once it is awake
 // everybody has all of their time again, and a little more: processes that were stopped together
 // may go on one after the other.
 //

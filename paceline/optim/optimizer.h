@@ -37,8 +37,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
-#include "paceline/optim/flat_layout.h"
 #include "paceline/optim/kernels.h"
+#include "paceline/tensor/flat_layout.h"
 
 namespace paceline::optim {
 

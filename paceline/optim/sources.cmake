@@ -3,7 +3,6 @@ set(SOURCES
   block_kernels.cpp
   clip_gradients.cpp
   exponential_moving_average.cpp
-  flat_layout.cpp
   grad_scaler.cpp
   gradient_blocks.cpp
   kernels.cpp

@@ -5,8 +5,8 @@
 // and deaths. What does not fit is kept; above a limit the caller stops reading from the ranks, so
 // they wait as if they wrote to the descriptor themselves.
 //
-// O_NONBLOCK would change the descriptor for everybody who shares it, so each write is preceded by
-// poll() and is at most one PIPE_BUF, which a pipe that is ready takes whole.
+// O_NONBLOCK would change the descriptor for every process that shares it, so each write is
+// preceded by poll() and is at most one PIPE_BUF, which a pipe that is ready takes whole.
 
 #include <cstddef>
 #include <string>

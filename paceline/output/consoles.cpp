@@ -11,7 +11,7 @@
 
 namespace paceline::launch {
 
-// Where the reader is gone, this host's part is, too.
+// Where the reader is gone, so is this host's part.
 void write_notice(int notices_fd, std::string_view frames) {
   write_whole(notices_fd, as_bytes(frames));
 }

@@ -52,7 +52,7 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
     } else if (errno != EWOULDBLOCK) {
       return {.lock = std::move(file)};
     }
-    // From the lock of one to that of many there is a moment without any: somebody else may have
+    // From the lock of one to that of many there is a moment without any: another job may have
     // come, whose name then stands there, or have removed it.
     const bool shared = flock(file.get(), LOCK_SH | LOCK_NB) == 0;
     if ((shared && !is_removed(file.get())) || deadline.expired()) break;

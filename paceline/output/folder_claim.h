@@ -22,7 +22,7 @@ struct FolderClaim {
   std::string problem;  // why nothing can be written there
 };
 
-// For `job`, whose launchers all say the same and nobody else does. Waits at most a second, for
+// For `job`, which all its launchers name alike, and no other job does. Waits at most a second, for
 // others that are claiming it at this moment.
 FolderClaim claim_folder(const std::string& folder, const std::string& job);
 void release_folder(const std::string& folder, Fd lock);

@@ -32,7 +32,7 @@ class LogDirectory {
   LogDirectory& operator=(const LogDirectory&) = delete;
   ~LogDirectory();
 
-  // The log of `rank`: made anew for generation 0, gone on with for the others. Empty when it could
+  // The log of `rank`: created for generation 0, continued for the others. Empty when it could
   // not be made.
   Fd open_log(int rank, int generation);
   std::string path_of(int rank) const;

@@ -53,7 +53,7 @@ std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, st
   return files;
 }
 
-// Also while it is removed: nobody can claim it meanwhile.
+// Also while it is removed: no job can claim it meanwhile.
 bool is_in_use(const Fd& claim) { return claim && flock(claim.get(), LOCK_EX | LOCK_NB) != 0; }
 
 void remove_if_old(int base, const char* name, std::time_t before) {

@@ -3,16 +3,6 @@
 #include <algorithm>
 
 namespace paceline {
-namespace {
-
-constexpr std::size_t kCacheLine = 64;
-
-}  // namespace
-
-std::size_t whole_lines(std::size_t count, at::ScalarType type) {
-  const std::size_t line = kCacheLine / c10::elementSize(type);
-  return (count + line - 1) / line * line;
-}
 
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
                                      const std::vector<std::size_t>& order,
@@ -23,17 +13,18 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
     const auto& parameter = parameters[i];
     const auto type = parameter.scalar_type();
     if (parameter.nbytes() >= limits.alone_bytes) {
-      closed.push_back({type, {{i, 0}}, static_cast<std::size_t>(parameter.numel()), true});
+      closed.push_back({FlatLayout({parameter}, 1), {i}, true});
       continue;
     }
-    auto bucket =
-        std::find_if(open.begin(), open.end(), [&](const auto& b) { return b.type == type; });
-    if (bucket == open.end()) bucket = open.insert(open.end(), BucketPlan{type, {}, 0, false});
-    bucket->slots.push_back({i, bucket->count});
-    bucket->count += whole_lines(static_cast<std::size_t>(parameter.numel()), type);
-    const bool is_first = std::none_of(
-        closed.begin(), closed.end(), [&](const auto& b) { return b.type == type && !b.is_alone; });
-    if (bucket->count * parameter.element_size() >=
+    const auto has_type = [type](const auto& bucket) { return bucket.layout.type() == type; };
+    auto bucket = std::find_if(open.begin(), open.end(), has_type);
+    if (bucket == open.end()) bucket = open.insert(open.end(), BucketPlan{FlatLayout(type), {}});
+    bucket->parameters.push_back(i);
+    bucket->layout.append(parameter.numel());
+    const bool is_first = std::none_of(closed.begin(), closed.end(), [&](const auto& other) {
+      return has_type(other) && !other.is_alone;
+    });
+    if (static_cast<std::size_t>(bucket->layout.count()) * parameter.element_size() >=
         (is_first ? limits.first_bytes : limits.cap_bytes)) {
       closed.push_back(std::move(*bucket));
       open.erase(bucket);

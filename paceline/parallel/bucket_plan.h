@@ -13,6 +13,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/tensor/flat_layout.h"
+
 namespace paceline {
 
 struct BucketLimits {
@@ -22,20 +24,11 @@ struct BucketLimits {
   std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
 };
 
-struct BucketSlot {
-  std::size_t parameter;  // index into the parameters
-  std::size_t offset;     // in elements, from the beginning of the bucket
-};
-
 struct BucketPlan {
-  at::ScalarType type;
-  std::vector<BucketSlot> slots;
-  std::size_t count = 0;  // elements, with padding: every slot begins on a cache line
-  bool is_alone = false;  // one gradient of at least alone_bytes
+  FlatLayout layout;                    // of the gradients of `parameters`, in that order
+  std::vector<std::size_t> parameters;  // indices into all parameters
+  bool is_alone = false;                // one gradient of at least alone_bytes
 };
-
-// Elements of this type from one cache line's beginning to another's that hold `count`.
-std::size_t whole_lines(std::size_t count, at::ScalarType type);
 
 // `order`: indices into `parameters`, each at most once; those that are not in it get no place.
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,

@@ -103,7 +103,7 @@ void Reducer::begin_pass() {
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
-  for (auto& bucket : buckets_) bucket.missing = bucket.plan.slots.size();
+  for (auto& bucket : buckets_) bucket.missing = bucket.plan.parameters.size();
   for (auto& parameter : parameters_) parameter.is_ready = false;
   if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
 }
@@ -188,7 +188,7 @@ void Reducer::launch(std::size_t index) {
   auto& bucket = buckets_[index];
   if (index + 1 == buckets_.size()) write_report();
   bucket.round = 0;
-  if (hook_ && !bucket.plan.slots.empty()) {
+  if (hook_ && !bucket.plan.parameters.empty()) {
     bucket.work = start_round(index);
     return;
   }
@@ -257,7 +257,7 @@ void Reducer::end_backward() {
 void Reducer::add_shard() {
   const at::NoGradGuard no_grad;
   for (auto& bucket : buckets_) {
-    if (bucket.plan.slots.empty()) continue;
+    if (bucket.plan.parameters.empty()) continue;
     const bool is_own_copy = bucket.plan.is_alone || bucket.wide.defined();
     bucket.shards.add(bucket.wide.defined() ? bucket.flat.to(at::kFloat) : content(bucket),
                       is_own_copy);
@@ -340,7 +340,7 @@ void Reducer::wait_for_buckets() {
         const at::NoGradGuard no_grad;
         bucket.flat.copy_(bucket.wide);
       }
-      if (!hook_ || bucket.plan.slots.empty()) continue;
+      if (!hook_ || bucket.plan.parameters.empty()) continue;
       ++bucket.round;
       bucket.work = start_round(i);
       goes_on |= bucket.work != nullptr;

@@ -188,7 +188,7 @@ class Reducer : public GradientSync {
   void plan();
   std::vector<std::size_t> agreed_order();
   void make_bucket(BucketPlan plan);
-  at::Tensor make_flat(std::size_t count, at::ScalarType type) const;
+  at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
   GradientBucket view_of(std::size_t index) const;
   at::Tensor content(const Bucket& bucket) const;
 

@@ -33,14 +33,6 @@ class GradientHook : public torch::autograd::FunctionPostHook {
   const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
 
-// The elements of `flat` from `offset` on, shaped like `tensor`. Not a view in autograd's sense:
-// optimizers detach gradients in place, which views refuse.
-at::Tensor place_in(const at::Tensor& flat, std::size_t offset, const at::Tensor& tensor) {
-  auto* const data = static_cast<std::byte*>(flat.data_ptr()) + offset * flat.element_size();
-  return at::from_blob(
-      data, tensor.sizes(), tensor.strides(), [flat](void*) {}, flat.options(), flat.device());
-}
-
 bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
 // From here on the copy into a bucket costs more than an all-reduce of its own.
@@ -180,15 +172,16 @@ void Reducer::plan() {
     limits.alone_bytes = std::min(limits.alone_bytes, kLargeBytes);
   }
   auto plans = plan_buckets(tensors, agreed_order(), limits);
-  // The flags are of no interest to a hook.
-  if (plans.empty() || plans.back().is_alone || plans.back().type != at::kFloat || hook_)
-    plans.push_back({at::kFloat, {}});
-  const std::size_t report_size = PassReport::size(parameters_.size(), group_->world_size());
-  const auto offset = static_cast<std::int64_t>(plans.back().count);
-  plans.back().count += whole_lines(report_size, plans.back().type);
+  // A hook does not see the report.
+  if (plans.empty() || plans.back().is_alone || plans.back().layout.type() != at::kFloat || hook_) {
+    plans.emplace_back();
+  }
+  const auto report_size =
+      static_cast<std::int64_t>(PassReport::size(parameters_.size(), group_->world_size()));
+  const std::int64_t offset = plans.back().layout.append(report_size);
   for (auto& plan : plans) make_bucket(std::move(plan));
-  report_ = {buckets_.back().flat.narrow(0, offset, static_cast<std::int64_t>(report_size)),
-             parameters_.size(), group_->rank(), group_->world_size()};
+  report_ = {buckets_.back().flat.narrow(0, offset, report_size), parameters_.size(),
+             group_->rank(), group_->world_size()};
   is_planned_ = true;
   for (auto& parameter : parameters_) {
     if (parameter.is_trained && parameter.is_ready) store_gradient(parameter, {});
@@ -217,36 +210,39 @@ std::vector<std::size_t> Reducer::agreed_order() {
 
 void Reducer::make_bucket(BucketPlan plan) {
   Bucket bucket;
-  if (!plan.is_alone) bucket.flat = make_flat(plan.count, plan.type);
-  if (has_shards() && is_16_bit(plan.type)) bucket.wide = make_flat(plan.count, at::kFloat);
-  for (const auto& slot : plan.slots) {
-    auto& parameter = parameters_[slot.parameter];
+  const FlatLayout& layout = plan.layout;
+  if (!plan.is_alone) bucket.flat = make_flat(layout.count(), layout.type());
+  if (has_shards() && is_16_bit(layout.type())) {
+    bucket.wide = make_flat(layout.count(), at::kFloat);
+  }
+  for (std::size_t i = 0; i < plan.parameters.size(); ++i) {
+    auto& parameter = parameters_[plan.parameters[i]];
     parameter.bucket = buckets_.size();
-    if (!plan.is_alone)
-      parameter.place = place_in(bucket.flat, slot.offset, parameter.named.tensor);
+    if (!plan.is_alone) {
+      parameter.place = layout.place(bucket.flat, i, parameter.named.tensor);
+    }
   }
   bucket.plan = std::move(plan);
   buckets_.push_back(std::move(bucket));
 }
 
-at::Tensor Reducer::make_flat(std::size_t count, at::ScalarType type) const {
-  const auto size = static_cast<std::int64_t>(count);
-  if (device_.is_cpu()) return empty_symmetric(*group_, {size}, type);
-  return at::zeros({size}, at::TensorOptions(type).device(device_));
+at::Tensor Reducer::make_flat(std::int64_t count, at::ScalarType type) const {
+  if (device_.is_cpu()) return empty_symmetric(*group_, {count}, type);
+  return at::zeros({count}, at::TensorOptions(type).device(device_));
 }
 
 GradientBucket Reducer::view_of(std::size_t index) const {
   const Bucket& bucket = buckets_[index];
   GradientBucket view{index, index + 2 == buckets_.size(), bucket.flat, {}};
-  for (const auto& slot : bucket.plan.slots) {
-    view.gradients.push_back(parameters_[slot.parameter].place);
+  for (const std::size_t i : bucket.plan.parameters) {
+    view.gradients.push_back(parameters_[i].place);
   }
   return view;
 }
 
 at::Tensor Reducer::content(const Bucket& bucket) const {
   if (bucket.flat.defined()) return bucket.flat;
-  const auto& parameter = parameters_[bucket.plan.slots.front().parameter];
+  const auto& parameter = parameters_[bucket.plan.parameters.front()];
   return parameter.stand_in.defined() ? parameter.stand_in : parameter.named.tensor.grad();
 }
 

@@ -130,7 +130,8 @@ class Reasoning {
   // Replicas, parts of them, or a model in parts?
   void weigh_memory(const Trial& best) {
     if (best.parameter_bytes == 0) {
-      because("the program does not tell its parameters' size, so sharding is not judged");
+      because(
+          "the program does not report the size of its parameters, so sharding was not considered");
       return;
     }
     TrainingNeeds needs = best.needs(memory_);

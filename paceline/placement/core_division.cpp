@@ -11,7 +11,7 @@ namespace {
 // What must be left of an even division's share so that no rank straddles: remote memory is worth
 // giving up a fifth of the cores, another cache a tenth. Estimates, not measurements.
 double least_share(Level level) {
-  return level == Level::kSocket || level == Level::kNuma ? 0.8 : 0.9;
+  return level == Level::kPackage || level == Level::kNuma ? 0.8 : 0.9;
 }
 
 // Cores whose speeds differ by less count as one kind: favoured cores of a server clock a little
@@ -119,8 +119,8 @@ Cores narrowed(Cores share, std::size_t needed, std::span<const Level> levels) {
 
 const char* name_of(Level level) {
   switch (level) {
-    case Level::kSocket:
-      return "socket";
+    case Level::kPackage:
+      return "package";
     case Level::kNuma:
       return "NUMA node";
     case Level::kCache:
@@ -133,8 +133,8 @@ const char* name_of(Level level) {
 
 int part_of(const Core& core, Level level) {
   switch (level) {
-    case Level::kSocket:
-      return core.socket;
+    case Level::kPackage:
+      return core.package;
     case Level::kNuma:
       return core.numa_node;
     case Level::kCache:

@@ -1,12 +1,12 @@
 #pragma once
 
 // Divides cores among ranks of equal work. The slowest rank sets the pace of all, so what counts is
-// the smallest share; and a rank should not straddle two parts of the machine (sockets, NUMA nodes,
-// caches, clusters), because memory of another node and lines of another cache cost it time.
+// the smallest share; and a rank should not straddle two parts of the machine (packages, NUMA
+// nodes, caches, clusters), because memory of another node and lines of another cache cost it time.
 //
 // Level by level, from the largest parts to the smallest, the first of these that leaves the
-// smallest share large enough (80% of an even division's for sockets and NUMA nodes, 90% for caches
-// and clusters) is taken:
+// smallest share large enough (80% of an even division's for packages and NUMA nodes, 90% for
+// caches and clusters) is taken:
 //   1. every rank within one part; parts get ranks by D'Hondt's method, which makes the smallest
 //      share as large as it can be (a part too small for a rank stays idle);
 //   2. every rank with whole parts, when there are more parts than ranks;
@@ -23,11 +23,11 @@
 
 namespace paceline::launch {
 
-enum class Level { kSocket, kNuma, kCache, kCluster };
-inline constexpr std::array kLevels = {Level::kSocket, Level::kNuma, Level::kCache,
+enum class Level { kPackage, kNuma, kCache, kCluster };
+inline constexpr std::array kLevels = {Level::kPackage, Level::kNuma, Level::kCache,
                                        Level::kCluster};
 
-// "socket", "NUMA node", "cache", "cluster".
+// "package", "NUMA node", "cache", "cluster".
 const char* name_of(Level level);
 // Which part of the machine a core belongs to at that level.
 int part_of(const Core& core, Level level);

@@ -16,7 +16,7 @@ namespace paceline::launch {
 enum class Division {
   kReplicas,          // every rank holds everything
   kShardedOptimizer,  // stage 1: Adam's moments are divided among the ranks
-  kShardedModel,      // stage 3: parameters and gradients, too
+  kShardedModel,      // stage 3: also parameters and gradients
   kSplitModel         // each rank computes a part of the model: pipeline or tensor parallel
 };
 

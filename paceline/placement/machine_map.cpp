@@ -47,14 +47,14 @@ class Mapper {
     }
   }
 
-  std::vector<MappedSocket> map() const {
-    std::vector<MappedSocket> sockets;
-    for (const Cores& socket : parts_at(whole_cores(topology_), Level::kSocket)) {
-      MappedSocket mapped{fmt::format("socket {}", socket.front().socket), {}};
-      for (const Cores& node : parts_at(socket, Level::kNuma)) mapped.nodes.push_back(map(node));
-      sockets.push_back(std::move(mapped));
+  std::vector<MappedPackage> map() const {
+    std::vector<MappedPackage> packages;
+    for (const Cores& package : parts_at(whole_cores(topology_), Level::kPackage)) {
+      MappedPackage mapped{fmt::format("package {}", package.front().package), {}};
+      for (const Cores& node : parts_at(package, Level::kNuma)) mapped.nodes.push_back(map(node));
+      packages.push_back(std::move(mapped));
     }
-    return sockets;
+    return packages;
   }
 
  private:
@@ -112,7 +112,7 @@ bool MappedCore::is_given() const {
 
 std::string MappedCore::rank_text() const { return format_cpu_list(ranks); }
 
-std::vector<MappedSocket> map_machine(const Topology& topology, const Placement* placement) {
+std::vector<MappedPackage> map_machine(const Topology& topology, const Placement* placement) {
   return Mapper(topology, placement).map();
 }
 
@@ -122,7 +122,7 @@ std::string describe_machine(const Topology& topology) {
   for (const Core& core : cores) num_cpus += core.cpus.size();
   std::string text =
       fmt::format("{}, {}, {}, {}", counted(cores.size(), "core"), counted(num_cpus, "cpu"),
-                  counted(parts_at(cores, Level::kSocket).size(), "socket"),
+                  counted(parts_at(cores, Level::kPackage).size(), "package"),
                   counted(parts_at(cores, Level::kNuma).size(), "NUMA node"));
   if (!topology.caches.empty()) {
     text += ", " + counted(parts_at(cores, Level::kCache).size(),

@@ -31,15 +31,15 @@ struct MappedNode {
   std::vector<MappedCache> caches;
 };
 
-struct MappedSocket {
-  std::string name;  // "socket 0"
+struct MappedPackage {
+  std::string name;  // "package 0"
   std::vector<MappedNode> nodes;
 };
 
-// Without a placement, or with one that binds nobody, no core has ranks.
-std::vector<MappedSocket> map_machine(const Topology& topology, const Placement* placement);
+// Without a placement, or with one that binds no rank, no core has ranks.
+std::vector<MappedPackage> map_machine(const Topology& topology, const Placement* placement);
 
-// "16 cores, 32 cpus, 2 sockets, 2 NUMA nodes, 4 L3 caches", and what was given of it.
+// "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and what was given of it.
 std::string describe_machine(const Topology& topology);
 
 // The machine in lines of text: a block per cache, a column per core; then what each rank got and

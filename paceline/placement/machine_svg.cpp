@@ -1,4 +1,4 @@
-// Boxes in boxes: cores flow into caches, caches into NUMA nodes, nodes into sockets. Every box
+// Boxes in boxes: cores flow into caches, caches into NUMA nodes, nodes into packages. Every box
 // knows its size, so that the one around it can be drawn; nothing is measured by a browser.
 
 #include <algorithm>
@@ -113,10 +113,10 @@ Box draw_core(const MappedCore& core, bool has_ranks) {
 Box draw_machine(const Topology& topology, const Placement* placement) {
   const bool has_ranks = placement != nullptr && placement->bound;
   constexpr int kRoom = kPageWidth - 6 * kPadding;
-  std::vector<Box> sockets;
-  for (const MappedSocket& socket : map_machine(topology, placement)) {
+  std::vector<Box> packages;
+  for (const MappedPackage& package : map_machine(topology, placement)) {
     std::vector<Box> nodes;
-    for (const MappedNode& node : socket.nodes) {
+    for (const MappedNode& node : package.nodes) {
       std::vector<Box> caches;
       for (const MappedCache& cache : node.caches) {
         std::vector<Box> cores;
@@ -126,9 +126,9 @@ Box draw_machine(const Topology& topology, const Placement* placement) {
       }
       nodes.push_back(frame(node.name, flow(caches, kRoom), "#eef3f7"));
     }
-    sockets.push_back(frame(socket.name, flow(nodes, kRoom + 2 * kPadding), "#dde6ed"));
+    packages.push_back(frame(package.name, flow(nodes, kRoom + 2 * kPadding), "#dde6ed"));
   }
-  return flow(sockets, kPageWidth);
+  return flow(packages, kPageWidth);
 }
 
 // A sample of each kind of box that occurs, and what it means.

@@ -14,7 +14,7 @@ constexpr const char* kIdle = "-";
 class TextDrawing {
  public:
   TextDrawing(const Topology& topology, const Placement* placement)
-      : sockets_(map_machine(topology, placement)),
+      : packages_(map_machine(topology, placement)),
         has_ranks_(placement != nullptr && placement->bound) {
     for_each_core([&](const MappedCore& core) {
       if (core.core.speed < 1) has_speeds_ = true;
@@ -25,9 +25,9 @@ class TextDrawing {
   }
 
   std::string draw() {
-    for (const MappedSocket& socket : sockets_) {
-      text_ += socket.name + "\n";
-      for (const MappedNode& node : socket.nodes) {
+    for (const MappedPackage& package : packages_) {
+      text_ += package.name + "\n";
+      for (const MappedNode& node : package.nodes) {
         text_ += fmt::format("  {}\n", node.name);
         for (const MappedCache& cache : node.caches) draw_cache(cache);
       }
@@ -38,8 +38,8 @@ class TextDrawing {
  private:
   template <class Visit>
   void for_each_core(Visit visit) const {
-    for (const auto& socket : sockets_)
-      for (const auto& node : socket.nodes)
+    for (const auto& package : packages_)
+      for (const auto& node : package.nodes)
         for (const auto& cache : node.caches)
           for (const auto& core : cache.cores) visit(core);
   }
@@ -87,7 +87,7 @@ class TextDrawing {
     text_ += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
 
-  const std::vector<MappedSocket> sockets_;
+  const std::vector<MappedPackage> packages_;
   const bool has_ranks_;
   bool has_speeds_ = false;
   std::size_t width_ = 3;

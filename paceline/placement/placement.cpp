@@ -23,7 +23,7 @@ std::vector<int> cpus_of(const Cores& cores) {
 }
 
 Level level_of(BindTo bind) {
-  if (bind == BindTo::kSocket) return Level::kSocket;
+  if (bind == BindTo::kPackage) return Level::kPackage;
   return bind == BindTo::kNuma ? Level::kNuma : Level::kCache;
 }
 

@@ -4,12 +4,12 @@
 //
 //   core     every rank gets cores of its own (core_division.h); hardware threads of a core stay
 //            together and count as one thread of computing
-//   cache, numa, socket
+//   cache, numa, socket (a package)
 //            every rank may use the whole of the part(s) it is put into; ranks of one part share it
-//   none     nobody is bound
+//   none     no rank is bound
 //   a map    the user's sets
 //
-// With more ranks than cores nobody gets cores of its own: binding several ranks to one core would
+// With more ranks than cores no rank gets cores of its own: binding several ranks to one core would
 // make them wait for each other while another is idle. They share their NUMA node.
 //
 // Pure: a topology and a request in, a plan out.
@@ -22,7 +22,7 @@
 
 namespace paceline::launch {
 
-enum class BindTo { kCore, kCache, kNuma, kSocket, kNone, kMap };
+enum class BindTo { kCore, kCache, kNuma, kPackage, kNone, kMap };
 
 // "core", "cache", ...: as the option --bind spells it.
 const char* name_of(BindTo bind);

@@ -81,7 +81,7 @@ class Judge {
   std::string thread_cure() const {
     if (threads_ <= natural_threads_) return "start fewer ranks";
     if (chosen_by_variable())
-      return fmt::format("unset OMP_NUM_THREADS, or say --threads-per-rank {}", natural_threads_);
+      return fmt::format("unset OMP_NUM_THREADS, or give --threads-per-rank {}", natural_threads_);
     return fmt::format("--threads-per-rank {} fits", natural_threads_);
   }
 
@@ -89,7 +89,7 @@ class Judge {
     const int threads = total_threads(facts_.placement);
     const auto& quota = facts_.topology.quota;
     if (quota && threads > quota->cpus) {
-      add({fmt::format("{} x {} want more than the {:.3g} cpus of time that {} grants{}",
+      add({fmt::format("{} x {} need more than the {:.3g} cpus of time that {} grants{}",
                        ranks_text(num_ranks_), threads_text(threads_), quota->cpus, quota->source,
                        whose_choice()),
            fmt::format("they run {} of the time at most, and a cgroup stops all of them at once "
@@ -119,7 +119,7 @@ class Judge {
     const int threads = threads_, cores = natural_threads_;
     const std::string what = fmt::format("OMP_NUM_THREADS={} is inherited", threads);
     const std::string cure = fmt::format(
-        "unset it, or say --threads-per-rank {} if it is meant ({} would use every core)", threads,
+        "unset it, or give --threads-per-rank {} if it is meant ({} would use every core)", threads,
         cores);
     if (threads < cores) {
       add({what, fmt::format("{} of every rank's {} cores stay idle", cores - threads, cores),
@@ -171,7 +171,7 @@ class Judge {
       add({fmt::format("{}={} is inherited", name, *threads),
            fmt::format("matrix products compute with {}, everything else with {}",
                        threads_text(*threads), threads_text(threads_)),
-           fmt::format("unset it, or say --threads-per-rank {}", threads_)});
+           fmt::format("unset it, or give --threads-per-rank {}", threads_)});
     }
   }
 

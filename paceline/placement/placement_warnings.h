@@ -18,7 +18,7 @@ namespace paceline::launch {
 struct Warning {
   std::string what;   // "OMP_NUM_THREADS=1 is inherited"
   std::string price;  // "3 of every rank's 4 cores stay idle"
-  std::string cure;   // "unset it, or say --threads-per-rank 4"
+  std::string cure;   // "unset it, or give --threads-per-rank 4"
   bool operator==(const Warning&) const = default;
 };
 

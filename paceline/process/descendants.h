@@ -2,8 +2,8 @@
 
 // Ends every descendant of this process, whatever group or session it moved to, and nothing else.
 // The process must be a "child subreaper": orphans of its descendants then become its own children.
-// Only own children are ever signalled, and the pid of an own child cannot be given to somebody
-// else before it is waited for, so no unrelated process can be hit.
+// Only own children are ever signalled, and the pid of an own child cannot be given to another
+// process before it is waited for, so no unrelated process can be hit.
 
 #include <vector>
 

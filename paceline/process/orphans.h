@@ -23,7 +23,7 @@ class Orphans {
 
   // A child may have ended since the last call.
   bool may_wait();
-  // Waits for all that have ended, up to a child that `is_owned` by somebody who has yet to see its
+  // Waits for all that have ended, up to a child that `is_owned` by code that has yet to see its
   // end; then may_wait() again.
   void reap(const std::function<bool(pid_t pid)>& is_owned);
 

@@ -49,7 +49,7 @@ void bind_to(const std::vector<int>& cpus) {
   CPU_ZERO_S(size, set);
   for (const int cpu : cpus) CPU_SET_S(cpu, size, set);
   if (sched_setaffinity(0, size, set) != 0) {
-    dprintf(STDERR_FILENO, "paceline: could not bind to the chosen cpus: %s; going on unbound\n",
+    dprintf(STDERR_FILENO, "paceline: could not bind to the chosen cpus: %s; continuing unbound\n",
             std::strerror(errno));
   }
   CPU_FREE(set);

@@ -31,14 +31,14 @@ class Splitter {
 
   void take_single_quoted() {
     const auto end = text_.find('\'', at_);
-    check(end != std::string::npos, "{}: '{}': a ' has no end", what_, text_);
+    check(end != std::string::npos, "{}: '{}': a ' is not closed", what_, text_);
     word_ += text_.substr(at_, end - at_);
     at_ = end + 1;
   }
 
   void take_double_quoted() {
     for (;;) {
-      check(at_ < text_.size(), "{}: '{}': a \" has no end", what_, text_);
+      check(at_ < text_.size(), "{}: '{}': a \" is not closed", what_, text_);
       const char c = text_[at_++];
       if (c == '"') return;
       refuse_special(c, "$`");

@@ -121,7 +121,7 @@ void Supervisor::pass_on(unsigned char signal) {
   write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
 }
 
-// Where nobody could continue this process the kernel does not stop it, and the ranks go on at
+// Where no shell could continue this process the kernel does not stop it, and the ranks go on at
 // once.
 void Supervisor::suspend() {
   const sigset_t stop = only(SIGTSTP);
@@ -144,7 +144,7 @@ int Supervisor::finish() {
   return 128 + WTERMSIG(status);
 }
 
-// Only rank 0 holds the input, so that its writer notices when nobody reads any more.
+// Only rank 0 holds the input, so that its writer notices when no process reads any more.
 void let_go_of_input() {
   const Fd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   dup2(nothing.get(), STDIN_FILENO);

@@ -159,8 +159,8 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
     if (put_off(deadline).expired()) {
       return give_up(
           {ErrorCode::kTimeout,
-           fmt::format("{}, which did not come within {} ms: were all {} processes started?", text,
-                       timeout.count(), who_.world_size)});
+           fmt::format("{}, which did not arrive within {} ms: were all {} processes started?",
+                       text, timeout.count(), who_.world_size)});
     }
     log::warning(text);
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Everybody comes, nobody twice: how ranks take their places in a store that they share, and how
+// Every rank arrives, none twice: how ranks take their places in a store that they share, and how
 // they leave.
 //
 // Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process;
@@ -23,8 +23,8 @@ namespace paceline {
 // "3, 5-9".
 std::string describe_ranks(const std::vector<int>& ranks);
 
-// Who has come to the first meeting of a generation and waits there for those that are missing.
-// Both empty when nobody waits: nobody has come, or the meeting is over.
+// The ranks that have arrived at the first meeting of a generation, and those that are missing.
+// Both empty when no rank waits: none has arrived, or the meeting is over.
 struct Absence {
   std::vector<int> waiting, missing;
   bool operator==(const Absence&) const = default;
@@ -49,7 +49,8 @@ class Arrival {
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
   // Instead of meet(): the others, who wait in theirs, get `reason`.
   void decline(const Error& reason) { give_up(reason); }
-  // For who keeps the store: until all other ranks have come, so that they hear of it.
+  // For the rank that keeps the store: until all other ranks have arrived, so that they learn of
+  // it.
   void wait_for_others(std::chrono::milliseconds timeout);
   // For each rank, a name of its host that differs between machines, boots and network namespaces.
   // Requires: meet() returned.

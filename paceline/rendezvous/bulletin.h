@@ -5,7 +5,7 @@
 // the user can enter ($XDG_RUNTIME_DIR/paceline, else /tmp/paceline-<uid>), a notice is a 0600 file
 // that appears whole.
 //
-// A notice may be left over from a job that was killed: who reads one must be ready to find nobody,
+// A notice may be left over from a job that was killed: a reader must be ready to find no one,
 // and read again.
 
 #include <optional>

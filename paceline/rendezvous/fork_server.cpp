@@ -55,7 +55,7 @@ int num_entries(const char* folder) {
 
 int num_threads() { return num_entries("/proc/self/task"); }
 
-// A library's constructors also run when it is opened in the middle of a program, such as Python.
+// A library's constructors also run when it is opened by a running program, such as Python.
 bool is_part_of_the_program() {
   const auto contains = [](dl_phdr_info* object, std::size_t, void* address) {
     for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -177,7 +177,7 @@ void take_descriptors(msghdr& message, Order& order) {
   }
 }
 
-// Without a deadline: it waits as long as the launcher lives, and holds up nobody.
+// Without a deadline: it waits as long as the launcher lives, and holds up no one.
 Order await_order(const Fd& socket) {
   Order order{std::string(kLongestOrder, '\0'), {}};
   iovec text{order.variables.data(), order.variables.size()};

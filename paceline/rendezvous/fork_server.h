@@ -9,7 +9,7 @@
 //
 //   launcher ─┬─ rank 0 (executed)  ── dies
 //             └─ seed ── told to: becomes rank 0 of generation 1
-//                  └─ seed of generation 2, a child of the launcher, too
+//                  └─ seed of generation 2, also a child of the launcher
 //
 // The seed is the launcher's child from the beginning (the helper that forks it ends, and the
 // launcher adopts orphans), so the program never has a child that it did not make. It dies with the

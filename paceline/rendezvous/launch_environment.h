@@ -23,7 +23,7 @@ struct LaunchEnvironment {
 };
 
 // Reads a variable; nothing when it is unset. Tests pass their own. The environment's: an empty
-// PACELINE_ variable is unset, too.
+// PACELINE_ variable is unset as well.
 using GetVariable = std::function<std::optional<std::string>(const std::string&)>;
 GetVariable process_environment();
 

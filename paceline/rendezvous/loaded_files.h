@@ -5,7 +5,7 @@
 // notes the files while they are fresh and compares before each fork.
 //
 // The names are those under which the dynamic linker opened the libraries, links not followed: an
-// update that only turns a link is one, too. A file that was replaced, written to or removed counts
+// update that only turns a link is also one. A file that was replaced, written to or removed counts
 // as another; a library that the linker would find earlier in its path by now is not noticed.
 //
 // May be used before the program's own static objects are made: no log, no streams, no exceptions

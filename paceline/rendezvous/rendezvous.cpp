@@ -72,10 +72,10 @@ class Membership {
 // What keeps a job's store reachable, and the last words when it is let go. Members end in reverse
 // order: client, then server.
 struct Attendance {
-  std::optional<Membership> membership;    // once everybody has come
+  std::optional<Membership> membership;    // once every rank has arrived
   std::unique_ptr<TcpStoreServer> server;  // on rank 0, unless the launcher hosts the store
   std::shared_ptr<Store> store;
-  std::unique_ptr<Arrival> arrival;  // once everybody has come
+  std::unique_ptr<Arrival> arrival;  // once every rank has arrived
   std::optional<Bulletin> bulletin;  // while the notice hangs
   std::string address;               // of this host on the way to the store, when that is known
 
@@ -173,8 +173,8 @@ Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
   return secret;
 }
 
-// A notice may be that of a dead job: nobody answers there, or somebody with another secret. Then
-// the right one is yet to come.
+// A notice may be that of a dead job: no rank answers there, or one with another secret. Then the
+// right one is yet to be written.
 Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   std::string cause = "rank 0 has left no notice there";
@@ -194,7 +194,7 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
       fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms by {}: {}", timeout.count(),
            attendance.bulletin->path(), cause);
     }
-    std::this_thread::sleep_for(kNoticePause);  // a notice is looked for, nobody announces it
+    std::this_thread::sleep_for(kNoticePause);  // a notice is looked for, it is not announced
   }
 }
 
@@ -311,8 +311,8 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
   }
   const std::string place = place_of(options, who, variable);
   check(!Membership::exists(place, who.rank),
-        "rank {}: this process already has a group world, or one made of it; destroy it, and every "
-        "group made of it, first",
+        "rank {}: this process already belongs to group \"world\" or a subgroup; destroy every "
+        "group of this process first",
         who.rank);
   const auto attendance = std::make_shared<Attendance>();
   const Secret secret = open_store(*attendance, who, options, variable);

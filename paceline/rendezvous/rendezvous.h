@@ -60,8 +60,8 @@ Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 
 // Instead of rendezvous(), by a rank that cannot take part: the others get `reason` there as their
-// Error(kInvalid). Where they meet at this rank it waits until they have come, at most 10 s. Throws
-// nothing: when nobody can be told, nobody is.
+// Error(kInvalid). Where they meet at this rank it waits until they have arrived, at most 10 s.
+// Throws nothing: when no rank can be told, none is.
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options = {},
                         const GetVariable& variable = process_environment());
 

@@ -75,7 +75,7 @@ class Simulation {
   [[noreturn]] void refuse(std::size_t steps) const {
     fail(ErrorCode::kUnsupported,
          "not simulated: {} take about {:.1f} million steps by this algorithm, and {:.1f} million "
-         "are the most; choose another one or fewer ranks",
+         "is the limit; choose another algorithm or fewer ranks",
          counted(cluster_.hosts.world_size(), "rank"), static_cast<double>(steps) * 1e-6,
          static_cast<double>(options_.most_steps) * 1e-6);
   }
@@ -387,7 +387,7 @@ class Simulation {
   void require_end(int number) {
     const Rank& rank = at(number);
     check(rank.next == rank.schedule.steps.size() && rank.outstanding == 0,
-          "simulating: rank {} waits for ever at step {} of {}, with {} messages under way", number,
+          "simulating: rank {} waits forever at step {} of {}, with {} messages under way", number,
           rank.next, rank.schedule.steps.size(), rank.outstanding);
     result_.seconds = std::max(result_.seconds, rank.clock);
   }

@@ -18,7 +18,7 @@ inline constexpr double kNever = -1;
 struct Message {
   int from = 0;              // who is simulated as its sender,
   int to = 0;                // and its receiver,
-  int source = 0;            // and whom that one names as its sender
+  int source = 0;            // and the rank that this one names as its sender
   std::uint32_t number = 0;  // among the sender's
   const Step* send = nullptr;
   const Step* receive = nullptr;  // null until it is posted

@@ -113,7 +113,7 @@ void FileStoreLog::open(Deadline deadline) {
 FileStoreLog::~FileStoreLog() {
   try {
     lock(Deadline::after(2s));
-    // Nobody else is present exactly when our read lock can become a write lock.
+    // No other process is present exactly when our read lock can become a write lock.
     if (try_lock(file_, F_WRLCK, kPresenceByte) == 0) ::unlink(path_.c_str());
     try_lock(file_, F_UNLCK, kPresenceByte);
   } catch (const std::exception&) {
@@ -178,7 +178,7 @@ void FileStoreLog::refuse_stale() const {
   check(header.magic == kMagic,
         "{} is not a store of Paceline (of this version); name a file that does not exist yet",
         path_);
-  if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // somebody uses it
+  if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // it is in use
   const bool rebooted = text_of(header.boot) != boot_id();
   fail(ErrorCode::kInvalid,
        "the store's file {} is left over from a run that is over: process {} on host {} made it at "

@@ -34,7 +34,7 @@ class FileStoreLog {
   // Removes the file when no other user is left.
   ~FileStoreLog();
 
-  // Error(kTimeout) when another process keeps the file locked, kPeerLost when somebody removed it.
+  // Error(kTimeout) when another process keeps the file locked, kPeerLost when it was removed.
   void lock(Deadline deadline);
   void unlock() noexcept;
 

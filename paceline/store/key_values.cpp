@@ -56,7 +56,7 @@ void KeyValues::set(const std::string& key, const std::string& value) {
         quote_key(key), value.size());
   const std::string* old = find(key);
   check(old != nullptr || values_.size() < limits_.max_keys,
-        "the store is full: it holds {} keys and takes no new one ({})", values_.size(),
+        "the store is full: it holds {} keys and accepts no new one ({})", values_.size(),
         quote_key(key));
   const std::size_t freed = old == nullptr ? 0 : key.size() + old->size();
   const std::size_t bytes = bytes_ - freed + key.size() + value.size();

@@ -30,7 +30,7 @@ class Store {
 
   virtual void set(const std::string& key, const std::string& value) = 0;
 
-  // The value of `key`, waiting until somebody sets it. Error(kTimeout) names the key.
+  // The value of `key`, waiting until it is set. Error(kTimeout) names the key.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
   std::string get(const std::string& key) { return get(key, timeout()); }
 

@@ -33,9 +33,10 @@ std::string quote_keys(const std::vector<std::string>& keys) {
 
 Error missing_keys_error(const std::vector<std::string>& missing,
                          std::chrono::milliseconds timeout) {
-  return {ErrorCode::kTimeout,
-          fmt::format("nobody set the store's key{} {} within {} ms",
-                      missing.size() == 1 ? "" : "s", quote_keys(missing), timeout.count())};
+  return {
+      ErrorCode::kTimeout,
+      fmt::format("the store's {} {} not set within {} ms", missing.size() == 1 ? "key" : "keys",
+                  quote_keys(missing) + (missing.size() == 1 ? " was" : " were"), timeout.count())};
 }
 
 }  // namespace paceline

@@ -16,7 +16,7 @@ std::string quote_key(const std::string& key);
 // At most eight of them, then how many more.
 std::string quote_keys(const std::vector<std::string>& keys);
 
-// Error(kTimeout): nobody set `missing` within `timeout`.
+// Error(kTimeout): `missing` was not set within `timeout`.
 Error missing_keys_error(const std::vector<std::string>& missing,
                          std::chrono::milliseconds timeout);
 

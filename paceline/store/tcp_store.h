@@ -1,8 +1,8 @@
 #pragma once
 
 // The client of TcpStoreServer. Each call has a connection to itself, taken from a small pool that
-// grows with the number of concurrent calls: a get that waits holds up nobody, and a server that
-// dies is noticed by every waiting call at once.
+// grows with the number of concurrent calls: a get that waits holds up no other call, and a server
+// that dies is noticed by every waiting call at once.
 //
 // Once the server is lost the store stays lost (what it held is gone): every later call throws the
 // same Error(kPeerLost).

@@ -117,7 +117,7 @@ bool prepare_address(const char* name) {
   return true;
 }
 
-// The launcher looks at a rank that hangs, too; where only ancestors may, it is named here. Its pid
+// The launcher also inspects a rank that hangs; where only ancestors may, it is named here. Its pid
 // is the number in "paceline-job/PID/...".
 void allow_launcher(std::string_view name) {
   const auto slash = name.find('/');
@@ -127,7 +127,7 @@ void allow_launcher(std::string_view name) {
   if (pid > 1) prctl(PR_SET_PTRACER, pid, 0, 0, 0);
 }
 
-// Whether somebody else is told of this signal. UCX, which an MPI may be linked to, has put its own
+// Whether another handler gets this signal. UCX, which an MPI may be linked to, has put its own
 // handlers there before main(); they show addresses only, and never the launcher.
 bool is_handled(const struct sigaction& action) {
   const bool has_handler = (action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL;

@@ -23,7 +23,8 @@ namespace paceline {
 void report_crashes_to_launcher() noexcept;
 
 // Lets the launcher read the calling thread's stack as after a crash, for an end without a signal
-// (uncaught_errors.h). Returns at once where nobody is to be told. For the process's last moments.
+// (uncaught_errors.h). Returns at once where there is no launcher to tell. For the process's last
+// moments.
 void show_stack_to_launcher() noexcept;
 
 }  // namespace paceline

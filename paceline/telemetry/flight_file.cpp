@@ -37,7 +37,7 @@ template <class... Args>
 void require(bool condition, const std::string& name, fmt::format_string<Args...> format,
              Args&&... args) {
   if (!condition) {
-    fail(ErrorCode::kCorrupt, "{} is no flight file, or damaged: {}", name,
+    fail(ErrorCode::kCorrupt, "{} is not a flight file, or is damaged: {}", name,
          fmt::format(format, std::forward<Args>(args)...));
   }
 }

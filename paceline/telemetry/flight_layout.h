@@ -5,7 +5,7 @@
 // has every offset. All integers are little-endian.
 //
 // A record that is being written has an odd stamp, and one that is whole carries a check word over
-// all its fields: what a process that was killed in the middle left, or what a copy caught
+// all its fields: what a process left that was killed while writing, or what a copy caught
 // half-written, is told from what counts.
 
 #include <array>

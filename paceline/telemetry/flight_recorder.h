@@ -43,8 +43,8 @@ struct FlightOptions {
   int world_size = 1;
   int generation = 0;
   std::string job;    // by which the ranks of a job know each other's files; 39 bytes of it
-  bool keep = false;  // the file stays after a clean end, too
-  std::shared_ptr<Timeline> timeline;  // has every operation that ended, too; may be null
+  bool keep = false;  // the file stays after a clean end as well
+  std::shared_ptr<Timeline> timeline;  // also has every operation that ended; may be null
 };
 
 // An operation that is being recorded; 0: one that is not.

@@ -5,8 +5,8 @@
 //
 //   { const auto timed = times.measure(Phase::kForward); output = model->forward(input); }
 //
-// With a timeline, each span stands there, too. Cost: two clock reads a phase, about 50 ns. Thread
-// safety: none; one per training loop.
+// With a timeline, each span is recorded there as well. Cost: two clock reads a phase, about 50 ns.
+// Thread safety: none; one per training loop.
 
 #include <array>
 #include <chrono>

@@ -76,7 +76,7 @@ RankTimeline read_timeline(const std::string& path) {
     fail(ErrorCode::kCorrupt, "{}: of rank {} of {}", path, header.rank, header.world_size);
   }
   if (!is_offset(header.clock_offset) || !is_offset(header.clock_error)) {
-    fail(ErrorCode::kCorrupt, "{}: no clocks are that far apart", path);
+    fail(ErrorCode::kCorrupt, "{}: clocks are never that far apart", path);
   }
   RankTimeline timeline;
   timeline.rank = header.rank;
@@ -125,7 +125,7 @@ void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
   stream.read(reinterpret_cast<char*>(&header), sizeof header);
   if (!is_offset(header.clock_offset) || !is_offset(header.clock_error) ||
       !is_offset(offset.count()) || !is_offset(error.count())) {
-    fail(ErrorCode::kCorrupt, "{}: clocks cannot be that far apart", path);
+    fail(ErrorCode::kCorrupt, "{}: clocks are never that far apart", path);
   }
   header.clock_offset += offset.count();
   header.clock_error += error.count();

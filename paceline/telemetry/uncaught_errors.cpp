@@ -44,7 +44,7 @@ std::string without_frames(std::string text) {
   return text;
 }
 
-// A lock that another thread holds, perhaps for ever, must not hold this one up.
+// A lock that another thread holds, perhaps forever, must not hold this one up.
 void flush_stdout() {
   if (ftrylockfile(stdout) != 0) return;
   fflush_unlocked(stdout);
@@ -62,7 +62,7 @@ int exit_code_of_current() {
   }
 }
 
-// Empty for what is no std::exception, and without an exception.
+// Empty without an exception, and for one that is not a std::exception.
 std::string text_of_current() {
   if (!std::current_exception()) return "";
   try {

@@ -8,8 +8,8 @@
 //   error: rank 0: std::runtime_error: no such key: learning_rate
 //
 // Under `paceline run` the launcher then reads the stack, as after a crash (crash_reporter.h), and
-// repeats the verdict in its report. What is no std::exception, a terminate without an exception,
-// and real crashes end as in any program.
+// repeats the verdict in its report. An exception that is not a std::exception, a terminate without
+// an exception, and real crashes end as in any program.
 
 #include <string>
 

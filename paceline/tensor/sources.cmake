@@ -2,6 +2,7 @@ set(SOURCES
   autocast.cpp
   c10d.cpp
   collectives.cpp
+  flat_layout.cpp
   random.cpp
   stream_order.cpp
   symmetric_tensors.cpp

@@ -15,7 +15,7 @@ namespace paceline::launch {
 class JobTimeline {
  public:
   // `output`: the trace; empty: none is wanted. `directory`: for the ranks' files; empty: there is
-  // none, which is said at the end. `shared`: other hosts' ranks may record there, too.
+  // none, which is reported at the end. `shared`: other hosts' ranks may also record there.
   JobTimeline(std::string output, std::string directory, bool shared);
 
   // What tells this rank of this generation where to record.

@@ -101,7 +101,7 @@ std::string TimelineCollection::missing_hosts(const std::vector<Host>& hosts) co
   std::string text;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (arrived.contains(i)) continue;
-    text += warning(fmt::format("host {}: nothing came from it", hosts[i].name));
+    text += warning(fmt::format("host {}: it sent nothing", hosts[i].name));
   }
   return text;
 }

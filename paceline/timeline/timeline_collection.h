@@ -27,7 +27,7 @@ class TimelineCollection {
   TimelineCollection& operator=(const TimelineCollection&) = delete;
   ~TimelineCollection();
 
-  // One rank's, packed. What cannot be kept is said at the end.
+  // One rank's, packed. What cannot be kept is reported at the end.
   void take(std::size_t host, const std::string& packed);
   // Writes the trace; lines for the user, or "". `hosts` in the job's order.
   std::string finish(const std::vector<Host>& hosts);

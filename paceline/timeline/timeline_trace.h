@@ -24,7 +24,7 @@ struct TraceSummary {
   std::vector<std::string> problems;  // files that were left out, and why
 };
 
-// Writes `output` anew from the timelines at `paths`. Error(kInvalid) when none of them can be
+// Writes a new `output` from the timelines at `paths`. Error(kInvalid) when none of them can be
 // used, Error(kSystem) when the file cannot be written; the old one stays then.
 TraceSummary write_trace(const std::vector<std::string>& paths, const std::string& output);
 

@@ -12,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/collectives/group/shared_error.h"
 #include "paceline/collectives/group/text.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
@@ -48,26 +49,33 @@ at::Tensor empty_states(std::int64_t count) {
 }
 
 // Only `root` does `action`; its failure is thrown on every rank.
-std::string on_rank(int root, ProcessGroup& group, const std::function<std::string()>& action) {
-  std::string answer;
+void on_rank(int root, ProcessGroup& group, const std::function<void()>& action) {
+  std::optional<Error> failure;
   if (group.rank() == root) {
     try {
-      answer = fmt::format("+{}", action());
+      action();
     } catch (const Error& error) {
-      answer = fmt::format("{}{}", static_cast<int>(error.code()), error.what());
+      failure = error;
     } catch (const std::exception& error) {
-      answer = fmt::format("{}{}", static_cast<int>(ErrorCode::kSystem), error.what());
+      failure.emplace(ErrorCode::kSystem, error.what());
     }
   }
-  answer = broadcast_text(group, answer, root);
-  if (answer[0] != '+') throw Error(static_cast<ErrorCode>(answer[0] - '0'), answer.substr(1));
-  return answer.substr(1);
+  throw_error_of(group, root, failure);
 }
 
-// A job that another generation has replaced has nothing to go on for.
-std::string answer_to(const std::optional<Error>& error) {
+// As on_rank, with rank 0's answer on every rank.
+bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
+  std::int32_t answer = 0;
+  on_rank(0, group, [&] { answer = action() ? 1 : 0; });
+  group.broadcast(std::span(&answer, 1), 0);
+  return answer != 0;
+}
+
+// Whether the last checkpoint was written. A job that another generation has replaced has nothing
+// to continue for.
+bool is_written(const std::optional<Error>& error) {
   if (error && error->code() == ErrorCode::kAborted) throw *error;
-  return error ? "" : "written";
+  return !error;
 }
 
 bool on_all(ProcessGroup& group, bool here) {
@@ -202,20 +210,19 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
                                                         .writer = {who.job_id, who.restart_count},
                                                         .lock_timeout = lock_timeout(*group_)});
     writer_.emplace(*directory_, group_->timeline());
-    return std::string();
   });
   if (has_memory_) open_memory(options.memory);
 }
 
 // Collective; every rank hears of a host's failure.
 void Checkpointer::open_memory(const std::string& path) {
-  std::string problem;
+  std::optional<Error> failure;
   try {
     if (group_->local_rank() == 0) memory_.emplace(path);
   } catch (const Error& error) {
-    problem = error.what();
+    failure = error;
   }
-  for (const std::string& text : all_gather_text(*group_, problem)) check(text.empty(), "{}", text);
+  throw_first_error(*group_, failure);
 }
 
 FoundState Checkpointer::find_on_disk() const {
@@ -269,15 +276,16 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
     memory_->forget();
   }
   mark_.job = start.job;
-  mark_.run = on_rank(0, *group_, [&] {
+  on_rank(0, *group_, [&] {
     RunMark mark{.run = own.run, .job = start.job, .seed = own.seed};
     if (mark.run.empty()) {
       mark.run = random_hex(kRunIdBytes);
       mark.seed = own.seed.value_or(seed);
     }
     if (mark != found.on_disk.mark) directory_->set_mark(mark);
-    return mark.run;
+    mark_.run = mark.run;
   });
+  mark_.run = broadcast_text(*group_, mark_.run, 0);
 }
 
 std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
@@ -314,7 +322,9 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   const auto problems = all_gather_text(*group_, problem);
   for (std::size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
-    throw DamagedState(problems[rank]);
+    throw DamagedState(said_by(fmt::format("rank {}", rank), "checkpoint",
+                               Error(ErrorCode::kCorrupt, problems[rank]))
+                           .what());
   }
   if (!compares_replicas_) return;
   std::vector<NamedParameter> parameters;
@@ -341,21 +351,21 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
                                parts_, random_states);
   const bool is_staged = staging_.stage(run.held);
   if (!is_staged && !optimizer_state) optimizer_state = optimizer.state();
-  return on_rank(0, *group_, [&] {
-           if (is_staged) {
-             Snapshot snapshot = words_of(world_size, state, optimizer, parts_);
-             snapshot.tensors = staging_.staged(run.held);
-             snapshot.run = mark_.run;
-             writer_->save_in_place(state.step, std::move(snapshot));
-           } else {
-             auto owned = snapshot_of(world_size, state,
-                                      tensors_of(module, *optimizer_state, average_state()),
-                                      optimizer, parts_, random_states);
-             owned.snapshot.run = mark_.run;
-             writer_->save(state.step, owned.snapshot);
-           }
-           return answer_to(writer_->take_error());
-         }) == "written";
+  return ask_rank_0(*group_, [&] {
+    if (is_staged) {
+      Snapshot snapshot = words_of(world_size, state, optimizer, parts_);
+      snapshot.tensors = staging_.staged(run.held);
+      snapshot.run = mark_.run;
+      writer_->save_in_place(state.step, std::move(snapshot));
+    } else {
+      auto owned =
+          snapshot_of(world_size, state, tensors_of(module, *optimizer_state, average_state()),
+                      optimizer, parts_, random_states);
+      owned.snapshot.run = mark_.run;
+      writer_->save(state.step, owned.snapshot);
+    }
+    return is_written(writer_->take_error());
+  });
 }
 
 // Whether all that have a part of the optimizer's state write it where rank 0 reads it.
@@ -365,7 +375,7 @@ bool Checkpointer::can_stage_parts(const optim::Optimizer& optimizer) const {
 }
 
 bool Checkpointer::finish() {
-  return on_rank(0, *group_, [&] { return answer_to(writer_->finish()); }) == "written";
+  return ask_rank_0(*group_, [&] { return is_written(writer_->finish()); });
 }
 
 std::optional<int> Checkpointer::room_on_disk() const {
@@ -389,8 +399,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
     } catch (const Error& error) {
       kept = false;
       if (!std::exchange(said_memory_, true)) {
-        log::error(
-            fmt::format("step {}: not kept in memory: {}; said once", state.step, error.what()));
+        log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again",
+                               state.step, error.what()));
       }
     }
   }
@@ -429,18 +439,19 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   while (words.empty()) {
     newest = find_newest(*group_, in_memory, on_disk);
     if (newest.step == Newest::kNone) {
-      on_rank(0, *group_, [&] { return refused ? throw *refused : std::string(); });
+      throw_error_of(*group_, 0, refused);
       return std::nullopt;
     }
-    words = on_rank(newest.rank, *group_, [&] {
+    on_rank(newest.rank, *group_, [&] {
       const auto loaded = newest.in_memory ? memory_->load_newest() : load_from_disk(refused);
       std::int64_t& offered = newest.in_memory ? in_memory : on_disk;
       offered = loaded ? loaded->step : Newest::kNone;
-      if (offered != newest.step) return std::string();
+      if (offered != newest.step) return;
       const TakenRun taken = take_over(*loaded, tensors, optimizer, parts_);
       random_states = taken.random_states;
-      return taken.words;
+      words = taken.words;
     });
+    words = broadcast_text(*group_, words, newest.rank);
   }
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);

@@ -99,8 +99,8 @@ void Acceptor::send_the_silent_away(bool is_local) {
            put_off(caller.first_word).expired();
   });
   if (gone == 0) return;
-  log::warning(fmt::format("group {}: {} connections that said nothing were closed to make room",
-                           group_, gone));
+  log::warning(
+      fmt::format("group {}: {} silent connections were closed to make room", group_, gone));
 }
 
 void Acceptor::let_in(bool is_local) {
@@ -131,7 +131,7 @@ bool Acceptor::advance(Caller& caller) {
   }
   if (caller.handshake.done() && read_hello(caller)) return caller.unsent.empty();
   if (!caller.handshake.done() && put_off(caller.deadline).expired()) {
-    fail(ErrorCode::kTimeout, "{} did not say who it is within {} s", peer_name(caller.socket),
+    fail(ErrorCode::kTimeout, "{} did not identify itself within {} s", peer_name(caller.socket),
          kHandshakeTimeout.count());
   }
   return false;
@@ -139,7 +139,7 @@ bool Acceptor::advance(Caller& caller) {
 
 void Acceptor::answer(Caller& caller) {
   if (caller.unsent.flush(caller.socket.get())) return;
-  fail(ErrorCode::kPeerLost, "{} takes no answer", peer_name(caller.socket));
+  fail(ErrorCode::kPeerLost, "{} does not accept the answer", peer_name(caller.socket));
 }
 
 bool Acceptor::read_hello(Caller& caller) {

@@ -1,8 +1,8 @@
 #pragma once
 
 // The callers at a rank's door while a group forms. Each proves that it knows the secret and says
-// which channel of which rank it is, all at the same time, so that silent strangers hold nobody up.
-// A caller that fails is disconnected with a warning.
+// which channel of which rank it is, all at the same time, so that silent strangers do not hold up
+// the group. A caller that fails is disconnected with a warning.
 //
 // Of callers that have proved nothing yet each door lets in at most kMaxStrangers; the kernel keeps
 // the others waiting. A handshake has 3 s; when others wait, who has said nothing goes after 1 s.

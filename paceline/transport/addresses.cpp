@@ -56,14 +56,14 @@ class Fetcher {
     std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
     while (!take(missing, std::min(put_off(deadline_).remaining(), slice))) {
       if (next_reading.expired() || put_off(deadline_).expired()) {
-        // What is there may say why the others do not come.
+        // What is there may say why the others are missing.
         std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
         if (missing.empty()) return;
         next_reading = Deadline::after(kReadingPause);
       }
       look_around_(missing);
       if (put_off(deadline_).expired()) {
-        fail(ErrorCode::kTimeout, "{}: rank {} of group {} did not come within {} ms",
+        fail(ErrorCode::kTimeout, "{}: rank {} of group {} did not arrive within {} ms",
              options_.self(), missing.front(), options_.name, options_.timeout.count());
       }
       slice = std::min(
@@ -72,14 +72,14 @@ class Fetcher {
     }
   }
 
-  // False when some did not come in that time.
+  // False when some did not arrive in that time.
   bool take(const std::vector<int>& ranks, std::chrono::nanoseconds wait) {
     std::vector<std::string> values;
     try {
       values = options_.fetch(ranks, std::chrono::ceil<std::chrono::milliseconds>(wait));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kTimeout) return false;
-      throw Error(error.code(), fmt::format("{}: the addresses of group {} did not come: {}",
+      throw Error(error.code(), fmt::format("{}: the addresses of group {} did not arrive: {}",
                                             options_.self(), options_.name, error.what()));
     }
     for (std::size_t i = 0; i < ranks.size(); ++i) take(ranks[i], values.at(i));

@@ -14,11 +14,11 @@ namespace paceline {
 
 using LookAround = std::function<void(const std::vector<int>& missing)>;
 
-// Of all ranks, in their order; `own` is this rank's as it published it. While some do not come,
+// Of all ranks, in their order; `own` is this rank's as it published it. While some are missing,
 // calls `look_around` with them, which may throw: once a second, and as long as there is a parent
 // to look after up to ten times. Error(kInvalid) when ranks mean other
 // members, chose other transports or only some of them encrypt: as soon as two of them show it,
-// whoever else is missing; kTimeout names a rank that did not come.
+// whoever else is missing; kTimeout names a rank that did not arrive.
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
                                          Deadline deadline, const LookAround& look_around);
 

@@ -109,7 +109,7 @@ Cipher::Cipher(CipherKind kind, const SessionKeys& keys)
 Cipher::~Cipher() = default;
 
 // Everything that is sealed at a time goes out before its bytes count as sent, so there is never
-// something left to send that nobody asks for.
+// something left to send that is not asked for.
 ssize_t Cipher::send(int socket, std::span<const std::byte> head,
                      std::span<const std::byte> payload) {
   if (sealed_end_ == 0) {

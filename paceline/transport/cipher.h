@@ -59,7 +59,7 @@ class Cipher {
   ssize_t flush(int socket);
   // 1 when a record can be opened, otherwise what recv() said.
   ssize_t fetch(int socket);
-  // The size of the record that has come whole; 0 while it has not; -1 when it can be none.
+  // The size of the record that has arrived whole; 0 while it has not; -1 when it cannot be one.
   ssize_t next_record() const;
   bool open(std::span<std::byte> into);
   ssize_t refill(int socket);

@@ -100,7 +100,7 @@ class Connector {
   }
 
   // Ends that disagree about encryption fail as if they belonged to different groups, even if
-  // somebody has changed what they said about it.
+  // another process has changed what they said about it.
   std::string tcp_context() const {
     return options_.link.encrypt ? context_ + ", encrypted" : context_;
   }

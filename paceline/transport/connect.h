@@ -39,7 +39,7 @@ struct ConnectOptions {
       fetch;
   // How a rank that gives up tells those that it is not connected to, or that it cannot reach: the
   // first text given to `give_up` is what `given_up` returns on the others, which look for it once
-  // a second; empty when nobody has given up within `wait`, or when that cannot be known soon.
+  // a second; empty when no rank has given up within `wait`, or when that cannot be known soon.
   // Neither throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
@@ -58,7 +58,7 @@ struct ConnectOptions {
 
 // While ranks are missing says which, after 10 s. Error(kInvalid) when ranks mean other members,
 // chose other transports or numbers of streams or only some of them encrypt, kTimeout names the
-// ranks that did not come; Error(kUnsupported) when `link.transport` cannot serve where the ranks
+// ranks that did not arrive; Error(kUnsupported) when `link.transport` cannot serve where the ranks
 // are, is not there, or is to be encrypted and cannot be.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 

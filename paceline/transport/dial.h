@@ -49,7 +49,7 @@ class Dial {
   pollfd entry() const;
   std::chrono::nanoseconds time_left() const;
   // True when the channel stands. Error(kPeerLost) for a peer that does not live, kInvalid for one
-  // that is no member of this group.
+  // that is not a member of this group.
   bool go_on(bool is_ready);
   // Requires: go_on() returned true.
   NewChannel take();

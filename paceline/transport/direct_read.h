@@ -26,7 +26,7 @@ namespace paceline {
 class DirectRead {
  public:
   // ---- the sender's
-  // `token` is not 0, is known to nobody else, and stays where it is.
+  // `token` is not 0, is known to no other process, and stays where it is.
   void introduce(const std::uint64_t& token);
   // The reader has tried.
   bool is_possible() const { return reader_.load(std::memory_order_acquire) == kCan; }

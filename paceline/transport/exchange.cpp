@@ -229,13 +229,13 @@ std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into)
   mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
 }
 
-// True when all of it has come.
+// True when all of it has arrived.
 bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
   const auto header = std::as_writable_bytes(std::span(&lane.header, 1));
   lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
   if (lane.header_got < kHeaderBytes) return false;
   if (lane.header.magic != MessageHeader::kMagic) {
-    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are no message", mesh_.self(),
+    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are not a message", mesh_.self(),
          mesh_.describe(peer));
   }
   if (lane.header.tag == MessageHeader::kPresenceTag) {
@@ -255,7 +255,7 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   lane.is_accepted = true;
 }
 
-// True when all of it has come.
+// True when all of it has arrived.
 bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   bool is_whole = true;
   for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {

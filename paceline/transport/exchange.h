@@ -7,8 +7,8 @@
 // Where several connections join a pair of ranks (stripes.h), headers and short payloads go over
 // the first, and each of the others through its shares of the long ones at its own pace.
 //
-// Headers are read as they come, also from peers of whom nothing is expected: a rank that means
-// something else is noticed by whomever it sends to.
+// Headers are read as they arrive, also from peers from which nothing is expected: a rank that
+// means something else is noticed by whomever it sends to.
 //
 // Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
 // it.
@@ -41,7 +41,7 @@ class Exchange {
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
-  // A bare header of presence: it is no message of the sequence above, is not waited for, and is
+  // A bare header of presence: it is not a message of the sequence above, is not waited for, and is
   // shown to the peer's check alone, whenever that comes.
   void post_presence(int peer, MessageHeader header);
 

@@ -102,8 +102,8 @@ void FormationWatch::warn_of_slow_forming(const std::vector<int>& missing) {
   has_warned_ = true;
   std::string names;
   for (const int rank : missing) names += (names.empty() ? "" : ", ") + options_.name_of(rank);
-  log::warning(fmt::format("forming group {} waits since {} s: {} has not come", options_.name,
-                           std::chrono::seconds(kWarnAfter).count(), names));
+  log::warning(fmt::format("forming group {} has been waiting for {} s: {} has not arrived",
+                           options_.name, std::chrono::seconds(kWarnAfter).count(), names));
 }
 
 void FormationWatch::require_connected(Wire& wire, int peer) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // While a group forms: a rank that gives up tells the others, and those that wait find out that
-// somebody has died, given up or left, over the connections that stand, by what is published
+// a rank has died, given up or left, over the connections that exist, by what is published
 // (ConnectOptions::give_up), or from the group that this one is made of.
 //
 // Thread safety: none.

@@ -11,7 +11,7 @@ namespace paceline {
 namespace {
 
 // In place of a notice's ErrorCode. Behind the answer's follow the number of ranks in one byte,
-// then each in four: its number, and in the highest bit whether it has come.
+// then each in four: its number, and in the highest bit whether it has arrived.
 constexpr char kQuestion = 0x7e;
 constexpr char kAnswer = 0x7d;
 // Behind it the text's length in two bytes, then the text.
@@ -21,7 +21,7 @@ constexpr std::size_t kAnswerHead = 2;
 constexpr std::size_t kMostAwaited = 64;
 constexpr std::uint32_t kHasCome = 0x80000000;
 
-// Of the question, answer or reason at the front; 0: not all of its head has come.
+// Of the question, answer or reason at the front; 0: not all of its head has arrived.
 std::size_t size_of_words(std::string_view bytes) {
   const auto byte = [&](std::size_t at) {
     return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at]));
@@ -33,7 +33,7 @@ std::size_t size_of_words(std::string_view bytes) {
   return bytes.size() < kReasonHead ? 0 : kReasonHead + byte(1) + (byte(2) << 8);
 }
 
-// Empty for numbers that are no ranks.
+// Empty for numbers that are not ranks.
 std::optional<std::vector<Awaited>> decode_answer(std::string_view bytes, int world_size) {
   ByteReader reader(as_bytes(bytes.substr(kAnswerHead)));
   std::vector<Awaited> awaited;
@@ -84,7 +84,7 @@ std::string Inquiry::take(int peer, std::string_view bytes) {
       reasons_.emplace(peer, words.substr(kReasonHead));
     } else {
       auto awaited = decode_answer(words, world_size_);
-      if (!awaited) return left;  // which is no notice, either
+      if (!awaited) return left;  // which is not a notice, either
       answers_[peer] = std::move(*awaited);
     }
     left.erase(0, size);

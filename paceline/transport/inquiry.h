@@ -3,9 +3,9 @@
 // What ranks say on their control channels before the notice with which they leave.
 // docs/wire_formats.md has the layout.
 //
-// They ask each other, before one of them blames another for a time-out: for whom do you wait? Who
-// waits answers; who is stopped, or elsewhere, does not. And a rank says why another of its groups
-// has failed (failure_domain.h), in case it leaves because of that.
+// They ask each other, before one of them blames another for a time-out: which ranks do you wait
+// for? Who waits answers; who is stopped, or elsewhere, does not. And a rank says why another of
+// its groups has failed (failure_domain.h), in case it leaves because of that.
 //
 // Thread safety: none; the mesh guards it.
 
@@ -19,7 +19,7 @@
 
 namespace paceline {
 
-// For whom a rank waits, and whether that one has been heard of in the operation.
+// A rank that another waits for, and whether it has been heard of in the operation.
 struct Awaited {
   int rank = 0;
   bool has_come = false;
@@ -36,12 +36,12 @@ class Inquiry {
 
   explicit Inquiry(int world_size) : world_size_(world_size) {}
 
-  // Takes the questions, answers and reasons at the front of what has come from `peer`. Returns
-  // what is behind them: a notice, or nothing. What has come in part waits for its end.
+  // Takes the questions, answers and reasons at the front of what has arrived from `peer`. Returns
+  // what is behind them: a notice, or nothing. What has arrived in part waits for its end.
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }
-  // For whom `peer` said it waits, since then; empty: it said nothing.
+  // The ranks that `peer` said it waits for, since then; empty: it said nothing.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
   // What `peer` said first of a failure of another group; empty: nothing.
   std::string reason_of(int peer) const;

@@ -108,7 +108,7 @@ struct Incoming {
   Fd fd;                // that came with it, if one did
 };
 
-// True when all of it has come.
+// True when all of it has arrived.
 bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
   const int socket = mesh.wire().socket(peer, Channel::kData);
   const auto rest = std::as_writable_bytes(std::span(&incoming.offer, 1)).subspan(incoming.got);
@@ -123,8 +123,8 @@ bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
   incoming.got += static_cast<std::size_t>(got);
   constexpr std::uint64_t kMagic = Offer::kMagic;
   if (std::memcmp(&incoming.offer, &kMagic, std::min(incoming.got, sizeof kMagic)) != 0) {
-    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are no offer of shared memory", mesh.self(),
-         mesh.describe(peer));
+    fail(ErrorCode::kCorrupt, "{}: {} sent bytes that are not an offer of shared memory",
+         mesh.self(), mesh.describe(peer));
   }
   return incoming.got == sizeof(Offer);
 }

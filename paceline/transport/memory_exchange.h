@@ -22,7 +22,7 @@ struct MemoryHandle {
 // `make(peer)` gives the handle for a peer, `take(peer, handle)` receives that peer's. Collective.
 // Returns 0, or the errno of a descriptor of this rank that the kernel refused to pass: its peer
 // has received the value 0 without one. Error(kInvalid) on every rank when the ranks asked for
-// different sizes, kTimeout naming the rank that did not come, kPeerLost.
+// different sizes, kTimeout naming the rank that did not arrive, kPeerLost.
 int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
                         const std::function<MemoryHandle(int peer)>& make,
                         const std::function<void(int peer, MemoryHandle handle)>& take);

@@ -179,7 +179,7 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
   }
 }
 
-// Whole, or else not even its beginning is understood; if the peer is gone there is nobody to tell.
+// Whole, or else not even its beginning is understood; if the peer is gone there is no one to tell.
 void Mesh::say_to(int peer, std::string_view words, Deadline deadline) const {
   send_whole(*wire_, peer, Channel::kControl, as_bytes(words), deadline);
 }

@@ -19,8 +19,8 @@
 // Other groups of the same ranks that fail do not end this one, but their cause is told to the
 // peers in case this rank leaves next (failure_domain.h).
 //
-// Blame: a rank that is about to give up asks all others for whom they wait (inquiry.h), so that it
-// does not name one that waits like itself.
+// Blame: a rank that is about to give up asks all others which ranks they wait for (inquiry.h), so
+// that it does not name one that waits like itself.
 //
 // Thread safety: all methods may be called from any thread; the channels belong to one executor
 // each.
@@ -96,18 +96,18 @@ class Mesh {
   // Belongs to the domain until it goes. Call at most once, before other threads use it.
   void join(std::shared_ptr<FailureDomain> domain);
   // Tells all peers why another group of this rank has failed; the first cause stays. Nothing once
-  // this group has failed, too.
+  // this group has failed as well.
   void foretell(const std::string& cause);
   // Costs one load: whether throw_if_failed() would throw without looking at the channels.
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
   // What failed() reads; it outlives the mesh.
   std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
-  // Asks all peers for whom they wait, and forgets what they answered before.
+  // Asks all peers which ranks they wait for, and forgets what they answered before.
   void ask_peers();
   // What a peer has answered since; empty: nothing, so it does not wait in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // For whoever waits, between its waits: whether somebody has asked, which costs one load; tells
-  // who has for whom this rank waits.
+  // For a thread that waits, between its waits: whether a peer has asked, which costs one load;
+  // tells those that have which ranks this one waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
   // For messages, as rank_name.h says: this rank, a rank, and a rank with its host.

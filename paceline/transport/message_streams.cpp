@@ -36,7 +36,7 @@ std::size_t capacity_for(std::size_t num_ranks) {
 }  // namespace
 
 // `capacity_` bytes follow. Each end reads the other's flag for every message, so the flags, which
-// change only when somebody sleeps, do not share a cache line with the positions, which always do.
+// change only when a thread sleeps, do not share a cache line with the positions, which always do.
 struct MessageStreams::Ring {
   alignas(128) std::atomic<std::uint64_t> written;  // by the end that writes
   alignas(128) std::atomic<std::uint64_t> taken;    // by the end that reads
@@ -190,7 +190,7 @@ MessageStreams::Offered MessageStreams::offered(int peer) {
   if (how != Offered::kOpen) {
     lane.has_offered = false;
   } else if (lane.is_closed) {
-    mesh_.throw_lost(peer, "is gone, and has not taken a message");
+    mesh_.throw_lost(peer, "is gone, and has not received a message");
   }
   return how;
 }

@@ -3,10 +3,10 @@
 // The point-to-point channels of a rank: to the ranks of its host through rings in memory that both
 // ends map, without a system call; to the others, or without such memory, over the wire.
 //
-// Each rank's block of memory has a ring for every rank of the host, which that one writes and this
-// one reads. Whoever sleeps says so in the ring, and who then moves something there writes a byte
-// to the wire's channel, the *bell*. The end of that channel is the stream's, behind what is in the
-// ring. Large payloads can be read where they lie instead (direct_read.h).
+// Each rank's block of memory has a ring for every rank of the host, which that rank writes and
+// this one reads. Whoever sleeps says so in the ring, and who then moves something there writes a
+// byte to the wire's channel, the *bell*. The end of that channel is the stream's, behind what is
+// in the ring. Large payloads can be read where they lie instead (direct_read.h).
 //
 // Memory ordering: a position and the other end's "I sleep" are both written and read with
 // sequential consistency, so that either the sleeper sees the new position or the mover sees it

@@ -25,7 +25,7 @@ struct Notice {
 };
 // False for the beginning of a notice, of which more must come.
 bool is_whole_notice(std::span<const char> bytes);
-// Empty for bytes that are no notice.
+// Empty for bytes that are not a notice.
 std::optional<Notice> decode_notice(std::span<const char> bytes);
 
 }  // namespace paceline

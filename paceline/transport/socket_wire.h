@@ -23,7 +23,7 @@ struct PeerSockets {
 
 class SocketWire : public Wire {
  public:
-  // Nobody is connected yet.
+  // No peer is connected yet.
   explicit SocketWire(int world_size);
   void connect(int peer, Channel channel, Fd socket, std::unique_ptr<Cipher> cipher);
   int world_size() const { return static_cast<int>(peers_.size()); }

@@ -31,7 +31,7 @@ constexpr Channel data_channel(std::size_t stream) {
              : static_cast<Channel>(static_cast<std::size_t>(Channel::kMoreData) + stream - 1);
 }
 
-// What somebody waits for: POLLIN, POLLOUT, as poll() takes them.
+// What a caller waits for: POLLIN, POLLOUT, as poll() takes them.
 struct Interest {
   int peer = 0;
   Channel channel{};
@@ -71,7 +71,7 @@ class Wire {
   // After a failure, which is final: nothing that was passed to send() is read any more.
   virtual void cancel(Channel /*channel*/) {}
 
-  // For passing descriptors along; -1 where the channel is no socket.
+  // For passing descriptors along; -1 where the channel is not a socket.
   virtual int socket(int peer, Channel channel) const = 0;
 };
 

@@ -68,7 +68,7 @@ TEST(BenchCommandTest, sizes_that_are_rounded_to_the_same_call_are_one_row) {
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0]["bytes"], 8);
   EXPECT_EQ(rows[1]["bytes"], 12);
-  EXPECT_THAT(outcome.err, HasSubstr("--sizes: 5 B is no whole number of elements"));
+  EXPECT_THAT(outcome.err, HasSubstr("--sizes: 5 B is not a whole number of elements"));
   EXPECT_THAT(outcome.err, HasSubstr("rounded up, here to 8 B"));
 }
 
@@ -108,7 +108,7 @@ TEST(BenchCommandTest, operations_may_stand_anywhere) {
   EXPECT_NE(all_gather, std::string::npos);
 }
 
-TEST(BenchCommandTest, the_yardsticks_come_with_a_peer) {
+TEST(BenchCommandTest, the_yardsticks_are_measured_with_a_peer) {
   const Outcome outcome = bench({"all_reduce", "--np", "2", "--sizes", "64K", "--check", "--rounds",
                                  "1", "--calls", "3", "--peer", "limit"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -117,7 +117,7 @@ TEST(BenchCommandTest, the_yardsticks_come_with_a_peer) {
   EXPECT_EQ(outcome.err, "");
 }
 
-// Whoever was built must start: a missing library is said as such, a crash is a defect.
+// Every library that was built must start: a missing one is reported as such, a crash is a defect.
 TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
   const Outcome outcome = bench({"all_reduce", "--np", "2", "--sizes", "4K", "--check", "--rounds",
                                  "1", "--calls", "2", "--peer", "all"});
@@ -137,7 +137,7 @@ TEST(BenchCommandTest, the_limit_gives_right_results_of_every_operation_that_it_
   EXPECT_THAT(outcome.err, testing::Not(HasSubstr("wrong")));
 }
 
-TEST(BenchCommandTest, the_limit_comes_only_where_it_has_a_part) {
+TEST(BenchCommandTest, the_limit_is_measured_only_where_it_has_a_part) {
   const Outcome outcome = bench({"all_reduce", "--np", "3", "--sizes", "4K", "--rounds", "1",
                                  "--calls", "2", "--peer", "memcpy"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -170,7 +170,7 @@ TEST(BenchCommandTest, ranks_of_a_launcher_do_not_measure_each_for_itself) {
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
 }
 
-// What stands under Paceline's name is the engine, and what else holds is said.
+// What stands under Paceline's name is the engine, and other variables in effect are reported.
 TEST(BenchCommandTest, variables_that_change_the_measurement_are_cleared_or_named) {
   const FreshDirectory directory;
   const Outcome outcome =
@@ -190,7 +190,7 @@ TEST(BenchCommandTest, variables_that_change_the_measurement_are_cleared_or_name
   const auto json = nlohmann::json::parse(content(directory.file("j")));
   EXPECT_THAT(json["variables"], HasSubstr(line));
   EXPECT_FALSE(std::filesystem::exists(directory.file("traces")));
-  // An option is stronger, and is no variable.
+  // An option is stronger, and is not a variable.
   const Outcome shm =
       run_paceline({"bench", "barrier", "--np", "2", "--rounds", "1", "--transport", "shm"},
                    {{"PACELINE_TRANSPORT", "tcp"}});
@@ -228,7 +228,7 @@ TEST(BenchCommandTest, one_rank_and_one_round_are_singular) {
 }
 
 // What was measured before is worth keeping.
-TEST(BenchCommandTest, what_was_measured_before_an_interruption_is_written) {
+TEST(BenchCommandTest, measurements_before_an_interruption_are_written) {
   const FreshDirectory directory;
   launch::PacelineProcess process(std::vector<std::string>{
       "bench", "all_reduce", "--np", "2", "--sizes", "4K,1M", "--rounds", "1000", "--calls", "1",

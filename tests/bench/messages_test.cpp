@@ -81,10 +81,10 @@ TEST_F(MessagesTest, a_failure_is_thrown_where_an_answer_was_due) {
 TEST_F(MessagesTest, a_message_of_another_kind_is_refused) {
   Conversation other(std::move(raw_));
   other.send(Hello{0, 2}, soon());
-  expect_refusal(ErrorCode::kCorrupt, "a turn was due");
+  expect_refusal(ErrorCode::kCorrupt, "expected a turn");
 }
 
-TEST_F(MessagesTest, what_is_no_message_is_refused) {
+TEST_F(MessagesTest, anything_but_a_message_is_refused) {
   send_bytes(std::string("\x03\0\0\0{}x", 7));
   expect_refusal(ErrorCode::kCorrupt, "something else came");
 }

@@ -185,7 +185,7 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
           "Measure it: paceline bench all_reduce --nproc-per-node 2; or add --transport tcp"));
   EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=1"}), HasSubstr("one rank alone"));
   EXPECT_THAT(refusal({"--simulate", "hosts=2", "--transport", "shm"}),
-              HasSubstr("what is simulated is messages"));
+              HasSubstr("only messages are simulated"));
 }
 
 TEST_F(BenchPlanningTest, says_when_an_algorithm_or_transport_would_not_be_taken) {
@@ -226,7 +226,7 @@ TEST_F(BenchPlanningTest, fails_when_the_chosen_algorithm_is_not_simulated) {
   EXPECT_THAT(outcome.out, HasSubstr("million steps"));
 }
 
-TEST_F(BenchPlanningTest, is_said_once_under_a_launcher) {
+TEST_F(BenchPlanningTest, is_reported_once_under_a_launcher) {
   const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", PACELINE_COMMAND, "bench",
                                         "--simulate", "hosts=2", "--sizes", "4K"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -159,7 +159,7 @@ TEST_F(SessionTest, a_peer_that_does_not_start_is_missing) {
   EXPECT_THAT(report.missing[0], HasSubstr("no such network"));
 }
 
-TEST_F(SessionTest, what_a_peer_lacks_is_told_once) {
+TEST_F(SessionTest, an_operation_that_a_peer_lacks_is_reported_once) {
   add_peer("lacks");
   options_.sizes = {4096, 8192};
   const Report report = run();

@@ -21,7 +21,7 @@ int times_for(bool own_core) { return own_core ? 20 : 200; }
 
 class StartLineWith : public testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(StartLineWith, nobody_starts_before_all_have_come) {
+TEST_P(StartLineWith, no_rank_starts_before_all_have_arrived) {
   const auto [ranks, own_core] = GetParam();
   const int times = times_for(own_core);
   const Fd memory = StartLine::make_memory(ranks);
@@ -66,7 +66,7 @@ TEST_P(StartLineWith, everybody_gets_rank_0s_answer) {
 INSTANTIATE_TEST_SUITE_P(Ranks, StartLineWith,
                          testing::Combine(testing::Values(1, 2, 3, 5), testing::Bool()));
 
-TEST(StartLineTest, a_rank_that_does_not_come_is_named) {
+TEST(StartLineTest, a_missing_rank_is_named) {
   const Fd memory = StartLine::make_memory(2);
   StartLine line(path_of(memory), 0, 2, false);
   try {
@@ -74,7 +74,7 @@ TEST(StartLineTest, a_rank_that_does_not_come_is_named) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-    EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 did not come"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 did not reach the start line"));
   }
 }
 

@@ -171,7 +171,7 @@ class FullDisk : public ::testing::Test {
   }
 };
 
-TEST_F(FullDisk, with_room_for_as_many_as_are_kept_but_no_more_goes_on_saving) {
+TEST_F(FullDisk, with_room_for_as_many_as_are_kept_but_no_more_keeps_saving) {
   TestDirectory folder;
   const SmallDisk disk(folder.path(), "3700k");
   CheckpointDirectory directory(folder.path(), {.keep = 3});
@@ -250,7 +250,7 @@ TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
   const SampleSnapshot large(2, 1 << 18);  // 1 MiB
   const pid_t child = ::fork();
   if (child == 0) {
-    // In a process of its own, because the limit cannot be lifted again by everybody.
+    // In a process of its own, because not every user can lift the limit again.
     ::signal(SIGXFSZ, SIG_IGN);
     CheckpointDirectory directory(folder.path());
     save_sample(directory, 1);

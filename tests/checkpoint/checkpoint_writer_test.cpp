@@ -17,6 +17,7 @@
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/slow_file_system.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/asleep.h"
 #include "tests/harness/random_seed.h"
 #include "tests/harness/wait_until.h"
 
@@ -50,7 +51,7 @@ TEST(CheckpointWriter, returns_while_the_disk_still_works_and_the_snapshot_may_c
   expect_sample(directory.load(1), 1 << 18);
 }
 
-TEST(CheckpointWriter, a_save_that_comes_too_early_waits_for_the_one_before) {
+TEST(CheckpointWriter, an_early_save_waits_for_the_one_before) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
@@ -60,11 +61,13 @@ TEST(CheckpointWriter, a_save_that_comes_too_early_waits_for_the_one_before) {
   const SampleSnapshot second(2, 1 << 16);
   writer.save(1, *first);
   std::atomic<bool> returned{false};
+  std::atomic<pid_t> waiter = 0;
   std::jthread saver([&] {
+    waiter = gettid();
     writer.save(2, *second);
     returned = true;
   });
-  std::this_thread::sleep_for(50ms);
+  harness::wait_until_asleep(waiter);
   EXPECT_FALSE(returned);
   files.let_go();
   saver.join();
@@ -74,7 +77,7 @@ TEST(CheckpointWriter, a_save_that_comes_too_early_waits_for_the_one_before) {
   expect_sample(directory.load(2), 1 << 16);
 }
 
-TEST(CheckpointWriter, an_error_comes_up_once_and_the_next_save_succeeds) {
+TEST(CheckpointWriter, an_error_is_reported_once_and_the_next_save_succeeds) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {}, files);
@@ -93,7 +96,7 @@ TEST(CheckpointWriter, an_error_comes_up_once_and_the_next_save_succeeds) {
   expect_sample(directory.load(1));
 }
 
-TEST(CheckpointWriter, what_cannot_be_expressed_is_an_error_too) {
+TEST(CheckpointWriter, state_that_cannot_be_expressed_is_also_an_error) {
   TestDirectory folder;
   CheckpointDirectory directory(folder.path());
   CheckpointWriter writer(directory);
@@ -157,7 +160,7 @@ TEST(CheckpointWriter, its_end_waits_for_what_was_saved) {
   expect_sample(directory.load(20), 1 << 14);
 }
 
-TEST(CheckpointWriter, what_is_saved_in_place_is_written_from_where_it_lies) {
+TEST(CheckpointWriter, state_saved_in_place_is_written_from_where_it_lies) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
@@ -168,11 +171,13 @@ TEST(CheckpointWriter, what_is_saved_in_place_is_written_from_where_it_lies) {
   writer.take_turn(1);
   writer.save_in_place(1, *first);
   std::atomic<bool> has_turn{false};
+  std::atomic<pid_t> waiter = 0;
   std::jthread saver([&] {
+    waiter = gettid();
     writer.take_turn(2);
     has_turn = true;
   });
-  std::this_thread::sleep_for(50ms);
+  harness::wait_until_asleep(waiter);
   EXPECT_FALSE(has_turn);
   files.let_go();
   saver.join();
@@ -209,7 +214,7 @@ TEST(CheckpointWriter, kill_at_any_microsecond_leaves_the_newest_but_one_at_leas
   for (int round = 0; round < 40; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      close(STDERR_FILENO);  // "they come faster than the disk takes them", each time
+      close(STDERR_FILENO);  // "they come faster than the disk can write them", each time
       save_for_ever(folder.path(), on_disk);
     }
     const auto begin = std::chrono::steady_clock::now();

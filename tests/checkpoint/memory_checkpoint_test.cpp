@@ -78,7 +78,7 @@ TEST(MemoryCheckpoint, the_one_saved_last_counts_not_the_one_of_the_highest_step
   EXPECT_EQ(memory.load_newest()->step, 8);
 }
 
-TEST(MemoryCheckpoint, what_was_forgotten_is_gone_and_the_next_save_works) {
+TEST(MemoryCheckpoint, a_forgotten_state_is_gone_and_the_next_save_works) {
   TestDirectory folder;
   const std::string path = folder / "memory";
   MemoryCheckpoint memory(path);

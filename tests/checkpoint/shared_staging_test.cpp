@@ -24,9 +24,9 @@ namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::RanksOptions;
 using harness::run_process_ranks;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
 using testing::SlowFileSystem;
 using testing::TestDirectory;
 using Bytes = std::vector<std::byte>;
@@ -113,7 +113,7 @@ TEST(SharedStaging, more_than_the_caches_hold) {
   });
 }
 
-TEST(SharedStaging, what_differs_between_ranks_is_rank_0s_where_it_may) {
+TEST(SharedStaging, values_that_may_differ_between_ranks_are_rank_0s) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     SharedStaging staging(borrowed(group));
     Held held;
@@ -210,7 +210,7 @@ TEST(SharedStaging, replicas_that_differ_are_left_to_rank_0_until_they_are_the_s
 }
 
 TEST(SharedStaging, ranks_that_share_no_memory_leave_it_to_rank_0) {
-  const ThreadRanksOptions options{.transport = TransportKind::kTcp};
+  const RanksOptions options{.transport = TransportKind::kTcp};
   run_ranks_ok(
       3,
       [](ProcessGroup& group) {
@@ -234,7 +234,7 @@ TEST(SharedStaging, a_rank_alone_copies_alone) {
 TEST(SharedStaging, of_several_hosts_that_of_rank_0_shares) {
   for (const std::vector<int>& host_of :
        {std::vector{0, 0, 1, 1}, std::vector{0, 1, 0, 1, 0}, std::vector{0, 1, 1}}) {
-    ThreadRanksOptions options;
+    RanksOptions options;
     options.adjust = [&](int rank, GroupOptions& group) {
       group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
     };

@@ -55,7 +55,7 @@ TEST_F(Writers, follow_one_that_has_ended_and_leave_nothing_of_it) {
   EXPECT_THAT(names_in(writer->workspace()), ElementsAre("owner.json"));
 }
 
-TEST_F(Writers, are_refused_while_another_job_writes_and_hear_who_it_is) {
+TEST_F(Writers, are_refused_while_another_job_writes_and_are_told_which) {
   const auto writer = claim({"x", 0});
   for (const WriterId& other : {WriterId{"y", 5}, WriterId{"", 5}, WriterId{"x", 0}}) {
     const auto error = refusal(other);
@@ -66,7 +66,7 @@ TEST_F(Writers, are_refused_while_another_job_writes_and_hear_who_it_is) {
   EXPECT_THAT(names_in(folder_.path()), ElementsAre(".writer-00000001"));
 }
 
-TEST_F(Writers, of_no_known_job_take_over_from_nobody) {
+TEST_F(Writers, of_no_known_job_never_take_over) {
   const auto writer = claim({"", 0});
   EXPECT_EQ(refusal({"", 1}).code(), ErrorCode::kInvalid);
   writer->check_held();
@@ -129,7 +129,7 @@ void at_once(std::size_t count, const std::function<void(std::size_t)>& body) {
   }
 }
 
-TEST_F(Writers, that_come_at_the_same_time_are_one) {
+TEST_F(Writers, that_start_at_the_same_time_are_one) {
   for (int round = 0; round < 30; ++round) {
     std::vector<std::unique_ptr<WriterClaim>> writers(6);
     std::atomic<int> refused = 0;

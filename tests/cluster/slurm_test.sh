@@ -158,7 +158,7 @@ kill -9 "$(cat "$SLURM_STATE/n2.pid")"
 for _ in $(seq 300); do pgrep -fx 'sleep 4322' >/dev/null || break; sleep 0.2; done
 wait_for "$job" "NODE_FAIL FAILED" || failures=$((failures + 1))
 # Whoever notices first: SLURM, which ends the job, or the launcher.
-expect the_node_that_died_is_named 0 'host n2 was lost: |nothing has come from host n2 for [0-9]+ s' cat died
+expect the_node_that_died_is_named 0 'host n2 was lost: |host n2 has sent nothing for [0-9]+ s' cat died
 expect nothing_is_left_after_a_node_died 1 '^0' pgrep -fxc 'sleep 4322'
 
 exit "$((failures > 0))"

@@ -121,7 +121,7 @@ TEST(AgreedStop, nothing_stops_without_a_request) {
                    "never");
 }
 
-TEST(AgreedStop, what_one_has_seen_is_not_the_next_ones_and_the_signals_are_as_before) {
+TEST(AgreedStop, a_second_stop_sees_only_its_own_signals_and_handlers_are_restored) {
   const auto results = run_process_ranks(1, [](ProcessGroup& group) {
     {
       AgreedStop stop;

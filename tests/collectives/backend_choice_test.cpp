@@ -41,7 +41,7 @@ TEST(BackendChoice, has_one_text_that_is_parsed_to_the_same) {
 
 TEST(BackendChoice, anything_else_is_refused_with_what_there_is) {
   const std::pair<const char*, const char*> cases[] = {
-      {"glo", "there are paceline, gloo, mpi, oneccl and, for cuda, nccl"},
+      {"glo", "choose one of paceline, gloo, mpi, oneccl and, for cuda, nccl"},
       {"Gloo", "'Gloo' is no backend"},
       {" gloo", "' gloo' is no backend"},
       {"gloo,", "'' is no backend"},
@@ -121,7 +121,7 @@ TEST(BackendAgreement, one_name_in_several_spellings_is_one_choice) {
 
 TEST(BackendAgreement, a_rank_with_a_wrong_name_is_an_error_on_every_rank) {
   expect_everywhere({"paceline", "paceline", "glo"}, ErrorCode::kInvalid,
-                    "backend 'glo': 'glo' is no backend");
+                    "backend 'glo': unknown backend 'glo'");
 }
 
 TEST(BackendAgreement, different_backends_are_an_error_on_every_rank) {

@@ -45,7 +45,7 @@ TEST_F(BlockingCallsTest, are_made_one_after_the_other_in_a_thread_of_their_own)
   EXPECT_TRUE(calls_->run_until(Deadline::after(20s), [] {}));
 }
 
-TEST_F(BlockingCallsTest, throw_what_the_call_threw_and_go_on) {
+TEST_F(BlockingCallsTest, throw_the_calls_exception_and_continue) {
   EXPECT_THROW(run([] { throw std::out_of_range("x"); }), std::out_of_range);
   EXPECT_THROW(calls_->run_until(Deadline::after(20s), [] { throw std::out_of_range("x"); }),
                std::out_of_range);

@@ -12,9 +12,9 @@
 namespace paceline {
 namespace {
 
+using harness::RanksOptions;
 using harness::run_ranks;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -38,7 +38,7 @@ TEST(ByPackage, is_left_where_one_ranks_memory_is_of_another_kind) {
   }
 }
 
-TEST(ByPackage, is_not_used_where_a_packages_ranks_are_no_whole_subtree_or_unknown) {
+TEST(ByPackage, is_not_used_where_a_packages_ranks_are_not_a_whole_subtree_or_are_unknown) {
   for (const std::vector<int>& packages : {std::vector<int>{0, 1, 0, 1},
                                            {0, 0, 0, 1},
                                            {0, 0, 0, 0},
@@ -105,7 +105,7 @@ TEST(ByPackage, is_known_to_groups_made_of_a_group) {
 
 TEST(ByPackage, ranks_that_choose_differently_are_told_when_the_group_forms) {
   for (const int world : {2, 4}) {
-    ThreadRanksOptions options;
+    RanksOptions options;
     options.adjust = [](int rank, GroupOptions& group) {
       if (rank == 1) group.planning.by_package = true;
     };

@@ -51,7 +51,7 @@ TEST(Calibration, refuses_what_it_did_not_write) {
   }
 }
 
-TEST(Calibration, refuses_what_is_no_small_file_at_once) {
+TEST(Calibration, refuses_anything_but_a_small_file_at_once) {
   const FreshDirectory directory;
   const auto pipe = directory.file("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -68,7 +68,7 @@ TEST(Calibration, refuses_what_is_no_small_file_at_once) {
   testing::internal::CaptureStderr();
   run_ranks_ok(2, [](ProcessGroup& group) { group.barrier(); });
   unsetenv("PACELINE_CALIBRATION");
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("it is no regular file"),
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("it is not a regular file"),
             std::string::npos);
 }
 

@@ -37,7 +37,7 @@ TEST(CallOrderTest, a_call_runs_in_its_own_thread_only_when_nothing_is_under_way
   EXPECT_TRUE(CallOrder::Turn(order));
 }
 
-TEST(CallOrderTest, what_waits_runs_in_the_order_of_the_calls_once_the_turn_is_given_back) {
+TEST(CallOrderTest, waiting_calls_run_in_order_once_the_turn_is_given_back) {
   CallOrder order;
   std::vector<int> ran;
   std::vector<WorkPtr> works;
@@ -80,7 +80,7 @@ TEST(CallOrderTest, threads_that_call_both_ways_are_never_inside_together) {
   EXPECT_EQ(ran, 4 * kCalls);
 }
 
-TEST(CallOrderTest, what_a_call_kept_is_dropped_before_its_work_completes) {
+TEST(CallOrderTest, a_calls_kept_objects_are_dropped_before_its_work_completes) {
   CallOrder order;
   auto kept = std::make_shared<int>(0);
   const std::weak_ptr<int> seen = kept;

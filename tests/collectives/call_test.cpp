@@ -50,7 +50,8 @@ TEST(Call, is_carried_out_by_run_and_by_start_alike) {
 TEST(Call, of_an_operation_with_a_function_of_its_own_is_refused) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     for (const Op op : {Op::kAllocate, Op::kNewGroup, Op::kSplit, Op::kTakeTurns, Op::kVisit}) {
-      EXPECT_THAT(refusal_of(group, {.op = op}), HasSubstr("is no operation of run() and start()"))
+      EXPECT_THAT(refusal_of(group, {.op = op}),
+                  HasSubstr("is not an operation of run() and start()"))
           << name_of(op);
     }
     group.barrier();  // the group goes on
@@ -103,7 +104,7 @@ TEST(Call, with_lists_is_refused_where_an_operation_has_no_form_on_many_buffers)
          {Op::kReduce, Op::kGather, Op::kScatter, Op::kAllToAll, Op::kBarrier, Op::kAllGatherV,
           Op::kReduceScatterV, Op::kAllToAllV, Op::kSend, Op::kReceive}) {
       EXPECT_THAT(refusal_of(group, {.op = op, .lists = BufferLists{}}),
-                  HasSubstr("has no form on many buffers; call it for each"))
+                  HasSubstr("does not take several buffers; call it for each"))
           << name_of(op);
     }
     group.barrier();

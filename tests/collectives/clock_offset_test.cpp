@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 void on_hosts(const std::vector<std::string>& host_of,
               const std::function<void(ProcessGroup&)>& body) {
-  harness::ThreadRanksOptions options;
+  harness::RanksOptions options;
   options.adjust = [&](int rank, GroupOptions& group) {
     group.link.host = host_of[static_cast<std::size_t>(rank)];
   };

@@ -10,10 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/backends/library_list.h"
 #include "paceline/collectives/backends/poll_until.h"
 #include "paceline/core/check.h"
 
+#include "tests/harness/fake_library.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -31,50 +31,28 @@ std::atomic<bool> device_breaks = false;
 using Event = std::shared_future<void>;
 Event* event_of(void* raw) { return static_cast<Event*>(raw); }
 
-// All ranks give the same, so a sum is a product. Its stream is a thread for each call.
-class SlowDevice : public Library {
- public:
-  explicit SlowDevice(const LibraryContext& context)
-      : world_size_(context.world_size()), mesh_(context.mesh) {}
-
-  const char* transport() const override { return "slowdevice"; }
-  bool supports(Op op, Dtype dtype, ReduceOp /*reduce_op*/) const override {
-    return op == Op::kAllReduce && dtype == Dtype::kFloat32;
+// The device's stream is a thread for each call.
+void run_on_device(const Collective& call, Deadline deadline, Mesh& mesh, int world_size) {
+  if (device_breaks) fail(ErrorCode::kSystem, "rank {}: the device broke", mesh.rank());
+  std::atomic<bool> is_given_up = false;
+  const Event ready = call.order ? *event_of(call.order->ready()) : Event();
+  const auto stream = [&, ready] {
+    if (ready.valid()) ready.wait();
+    while (!device_may_finish && !is_given_up) std::this_thread::yield();
+    harness::sum_of_equals(call, world_size);
+  };
+  const auto end = DeviceEvent(new Event(std::async(std::launch::async, stream)),
+                               [](void* event) { delete event_of(event); });
+  if (call.work != nullptr) call.work->queue(end);
+  const auto done = [&] { return event_of(end.get())->wait_for(0s) == std::future_status::ready; };
+  try {
+    poll_until(done, mesh, deadline, "all_reduce");
+  } catch (...) {
+    is_given_up = true;
+    event_of(end.get())->wait();
+    throw;
   }
-  void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
-    if (device_breaks) fail(ErrorCode::kSystem, "rank {}: the device broke", mesh_.rank());
-    std::atomic<bool> is_given_up = false;
-    const Event ready = call.order ? *event_of(call.order->ready()) : Event();
-    const auto end =
-        DeviceEvent(new Event(std::async(std::launch::async,
-                                         [&, ready] {
-                                           if (ready.valid()) ready.wait();
-                                           while (!device_may_finish && !is_given_up)
-                                             std::this_thread::yield();
-                                           auto* data = reinterpret_cast<float*>(call.output);
-                                           for (std::size_t i = 0; i < call.count; ++i) {
-                                             data[i] *= static_cast<float>(world_size_);
-                                           }
-                                         })),
-                    [](void* event) { delete event_of(event); });
-    if (call.work != nullptr) call.work->queue(end);
-    const auto done = [&] {
-      return event_of(end.get())->wait_for(0s) == std::future_status::ready;
-    };
-    try {
-      poll_until(done, mesh_, deadline, "all_reduce");
-    } catch (...) {
-      is_given_up = true;
-      event_of(end.get())->wait();
-      throw;
-    }
-  }
-  void abort() override {}
-
- private:
-  const int world_size_;
-  Mesh& mesh_;
-};
+}
 
 // The order of a caller whose stream has done all that it was given, and that notes what it waits
 // for.
@@ -101,16 +79,17 @@ class NotingOrder : public DeviceOrder {
 class DeviceOrderTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    static bool once = (register_library({.info = {.name = "slowdevice",
-                                                   .device = Device::kCuda,
-                                                   .available = true,
-                                                   .text = "a thread",
-                                                   .advice = ""},
-                                          .connect =
-                                              [](const LibraryContext& context) {
-                                                return std::make_unique<SlowDevice>(context);
-                                              }}),
-                        true);
+    static const bool once = [] {
+      harness::register_fake_library(
+          "slowdevice", Device::kCuda, [](const LibraryContext& context) {
+            return harness::FakeCalls{
+                .supports = [](Op op) { return op == Op::kAllReduce; },
+                .run = [&mesh = context.mesh, world = context.world_size()](
+                           const Collective& call,
+                           Deadline deadline) { run_on_device(call, deadline, mesh, world); }};
+          });
+      return true;
+    }();
     ASSERT_TRUE(once);
   }
   void SetUp() override {
@@ -145,7 +124,8 @@ class Gate {
   std::atomic<int> arrived_ = 0;
 };
 
-TEST_F(DeviceOrderTest, a_wait_ends_when_the_device_has_the_call_and_the_stream_goes_on_behind_it) {
+TEST_F(DeviceOrderTest,
+       a_wait_ends_when_the_device_has_the_call_and_the_stream_continues_behind_it) {
   device_may_finish = false;
   Gate gate;
   run([&](ProcessGroup& group) {
@@ -252,7 +232,7 @@ TEST_F(DeviceOrderTest, a_device_that_never_finishes_is_told_by_the_next_call) {
   }
 }
 
-TEST_F(DeviceOrderTest, what_fails_before_the_device_has_it_is_the_waits_error) {
+TEST_F(DeviceOrderTest, a_failure_before_the_device_has_the_call_is_the_waits_error) {
   device_breaks = true;
   for (const auto& result : harness::run_ranks(2,
                                                [](ProcessGroup& group) {

@@ -10,13 +10,13 @@
 namespace paceline {
 namespace {
 
+using harness::RanksOptions;
 using harness::run_ranks;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
 using namespace std::chrono_literals;
 
-ThreadRanksOptions encrypted(TransportKind transport) {
-  ThreadRanksOptions options;
+RanksOptions encrypted(TransportKind transport) {
+  RanksOptions options;
   options.transport = transport;
   options.adjust = [](int, GroupOptions& group) { group.link.encrypt = true; };
   return options;
@@ -76,7 +76,7 @@ TEST(Encryption, groups_made_of_a_group_encrypt_too) {
 
 TEST(Encryption, a_rank_that_does_not_encrypt_is_named_on_every_rank) {
   for (const int odd : {0, 2}) {
-    ThreadRanksOptions options;
+    RanksOptions options;
     options.transport = TransportKind::kTcp;
     options.group_timeout = 20s;
     options.adjust = [&](int rank, GroupOptions& group) { group.link.encrypt = rank != odd; };

@@ -112,7 +112,7 @@ TEST(Explain, a_rank_that_never_entered) {
   const auto found = explain(flights);
   EXPECT_EQ(found.sentence,
             "rank 3 never entered all_reduce #1042 (float32 x 2097152, sum, group world); it last "
-            "finished broadcast #1041; ranks 0-2 wait since 31.2 s");
+            "finished broadcast #1041; ranks 0-2 have been waiting for 31.2 s");
   EXPECT_EQ(found.verdict, Verdict::kNeverEntered);
   EXPECT_THAT(found.ranks, ElementsAre(3));
   EXPECT_EQ(found.group, "world");
@@ -127,12 +127,13 @@ TEST(Explain, says_how_a_missing_rank_ended_or_where_it_is) {
         .sentence;
   };
   const Rank base = Rank(1, 2).finished(Op::kBarrier, 1, 1);
-  EXPECT_THAT(with(base), HasSubstr("it last finished barrier #1; rank 0 waits since 10.0 s"));
+  EXPECT_THAT(with(base),
+              HasSubstr("it last finished barrier #1; rank 0 has been waiting for 10.0 s"));
   EXPECT_THAT(with(Rank(1, 2)), HasSubstr("it had finished nothing before; "));
   EXPECT_THAT(with(Rank(base).process(FlightProcess::kStopped)), HasSubstr("#1 and is stopped;"));
   EXPECT_THAT(with(Rank(base).end(FlightEnd::kInOrder)), HasSubstr("#1 and left in order;"));
   EXPECT_THAT(with(Rank(base).end(FlightEnd::kException)),
-              HasSubstr("#1 and left by an exception;"));
+              HasSubstr("#1 and ended with an exception;"));
   EXPECT_THAT(with(Rank(base).end(FlightEnd::kFailed, "rank 1: not finite")),
               HasSubstr("#1 and failed: rank 1: not finite;"));
   EXPECT_THAT(with(Rank(base).message(Op::kReceive, 0, 40)),
@@ -153,8 +154,8 @@ TEST(Explain, several_ranks_that_never_entered) {
   const auto found = explain_all({Rank(0).call(Op::kBarrier, 1, 59), Rank(1), Rank(2), Rank(3)});
   EXPECT_EQ(found.sentence,
             "ranks 1-3 never entered barrier #1 (group world); rank 1 had finished nothing before; "
-            "rank 2 had finished nothing before; rank 3 had finished nothing before; rank 0 waits "
-            "since 1.0 s");
+            "rank 2 had finished nothing before; rank 3 had finished nothing before; rank 0 has "
+            "been waiting for 1.0 s");
 }
 
 TEST(Explain, a_time_out_tells_the_same_as_a_wait) {
@@ -184,7 +185,7 @@ TEST(Explain, a_failure_that_the_group_survived_explains_no_later_wait) {
   };
   EXPECT_EQ(explain_all({after_it(0).call(Op::kBarrier, 6, 50), after_it(1)}).sentence,
             "rank 1 never entered barrier #6 (group world); it last finished barrier #5; rank 0 "
-            "waits since 10.0 s");
+            "has been waiting for 10.0 s");
   EXPECT_EQ(explain_all({after_it(0), after_it(1)}).verdict, Verdict::kFinished);
 }
 
@@ -202,7 +203,7 @@ TEST(Explain, a_group_that_failed_and_was_left_explains_no_later_wait_in_another
   };
   EXPECT_EQ(explain_all({after_it(0).call(Op::kBarrier, 3, 50), after_it(1)}).sentence,
             "rank 1 never entered barrier #3 (group world); it last finished barrier #2; rank 0 "
-            "waits since 10.0 s");
+            "has been waiting for 10.0 s");
   EXPECT_EQ(explain_all({after_it(0).call(Op::kBarrier, 3, 50),
                          Rank(after_it(1)).process(FlightProcess::kGone)})
                 .verdict,
@@ -222,7 +223,7 @@ TEST(Explain, the_group_that_is_asked_for_comes_first) {
 }
 
 // A group that has failed refuses what is called next.
-TEST(Explain, what_a_failed_group_refused_does_not_hide_what_failed) {
+TEST(Explain, calls_that_a_failed_group_refused_do_not_hide_the_failure) {
   const auto waits = [](int rank) {
     return Rank(rank, 3)
         .message(Op::kReceive, 2, 1 + rank)
@@ -302,7 +303,7 @@ TEST(Explain, a_rank_that_died_outside_of_any_operation) {
                    Rank(1, 2).finished(Op::kBroadcast, 1, 6).process(FlightProcess::kGone)});
   EXPECT_EQ(found.sentence,
             "rank 1 (pid 701 on box) died outside of any operation; it last finished broadcast #6; "
-            "rank 0 waits since 2.0 s in all_reduce #7");
+            "rank 0 has been waiting for 2.0 s in all_reduce #7");
   const auto alone =
       explain_all({Rank(0, 2).finished(Op::kBarrier, 1, 1),
                    Rank(1, 2).finished(Op::kBarrier, 1, 1).process(FlightProcess::kGone)});
@@ -321,14 +322,15 @@ TEST(Explain, a_rank_whose_exit_code_is_known_did_not_die) {
   const Flight waits = Rank(0, 2).finished(Op::kBroadcast, 1, 6).call(Op::kAllReduce, 7, 58);
   EXPECT_EQ(explain_all({waits, ended(0)}).sentence,
             "rank 1 (pid 701 on box) ended with exit code 0 outside of any operation; it last "
-            "finished broadcast #6; rank 0 waits since 2.0 s in all_reduce #7");
+            "finished broadcast #6; rank 0 has been waiting for 2.0 s in all_reduce #7");
   const Flight done = Rank(0, 2).finished(Op::kBroadcast, 1, 6);
   EXPECT_EQ(explain_all({done, ended(0)}).verdict, Verdict::kFinished);
   EXPECT_EQ(explain_all({done, ended(3)}).verdict, Verdict::kDied);
 }
 
-// As after kill -9 of everything that hung: nobody can say who died first, but who was missing.
-TEST(Explain, a_job_that_was_killed_as_a_whole_is_told_by_who_was_missing) {
+// As after kill -9 of everything that hung: it is not known which rank died first, but which was
+// missing.
+TEST(Explain, a_job_that_was_killed_as_a_whole_names_the_rank_that_was_missing) {
   const auto found =
       explain_all({Rank(0, 2).call(Op::kAllReduce, 1, 5).process(FlightProcess::kGone),
                    Rank(1, 2).process(FlightProcess::kGone)});
@@ -353,8 +355,8 @@ TEST(Explain, a_stopped_rank_inside_an_operation) {
   EXPECT_EQ(found.verdict, Verdict::kStuck);
   EXPECT_THAT(found.ranks, ElementsAre(1));
   EXPECT_EQ(found.sentence,
-            "rank 1 is stopped in all_reduce #1 (float32 x 1000, sum, group world); rank 0 waits "
-            "since 55.0 s");
+            "rank 1 is stopped in all_reduce #1 (float32 x 1000, sum, group world); rank 0 has "
+            "been waiting for 55.0 s");
 }
 
 TEST(Explain, all_came_and_some_finished) {
@@ -362,7 +364,7 @@ TEST(Explain, all_came_and_some_finished) {
                          Rank(1, 2).call(Op::kAllReduce, 1, 59.5)})
                 .sentence,
             "rank 0 finished all_reduce #1 (float32 x 1000, sum, group world), rank 1 did not; "
-            "rank 1 waits since 0.5 s");
+            "rank 1 has been waiting for 0.5 s");
   EXPECT_EQ(
       explain_all({Rank(0, 2).call(Op::kBarrier, 1, 50), Rank(1, 2).call(Op::kBarrier, 1, 55)})
           .sentence,
@@ -402,7 +404,8 @@ TEST(Explain, a_group_without_the_records_of_all_its_ranks_is_undecided) {
   EXPECT_EQ(found.verdict, Verdict::kUndecided);
   EXPECT_EQ(found.sentence,
             "all_reduce #1 (float32 x 1000, sum, group world) did not end; 1 of its 3 ranks has no "
-            "records here (another machine, or it left in order); ranks 0, 2 wait since 30.0 s");
+            "records here (another machine, or it left in order); ranks 0, 2 have been waiting for "
+            "30.0 s");
   EXPECT_THAT(found.ranks, IsEmpty());  // those who wait are not to blame
 }
 
@@ -412,17 +415,19 @@ TEST(Explain, processes_of_another_machine_are_not_called_dead) {
   const auto found =
       explain_all({Rank(0, 2).finished(Op::kBarrier, 1, 1).call(Op::kAllReduce, 2, 1), remote});
   EXPECT_EQ(found.verdict, Verdict::kNeverEntered);
-  EXPECT_THAT(found.sentence, HasSubstr("it last finished barrier #1; rank 0 waits since 59.0 s"));
+  EXPECT_THAT(found.sentence,
+              HasSubstr("it last finished barrier #1; rank 0 has been waiting for 59.0 s"));
 }
 
-TEST(Explain, a_receive_that_nobody_answers) {
+TEST(Explain, a_receive_that_no_rank_answers) {
   const auto found =
       explain_all({Rank(0, 2).finished(Op::kBarrier, 1, 1),
                    Rank(1, 2).finished(Op::kBarrier, 1, 1).message(Op::kReceive, 0, 58)});
   EXPECT_EQ(found.verdict, Verdict::kMessage);
-  EXPECT_EQ(found.sentence,
-            "rank 1 waits in recv (float32 x 10, from rank 0, tag 0, group world) since 2.0 s; "
-            "rank 0 last finished barrier #1");
+  EXPECT_EQ(
+      found.sentence,
+      "rank 1 has been waiting in recv (float32 x 10, from rank 0, tag 0, group world) for 2.0 s; "
+      "rank 0 last finished barrier #1");
   const auto failed =
       explain_all({Rank(0, 2), Rank(1, 2)
                                    .message(Op::kReceive, 0, 3)
@@ -435,7 +440,7 @@ TEST(Explain, a_failure_is_told_in_the_ranks_own_words) {
   EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2).end(FlightEnd::kFailed, "no store")}).sentence,
             "rank 1 failed outside of any operation: no store");
   EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2).end(FlightEnd::kException)}).sentence,
-            "rank 1 failed outside of any operation: it left by an exception");
+            "rank 1 failed outside of any operation: it ended with an exception");
   Flight culprit = Rank(1, 2).end(FlightEnd::kException);
   culprit.exit_code = 1;
   EXPECT_THAT(explain_all({Rank(0, 2).end(FlightEnd::kException), culprit}).ranks, ElementsAre(1));
@@ -458,11 +463,12 @@ TEST(Explain, all_finished_the_same) {
   EXPECT_EQ(found.sentence,
             "all 4 ranks finished the same operations, the last one all_reduce #50 (float32 x "
             "1000, sum, group world)");
-  EXPECT_EQ(explain_all(
-                {Rank(0, 2).finished(Op::kBarrier, 1, 3), Rank(1, 2).finished(Op::kBarrier, 1, 2)})
-                .sentence,
-            "nobody waits in a collective of group world; rank 1 last finished #2, rank 0 last "
-            "finished #3");
+  EXPECT_EQ(
+      explain_all(
+          {Rank(0, 2).finished(Op::kBarrier, 1, 3), Rank(1, 2).finished(Op::kBarrier, 1, 2)})
+          .sentence,
+      "no rank is waiting in a collective of group world; rank 1 last finished #2, rank 0 last "
+      "finished #3");
 }
 
 TEST(Explain, a_straggler) {
@@ -499,7 +505,7 @@ TEST(Explain, nothing_at_all) {
   EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2)}).verdict, Verdict::kNothing);
   EXPECT_EQ(explain_all({Rank(0, 2), Rank(1, 2)}).sentence, "no rank finished a collective");
   const Rank again = Rank(0, 1).finished(Op::kBarrier, 1, 3).group(1, "world", 0, 1);
-  EXPECT_EQ(explain_all({again}).sentence, "nobody waits in a collective");
+  EXPECT_EQ(explain_all({again}).sentence, "no rank is waiting in a collective");
 }
 
 TEST(Explain, names_that_no_recorder_writes_are_survived) {

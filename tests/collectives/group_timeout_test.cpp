@@ -90,7 +90,7 @@ TEST_F(GroupTimeout, goes_over_to_groups_made_of_the_group_that_have_none_of_the
   EXPECT_EQ(group_with({.timeout = 7s})->split(0, 0)->timeout(), 7s);
 }
 
-TEST_F(GroupTimeout, that_is_no_number_of_seconds_is_an_error_that_names_variable_and_rank) {
+TEST_F(GroupTimeout, that_is_not_a_number_of_seconds_is_an_error_that_names_variable_and_rank) {
   for (const char* text :
        {"0", "-1", "0.0001", "1e10", "inf", "nan", "30s", " 30", "30 ", "half", "1e999"}) {
     set(text);
@@ -107,7 +107,7 @@ TEST_F(GroupTimeout, that_is_no_number_of_seconds_is_an_error_that_names_variabl
   }
 }
 
-TEST_F(GroupTimeout, by_the_variable_ends_a_wait_for_a_rank_that_does_not_come) {
+TEST_F(GroupTimeout, by_the_variable_ends_a_wait_for_a_rank_that_does_not_arrive) {
   const harness::Watchdog watchdog(60s, "a rank that does not come");
   set("3");
   const auto store = std::make_shared<MemoryStore>();

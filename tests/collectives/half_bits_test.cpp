@@ -93,7 +93,7 @@ class HalfBitsTest : public testing::TestWithParam<HalfSetting> {};
 
 TEST_P(HalfBitsTest, sums_of_16_bit_floats_have_the_bits_of_the_portable_kernel) {
   const HalfSetting& setting = GetParam();
-  harness::ThreadRanksOptions options;
+  harness::RanksOptions options;
   options.transport = setting.transport;
   options.adjust = [&setting](int rank, GroupOptions& group) {
     const int host = setting.host_of[static_cast<std::size_t>(rank)];

@@ -21,8 +21,8 @@
 namespace paceline {
 namespace {
 
+using harness::RanksOptions;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
 using Counts = std::vector<std::size_t>;
 
 constexpr Op kOps[] = {Op::kAllGatherV, Op::kReduceScatterV};
@@ -203,7 +203,7 @@ class HierarchyCountsGroups : public testing::TestWithParam<HostLayout> {};
 TEST_P(HierarchyCountsGroups, give_the_bits_of_one_host) {
   const auto& host_of = GetParam().host_of;
   const int world = static_cast<int>(host_of.size());
-  ThreadRanksOptions on_hosts;
+  RanksOptions on_hosts;
   on_hosts.adjust = [&](int rank, GroupOptions& group) {
     group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
     group.planning.algorithm = Algorithm::kHierarchy;

@@ -14,9 +14,9 @@
 namespace paceline {
 namespace {
 
+using harness::RanksOptions;
 using harness::run_ranks;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
 using namespace std::chrono_literals;
 
 struct HostsSetting {
@@ -25,8 +25,8 @@ struct HostsSetting {
   std::optional<Algorithm> algorithm;
 };
 
-ThreadRanksOptions options_for(const HostsSetting& setting) {
-  ThreadRanksOptions options;
+RanksOptions options_for(const HostsSetting& setting) {
+  RanksOptions options;
   options.adjust = [setting](int rank, GroupOptions& group) {
     group.link.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);
     group.planning.algorithm = setting.algorithm;
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Hosts, a_ring_sums_only_when_it_is_asked_for) {
   for (const bool allows : {false, true}) {
-    ThreadRanksOptions options;
+    RanksOptions options;
     options.adjust = [&](int rank, GroupOptions& group) {
       group.link.host = std::to_string(rank);
       group.planning.allows_any_order = allows;
@@ -205,7 +205,7 @@ TEST(Hosts, a_ring_sums_only_when_it_is_asked_for) {
 }
 
 TEST(Hosts, ranks_that_choose_differently_are_told_when_the_group_forms) {
-  ThreadRanksOptions options;
+  RanksOptions options;
   options.group_timeout = 20s;
   options.adjust = [](int rank, GroupOptions& group) {
     group.link.host = std::to_string(rank);
@@ -282,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // A rank far away in a tree is named, not who waits for it too.
-TEST(HostsMissing, a_time_out_names_the_rank_that_did_not_come) {
+TEST(HostsMissing, a_time_out_names_the_missing_rank) {
   for (const auto algorithm : {Algorithm::kDoubling, Algorithm::kHierarchy}) {
     auto options = options_for({"", {0, 0, 1, 1, 2, 2}, algorithm});
     options.group_timeout = 2s;
@@ -302,7 +302,7 @@ TEST(HostsMissing, a_time_out_names_the_rank_that_did_not_come) {
       const auto& error = results[static_cast<std::size_t>(rank)].error;
       ASSERT_TRUE(error);
       EXPECT_NE(std::string(error->what()).find("rank 5"), std::string::npos) << error->what();
-      EXPECT_EQ(std::string(error->what()).find("rank 1 (vm) has not come"), std::string::npos)
+      EXPECT_EQ(std::string(error->what()).find("rank 1 (vm) has not arrived"), std::string::npos)
           << error->what();
     }
   }

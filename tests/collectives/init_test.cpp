@@ -91,7 +91,7 @@ TEST(Init, a_variable_that_cannot_be_names_the_rank_itself_and_what_there_is) {
 }
 
 // As a wrong variable of one rank, which threads cannot have alone.
-TEST(Init, what_one_rank_cannot_have_is_told_to_the_others_before_they_meet) {
+TEST(Init, a_resource_that_one_rank_lacks_is_reported_to_the_others_before_they_meet) {
   const auto begin = std::chrono::steady_clock::now();
   for (const std::size_t odd : {0u, 1u}) {
     std::array<GroupOptions, 2> options;
@@ -111,7 +111,7 @@ TEST(Init, what_one_rank_cannot_have_is_told_to_the_others_before_they_meet) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
 }
 
-TEST(Init, what_is_found_while_forming_is_told_to_the_others) {
+TEST(Init, an_error_found_while_forming_is_reported_to_the_others) {
   for (const std::size_t odd : {0u, 1u}) {
     std::array<GroupOptions, 2> options = {GroupOptions{.timeout = 20s},
                                            GroupOptions{.timeout = 20s}};
@@ -163,8 +163,9 @@ TEST(Init, a_second_group_of_a_rank_that_lives_is_refused_at_once) {
           return std::string(error.what());
         }
       };
-      const auto text = "rank " + std::to_string(rank) +
-                        ": this process already has a group world, or one made of it; destroy it";
+      const auto text =
+          "rank " + std::to_string(rank) +
+          ": this process already belongs to group \"world\" or a subgroup; destroy every group";
       auto world = init_process_group(options);
       EXPECT_THAT(refused(), StartsWith(text));
       auto child = world->split(0, rank);

@@ -87,7 +87,7 @@ void expect_all_but_one_went_on(const std::vector<harness::ProcessResult>& resul
 
 // The library is at rest then, so the group's end closes what leads to the dead, and another group
 // of the survivors goes on.
-TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_on) {
+TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_continue) {
   for (int victim = 0; victim < 3; ++victim) {
     SharedCounter resting;
     SharedCounter killed;
@@ -119,9 +119,9 @@ TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_go_o
   }
 }
 
-// In the middle of a call the library may break, for other groups of the process, too: then they
-// say so, and nobody hangs or dies.
-TEST_P(LibraryFault, after_a_rank_killed_in_a_call_another_group_goes_on_or_says_why_not) {
+// During a call the library may break, also for other groups of the process: then they say so, and
+// no rank hangs or dies.
+TEST_P(LibraryFault, after_a_rank_killed_in_a_call_another_group_continues_or_says_why_not) {
   for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
     for (int victim = 0; victim < 3; ++victim) {
       SharedCounter running;
@@ -180,7 +180,7 @@ TEST_P(LibraryFault, a_stopped_rank_is_a_timeout) {
   }
 }
 
-TEST_P(LibraryFault, abort_ends_what_is_under_way_in_this_rank_too) {
+TEST_P(LibraryFault, abort_also_ends_this_ranks_operations) {
   run_process_ranks(2,
                     [&](ProcessGroup& group) {
                       auto& data = lasting_data();

@@ -10,9 +10,9 @@
 namespace paceline {
 
 // Each rank's package; negative: not known.
-inline harness::ThreadRanksOptions on_packages(const std::vector<int>& package_of,
-                                               bool by_package = true) {
-  harness::ThreadRanksOptions options;
+inline harness::RanksOptions on_packages(const std::vector<int>& package_of,
+                                         bool by_package = true) {
+  harness::RanksOptions options;
   options.adjust = [=](int rank, GroupOptions& group) {
     group.planning.package = package_of[static_cast<std::size_t>(rank)];
     group.planning.by_package = by_package;

@@ -2,7 +2,7 @@
 
 // Pairs of calls that do not match, and what every group must make of each: a typed error on every
 // rank at once, never a wrong sum, never a hang. Suites run them over transports, algorithms, hosts
-// and sockets.
+// and packages.
 
 #include <chrono>
 #include <functional>
@@ -15,7 +15,7 @@
 namespace paceline {
 
 // The promise is one second. Nothing waits for the deadline, which is far behind it, but before the
-// watchdog's: its error says who waits for whom.
+// watchdog's: its error says which ranks wait, and for which.
 inline constexpr std::chrono::seconds kLimit{10};
 inline constexpr std::chrono::seconds kNever{30};
 
@@ -70,7 +70,7 @@ struct MismatchRun {
   int odd = 0;  // the rank that calls what is odd; the others call what is even
   std::size_t least = 0;
   std::string over;  // what the times are printed with
-  harness::ThreadRanksOptions options;
+  harness::RanksOptions options;
   // Looks, on every rank, at the group that is about to make the calls.
   std::function<void(const ProcessGroup& group)> inspect;
 };

@@ -1,7 +1,7 @@
 // mpi_faults_rank SCENARIO FOLDER: one rank of a fault with backend mpi, under MPI's launcher
 // (mpi_faults_test.sh). When all is as it should be it writes "ok" into FOLDER/RANK, otherwise what
 // was wrong. It waits for the others' files and ends without MPI's end, because that may wait for
-// ever after an error, and the launcher ends everybody once one rank has gone.
+// ever after an error, and the launcher ends all ranks once one has gone.
 
 #include <csignal>
 #include <cstdio>

@@ -13,7 +13,7 @@ namespace paceline {
 
 // No group forms; every rank's error has `word`, and that of the odd rank says that it is invalid.
 inline void expect_odd_rank_named(int odd, const std::string& word,
-                                  const harness::ThreadRanksOptions& options) {
+                                  const harness::RanksOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const auto results = harness::run_ranks(
       3, [](ProcessGroup&) { ADD_FAILURE() << "a group formed"; }, options);

@@ -126,7 +126,7 @@ TEST(ByPackageSchedule, pieces_fit_into_the_staging_area_and_fill_it) {
         for (const bool with_input : {false, true}) {
           const std::size_t most = by_package_piece_count(op, dtype, packages, kRoom, with_input);
           std::size_t used = 0;
-          // A last piece, too, whose lanes are rounded up otherwise.
+          // Also a last piece, whose lanes are rounded up differently.
           for (const std::size_t count : {most, most - most / 3, most / 2 + 1, std::size_t{1}}) {
             const auto build = with_input ? build_by_package_staged : build_by_package_in_place;
             const Schedule schedule =

@@ -92,7 +92,7 @@ TEST(Planner, explains_every_candidate) {
   EXPECT_EQ(text.find("ring"), std::string::npos);
 }
 
-// Also where the ranks are no power of two, so that the last level of a tree is not full.
+// Also where the ranks are not a power of two, so that the last level of a tree is not full.
 TEST(Planner, charges_no_network_on_one_host) {
   for (const int ranks : {2, 3, 4, 5, 7, 8, 17}) {
     const Planner planner(Hosts::blocks(1, ranks), {.allows_any_order = true});

@@ -15,6 +15,7 @@
 
 #include "paceline/core/fd.h"
 
+#include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -98,7 +99,7 @@ TEST_P(PointToPointTest, runs_beside_collectives) {
   });
 }
 
-TEST_P(PointToPointTest, what_a_message_kept_alive_is_free_once_the_group_has_failed) {
+TEST_P(PointToPointTest, objects_that_a_message_kept_alive_are_free_once_the_group_has_failed) {
   run(2, [](ProcessGroup& group) {
     std::array<int, 3> values{};
     if (group.rank() == 1) {
@@ -112,14 +113,14 @@ TEST_P(PointToPointTest, what_a_message_kept_alive_is_free_once_the_group_has_fa
     const auto never =
         group.recv_async(std::span(*kept), 1, 1, {.timeout = {}, .keep_alive = kept});
     kept.reset();
-    group.recv(std::span(values), 1, 6);  // the one before it has come, too, and waits
+    group.recv(std::span(values), 1, 6);  // the one before it has arrived as well, and waits
     EXPECT_THROW(group.recv(std::span(values).first(2), 1, 5), Error);
     EXPECT_THROW(never->wait(), Error);
     EXPECT_TRUE(seen.expired());
   });
 }
 
-TEST_P(PointToPointTest, large_messages_that_nobody_has_asked_for_are_taken_all_the_same) {
+TEST_P(PointToPointTest, large_unexpected_messages_are_taken_all_the_same) {
   run(2, [](ProcessGroup& group) {
     const int other = 1 - group.rank();
     std::vector<int> mine(500'000), theirs(mine.size());
@@ -226,13 +227,13 @@ TEST_P(PointToPointTest, a_large_message_is_taken_beside_small_ones_all_the_time
   });
 }
 
-// What its sender was told has failed must not come, though its bytes are still there.
+// A message whose sender was told that it failed must not arrive, though its bytes are still there.
 TEST_P(PointToPointTest, a_message_that_was_given_up_is_not_received) {
   std::promise<void> given_up;
   run(2, [&](ProcessGroup& group) {
     std::vector<int> values(2'000'000);
     if (group.rank() == 0) {
-      expect_error(ErrorCode::kTimeout, {"send of int32 x 2000000", "does not take it"},
+      expect_error(ErrorCode::kTimeout, {"send of int32 x 2000000", "does not receive it"},
                    [&] { group.send(std::span(values), 1, 0, {.timeout = 100ms}); });
       given_up.set_value();
       return;
@@ -242,7 +243,7 @@ TEST_P(PointToPointTest, a_message_that_was_given_up_is_not_received) {
   });
 }
 
-// As a device's memory may be, and here one that the kernel shows to nobody else.
+// As a device's memory may be, and here one that the kernel shows to no other process.
 TEST_P(PointToPointTest, memory_that_only_its_process_can_read_is_sent_too) {
   constexpr std::size_t kBytes = 1 << 20;
   const int file = static_cast<int>(syscall(SYS_memfd_secret, 0));
@@ -289,8 +290,12 @@ TEST_P(PointToPointTest, a_wait_ends_with_the_group) {
     }
     std::vector<int> values(200'000);
     const auto received = group.recv_async(std::span(values), 1);
-    std::jthread waiting([&] { expect_error(ErrorCode::kAborted, {}, [&] { received->wait(); }); });
-    std::this_thread::sleep_for(50ms);  // it may wait by then
+    std::atomic<pid_t> waiter = 0;
+    std::jthread waiting([&] {
+      waiter = gettid();
+      expect_error(ErrorCode::kAborted, {}, [&] { received->wait(); });
+    });
+    harness::wait_until_asleep(waiter);
     group.abort("enough");
   });
 }

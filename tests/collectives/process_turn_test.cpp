@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/random_seed.h"
@@ -64,7 +65,7 @@ TEST(ProcessTurn, groups_of_the_same_processes_take_turns_in_any_order) {
   for (const auto& result : results) EXPECT_EQ(result.report, "done");
 }
 
-TEST(ProcessTurn, a_turn_that_nobody_gives_back_is_a_timeout) {
+TEST(ProcessTurn, a_turn_that_is_never_given_back_is_a_timeout) {
   const auto raw = make_raw_mesh();
   const auto other = ProcessTurn::take(0ns);
   ASSERT_TRUE(other);
@@ -78,8 +79,8 @@ TEST(ProcessTurn, a_turn_that_nobody_gives_back_is_a_timeout) {
 TEST(ProcessTurn, a_peer_that_dies_ends_the_wait) {
   auto raw = make_raw_mesh();
   const auto other = ProcessTurn::take(0ns);
-  std::jthread killer([&] {
-    std::this_thread::sleep_for(50ms);
+  std::jthread killer([&, waiter = gettid()] {
+    harness::wait_until_asleep(waiter);
     raw.die();
   });
   const Agree agree = [](bool mine) { return mine; };
@@ -135,7 +136,7 @@ TEST(ProcessTurn, one_that_is_kept_is_lost_at_once_and_for_ever) {
   EXPECT_EQ(results[0].report, "done");
 }
 
-TEST(ProcessTurn, who_must_not_go_keeps_no_turn) {
+TEST(ProcessTurn, a_rank_that_may_not_go_on_keeps_no_turn) {
   const auto raw = make_raw_mesh();
   int asked = 0;
   const Agree agree = [&](bool /*mine*/) {

@@ -15,13 +15,13 @@
 namespace paceline {
 namespace {
 
+using harness::RanksOptions;
 using harness::run_ranks;
 using harness::run_ranks_ok;
-using harness::ThreadRanksOptions;
 using namespace std::chrono_literals;
 
-ThreadRanksOptions with_streams(int streams, bool encrypt = false) {
-  ThreadRanksOptions options;
+RanksOptions with_streams(int streams, bool encrypt = false) {
+  RanksOptions options;
   options.transport = TransportKind::kTcp;
   options.adjust = [=](int, GroupOptions& group) {
     group.link.tcp_streams = streams;
@@ -140,7 +140,7 @@ TEST(Streams, keep_the_bits_of_a_sum) {
 
 TEST(Streams, a_rank_with_another_number_is_named_on_every_rank) {
   for (const int odd : {0, 2}) {
-    ThreadRanksOptions options;
+    RanksOptions options;
     options.transport = TransportKind::kTcp;
     options.adjust = [&](int rank, GroupOptions& group) {
       group.link.tcp_streams = rank == odd ? 2 : 3;
@@ -160,7 +160,7 @@ TEST(Streams, an_impossible_number_is_refused) {
   }
 }
 
-TEST(Streams, a_variable_that_is_no_possible_number_is_refused) {
+TEST(Streams, a_variable_outside_its_range_is_refused) {
   for (const char* text : {"0", "17", "-1", "3x", "many"}) {
     ::setenv("PACELINE_TCP_STREAMS", text, 1);
     expect_error(ErrorCode::kInvalid, {"PACELINE_TCP_STREAMS"}, [] { init_process_group(); });

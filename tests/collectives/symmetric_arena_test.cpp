@@ -50,7 +50,7 @@ TEST(SymmetricArena, blocks_are_aligned_and_apart_and_whole_again_when_all_are_f
   });
 }
 
-TEST(SymmetricArena, what_does_not_fit_is_null) {
+TEST(SymmetricArena, a_request_that_does_not_fit_is_null) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     SymmetricArena arena(group, kMega);
     EXPECT_EQ(arena.allocate(kMega + 1), nullptr);

@@ -102,7 +102,7 @@ TEST_P(UncountedCalls, lie_between_the_groups_own) {
             [&](PacelineBackend& backend, int rank) { run_rank(backend, rank, world); });
 }
 
-TEST(UncountedCallsText, a_rank_that_does_not_come_is_told_by_its_last_own_call) {
+TEST(UncountedCallsText, a_missing_rank_is_described_by_its_own_last_call) {
   std::latch has_timed_out(1);
   run_ranks({"", TransportKind::kShm, {0, 0}}, [&](PacelineBackend& backend, int rank) {
     const auto bar = [&](std::uint32_t number, std::chrono::milliseconds limit) {

@@ -7,6 +7,7 @@
 
 #include "paceline/store/memory_store.h"
 
+#include "tests/harness/asleep.h"
 #include "tests/harness/raw_mesh.h"
 
 namespace paceline {
@@ -27,7 +28,7 @@ std::optional<Error> error_of_waiting(Store& store, Mesh& mesh, std::chrono::mil
   return {};
 }
 
-TEST(WaitForKeys, a_rank_that_does_not_come_is_named_as_missing_at_the_deadline) {
+TEST(WaitForKeys, a_missing_rank_is_named_at_the_deadline) {
   const auto raw = make_raw_mesh();
   MemoryStore store;
   store.set("a", "1");
@@ -36,14 +37,14 @@ TEST(WaitForKeys, a_rank_that_does_not_come_is_named_as_missing_at_the_deadline)
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 200ms);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kTimeout);
-  EXPECT_STREQ(error->what(), "rank 0: a rank of group world did not come to connect with Gloo");
+  EXPECT_STREQ(error->what(), "rank 0: a rank of group world did not arrive to connect with Gloo");
 }
 
 TEST(WaitForKeys, a_peer_that_dies_meanwhile_ends_the_wait) {
   auto raw = make_raw_mesh();
   MemoryStore store;
-  std::jthread killer([&] {
-    std::this_thread::sleep_for(100ms);
+  std::jthread killer([&, waiter = gettid()] {
+    harness::wait_until_asleep(waiter);
     raw.die();
   });
   const auto error = error_of_waiting(store, *raw.mesh, 60s);
@@ -55,11 +56,11 @@ TEST(WaitForKeys, a_peer_that_dies_meanwhile_ends_the_wait) {
 TEST(WaitForKeys, keys_that_are_there_are_taken_also_after_the_deadline) {
   const auto raw = make_raw_mesh();
   MemoryStore store;
-  std::jthread last([&] {
-    std::this_thread::sleep_for(100ms);
+  store.set("a", "1");
+  std::jthread last([&, waiter = gettid()] {
+    harness::wait_until_asleep(waiter);
     store.set("b", "1");
   });
-  store.set("a", "1");
   EXPECT_FALSE(error_of_waiting(store, *raw.mesh, 60s));
   EXPECT_FALSE(error_of_waiting(store, *raw.mesh, 0ms));
 }

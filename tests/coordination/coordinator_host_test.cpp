@@ -126,7 +126,7 @@ TEST_F(CoordinatorHosts, strangers_beyond_the_last_descriptor_make_room_for_each
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
-TEST_F(CoordinatorHosts, strangers_who_cannot_be_taken_at_all_neither_spin_nor_flood_the_log) {
+TEST_F(CoordinatorHosts, connections_that_cannot_be_accepted_neither_spin_nor_flood_the_log) {
   listen();
   connect(20);
   CaptureStderr();

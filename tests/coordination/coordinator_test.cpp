@@ -72,7 +72,7 @@ class Job {
     collect();
   }
 
-  // The last order that the agent got and that nobody has asked for; nothing when there is none.
+  // The last order that the agent got and that has not been asked for; nothing when there is none.
   template <class T>
   std::optional<T> take(int agent) {
     const auto found = last_.find(agent);
@@ -137,7 +137,7 @@ TEST(Coordinator, given_node_ranks_hold_and_the_others_fill_the_gaps) {
   EXPECT_EQ(job.take<StartOrder>(3)->place.node_rank, 1);
 }
 
-TEST(Coordinator, refuses_who_does_not_fit_and_names_both_sides) {
+TEST(Coordinator, refuses_a_node_that_does_not_fit_and_names_both_sides) {
   const auto refused = [](auto change, const std::string& reason) {
     Job job(nodes(2, 3));
     Joining first = job.joining(1), other = job.joining(2);
@@ -166,7 +166,7 @@ TEST(Coordinator, one_node_too_many_is_refused_where_none_is_ever_replaced) {
   const auto end = job.take<EndOrder>(2);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 2);
-  EXPECT_THAT(end->reason, HasSubstr("all 1 node of the job are there already (--nnodes); of a "
+  EXPECT_THAT(end->reason, HasSubstr("all 1 node of the job have joined already (--nnodes); of a "
                                      "fixed number without --max-restarts none is replaced"));
 }
 
@@ -178,9 +178,10 @@ TEST(Coordinator, a_spare_takes_the_place_of_a_lost_node_at_the_next_generation)
     job.join(1);
     job.join(2);
     job.join(3);
-    EXPECT_THAT(job.take<WaitOrder>(3)->reason,
-                HasSubstr("all 2 nodes of the job are there already (--nnodes); waiting for up to "
-                          "60 s in case one of them is lost"));
+    EXPECT_THAT(
+        job.take<WaitOrder>(3)->reason,
+        HasSubstr("all 2 nodes of the job have joined already (--nnodes); waiting for up to "
+                  "60 s in case one of them is lost"));
     job.pass(59s);
     job.lose(2);
     EXPECT_TRUE(job.take<StopOrder>(1));
@@ -210,7 +211,7 @@ CoordinatorSettings shards(int min, int max, std::int64_t logical_shards) {
 }
 
 // Each node has two ranks: 8 shards go to 1, 2 or 4 nodes.
-TEST(Coordinator, a_job_of_logical_shards_goes_on_with_the_most_nodes_that_fit) {
+TEST(Coordinator, a_job_of_logical_shards_continues_with_the_most_nodes_that_fit) {
   Job job(shards(1, 4, 8));
   for (const int agent : {1, 2, 3, 4}) job.join(agent);
   EXPECT_EQ(job.take<StartOrder>(1)->place.world_size, 8);
@@ -242,7 +243,7 @@ TEST(Coordinator, a_node_that_waits_for_logical_shards_takes_the_place_of_a_lost
   EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{1, 0, 1, 2, 2, 4}));
 }
 
-TEST(Coordinator, a_newcomer_with_whom_the_ranks_would_not_fit_stops_nobody) {
+TEST(Coordinator, a_newcomer_with_which_the_ranks_would_not_fit_stops_no_rank) {
   Job job(shards(2, 4, 8));
   for (const int agent : {1, 2}) job.join(agent);
   job.pass(3s);
@@ -263,10 +264,10 @@ TEST(Coordinator, a_job_whose_ranks_never_fit_the_logical_shards_ends_with_the_n
   EXPECT_THAT(end->reason, HasSubstr("1, 2, 4 or 8 ranks can divide them"));
 }
 
-TEST(Coordinator, spares_come_in_one_after_the_other) {
+TEST(Coordinator, spares_are_admitted_one_after_the_other) {
   Job job(nodes(2, 2, 9));
   for (const int agent : {1, 2, 3, 4, 5}) job.join(agent);
-  job.lose(3);  // a spare that goes is no loss
+  job.lose(3);  // a spare that leaves is not a loss
   EXPECT_FALSE(job.take<StopOrder>(1));
   job.lose(2);
   job.stopped(1, 0);
@@ -275,7 +276,7 @@ TEST(Coordinator, spares_come_in_one_after_the_other) {
   EXPECT_FALSE(job.take<StartOrder>(5));
 }
 
-TEST(Coordinator, a_spare_that_nobody_needed_is_told_why_at_the_deadline) {
+TEST(Coordinator, a_spare_that_was_not_needed_is_told_why_at_the_deadline) {
   Job job(nodes(1, 2));
   for (const int agent : {1, 2}) job.join(agent);
   job.pass(10s);
@@ -287,8 +288,8 @@ TEST(Coordinator, a_spare_that_nobody_needed_is_told_why_at_the_deadline) {
   const auto end = job.take<EndOrder>(3);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 2);
-  EXPECT_THAT(end->reason, HasSubstr("refused this node: all 2 nodes of the job are there already "
-                                     "(--nnodes), and none was lost meanwhile"));
+  EXPECT_THAT(end->reason, HasSubstr("refused this node: all 2 nodes of the job have joined "
+                                     "already (--nnodes), and none was lost meanwhile"));
   job.lose(2);
   job.stopped(1, 0);
   EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 1);
@@ -362,7 +363,7 @@ TEST(Coordinator, waits_for_more_nodes_until_the_last_call_is_over) {
   EXPECT_EQ(job.take<StartOrder>(1)->place.num_nodes, 2);
 }
 
-TEST(Coordinator, ends_when_too_few_nodes_come) {
+TEST(Coordinator, ends_when_too_few_nodes_arrive) {
   Job job(nodes(2, 2));
   job.join(1);
   job.pass(60s);
@@ -373,7 +374,7 @@ TEST(Coordinator, ends_when_too_few_nodes_come) {
   EXPECT_TRUE(job.over());
 }
 
-TEST(Coordinator, tells_those_who_wait_for_whom_now_and_then) {
+TEST(Coordinator, tells_waiting_nodes_from_time_to_time_which_are_missing) {
   Job job(nodes(3, 3));
   job.join(1);
   job.pass(4s);
@@ -445,7 +446,7 @@ TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothin
   EXPECT_THAT(end->reason, HasSubstr("1 restart used up"));
 }
 
-TEST(Coordinator, what_an_older_generation_reports_is_dropped) {
+TEST(Coordinator, a_report_of_an_older_generation_is_dropped) {
   Job job(nodes(2, 2, 9));
   job.join(1);
   job.join(2);
@@ -490,7 +491,7 @@ TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that
   EXPECT_THAT(job.take<StartOrder>(1)->note, HasSubstr("after the earlier one"));
 }
 
-TEST(Coordinator, says_whose_failure_was_the_first_when_all_reports_on_their_way_have_come) {
+TEST(Coordinator, names_the_first_failure_when_all_reports_on_their_way_have_arrived) {
   Job job(nodes(3, 3));
   for (const int agent : {1, 2, 3}) job.join(agent);
   job.expect_reports_within(300ms);
@@ -594,7 +595,7 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
 }
 
 // Of which only the first dies early; the others make steps, and end because a node goes or comes.
-TEST(Coordinator, early_deaths_far_apart_are_no_crash_loop_of_an_elastic_job) {
+TEST(Coordinator, early_deaths_far_apart_are_not_a_crash_loop_of_an_elastic_job) {
   Job job(nodes(1, 2, 1000));
   job.join(1);
   job.join(2);
@@ -614,7 +615,7 @@ TEST(Coordinator, early_deaths_far_apart_are_no_crash_loop_of_an_elastic_job) {
 }
 
 // The program has no part in it.
-TEST(Coordinator, hosts_that_are_lost_early_are_no_crash_loop) {
+TEST(Coordinator, hosts_that_are_lost_early_are_not_a_crash_loop) {
   Job job(nodes(2, 2, 1000));
   job.join(1);
   for (int generation = 0; generation < 5; ++generation) {
@@ -625,7 +626,7 @@ TEST(Coordinator, hosts_that_are_lost_early_are_no_crash_loop) {
   }
 }
 
-TEST(Coordinator, failures_after_a_long_life_are_no_crash_loop) {
+TEST(Coordinator, failures_after_a_long_life_are_not_a_crash_loop) {
   Job job(nodes(1, 1, 50));
   job.join(1);
   for (int generation = 0; generation < 20; ++generation) {

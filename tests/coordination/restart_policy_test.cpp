@@ -29,7 +29,7 @@ TEST(RestartPolicy, as_many_restarts_as_were_allowed) {
   EXPECT_EQ(policy.num_restarts(), 2);
 }
 
-TEST(RestartPolicy, what_is_longer_ago_than_the_window_does_not_count) {
+TEST(RestartPolicy, restarts_before_the_window_do_not_count) {
   RestartPolicy policy({.max_restarts = 1, .window = 1h});
   EXPECT_TRUE(policy.after(kUseful, kBegin).restart);
   EXPECT_TRUE(policy.after(kUseful, kBegin + 1h).restart);
@@ -69,7 +69,7 @@ TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
               HasSubstr("crash loop: the ranks were killed by SIGKILL (out of memory), 3 times"));
 }
 
-TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
+TEST(RestartPolicy, progress_or_another_cause_restarts_the_count) {
   RestartPolicy policy({.max_restarts = 100});
   const GenerationEnd one{{.end = "one"}, false, 10ms}, other{{.end = "other"}, false, 10ms};
   for (int i = 0; i < 5; ++i) {
@@ -79,7 +79,7 @@ TEST(RestartPolicy, progress_or_another_cause_begins_the_count_anew) {
   }
 }
 
-TEST(RestartPolicy, ends_on_purpose_are_no_crash_loop_and_take_no_pause_but_use_up_the_budget) {
+TEST(RestartPolicy, ends_on_purpose_are_not_a_crash_loop_and_take_no_pause_but_use_up_the_budget) {
   RestartPolicy policy({.max_restarts = 8});
   const GenerationEnd struck{{.end = "killed by SIGKILL", .on_purpose = true}, false, 10ms};
   const GenerationEnd useless{{.end = "killed by SIGKILL"}, false, 10ms};
@@ -98,7 +98,7 @@ TEST(RestartPolicy, ends_on_purpose_are_no_crash_loop_and_take_no_pause_but_use_
 }
 
 // Whatever ended the one that made it.
-TEST(RestartPolicy, progress_between_two_early_ends_begins_the_count_anew) {
+TEST(RestartPolicy, progress_between_two_early_ends_restarts_the_count) {
   const GenerationEnd useless{{.end = "exit code 7"}, false, 10ms};
   for (const bool noted : {true, false}) {
     RestartPolicy policy({.max_restarts = 100});

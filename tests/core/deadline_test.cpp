@@ -25,7 +25,7 @@ TEST(Deadline, is_not_before_its_time_and_not_much_later) {
   }
 }
 
-TEST(Deadline, what_no_clock_can_count_is_never) {
+TEST(Deadline, a_time_that_no_clock_can_count_is_never) {
   EXPECT_EQ(Deadline::after(std::chrono::milliseconds::max()).moment(), Deadline::never().moment());
   EXPECT_EQ(Deadline::after(std::chrono::hours::max()).moment(), Deadline::never().moment());
   EXPECT_EQ(Deadline::after(std::chrono::nanoseconds::max()).moment(), Deadline::never().moment());

@@ -59,7 +59,7 @@ TEST(Handshake, refuses_another_context) {
   EXPECT_THROW(server.get(), Error);
 }
 
-TEST(Handshake, a_stranger_who_says_nothing_is_dropped_at_the_deadline) {
+TEST(Handshake, a_silent_stranger_is_dropped_at_the_deadline) {
   const auto pair = connect_pair();
   try {
     authenticate_as_server(pair.server, Secret::generate(), "store", Deadline::after(50ms));

@@ -82,7 +82,7 @@ TEST(Io, an_end_cuts_what_is_read) {
   EXPECT_EQ(read_whole(ends.a.get(), got), 0);
 }
 
-TEST(Io, nobody_waits_beyond_the_deadline) {
+TEST(Io, no_call_waits_beyond_the_deadline) {
   const Ends sockets = make_sockets();
   const auto much = numbers(16 << 20);
   EXPECT_FALSE(send_whole(sockets.a.get(), much, Deadline::after(20ms)));

@@ -31,7 +31,7 @@ int num_wrong_in_child() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(StandardStreams, closed_ones_are_given_to_nobody_and_still_take_nothing) {
+TEST(StandardStreams, closed_ones_are_not_reused_and_still_take_nothing) {
   EXPECT_EQ(num_wrong_in_child(), 0);
 }
 

@@ -27,12 +27,12 @@ std::size_t count_parts(const Topology& topology, Part part) {
   return seen.size();
 }
 
-TEST(Topology, reads_sockets_nodes_caches_and_siblings) {
+TEST(Topology, reads_packages_nodes_caches_and_siblings) {
   const Topology machine =
       load_topology("package:2 numa:2 l3:2(size=32MB) core:4 pu:2(indexes=2*32:32*1)");
   ASSERT_EQ(machine.num_cores(), 32);
   EXPECT_EQ(machine.num_cpus(), 64);
-  EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.socket; }), 2U);
+  EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.package; }), 2U);
   EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.numa_node; }), 4U);
   EXPECT_EQ(count_parts(machine, [](const Core& core) { return core.cache; }), 8U);
   EXPECT_EQ(machine.numa_nodes.size(), 4U);
@@ -41,7 +41,7 @@ TEST(Topology, reads_sockets_nodes_caches_and_siblings) {
   for (int i = 0; i < 32; ++i) {
     EXPECT_EQ(machine.cores[i].number, i);
     EXPECT_THAT(machine.cores[i].cpus, ElementsAre(i, i + 32));
-    EXPECT_EQ(machine.cores[i].socket, i / 16);
+    EXPECT_EQ(machine.cores[i].package, i / 16);
     EXPECT_EQ(machine.cores[i].numa_node, i / 8);
     EXPECT_EQ(machine.cores[i].cache, i / 4);
     EXPECT_EQ(machine.cores[i].speed, 1);
@@ -82,7 +82,7 @@ TEST(Topology, a_recorded_virtual_machine) {
   EXPECT_EQ(machine.numa_nodes[0].bytes, 13113716736U);
 }
 
-TEST(Topology, what_hwloc_does_not_understand_is_refused) {
+TEST(Topology, a_description_that_hwloc_does_not_understand_is_refused) {
   const std::string folder = testing::TempDir();
   std::ofstream(folder + "/broken.xml") << "<topology";
   for (const std::string& text :

@@ -44,11 +44,11 @@ TEST(FailureCause, the_kernels_own_words_say_what_the_rank_used) {
   EXPECT_THAT(cause_of(evidence), HasSubstr("the machine's memory of 8.0 GiB was full"));
 }
 
-TEST(FailureCause, a_kill_that_nobody_counted_came_from_somebody) {
-  EXPECT_THAT(cause_of(killed()), HasSubstr("killed by somebody"));
+TEST(FailureCause, a_kill_that_the_kernel_did_not_count_came_from_outside) {
+  EXPECT_THAT(cause_of(killed()), HasSubstr("killed from outside"));
   EndEvidence blind = killed();
   blind.before = blind.after = {};
-  EXPECT_EQ(cause_of(blind), "");  // the usual is said
+  EXPECT_EQ(cause_of(blind), "");  // the usual cause is printed
 }
 
 TEST(FailureCause, a_killed_child_counts_as_well) {
@@ -166,7 +166,7 @@ TEST_F(CounterFiles, of_cgroup_v2_with_the_smallest_limit_above) {
   EXPECT_EQ(counters.machine_bytes, 2u << 20);
 }
 
-TEST_F(CounterFiles, of_cgroup_v1_whose_largest_number_is_no_limit) {
+TEST_F(CounterFiles, of_cgroup_v1_whose_largest_number_means_no_limit) {
   write("proc/self/cgroup", "4:memory:/job\n0::/\n");
   write("cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
   write("cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");

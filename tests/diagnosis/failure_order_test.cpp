@@ -39,8 +39,8 @@ TEST(FailureOrder, a_death_long_after_an_exit_is_its_consequence) {
   EXPECT_TRUE(failed_before(exit_code, killed));
 }
 
-// An exception that nobody catches ends like that, and is often a consequence.
-TEST(FailureOrder, an_abort_is_no_heavier_than_an_exit) {
+// An uncaught exception ends like that, and is often a consequence.
+TEST(FailureOrder, an_abort_weighs_no_more_than_an_exit) {
   const Failure exit_code = failure(0, 10s, kClose), aborted = failure(SIGABRT, 10s + 5ms, kClose);
   EXPECT_FALSE(failed_before(aborted, exit_code));
   EXPECT_TRUE(failed_before(exit_code, aborted));

@@ -24,7 +24,7 @@ TEST(FailureReport, names_rank_host_pid_cause_lines_and_log) {
   EXPECT_EQ(end.status(), 137);
 }
 
-TEST(FailureReport, says_cause_instead_of_hint_who_had_finished_and_where_it_was) {
+TEST(FailureReport, prints_the_cause_in_place_of_the_hint_the_finished_ranks_and_the_stack) {
   const RankEnd end{.rank = 0, .pid = 42, .signal = SIGSEGV};
   FailureContext context;
   context.finished = {2, 1};
@@ -37,7 +37,7 @@ TEST(FailureReport, says_cause_instead_of_hint_who_had_finished_and_where_it_was
   EXPECT_THAT(failure_report(end, context), HasSubstr("\n  cause: the moon\n"));
 }
 
-TEST(FailureReport, what_the_program_said_itself_stands_once) {
+TEST(FailureReport, the_programs_own_message_is_printed_once) {
   const RankEnd end{.rank = 0, .pid = 42, .exit_code = 1};
   FailureContext context{.last_lines = "  | epoch 1\n  | error: no file\n", .cause = "no file"};
   EXPECT_THAT(failure_report(end, context),
@@ -67,7 +67,7 @@ TEST(FailureReport, a_rank_that_ended_alike_at_the_same_time_may_have_had_its_ow
   EXPECT_FALSE(may_be_fellow(first, {.exit_code = 1, .at = start}));
   EXPECT_FALSE(may_be_fellow({.signal = SIGKILL, .at = start}, {.signal = SIGKILL, .at = start}));
   EXPECT_EQ(fellows_summary({{.rank = 1, .exit_code = 127}}),
-            "paceline: rank 1 ended, too (exit code 127)\n");
+            "paceline: rank 1 also failed (exit code 127)\n");
   EXPECT_EQ(fellows_summary({}), "");
 }
 

@@ -20,7 +20,7 @@ using testing::IsEmpty;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr int kGeneration = 3;
 
-// A rank of two that finished #1 forty seconds ago, and waits in #2 since then or has not come.
+// A rank of two that finished #1 forty seconds ago, and has waited in #2 since then or not arrived.
 Flight rank_at(int rank, bool waits, double seconds = 40) {
   Flight flight;
   flight.rank = rank;
@@ -81,7 +81,7 @@ class HangInquiries : public testing::Test {
   const HangInquiry::Moment now_ = AwakeClock::now();
 };
 
-TEST_F(HangInquiries, name_the_rank_of_another_host_that_did_not_come) {
+TEST_F(HangInquiries, name_the_missing_rank_of_another_host) {
   inquiry_.take(4, report_of(rank_at(0, true)), now_);
   const int asked = round();
   ASSERT_GT(asked, 0);
@@ -92,15 +92,16 @@ TEST_F(HangInquiries, name_the_rank_of_another_host_that_did_not_come) {
   EXPECT_EQ(hang->witness, 0);
   EXPECT_EQ(hang->generation, kGeneration);
   EXPECT_NEAR(hang->seconds, 40, 1);
-  EXPECT_THAT(hang->sentence, HasSubstr("rank 1 never entered all_reduce #2 (float32 x 8, sum, "
-                                        "group world); it last finished all_reduce #1; rank 0 "
-                                        "waits since 40"));
+  EXPECT_THAT(
+      hang->sentence,
+      HasSubstr("rank 1 never entered all_reduce #2 (float32 x 8, sum, "
+                "group world); it last finished all_reduce #1; rank 0 has been waiting for 40"));
   // The same standstill, reported again before the verdict had come.
   inquiry_.take(4, report_of(rank_at(0, true)), now_ + 20ms);
   EXPECT_THAT(inquiry_.take_mail(), IsEmpty());
 }
 
-TEST_F(HangInquiries, blame_nobody_without_the_answer_of_a_host) {
+TEST_F(HangInquiries, blame_no_rank_without_the_answer_of_a_host) {
   inquiry_.take(4, report_of(rank_at(0, true)), now_);
   EXPECT_GT(round(), 0);
   inquiry_.tick(now_ + 1s);
@@ -148,7 +149,7 @@ TEST_F(HangInquiries, do_without_a_host_that_is_lost_and_forget_older_generation
 }
 
 // The receiver alone is known; it is not the reason.
-TEST_F(HangInquiries, do_not_blame_who_waits_for_a_message_of_a_silent_host) {
+TEST_F(HangInquiries, do_not_blame_a_rank_that_waits_for_a_message_of_a_silent_host) {
   Flight flight = rank_at(0, true);
   flight.operations.back().call.op = static_cast<std::uint8_t>(Op::kReceive);
   flight.operations.back().call.peer = 1;
@@ -173,7 +174,8 @@ TEST_F(HangInquiries, name_ranks_that_are_missing_in_the_first_meeting) {
   inquiry_.take(9, signs_of(1, {}, round()), now_);
   const auto hang = verdict();
   ASSERT_TRUE(hang);
-  EXPECT_EQ(hang->sentence, "rank 1 has not come to init_process_group(); rank 0 waits there");
+  EXPECT_EQ(hang->sentence,
+            "rank 1 has not arrived at init_process_group(); rank 0 is waiting there");
   EXPECT_THAT(hang->ranks, ElementsAre(1));
   EXPECT_EQ(hang->witness, 0);
   EXPECT_EQ(hang->seconds, 40);
@@ -181,14 +183,15 @@ TEST_F(HangInquiries, name_ranks_that_are_missing_in_the_first_meeting) {
   EXPECT_THAT(inquiry_.take_mail(), IsEmpty());  // it has been said
 }
 
-TEST_F(HangInquiries, name_those_who_wait_for_one_that_has_ended) {
+TEST_F(HangInquiries, name_the_ranks_that_wait_for_one_that_has_ended) {
   inquiry_.begin(kGeneration, {{4, "a"}});
   inquiry_.take(4, signs_of(0, {.waiting = {0}, .missing = {1}}), now_);
   const auto mail = inquiry_.take_mail();
   ASSERT_EQ(mail.size(), 1u);
   const auto& hang = std::get<HangOrder>(mail[0].order);
-  EXPECT_EQ(hang.sentence,
-            "rank 1 has not come to init_process_group() and has ended; rank 0 waits there");
+  EXPECT_EQ(
+      hang.sentence,
+      "rank 1 has not arrived at init_process_group() and has ended; rank 0 is waiting there");
   EXPECT_THAT(hang.ranks, ElementsAre(0));
 }
 
@@ -208,7 +211,7 @@ TEST_F(HangInquiries, name_all_ranks_when_none_makes_a_step_or_computes) {
   const auto hang = verdict();
   ASSERT_TRUE(hang);
   EXPECT_EQ(hang->sentence,
-            "ranks 0, 1 stand still outside of any operation: no step is made any more, and none "
+            "ranks 0, 1 are idle outside of any operation: steps have stopped, and none "
             "of them computes");
   EXPECT_THAT(hang->ranks, ElementsAre(0, 1));
   // Another standstill, later: steps are progress where no operation is recorded.

@@ -32,7 +32,7 @@ class StragglerInquiries : public testing::Test {
   StragglerInquiry inquiry_;
 };
 
-TEST_F(StragglerInquiries, name_the_rank_that_waits_for_nobody_once) {
+TEST_F(StragglerInquiries, name_the_rank_that_waits_for_no_other_once) {
   EXPECT_FALSE(after(3, 0.6, 0.05));
   const auto order = after(1, 0.6, 0.05);
   ASSERT_TRUE(order);
@@ -42,7 +42,7 @@ TEST_F(StragglerInquiries, name_the_rank_that_waits_for_nobody_once) {
   ASSERT_TRUE(after(1, 0.05, 0.6));
 }
 
-TEST_F(StragglerInquiries, name_nobody_when_all_wait_alike_or_hardly) {
+TEST_F(StragglerInquiries, name_no_rank_when_all_wait_alike_or_hardly) {
   EXPECT_FALSE(after(10, 0.6, 0.5));
   EXPECT_FALSE(after(10, 0.09, 0.0));
   EXPECT_FALSE(after(10, 0.6, 0.05, 19));  // too few operations to judge by

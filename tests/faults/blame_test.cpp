@@ -1,5 +1,5 @@
 // A rank that is stopped anywhere in a run of collectives is the one that is accused: not those who
-// wait for it, whom others wait for.
+// wait for it, that others wait for.
 
 #include <functional>
 #include <thread>
@@ -79,7 +79,7 @@ class BlameTest : public testing::TestWithParam<BlameSetting> {
   }
 };
 
-// Where a rank is said to be missing, "rank N (host)" stands in front of it.
+// Where a rank is reported missing, "rank N (host)" comes first.
 void expect_only_named(const std::string& report, int guilty, int world_size) {
   const std::string accusation = report.substr(report.find(" timed out after "));
   for (int rank = 0; rank < world_size; ++rank) {
@@ -90,7 +90,7 @@ void expect_only_named(const std::string& report, int guilty, int world_size) {
       EXPECT_THAT(accusation, Not(name)) << report;
     }
   }
-  EXPECT_THAT(accusation, AnyOf(HasSubstr("has not come"), HasSubstr("stopped in the middle")));
+  EXPECT_THAT(accusation, AnyOf(HasSubstr("has not arrived"), HasSubstr("arrived but stalled")));
 }
 
 TEST_P(BlameTest, falls_on_the_stopped_rank_alone_and_it_hears_of_that) {

@@ -49,7 +49,7 @@ TEST_P(ExplainFaultsTest, a_rank_killed_in_a_collective_is_named_with_what_it_wa
   }
 }
 
-TEST_P(ExplainFaultsTest, a_rank_killed_outside_of_collectives_is_said_to_have_been_there) {
+TEST_P(ExplainFaultsTest, a_rank_killed_outside_of_collectives_is_reported_as_such) {
   SharedCounter ready;
   run_process_ranks(
       2,

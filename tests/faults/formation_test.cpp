@@ -115,7 +115,7 @@ TEST_P(FormationTest, a_rank_that_throws_between_collectives_is_named_by_the_oth
 }
 
 // The last phase is over for a rank that has left, however early the others look.
-TEST_P(FormationTest, leaving_right_after_the_last_collective_hurts_nobody) {
+TEST_P(FormationTest, leaving_right_after_the_last_collective_is_safe) {
   for (int round = 0; round < 100; ++round) {
     harness::run_ranks_ok(3,
                           [](ProcessGroup& group) {
@@ -245,8 +245,8 @@ TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot)
   for (const auto& result : results) EXPECT_EQ(result.report, "2");
 }
 
-// Nobody waits for any of them; they run in order, and the group ends in order.
-TEST_P(FormationTest, work_that_nobody_waits_for_is_done_all_the_same) {
+// No thread waits for any of them; they run in order, and the group ends in order.
+TEST_P(FormationTest, work_without_a_wait_is_done_all_the_same) {
   std::vector<std::shared_ptr<std::vector<float>>> sums;
   for (int rank = 0; rank < 3; ++rank)
     sums.push_back(std::make_shared<std::vector<float>>(5000, 1));
@@ -264,7 +264,7 @@ TEST_P(FormationTest, work_that_nobody_waits_for_is_done_all_the_same) {
 }
 
 // A trainer that holds its group: the group ends on its own thread, in order.
-TEST_P(FormationTest, what_an_operation_keeps_alive_may_be_the_last_owner_of_the_group) {
+TEST_P(FormationTest, an_operation_may_keep_the_last_owner_of_the_group_alive) {
   struct Trainer {
     std::shared_ptr<ProcessGroup> group;
     std::vector<float> data;
@@ -286,7 +286,7 @@ TEST_P(FormationTest, what_an_operation_keeps_alive_may_be_the_last_owner_of_the
                         {.transport = GetParam()});
 }
 
-TEST_P(FormationTest, what_a_message_keeps_alive_may_be_the_last_owner_of_the_group) {
+TEST_P(FormationTest, a_message_may_keep_the_last_owner_of_the_group_alive) {
   struct Trainer {
     std::shared_ptr<ProcessGroup> group;
     std::vector<float> data = std::vector<float>(1'000'000);

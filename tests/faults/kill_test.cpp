@@ -165,7 +165,7 @@ TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
 
 TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
   const auto [transport, world, over, tcp_streams, by_package] = GetParam();
-  if (world == 2) return;  // nobody survives
+  if (world == 2) return;  // no rank survives
   SharedCounter running;
   const auto results = run_process_ranks(
       world, [&](ProcessGroup& group) { return sum_for_ever(group, Load::kStaged, running); },
@@ -187,7 +187,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
 }
 
 // A survivor that was computing when the others had already failed and left still learns who died.
-TEST_P(KillTest, a_survivor_that_comes_late_names_the_dead_rank_and_not_another_survivor) {
+TEST_P(KillTest, a_survivor_that_arrives_late_names_the_dead_rank_and_not_another_survivor) {
   const auto [transport, world, over, tcp_streams, by_package] = GetParam();
   if (world == 2) return;  // there is no other survivor
   const int late = 1;

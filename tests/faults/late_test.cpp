@@ -43,7 +43,7 @@ constexpr std::size_t kBroadcast = 2;
 
 class LateTest : public testing::TestWithParam<std::tuple<TransportKind, bool>> {};
 
-TEST_P(LateTest, a_rank_that_comes_after_the_time_out_of_the_others_is_told_and_does_not_pass) {
+TEST_P(LateTest, a_rank_that_arrives_after_the_time_out_of_the_others_is_told_and_does_not_pass) {
   const auto [transport, is_symmetric] = GetParam();
   for (std::size_t i = 0; i < kCalls.size(); ++i) {
     // Over sockets a small broadcast is over for its root before anybody has come.

@@ -51,7 +51,8 @@ void expect_all_report(const std::vector<ProcessResult>& results, const std::str
 // 64 KiB for the children alone; false where this user may not mount.
 bool make_dev_shm_tiny() {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  // In a chroot "/" is no mount of its own; then /dev/shm is, or the new one would be seen outside.
+  // In a chroot "/" is not a mount of its own; then /dev/shm is, or the new one would be seen
+  // outside.
   const bool is_private = ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 ||
                           ::mount("none", "/dev/shm", nullptr, MS_PRIVATE, nullptr) == 0;
   return is_private && ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") == 0;
@@ -125,7 +126,7 @@ TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
   expect_all_report(results, "2tcp");
 }
 
-// Where no memory is shared, a rank's own is still everybody's affair.
+// Where no memory is shared, a rank's own still concerns all.
 TEST(Limits, symmetric_memory_that_one_rank_cannot_get_is_every_ranks_error) {
   for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
     const auto results = run_process_ranks(
@@ -169,7 +170,7 @@ TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every
             expect_error(ErrorCode::kSystem, {std::to_string(bytes) + " bytes", "left"},
                          [&] { group.allocate_symmetric(bytes); });
           }
-          const auto fits = group.allocate_symmetric(64 << 20);  // asks, too
+          const auto fits = group.allocate_symmetric(64 << 20);  // asks as well
           group.all_reduce(fits.as<float>().first(1000));
           return std::string(testing::Test::HasFailure() ? "failed" : "refused");
         },

@@ -17,8 +17,8 @@ namespace {
 
 using harness::NetworkHosts;
 using harness::ProcessBody;
-using harness::ProcessRanksOptions;
 using harness::ProcessResult;
+using harness::RanksOptions;
 using harness::run_process_ranks;
 using harness::SharedCounter;
 using namespace std::chrono_literals;
@@ -31,8 +31,8 @@ constexpr std::size_t kManyBlocks = 2'000'003;  // floats: enough for several st
 #define SKIP_WITHOUT_HOSTS() \
   if (const std::string reason = NetworkHosts::why_not(); !reason.empty()) GTEST_SKIP() << reason
 
-ProcessRanksOptions on(const NetworkHosts& hosts, int ranks_per_host = 1) {
-  ProcessRanksOptions options;
+RanksOptions on(const NetworkHosts& hosts, int ranks_per_host = 1) {
+  RanksOptions options;
   options.group_timeout = kGroupTimeout;
   options.watchdog = kWatchdog;
   options.hosts = &hosts;
@@ -202,8 +202,8 @@ std::string name_of_way(const testing::TestParamInfo<Way>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown, testing::ValuesIn(ways()), name_of_way);
 
-// Also while one waits only: nobody sends anything on any connection.
-TEST(Network, a_host_that_vanishes_is_noticed_by_who_waits_for_it) {
+// Also while one waits only: no rank sends anything on any connection.
+TEST(Network, a_host_that_vanishes_is_noticed_by_the_ranks_that_wait_for_it) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(2);
   SharedCounter rounds;
@@ -294,7 +294,7 @@ class Eavesdropper {
   Fd socket_;
 };
 
-TEST(Network, who_listens_on_the_way_hears_nothing_of_what_is_encrypted) {
+TEST(Network, an_eavesdropper_reads_nothing_of_an_encrypted_group) {
   SKIP_WITHOUT_HOSTS();
   const std::string canary = "a canary that sings in the clear";
   for (const bool encrypt : {false, true}) {

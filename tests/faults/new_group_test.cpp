@@ -1,5 +1,5 @@
 // Ranks that do not take part when the others make a group of the group: dead, gone, aborted, or in
-// another call. Nobody waits for them longer than in any other collective.
+// another call. No rank waits for them longer than in any other collective.
 
 #include <functional>
 #include <numeric>

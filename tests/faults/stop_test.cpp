@@ -1,5 +1,5 @@
-// SIGSTOP of a rank: the others give up at their deadline and say whom they waited for; the rank
-// itself learns of it when it goes on.
+// SIGSTOP of a rank: the others give up at their deadline and say which rank they waited for; the
+// rank itself learns of it when it goes on.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ constexpr auto kTimeout = 500ms;
 
 class StopTest : public testing::TestWithParam<std::tuple<TransportKind, int>> {};
 
-TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_hears_of_it_when_it_goes_on) {
+TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_is_told_when_it_continues) {
   const auto [transport, world] = GetParam();
   const int stopped = world - 1;
   SharedCounter running;

@@ -180,7 +180,7 @@ TEST_F(HostilePeer, death_ends_receives_from_it_and_from_anybody_and_sends_to_it
   EXPECT_EQ(error_of(sent)->code(), ErrorCode::kPeerLost);
 }
 
-TEST_F(HostilePeer, an_abort_ends_a_send_that_nobody_takes) {
+TEST_F(HostilePeer, an_abort_ends_a_send_that_is_not_received) {
   auto raw = make_raw_mesh();
   PointToPoint messages(*raw.mesh, RingMemory());
   std::vector<float> large(4 << 20);

@@ -15,7 +15,7 @@
 namespace paceline::fuzz {
 namespace {
 
-// Touches every byte that the parsed file is said to have.
+// Touches every byte that the parsed file claims to have.
 void read_safetensors(std::span<const std::byte> bytes) {
   const Safetensors file = parse_safetensors(bytes, "file");
   std::size_t sum = 0;

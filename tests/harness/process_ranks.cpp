@@ -16,7 +16,6 @@
 #include "paceline/store/tcp_store.h"
 #include "paceline/store/tcp_store_server.h"
 
-#include "tests/harness/ucx_ranks.h"
 #include "tests/harness/wait_until.h"
 
 namespace paceline::harness {
@@ -27,13 +26,13 @@ struct Child {
   Fd report;
 };
 
-std::string address_of(int host, const ProcessRanksOptions& options) {
+std::string address_of(int host, const RanksOptions& options) {
   if (options.hosts == nullptr) return "127.0.0.1";
   return options.over_ipv6 ? options.hosts->address_v6(host) : options.hosts->address(host);
 }
 
 // On the first host.
-Fd listen_for_store(const ProcessRanksOptions& options) {
+Fd listen_for_store(const RanksOptions& options) {
   if (options.hosts != nullptr) options.hosts->enter(0);
   Fd listener = listen_tcp({address_of(0, options), 0});
   if (options.hosts != nullptr) options.hosts->leave();
@@ -42,7 +41,7 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
 
 [[noreturn]] void run_child(pid_t parent, int rank, int world_size, const Fd& report,
                             std::uint16_t port, const Secret& secret, const ProcessBody& body,
-                            const ProcessRanksOptions& options) {
+                            const RanksOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);                       // it ended before the line above
   const bool failed_before = testing::Test::HasFailure();  // in the parent
@@ -59,25 +58,9 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
     std::iota(ranks.begin(), ranks.end(), 0);
     auto store = std::make_shared<TcpStore>(Endpoint{address_of(0, options), port}, secret,
                                             options.group_timeout);
-    std::shared_ptr<FlightRecorder> recorder;
-    if (!options.flight_directory.empty()) {
-      recorder =
-          std::make_shared<FlightRecorder>(FlightOptions{.directory = options.flight_directory,
-                                                         .rank = rank,
-                                                         .world_size = world_size,
-                                                         .keep = true});
-    }
     Rendezvous met{who, store, secret};
     met.address = address_of(host, options);
-    GroupOptions group_options{
-        .timeout = options.group_timeout,
-        .link = {.transport = options.transport,
-                 .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
-                 .encrypt = options.encrypt},
-        .recorder = recorder,
-        .backend = options.backend};
-    if (options.adjust) options.adjust(rank, group_options);
-    ProcessGroup group(std::move(met), "world", ranks, group_options);
+    ProcessGroup group(std::move(met), "world", ranks, group_options_of(options, rank, world_size));
     text = "0";
     text += body(group);
   } catch (const Error& error) {
@@ -122,7 +105,7 @@ void wait_for_the_end_of(pid_t pid, Deadline deadline) {
 }
 
 std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& body,
-                                             const ProcessRanksOptions& options,
+                                             const RanksOptions& options,
                                              const Intervention& intervention) {
   const auto secret = Secret::generate();
   Fd listener = listen_for_store(options);

@@ -10,27 +10,9 @@
 
 #include <sys/types.h>
 
-#include "paceline/collectives/group/process_group.h"
-
-#include "tests/harness/network_hosts.h"
+#include "tests/harness/ranks_options.h"
 
 namespace paceline::harness {
-
-struct ProcessRanksOptions {
-  TransportKind transport = TransportKind::kAuto;
-  std::string backend;  // as GroupOptions takes it
-  std::chrono::milliseconds group_timeout{20'000};
-  std::chrono::milliseconds watchdog{60'000};
-  std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
-  std::function<void(int rank)> before_connect;  // in each child, before its group is made
-  // Rank r is on host r / ranks_per_host of these; null: all on this one.
-  const NetworkHosts* hosts = nullptr;
-  int ranks_per_host = 1;
-  bool over_ipv6 = false;
-  bool encrypt = false;
-  int tcp_streams = 1;
-  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
-};
 
 struct ProcessResult {
   int exit_code = -1;  // -1: ended by a signal
@@ -50,7 +32,7 @@ using ProcessBody = std::function<std::string(ProcessGroup& group)>;
 using Intervention = std::function<void(const std::vector<pid_t>& pids)>;
 
 std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& body,
-                                             const ProcessRanksOptions& options = {},
+                                             const RanksOptions& options = {},
                                              const Intervention& intervention = {});
 
 // For an intervention: waits until this child has ended, and leaves it to be collected.

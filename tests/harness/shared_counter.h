@@ -31,7 +31,7 @@ class SharedCounter {
     word_->fetch_add(1);
     futex_wake_all(*word_);
   }
-  // Throws when the count has not come to `value` by the deadline.
+  // Throws when the count has not reached `value` by the deadline.
   void wait_for(std::uint32_t value, Deadline deadline) const {
     for (;;) {
       const auto now = word_->load();

@@ -7,13 +7,12 @@
 
 #include "paceline/store/memory_store.h"
 
-#include "tests/harness/ucx_ranks.h"
 #include "tests/harness/watchdog.h"
 
 namespace paceline::harness {
 
 std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
-                                  const ThreadRanksOptions& options) {
+                                  const RanksOptions& options) {
   const Watchdog watchdog(options.watchdog, "ranks as threads");
   const auto store = std::make_shared<MemoryStore>();
   const auto secret = Secret::generate();
@@ -27,21 +26,8 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
         LaunchEnvironment who;
         who.rank = who.local_rank = rank;
         who.world_size = who.local_world_size = world_size;
-        std::shared_ptr<FlightRecorder> recorder;
-        if (!options.flight_directory.empty()) {
-          recorder =
-              std::make_shared<FlightRecorder>(FlightOptions{.directory = options.flight_directory,
-                                                             .rank = rank,
-                                                             .world_size = world_size,
-                                                             .keep = true});
-        }
-        GroupOptions group_options{.timeout = options.group_timeout,
-                                   .link = {.transport = options.transport,
-                                            .host = own_host_over_ucx(options.transport, rank)},
-                                   .recorder = recorder,
-                                   .backend = options.backend};
-        if (options.adjust) options.adjust(rank, group_options);
-        ProcessGroup group({who, store, secret}, "world", ranks, group_options);
+        ProcessGroup group({who, store, secret}, "world", ranks,
+                           group_options_of(options, rank, world_size));
         body(group);
       } catch (const Error& error) {
         results[static_cast<std::size_t>(rank)].error = error;
@@ -52,7 +38,7 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
   return results;
 }
 
-void run_ranks_ok(int world_size, const RankBody& body, const ThreadRanksOptions& options) {
+void run_ranks_ok(int world_size, const RankBody& body, const RanksOptions& options) {
   const auto results = run_ranks(world_size, body, options);
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_FALSE(results[rank].error) << "rank " << rank << ": " << results[rank].error->what();

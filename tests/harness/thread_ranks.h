@@ -2,25 +2,13 @@
 
 // Runs a group's ranks as threads of the test. A watchdog ends the test program when they hang.
 
-#include <chrono>
 #include <functional>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "paceline/collectives/group/process_group.h"
+#include "tests/harness/ranks_options.h"
 
 namespace paceline::harness {
-
-struct ThreadRanksOptions {
-  TransportKind transport = TransportKind::kAuto;
-  std::string backend;  // as GroupOptions takes it
-  std::chrono::milliseconds group_timeout{20'000};
-  std::chrono::milliseconds watchdog{60'000};
-  std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
-  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
-};
 
 using RankBody = std::function<void(ProcessGroup& group)>;
 
@@ -31,9 +19,9 @@ struct RankResult {
 
 // Calls `body` on `world_size` threads, each with its rank's group.
 std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
-                                  const ThreadRanksOptions& options = {});
+                                  const RanksOptions& options = {});
 
 // As run_ranks, and fails the test when a rank throws.
-void run_ranks_ok(int world_size, const RankBody& body, const ThreadRanksOptions& options = {});
+void run_ranks_ok(int world_size, const RankBody& body, const RanksOptions& options = {});
 
 }  // namespace paceline::harness

@@ -46,7 +46,7 @@ TEST_F(HostLinkTest, a_host_that_says_nothing_is_silent) {
   link->cut();
 }
 
-// Nobody reads what this host says meanwhile, so nothing can come.
+// Output of this host is not read meanwhile, so nothing can arrive.
 TEST_F(HostLinkTest, a_host_that_is_held_is_not_silent_and_has_its_time_again_afterwards) {
   const auto link = connect("exec sleep 60");
   link->hold(true);
@@ -60,7 +60,7 @@ TEST_F(HostLinkTest, a_host_that_is_held_is_not_silent_and_has_its_time_again_af
 }
 
 // ssh ends its lines as a terminal in raw mode wants them.
-TEST_F(HostLinkTest, what_ssh_says_is_shown_without_its_carriage_returns) {
+TEST_F(HostLinkTest, messages_of_ssh_are_shown_without_carriage_returns) {
   const auto link = connect("printf 'Permission denied.\\r\\nbye\\033\\r\\n' >&2");
   turn_until([&] { return link->ended(); });
   EXPECT_TRUE(link->words().starts_with("  | Permission denied.\n  | bye")) << link->words();
@@ -68,7 +68,7 @@ TEST_F(HostLinkTest, what_ssh_says_is_shown_without_its_carriage_returns) {
   EXPECT_EQ(link->words().find('\033'), std::string::npos);
 }
 
-TEST_F(HostLinkTest, what_a_held_host_says_is_taken_afterwards) {
+TEST_F(HostLinkTest, output_of_a_held_host_is_read_afterwards) {
   const auto link = connect("cat $0; exec sleep 60");
   link->hold(true);
   turn_for(100ms);

@@ -79,8 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Wrong{"a:1:2", "slots '1:2'"}, Wrong{"fe80::1", "slots"},
                     Wrong{"[fe80::1", "IPv6 address in brackets"}, Wrong{"x[::1]", "IPv6"},
                     Wrong{"[a]", "is not a host"}, Wrong{"[]", "is not a host"},
-                    Wrong{"a:2,b:2,a:1", "host 'a' is there twice"},
-                    Wrong{"a,me@a", "host 'me@a' is there twice"},
+                    Wrong{"a:2,b:2,a:1", "host 'a' is listed twice"},
+                    Wrong{"a,me@a", "host 'me@a' is listed twice"},
                     Wrong{std::string(254, 'a'), "is not a host"}));
 
 TEST(HostList, names_file_and_line_of_what_is_wrong) {
@@ -94,9 +94,9 @@ TEST(HostList, names_file_and_line_of_what_is_wrong) {
   EXPECT_THAT(message("a 4\n"), HasSubstr("'4' is neither"));
   EXPECT_THAT(message("a slots=4 slots=4\n"), HasSubstr("slots is given twice"));
   EXPECT_THAT(message("a slots=4 max_slots=2\n"), HasSubstr("slots=4 is above max_slots=2"));
-  EXPECT_THAT(message("a\nb\na\n"), HasSubstr("cluster.txt, line 3: host 'a' is there twice"));
+  EXPECT_THAT(message("a\nb\na\n"), HasSubstr("cluster.txt, line 3: host 'a' is listed twice"));
   EXPECT_THAT(message("a;$(touch x)\n"), HasSubstr("line 1: 'a;$(touch' is not a host"));
-  EXPECT_THAT(message("# nothing\n\n"), HasSubstr("cluster.txt: there is no host in it"));
+  EXPECT_THAT(message("# nothing\n\n"), HasSubstr("cluster.txt: it lists no host"));
   EXPECT_THAT(message(std::string("a\0b\n", 4)), HasSubstr("'a\\x00b' is not a host"));
   EXPECT_THAT(refusal([] { read_hostfile("/nowhere/hosts"); }),
               HasSubstr("--hostfile /nowhere/hosts: No such file"));

@@ -25,7 +25,7 @@ TEST(HostReturn, tries_come_ever_later_and_have_an_end) {
   EXPECT_FALSE(host.next());
 }
 
-TEST(HostReturn, one_that_comes_and_goes_uses_its_tries_up) {
+TEST(HostReturn, a_host_that_is_lost_again_and_again_uses_up_its_tries) {
   HostReturn host(2);
   EXPECT_TRUE(host.plan(kStart));
   host.back(kStart + 1s);
@@ -35,7 +35,7 @@ TEST(HostReturn, one_that_comes_and_goes_uses_its_tries_up) {
   EXPECT_FALSE(host.plan(kStart + 7min));
 }
 
-TEST(HostReturn, one_that_was_back_for_long_begins_anew) {
+TEST(HostReturn, a_host_that_was_back_for_long_gets_all_its_tries_again) {
   HostReturn host(1);
   EXPECT_TRUE(host.plan(kStart));
   host.back(kStart);

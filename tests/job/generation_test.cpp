@@ -102,7 +102,7 @@ TEST_F(GenerationTest, a_rank_that_died_before_the_order_to_stop_is_the_culprit)
   EXPECT_EQ(ranks->culprit()->signal, SIGKILL);
 }
 
-TEST_F(GenerationTest, ranks_that_only_run_are_no_deaths) {
+TEST_F(GenerationTest, ranks_that_only_run_are_not_deaths) {
   JobServices services(plan_.options);
   const auto ranks = start(1, services);
   ranks->look_for_deaths();

@@ -44,7 +44,7 @@ TEST(RunTally, steps_that_were_made_again_are_lost) {
 
 // 2 s to start, 8 s of steps and 1 s of evaluating; the 9th second of steps is cut off by a failure
 // at 111.5; 3.5 s later there is a step again. At last 2 s for saving.
-TEST(RunTally, what_restarts_cost_is_told_from_what_the_job_needs_anyway) {
+TEST(RunTally, the_cost_of_restarts_is_told_apart_from_the_jobs_own_time) {
   RunTally tally;
   tally.started(100);
   tally.ended(112, steps(80, 8, 0, 102, 111));

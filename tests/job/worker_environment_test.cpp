@@ -95,7 +95,7 @@ TEST(WorkerEnvironment, replaces_the_place_but_keeps_the_rest_of_what_it_inherit
   EXPECT_EQ(env.at("HOME"), "/h");
 }
 
-TEST(WorkerEnvironment, what_another_launcher_says_of_this_one_is_not_said_to_its_ranks) {
+TEST(WorkerEnvironment, another_launchers_variables_are_not_passed_to_its_ranks) {
   const Environment plain = job_of_two_ranks_on_each_of_three_nodes().environment({});
   EXPECT_EQ(job_of_two_ranks_on_each_of_three_nodes().environment({{"OMPI_COMM_WORLD_RANK", "0"},
                                                                    {"OMPI_COMM_WORLD_SIZE", "1"},
@@ -114,7 +114,7 @@ TEST(WorkerEnvironment, threads_the_user_chose_stand) {
   EXPECT_EQ(env.at("OPENBLAS_NUM_THREADS"), "2");
 }
 
-TEST(WorkerEnvironment, what_is_no_number_of_threads_is_replaced) {
+TEST(WorkerEnvironment, an_invalid_number_of_threads_is_replaced) {
   Job job = job_of_two_ranks_on_each_of_three_nodes();
   for (const char* odd : {"foo", "", "0"}) {
     const Environment env = job.environment({{"OMP_NUM_THREADS", odd}});

@@ -26,7 +26,7 @@ TEST(BindingOption, anything_else_is_refused) {
 
 TEST(BindingOption, torchruns_words_mean_ours) {
   EXPECT_EQ(parse_numa_binding("node")->to, BindTo::kNuma);
-  EXPECT_EQ(parse_numa_binding("socket")->to, BindTo::kSocket);
+  EXPECT_EQ(parse_numa_binding("socket")->to, BindTo::kPackage);
   EXPECT_EQ(parse_numa_binding("exclusive")->to, BindTo::kCore);
   EXPECT_EQ(parse_numa_binding("core-complex")->to, BindTo::kCache);
   EXPECT_FALSE(parse_numa_binding("core").has_value());

@@ -77,7 +77,7 @@ TEST(Completion, of_bash_leaves_the_programs_arguments_alone) {
   EXPECT_THAT(offered("paceline run -- --nproc"), IsEmpty());
 }
 
-TEST(Completion, of_bash_goes_on_behind_values_with_colons) {
+TEST(Completion, of_bash_continues_behind_values_with_colons) {
   for (const char* options :
        {"--hosts a:4,b:4", "--nnodes 1:2", "--rdzv-endpoint h:29400", "--tee 0:3",
         "--rdzv-endpoint=h:29400", "--nproc_per_node 2", "--tee=0:3 --bind=core --nnodes 1:2"}) {

@@ -4,7 +4,7 @@
 //   null       writes through a null pointer, three calls deep
 //   thread     the same in a thread of its own
 //   overflow   calls itself without end
-//   throws     an exception that nobody catches
+//   throws     an uncaught exception
 //   asserts    a failed assertion
 //   frees      memory twice
 //   illegal    an instruction that no processor has
@@ -54,7 +54,7 @@ volatile int zero = 0;
 [[gnu::noinline]] void run_kernel() { __builtin_trap(); }
 
 [[gnu::noinline]] int divide(int value) {
-  const volatile int quotient = value / zero;  // done also when nobody wants it
+  const volatile int quotient = value / zero;  // done although its result is unused
   return quotient;
 }
 

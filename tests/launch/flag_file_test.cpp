@@ -44,11 +44,11 @@ TEST(FlagFile, names_the_line_of_what_is_wrong) {
     }
     return "";
   };
-  EXPECT_THAT(message("nnodes = 2\n"), HasSubstr("p.toml, line 1: options stand behind the name"));
+  EXPECT_THAT(message("nnodes = 2\n"), HasSubstr("p.toml, line 1: options belong below the name"));
   EXPECT_THAT(message("[run]\nnnodes\n"), HasSubstr("line 2: 'nnodes' is not option = value"));
   EXPECT_THAT(message("[run]\nlog-dir = logs\n"), HasSubstr("'logs' is not a number, true, false"));
   EXPECT_THAT(message("[run]\nlog-dir = \"logs\n"), HasSubstr("no closing \""));
-  EXPECT_THAT(message("[run]\nlog-dir = \"a\" b\n"), HasSubstr("'b' is too much"));
+  EXPECT_THAT(message("[run]\nlog-dir = \"a\" b\n"), HasSubstr("unexpected 'b'"));
   EXPECT_THAT(message("[run]\nlog-dir = \"a\\n\"\n"), HasSubstr("after a backslash"));
   EXPECT_THAT(message("[run]\nlog-dir = \"\"\n"), HasSubstr("log-dir: the value is empty"));
   EXPECT_THAT(message("[run]\nnnodes =\n"), HasSubstr("'' is not a number"));
@@ -112,7 +112,7 @@ TEST_F(FlagFileOfRun, is_found_in_the_working_directory) {
   EXPECT_EQ(outcome.out, "2\n") << outcome.err;
 }
 
-// As a command in a folder where somebody else may write.
+// As a command in a folder where another user may write.
 class FlagFileOfAnother : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -144,7 +144,7 @@ TEST_P(FlagFileOfAnother, is_said_and_not_read) {
   EXPECT_EQ(run_paceline({"run", "--help"}).err, "");
   const Outcome named = run_paceline({"run", "--config", path_, "true"});
   EXPECT_EQ(named.exit_code, 2);
-  EXPECT_THAT(named.err, HasSubstr("it belongs to somebody else or everybody may write it"));
+  EXPECT_THAT(named.err, HasSubstr("it belongs to another user or everyone may write it"));
   const Outcome none = run_paceline({"run", "--config", "/dev/null", "true"});
   EXPECT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(none.err, Not(HasSubstr("paceline.toml")));  // what runs beside it may be warned of
@@ -188,7 +188,7 @@ TEST_F(FlagFileOfRun, is_not_believed_when_everybody_may_write_it) {
   chmod(path.c_str(), 0666);
   const Outcome outcome = run_paceline({"run", "--config", path, "true"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("everybody may write it"));
+  EXPECT_THAT(outcome.err, HasSubstr("everyone may write it"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(FlightRecords, a_job_that_goes_well_leaves_none) {
   EXPECT_FALSE(has_records(logs.path()));
 }
 
-TEST(FlightRecords, a_rank_that_does_not_come_is_named_by_the_error_the_launcher_and_explain) {
+TEST(FlightRecords, a_missing_rank_is_named_by_the_error_the_launcher_and_explain) {
   PacelineProcess paceline(job("misses"));
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 5);
@@ -102,7 +102,7 @@ TEST(FlightRecords, a_hang_that_is_interrupted_is_explained_and_can_be_looked_at
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 130);
   EXPECT_THAT(outcome.err, HasSubstr("paceline: rank 1 never entered all_reduce #2"));
-  EXPECT_THAT(outcome.err, HasSubstr("ranks 0, 2 wait since 1."));
+  EXPECT_THAT(outcome.err, HasSubstr("ranks 0, 2 have been waiting for 1."));
 }
 
 TEST(FlightRecords, the_users_directory_is_used_and_an_empty_one_means_none) {
@@ -120,8 +120,8 @@ TEST(Explain, says_that_no_record_can_be_read) {
   std::ofstream(directory.file("rank-000.flight")) << "no record";
   const Outcome outcome = run_paceline({"explain", directory.path()});
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.out, testing::StartsWith("there is no readable record in " +
-                                               directory.path() + ": 1 damaged or foreign file"));
+  EXPECT_THAT(outcome.out, testing::StartsWith("no readable record in " + directory.path() +
+                                               ": 1 damaged or foreign file"));
   EXPECT_THAT(outcome.out, HasSubstr("left out: "));
 }
 

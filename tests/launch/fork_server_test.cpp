@@ -87,7 +87,7 @@ TEST(ForkServer, a_forked_rank_sees_what_an_executed_one_sees) {
             {{"EMPTY", ""}, {"LINES", "1\n2"}, {"PACELINE_FLIGHT_DIR", "/tmp"}});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr(server == "on" ? "grown 1" : "generation 1"));
-    // Numbers that every start gets anew, and the harness's own folders.
+    // Numbers that differ at every start, and the harness's own folders.
     std::string text = outcome.out.substr(outcome.out.find('\n', outcome.out.find("generation 1")));
     text = std::regex_replace(
         text, std::regex("(_PORT|_STORE|_FD|_SOCKET|_MEMORY_CHECKPOINT|TMPDIR)=.*"), "$1=");
@@ -241,7 +241,7 @@ TEST(ForkServer, a_program_behind_a_shell_is_executed_again) {
   expect_all_executed(run({}, {"env", "MORE=1", program, "restarts", "2"}), 3);
 }
 
-TEST(ForkServer, what_a_library_began_while_it_was_loaded_is_not_shared) {
+TEST(ForkServer, state_that_a_library_made_while_loading_is_not_shared) {
   for (const char* left : {"thread", "descriptor"}) {
     expect_all_executed(run({}, {SEEDED_PROGRAM, "restarts", "2"}, {{"WITNESS", left}}), 3);
   }

@@ -230,7 +230,7 @@ TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
   EXPECT_EQ(run_paceline({"stop", by_pid}).out, "same-2 has ended\n");
 }
 
-// A process that listens under such names until it is told to end, and answers nobody.
+// A process that listens under such names until it is told to end, and answers no one.
 class SilentListener {
  public:
   // `name_of` gets the process's pid and a number below `count`.
@@ -267,7 +267,7 @@ class SilentListener {
   pid_t pid_ = -1;
 };
 
-TEST(JobSocket, a_name_that_somebody_else_made_hides_no_job) {
+TEST(JobSocket, a_name_that_another_user_made_hides_no_job) {
   if (getuid() != 0) GTEST_SKIP() << "becoming another user needs root";
   Job job("hidden-test");
   const int launcher = listed(job.id())["launcher"].get<int>();
@@ -289,7 +289,7 @@ TEST(JobSocket, a_name_that_somebody_else_made_hides_no_job) {
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
 }
 
-TEST(JobSocket, thousands_that_do_not_answer_hold_nobody_up_for_long) {
+TEST(JobSocket, thousands_that_do_not_answer_cause_no_long_wait) {
   Job job("patient-test");
   const SilentListener crowd(3000, [](pid_t pid, int number) {
     return fmt::format("paceline-job/{}/0x0/{:016x}", pid, number);
@@ -327,7 +327,7 @@ TEST(JobSocket, is_asked_by_its_own_user_alone) {
   int status = 0;
   ASSERT_EQ(waitpid(stranger, &status, 0), stranger);
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_FALSE(listed(job.id()).is_null());  // nobody stopped it
+  EXPECT_FALSE(listed(job.id()).is_null());  // it was not stopped
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
 }
 

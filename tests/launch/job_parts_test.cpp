@@ -78,7 +78,7 @@ TEST(JobParts, of_hosts_in_a_slurm_job_are_named_after_it) {
 
 class JobPartsByHand : public JobNodes {};
 
-// torchrun's id for agents that are started apart: other jobs have it, too.
+// torchrun's id for agents that are started apart: other jobs have it as well.
 TEST_F(JobPartsByHand, that_are_called_alike_are_not_guessed_at) {
   const std::string script = "echo ready; sleep 60 & wait";
   const Node a = start_first("2", script), b = start("2", script);
@@ -88,12 +88,12 @@ TEST_F(JobPartsByHand, that_are_called_alike_are_not_guessed_at) {
   for (const std::string command : {"stop", "logs", "top", "stacks"}) {
     const Outcome outcome = run_paceline({command, "none"});
     EXPECT_EQ(outcome.exit_code, 2) << command;
-    EXPECT_THAT(outcome.err, HasSubstr("'none' may be "));  // other tests may run such jobs, too
+    EXPECT_THAT(outcome.err, HasSubstr("'none' may be "));  // other tests may also run such jobs
     EXPECT_THAT(outcome.err, HasSubstr(" jobs; give a pid: "));
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(a->pid()) + " (rank 0 of 2, "));
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(b->pid()) + " (rank 1 of 2, "));
   }
-  EXPECT_FALSE(id_of(a->pid()).empty());  // nobody stopped it
+  EXPECT_FALSE(id_of(a->pid()).empty());  // it was not stopped
   EXPECT_FALSE(id_of(b->pid()).empty());
   EXPECT_THAT(run_paceline({"ps"}).out, HasSubstr("rank 1 of 2"));
   const Outcome logs = run_paceline({"logs", std::to_string(b->pid())});

@@ -51,7 +51,8 @@ class PacelineProcess {
   std::vector<std::string> wait_for_lines(const std::string& start, std::size_t count);
   // Reads stderr until it contains `words`; false if it ends before, or after 20 s.
   bool wait_for_words(const std::string& words);
-  // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when it does not come.
+  // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when that does not
+  // happen.
   Outcome wait(std::chrono::milliseconds limit = kLimit);
 
  private:

@@ -1,17 +1,17 @@
 // A rank for the tests of flight records: recorded_program HOW.
 //
 //   ends     finishes two collectives
-//   misses   rank 1 does not come to the second one
-//   throws   every rank leaves by an exception; rank 1's process ends first
+//   misses   rank 1 does not arrive at the second one
+//   throws   every rank ends with an exception; rank 1's process ends first
 //   dies     rank 1 is killed in front of the second one
-//   hangs    rank 1 does not come, and nobody gives up
+//   hangs    rank 1 does not arrive, and no rank gives up
 //   stops    rank 1 stops itself; SIGCONT lets it go on, for a second
 //   works    200 collectives in two seconds
-//   counts   steps for ever, after 1000 ones, a quarter of each spent waiting, as it says
+//   counts   steps forever, after 1000 ones, a quarter of each spent waiting, as it says
 //   sleeps   the same, and rank 1 takes three times as long, most of it asleep
-//   stalls   20 steps, then nobody does anything for a minute
-//   evaluates 20 steps, then everybody computes for five seconds
-//   computes nobody calls anything for two seconds
+//   stalls   20 steps, then no rank does anything for a minute
+//   evaluates 20 steps, then all ranks compute for five seconds
+//   computes no rank calls anything for two seconds
 //   threads  says how many threads it is to compute with
 //   samples  900 steps of a sample for each rank, written down; goes on where an agreed stop left,
 //            and hurries then
@@ -46,7 +46,7 @@ int take_samples(paceline::ProcessGroup& group) {
     std::printf("goes on at step %d\n", step);
     std::fflush(stdout);
   }
-  group.barrier();  // nobody writes before all have read
+  group.barrier();  // no rank writes before all have read
   std::ofstream seen("seen-" + std::to_string(group.rank()), std::ios::app);
   for (; step < 900; ++step) {
     std::this_thread::sleep_for(pace);

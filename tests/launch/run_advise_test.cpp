@@ -37,7 +37,7 @@ std::vector<std::string> advise(std::vector<std::string> options,
 
 TEST(Advise, measures_and_recommends) {
   if (discover_topology().num_cores() < 2) GTEST_SKIP() << "one core";
-  // So long that a rank that gets little of the processor has told enough steps, too.
+  // So long that a rank that gets little of the processor has also reported enough steps.
   auto arguments = advise({"--global-batch", "64"}, "4");
   arguments.insert(arguments.end(), {kPretend, "pretend", "{batch}"});
   PacelineProcess paceline(arguments);
@@ -93,7 +93,8 @@ TEST(Advise, a_rank_that_tells_no_steps_is_said) {
   arguments.emplace_back("[ $RANK = 0 ] || exec sleep 60; " + std::string(kPretend));
   arguments.insert(arguments.end(), {"pretend", "64"});
   const Outcome outcome = run_paceline(arguments);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("a rank told 0 steps only"), HasSubstr("stay on one")));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("a rank reported only 0 steps"), HasSubstr("stay on one")));
 }
 
 TEST(Advise, damaged_lines_are_not_counted) {

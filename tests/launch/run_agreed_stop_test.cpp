@@ -32,7 +32,7 @@ void expect_stopped(const Outcome& outcome) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("stopped by")));
 }
 
-TEST(RunAgreedStop, all_ranks_that_exit_with_85_are_no_failure) {
+TEST(RunAgreedStop, exit_code_85_of_all_ranks_is_not_a_failure) {
   expect_stopped(run_paceline(two_ranks("[ $RANK = 0 ] || sleep 0.3; exit 85")));
 }
 
@@ -49,7 +49,7 @@ TEST(RunAgreedStop, a_signal_to_the_launcher_after_which_all_exit_with_85_gives_
   }
 }
 
-TEST(RunAgreedStop, a_rank_that_does_not_come_in_time_makes_it_an_ordinary_stop) {
+TEST(RunAgreedStop, a_rank_that_does_not_arrive_in_time_makes_it_an_ordinary_stop) {
   PacelineProcess paceline(
       two_ranks("[ $RANK = 0 ] && trap 'exit 85' TERM || trap '' TERM; echo ready; "
                 "while :; do sleep 0.02; done",

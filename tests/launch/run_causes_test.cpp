@@ -83,7 +83,7 @@ except OSError:
 os._exit(5)
 )py";
 
-TEST(RunCauses, who_is_still_dying_comes_before_who_has_noticed_and_exited) {
+TEST(RunCauses, a_rank_that_is_still_dying_comes_before_one_that_noticed_and_exited) {
   const FreshDirectory folder;
   const Outcome outcome = run_paceline(
       {"run", "--nproc-per-node", "2", "/usr/bin/python3", "-c", kSlowDeath, folder.path()});
@@ -100,7 +100,7 @@ time.sleep(0.1 if code == -9 else 0)
 sys.exit(code & 255)
 )py";
 
-TEST(RunCauses, a_rank_that_was_killed_behind_a_wrapper_comes_before_who_noticed) {
+TEST(RunCauses, a_rank_that_was_killed_behind_a_wrapper_comes_before_one_that_noticed) {
   const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", "/usr/bin/python3", "-c",
                                         kWrapped, RECORDED_PROGRAM, "dies"},
                                        kNoSanitizer);
@@ -168,7 +168,7 @@ TEST(RunCauses, a_missing_shared_library_is_named) {
 TEST(RunCauses, a_kill_by_hand_is_told_from_a_lack_of_memory) {
   const Outcome outcome = run_paceline({"run", "sh", "-c", "kill -9 $$"});
   EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr("cause: killed by somebody"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: killed from outside"));
 }
 
 TEST(RunCauses, a_rank_that_leaves_while_others_wait_is_named) {

@@ -93,7 +93,7 @@ TEST(RunEndings, a_stopped_rank_ends_with_the_others) {
   EXPECT_LT(outcome.seconds.count(), 30.0);  // SIGCONT lets it act on SIGTERM, no grace time passes
 }
 
-TEST(RunEndings, what_a_rank_leaves_running_is_ended) {
+TEST(RunEndings, processes_that_a_rank_leaves_running_are_ended) {
   PacelineProcess paceline(ranks("1",
                                  "sleep 1000 & echo pid $!; setsid sleep 1001 & echo pid $!; "
                                  "echo pid $$; read end; exit 0"));
@@ -102,12 +102,12 @@ TEST(RunEndings, what_a_rank_leaves_running_is_ended) {
   EXPECT_TRUE(all_gone(pidfds, 0ms));
 }
 
-TEST(RunEndings, a_rank_that_failed_by_itself_is_not_said_to_have_followed) {
+TEST(RunEndings, a_rank_that_failed_by_itself_is_not_reported_as_a_follower) {
   const FreshDirectory directory;
   const Outcome alike =
       run_paceline(ranks("2", "trap '' TERM; " + all_ready(directory) + "exit 127"));
   EXPECT_EQ(alike.exit_code, 127);
-  EXPECT_THAT(alike.err, HasSubstr(" ended, too (exit code 127)"));
+  EXPECT_THAT(alike.err, HasSubstr(" also failed (exit code 127)"));
   EXPECT_THAT(alike.err, Not(HasSubstr("because of it")));
   const FreshDirectory other;
   const std::string words =
@@ -120,7 +120,7 @@ TEST(RunEndings, a_rank_that_failed_by_itself_is_not_said_to_have_followed) {
   EXPECT_THAT(named.err, HasSubstr("rank 0 ended because of it (exit code 4)"));
 }
 
-TEST(RunEndings, a_program_that_went_to_the_background_is_said_to_have_been_ended) {
+TEST(RunEndings, a_program_that_went_to_the_background_is_reported_as_ended) {
   const Outcome outcome =
       run_paceline(ranks("2", "[ $RANK = 0 ] || { sleep 1000 & sleep 1001 & }; exit 0"));
   EXPECT_EQ(outcome.exit_code, 0);
@@ -135,7 +135,7 @@ TEST(RunEndings, a_program_that_went_to_the_background_is_said_to_have_been_ende
   EXPECT_THAT(strays.err, Not(HasSubstr("rank 0")));
 }
 
-TEST(RunEndings, helpers_that_end_with_their_rank_are_no_matter) {
+TEST(RunEndings, helpers_that_end_with_their_rank_are_not_reported) {
   const Outcome outcome = run_paceline(ranks("2", "sleep 0.03 & exit 0"));
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err, Not(HasSubstr("running")));
@@ -213,7 +213,7 @@ class Sentinel {
   pid_t pid_;
 };
 
-TEST(RunEndings, kill_9_of_the_launcher_leaves_nobody_behind) {
+TEST(RunEndings, kill_9_of_the_launcher_leaves_no_process_behind) {
   const Sentinel sentinel;
   PacelineProcess paceline(ranks("2", kHardToEnd, {"--all-ranks"}));
   const auto pidfds = start_hard_to_end(paceline);
@@ -222,7 +222,7 @@ TEST(RunEndings, kill_9_of_the_launcher_leaves_nobody_behind) {
   EXPECT_TRUE(sentinel.lives());
 }
 
-TEST(RunEndings, kill_9_of_the_agent_leaves_nobody_behind) {
+TEST(RunEndings, kill_9_of_the_agent_leaves_no_process_behind) {
   const Sentinel sentinel;
   PacelineProcess paceline(
       ranks("2", std::string("echo agent $PPID; ") + kHardToEnd, {"--all-ranks"}));
@@ -233,14 +233,14 @@ TEST(RunEndings, kill_9_of_the_agent_leaves_nobody_behind) {
   EXPECT_TRUE(sentinel.lives());
 }
 
-TEST(RunEndings, a_console_that_nobody_reads_does_not_save_ranks_from_the_launchers_death) {
+TEST(RunEndings, an_unread_console_does_not_save_ranks_from_the_launchers_death) {
   PacelineProcess paceline(ranks("1", "echo pid $$; exec yes"));
   const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 1));
   paceline.send(SIGKILL);
   EXPECT_TRUE(all_gone(pidfds, 10s));
 }
 
-TEST(RunEndings, a_console_that_nobody_reads_does_not_keep_signals_away) {
+TEST(RunEndings, an_unread_console_does_not_keep_signals_away) {
   PacelineProcess paceline(ranks("1", "echo pid $$; exec yes"));
   const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 1));
   paceline.send(SIGTERM);

@@ -26,7 +26,7 @@ std::vector<std::string> hanging(std::vector<std::string> options,
   return arguments;
 }
 
-TEST(RunHang, is_said_with_who_is_where_and_nothing_is_ended) {
+TEST(RunHang, is_reported_with_where_each_rank_is_and_nothing_is_ended) {
   PacelineProcess paceline(hanging({"--hang-timeout", "0.5", "--rdzv-id", "hang B/é"}));
   paceline.wait_for_lines("waiting", 1);
   EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
@@ -51,7 +51,7 @@ TEST(RunHang, is_ended_when_that_is_asked) {
   EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
 }
 
-TEST(RunHang, a_stopped_rank_is_shown_and_the_job_goes_on_when_it_does) {
+TEST(RunHang, a_stopped_rank_is_shown_and_the_job_continues_when_it_does) {
   PacelineProcess paceline(hanging({"--hang-timeout", "0.5", "--all-ranks"}, "stops"));
   const auto pids = paceline.wait_for_lines("[1] pid ", 1);
   EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
@@ -90,19 +90,20 @@ std::vector<int> pids_of(PacelineProcess& paceline, int count) {
   return pids;
 }
 
-TEST(RunHang, a_rank_that_never_comes_to_the_first_meeting_is_named_and_ended) {
+TEST(RunHang, a_rank_that_never_arrives_at_the_first_meeting_is_named_and_ended) {
   const Outcome outcome =
       run_paceline(standing_still("[ $RANK = 1 ] && sleep 60; exec " RECORDED_PROGRAM " ends",
                                   {"--hang-timeout", "1", "--hang-action", "kill"}));
   EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr("s: rank 1 has not come to init_process_group(); rank 0 waits "
-                                     "there\n"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("s: rank 1 has not arrived at init_process_group(); rank 0 is waiting "
+                        "there\n"));
   EXPECT_THAT(outcome.err, HasSubstr("rank 1, thread sh:\n"));
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
   EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
 }
 
-TEST(RunHang, ranks_that_are_all_stopped_are_said_and_the_job_goes_on_when_they_do) {
+TEST(RunHang, stopped_ranks_are_all_reported_and_the_job_continues_when_they_do) {
   PacelineProcess paceline(
       standing_still("exec " RECORDED_PROGRAM " counts", {"--hang-timeout", "0.5"}));
   const auto pids = pids_of(paceline, 2);
@@ -137,7 +138,7 @@ TEST(RunHang, ranks_that_make_no_step_any_more_and_do_not_compute_are_said) {
         run_paceline(standing_still("exec " RECORDED_PROGRAM " stalls",
                                     {"--hang-timeout", "0.5", "--hang-action", "kill"}, ranks));
     EXPECT_EQ(outcome.exit_code, 137) << ranks;
-    EXPECT_THAT(outcome.err, HasSubstr("still outside of any operation: no step is made any more"));
+    EXPECT_THAT(outcome.err, HasSubstr("idle outside of any operation: steps have stopped"));
     EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));
   }
 }
@@ -179,7 +180,7 @@ TEST(Stacks, of_a_process_name_its_functions) {
   EXPECT_GT(json["threads"][0]["frames"].size(), 1u);
 }
 
-TEST(Stacks, refuses_what_is_no_process) {
+TEST(Stacks, refuses_anything_but_a_process) {
   EXPECT_EQ(run_paceline({"stacks", "--pid", "x"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"stacks", "--pid", "0"}).exit_code, 2);
   const Outcome gone = run_paceline({"stacks", "--pid", "4194300"});

@@ -68,7 +68,7 @@ class RunHostsOrder : public testing::Test {
   std::optional<NetworkHosts> hosts;
 };
 
-TEST_F(RunHostsOrder, the_rank_that_failed_first_is_named_though_its_report_comes_last) {
+TEST_F(RunHostsOrder, the_rank_that_failed_first_is_named_though_its_report_arrives_last) {
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("paceline: rank 1 failed first: exit code 4"),

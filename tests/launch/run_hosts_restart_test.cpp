@@ -84,7 +84,7 @@ TEST_F(RunHostsRestart, one_host_alone_restarts_too) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("[10.77.0.2:0] 1\n"), HasSubstr("[10.77.0.2:1] 1\n")));
 }
 
-TEST_F(RunHostsRestart, an_elastic_job_goes_on_without_a_host_that_is_lost) {
+TEST_F(RunHostsRestart, an_elastic_job_continues_without_a_lost_host) {
   const auto job = start({"--nnodes", "1:2", "--host-retries", "0"}, until_done(), ssh_with_pid());
   wait_for(*job, 0, "0/2/0");
   wait_for(*job, 1, "1/2/0");
@@ -98,7 +98,7 @@ TEST_F(RunHostsRestart, an_elastic_job_goes_on_without_a_host_that_is_lost) {
                                  HasSubstr("generation 1: host 10.77.0.2 is lost")));
 }
 
-TEST_F(RunHostsRestart, an_elastic_job_goes_on_without_its_first_host) {
+TEST_F(RunHostsRestart, an_elastic_job_continues_without_its_first_host) {
   const auto job = start({"--nnodes", "1:2", "--host-retries", "0"}, until_done(), ssh_with_pid());
   wait_for(*job, 0, "0/2/0");
   wait_for(*job, 1, "1/2/0");
@@ -205,7 +205,7 @@ TEST_F(RunHostsRestart, a_signal_ends_the_job_on_every_host_and_starts_nothing) 
   }
 }
 
-TEST_F(RunHostsRestart, an_agreed_stop_of_all_hosts_is_no_failure_and_no_reason_to_restart) {
+TEST_F(RunHostsRestart, an_agreed_stop_of_all_hosts_is_neither_a_failure_nor_a_reason_to_restart) {
   const auto job =
       start({"--max-restarts", "5"}, "trap 'exit 85' USR1; echo $P; while :; do sleep 0.02; done");
   wait_for(*job, 0, "0/2/0");

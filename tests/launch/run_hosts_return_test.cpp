@@ -36,7 +36,7 @@ class RunHostsReturn : public HostsFixture {
   }
 };
 
-TEST_F(RunHostsReturn, a_lost_host_comes_back_into_an_elastic_job) {
+TEST_F(RunHostsReturn, a_lost_host_returns_to_an_elastic_job) {
   const auto job = start({"--nnodes", "1:2"});
   wait_for(*job, 0, "0/2/0");
   wait_for(*job, 1, "1/2/0");
@@ -52,7 +52,7 @@ TEST_F(RunHostsReturn, a_lost_host_comes_back_into_an_elastic_job) {
 }
 
 // The others meet somewhere else by then.
-TEST_F(RunHostsReturn, the_first_host_comes_back_to_where_the_job_is_led_now) {
+TEST_F(RunHostsReturn, the_first_host_returns_to_the_node_that_leads_now) {
   const auto job = start({"--nnodes", "1:2"});
   wait_for(*job, 0, "0/2/0");
   wait_for(*job, 1, "1/2/0");
@@ -65,7 +65,7 @@ TEST_F(RunHostsReturn, the_first_host_comes_back_to_where_the_job_is_led_now) {
 }
 
 // It has no part to get before it has answered, whatever happens to the others meanwhile.
-TEST_F(RunHostsReturn, the_first_host_comes_back_though_another_is_lost_while_it_is_started) {
+TEST_F(RunHostsReturn, the_first_host_returns_though_another_is_lost_while_it_is_started) {
   hosts.emplace(3);
   const auto file = [&](const char* name) { return hosts->directory().file(name); };
   const auto job =
@@ -100,7 +100,7 @@ TEST_F(RunHostsReturn, a_job_of_a_fixed_size_waits_for_a_lost_host_and_restarts)
                                  Not(HasSubstr("going on with"))));
 }
 
-TEST_F(RunHostsReturn, a_host_that_could_not_be_reached_at_the_start_comes_later) {
+TEST_F(RunHostsReturn, a_host_that_could_not_be_reached_at_the_start_joins_later) {
   const std::string up = hosts->directory().file("up");
   const auto job = start({"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.2"},
                          "[ $1 = 10.77.0.2 ] && [ ! -e " + up + " ] && exit 255");
@@ -119,14 +119,14 @@ TEST_F(RunHostsReturn, tries_have_an_end) {
   hosts->directory().write("down", "x");
   cut(1);
   wait_for(*elastic, 0, "0/1/1");
-  EXPECT_TRUE(elastic->wait_for_words("it is not tried any more"));
+  EXPECT_TRUE(elastic->wait_for_words("it is not restarted any more"));
   const Outcome outcome = end(*elastic);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("host 10.77.0.2 could not be started again; it is not tried "
-                                     "any more (--host-retries)"));
+  EXPECT_THAT(outcome.err, HasSubstr("host 10.77.0.2 could not be started again; it is not "
+                                     "restarted any more (--host-retries)"));
 }
 
-TEST_F(RunHostsReturn, a_job_that_needs_a_host_that_does_not_come_back_ends) {
+TEST_F(RunHostsReturn, a_job_that_needs_a_host_that_does_not_return_ends) {
   const std::string down = hosts->directory().file("down");
   const auto job = start({"--max-restarts", "3", "--host-retries", "1"},
                          "[ $1 = 10.77.0.2 ] && [ -e " + down + " ] && exit 255");
@@ -136,7 +136,7 @@ TEST_F(RunHostsReturn, a_job_that_needs_a_host_that_does_not_come_back_ends) {
   cut(1);
   const Outcome outcome = job->wait();
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("could not be started again; it is not tried any more"));
+  EXPECT_THAT(outcome.err, HasSubstr("could not be started again; it is not restarted any more"));
 }
 
 TEST_F(RunHostsReturn, a_signal_during_a_try_ends_the_job) {
@@ -171,9 +171,9 @@ TEST_F(RunHostsReturn, a_host_that_fell_silent_is_named_when_the_job_is_stopped)
   job->send(SIGTERM);
   const Outcome outcome = job->wait();
   EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
-  EXPECT_THAT(outcome.err, testing::ContainsRegex(
-                               "nothing has come from host 10.77.0.2 for 1[0-9] s: it may have"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("nothing has come from host 10.77.0.1")));
+  EXPECT_THAT(outcome.err,
+              testing::ContainsRegex("host 10.77.0.2 has sent nothing for 1[0-9] s: it may have"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("host 10.77.0.1 has sent nothing")));
 }
 
 }  // namespace

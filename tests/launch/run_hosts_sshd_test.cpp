@@ -98,7 +98,7 @@ TEST_F(RunHostsSshd, a_signal_ends_the_ranks_behind_ssh) {
     pids.push_back(paceline.wait_for_lines(fmt::format("[127.0.0.1:{}] ready ", i), 1).front());
   }
   const auto ranks = open_pidfds(pids);
-  paceline.send(SIGKILL);  // nobody can say anything to ssh any more
+  paceline.send(SIGKILL);  // no process can tell ssh anything any more
   EXPECT_TRUE(all_gone(ranks, 10s));
 }
 

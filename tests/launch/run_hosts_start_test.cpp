@@ -106,7 +106,7 @@ TEST_F(RunHostsStart, something_else_that_answers_is_refused) {
                                  HasSubstr("no message of a launcher")));
 }
 
-TEST_F(RunHostsStart, what_a_login_prints_does_no_harm) {
+TEST_F(RunHostsStart, output_of_a_login_does_no_harm) {
   const Outcome outcome = start(hosts->ssh_after("echo Welcome; echo motd >&2"));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out + outcome.err, "");

@@ -129,7 +129,7 @@ TEST_F(RunHosts, arguments_variables_and_directory_arrive_byte_for_byte) {
   EXPECT_EQ(outcome.out, odd + "|" + odd + "|" + folder + "|5");
 }
 
-TEST_F(RunHosts, variables_that_nobody_asked_for_stay_here) {
+TEST_F(RunHosts, variables_that_were_not_asked_for_stay_here) {
   const Outcome outcome =
       run_paceline(run(hosts->list(1), {}, {"sh", "-c", "echo \"[$OTHER$PET_TEE$PACELINE_X]\""}),
                    {{"OTHER", "1"}, {"PET_TEE", "3"}, {"PACELINE_X", "y"}});
@@ -191,7 +191,7 @@ TEST_F(RunHosts, a_signal_reaches_every_host_and_leaves_nothing) {
   }
 }
 
-TEST_F(RunHosts, a_user_signal_is_passed_on_and_stops_nobody) {
+TEST_F(RunHosts, a_user_signal_is_passed_on_and_stops_no_rank) {
   PacelineProcess paceline(
       ranks("trap 'echo caught; exit 0' USR1; " + ready() + "while :; do sleep 0.02; done"));
   pids_of(paceline, 4);
@@ -201,7 +201,7 @@ TEST_F(RunHosts, a_user_signal_is_passed_on_and_stops_nobody) {
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), 'h'), 4);  // of "caught"
 }
 
-TEST_F(RunHosts, an_agreed_stop_of_all_hosts_is_no_failure) {
+TEST_F(RunHosts, an_agreed_stop_of_all_hosts_is_not_a_failure) {
   PacelineProcess paceline(
       ranks("trap 'sleep 0.$RANK; exit 85' USR1; " + ready() + "while :; do sleep 0.02; done"));
   pids_of(paceline, 4);

@@ -129,7 +129,7 @@ TEST_F(RunHostsTimeline, a_job_that_fails_leaves_it_too) {
   EXPECT_EQ(ranks, (std::set<int>{0, 1}));
 }
 
-TEST_F(RunHostsTimeline, all_generations_of_a_job_that_goes_on_are_in_it) {
+TEST_F(RunHostsTimeline, all_generations_of_a_job_that_continues_are_in_it) {
   const Outcome outcome = run({"--max-restarts", "1"}, {RECORDED_PROGRAM, "restarts"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("spans of 2 ranks; clocks of hosts agree to"));
@@ -145,7 +145,7 @@ TEST_F(RunHostsTimeline, a_host_that_sends_none_and_a_program_without_groups_are
            "env RANK=0 WORLD_SIZE=1 PACELINE_FLIGHT_DIR=$PACELINE_TIMELINE_DIR " RECORDED_PROGRAM
            " ends"});
   EXPECT_EQ(some.exit_code, 0) << some.err;
-  EXPECT_THAT(some.err, HasSubstr("left out of the timeline: host 10.77.0.2: nothing came"));
+  EXPECT_THAT(some.err, HasSubstr("left out of the timeline: host 10.77.0.2: it sent nothing"));
   const Outcome none = run({}, {"true"});
   EXPECT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(none.err, HasSubstr("paceline: no timeline: no rank recorded anything"));

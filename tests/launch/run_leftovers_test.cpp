@@ -31,7 +31,7 @@ using testing::IsEmpty;
 
 using Arguments = std::vector<std::string>;
 
-// A /dev/shm and a TMPDIR that nobody else uses.
+// A /dev/shm and a TMPDIR of its own.
 class RunLeftovers : public testing::Test {
  protected:
   void SetUp() override {
@@ -157,7 +157,7 @@ TEST_F(RunLeftovers, kill_9_of_the_launcher_leaves_nothing_on_other_hosts) {
   const std::string reason = NetworkHosts::unavailable();
   if (!reason.empty()) GTEST_SKIP() << reason;
   const NetworkHosts hosts(2);
-  // In a session of its own, as behind a real ssh, the other side hears only that nobody speaks.
+  // In a session of its own, as behind a real ssh, the other side notices only the silence.
   const auto paceline = start(
       {"--hosts", hosts.list(1), "--ssh-command", "setsid --wait " + hosts.ssh(), "--all-ranks"},
       {"sh", "-c", "trap '' TERM HUP; echo pid $$; while :; do sleep 1; done"});

@@ -25,7 +25,7 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-TEST(RunLimits, a_rank_that_closes_its_output_is_no_failure) {
+TEST(RunLimits, a_rank_that_closes_its_output_is_not_a_failure) {
   const Outcome outcome = run_paceline(
       {"run", "--nproc-per-node", "2", "sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 0"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -78,7 +78,7 @@ TEST(RunLimits, a_log_folder_without_permission_is_an_error_before_the_start) {
 }
 
 // /dev/full takes nothing, as a full disk.
-TEST(RunLimits, output_that_is_lost_is_said_once_kept_in_the_logs_and_no_success) {
+TEST(RunLimits, lost_output_is_reported_once_kept_in_the_logs_and_not_a_success) {
   const auto run = [](const std::string& script, const std::string& logs) {
     PacelineProcess shell(
         {"-c", "exec " PACELINE_COMMAND " run " + logs + " sh -c '" + script + "' >/dev/full"}, {},
@@ -104,7 +104,7 @@ TEST(RunLimits, output_that_is_lost_is_said_once_kept_in_the_logs_and_no_success
   EXPECT_EQ(run("echo one >&2", "").first.exit_code, 0);
 }
 
-TEST(RunLimits, the_launcher_of_hosts_says_lost_output_too) {
+TEST(RunLimits, the_launcher_of_hosts_also_reports_lost_output) {
   PacelineProcess shell(
       {"-c", "exec " PACELINE_COMMAND " run --hosts localhost:1,127.0.0.1:1 echo one >/dev/full"},
       {}, "/bin/sh");
@@ -206,7 +206,7 @@ class ProcessGroup {
   std::string path_;
 };
 
-TEST(RunLimits, a_limit_of_processes_is_an_error_that_says_so_and_leaves_nobody) {
+TEST(RunLimits, a_limit_of_processes_is_an_error_that_says_so_and_leaves_no_process) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer has threads of its own";
   for (int limit = 1; limit <= 8; ++limit) {
     const ProcessGroup group(limit);

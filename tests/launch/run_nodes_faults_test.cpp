@@ -183,7 +183,7 @@ TEST_F(RunNodesFaults, a_host_that_disappears_before_the_job_begins_is_replaced)
   const auto gone = start("3", "echo $P");
   std::this_thread::sleep_for(300ms);  // it may have joined or not
   gone->send(SIGKILL);
-  gone->wait();  // its agent, too: one that still lives when the others come would be taken with
+  gone->wait();  // and its agent: one that still lives when the others arrive would be taken with
                  // them
   const auto second = start("3", "echo $P");
   const auto third = start("3", "echo $P");
@@ -210,7 +210,7 @@ TEST_F(RunNodesFaults, a_host_that_disappears_while_its_ranks_start_is_replaced_
   EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 1, after host "));
 }
 
-TEST_F(RunNodesFaults, a_node_too_many_waits_and_comes_in_when_another_is_lost) {
+TEST_F(RunNodesFaults, a_node_too_many_waits_and_joins_when_another_is_lost) {
   const std::string script = "echo $P; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60";
   const auto first = start_first("2", script, {"--max-restarts", "1"});
   auto second = start("2", script, {"--max-restarts", "1"});
@@ -245,7 +245,7 @@ TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
     return words().find("waiting for up to 600 s in case one of them is lost") != std::string::npos;
   };
   ASSERT_TRUE(harness::wait_until(is_waiting, Deadline::after(20s))) << words();
-  EXPECT_THAT(words(), HasSubstr("all 2 nodes of the job are there already (--nnodes)"));
+  EXPECT_THAT(words(), HasSubstr("all 2 nodes of the job have joined already (--nnodes)"));
   std::ofstream{done};
   const Outcome outcome = spare.wait();
   EXPECT_EQ(outcome.exit_code, 0) << words();
@@ -254,7 +254,7 @@ TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
   for (const auto* node : {&leader, &second}) EXPECT_EQ((*node)->wait().exit_code, 0);
 }
 
-TEST_F(RunNodesFaults, a_job_that_nobody_may_go_on_with_ends_at_once_when_any_node_is_lost) {
+TEST_F(RunNodesFaults, a_job_that_cannot_continue_ends_at_once_when_any_node_is_lost) {
   for (const std::string nnodes : {"2", "2:3"}) {
     for (const bool loses_leader : {true, false}) {
       const std::string conf = ",last_call_timeout=0.2";

@@ -45,11 +45,11 @@ TEST_F(RunNodesFreeze, a_coordinator_that_thaws_joins_the_one_that_took_over) {
   EXPECT_EQ(b.exit_code, 0) << b.err;
   EXPECT_THAT(a.out, Not(HasSubstr("0/1/1")));  // it never went on alone
   EXPECT_THAT(a.err, HasSubstr("lost the job's coordinator, which is this node's agent: host "));
-  EXPECT_THAT(a.err, HasSubstr(" heard nothing from it for 1 s and goes on without it; looking"));
+  EXPECT_THAT(a.err, HasSubstr(" heard nothing from it for 1 s and continues without it; looking"));
 }
 
 // They may have finished the job.
-TEST_F(RunNodesFreeze, a_coordinator_that_thaws_and_finds_nobody_does_not_begin_again) {
+TEST_F(RunNodesFreeze, a_coordinator_that_thaws_and_finds_no_node_does_not_begin_again) {
   freeze_the_coordinator("1:2", ",join_timeout=8");
   second_->send(SIGKILL);
   second_->wait();

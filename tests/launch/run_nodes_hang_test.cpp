@@ -1,4 +1,4 @@
-// A job on several hosts that stands still because of a rank on a host where nobody waits: that
+// A job on several hosts that stands still because of a rank on a host where no rank waits: that
 // rank is named, shown and, where that is asked, ended; the one that waits is not. Hosts are agents
 // of this machine.
 
@@ -19,7 +19,7 @@ using testing::Not;
 
 const char* const kNamed =
     "rank 1 never entered all_reduce #2 (float32 x 1000, sum, group world); it last finished "
-    "broadcast #1; rank 0 waits since ";
+    "broadcast #1; rank 0 has been waiting for ";
 
 Outcome stand_still_on_hosts(std::vector<std::string> options) {
   std::vector<std::string> arguments = {"run", "--hosts", "localhost:1,127.0.0.1:1",
@@ -30,7 +30,7 @@ Outcome stand_still_on_hosts(std::vector<std::string> options) {
   return paceline.wait();
 }
 
-TEST(RunHostsHang, names_and_ends_the_rank_that_did_not_come) {
+TEST(RunHostsHang, names_and_ends_the_missing_rank) {
   const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill"});
   EXPECT_EQ(outcome.exit_code, 137);
   EXPECT_THAT(outcome.err, HasSubstr(std::string("s: ") + kNamed));
@@ -59,7 +59,7 @@ TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
 }
 
 // The hosts' agents meet, and each says it; it is shown once.
-TEST(RunHostsHang, is_the_same_in_a_job_that_goes_on) {
+TEST(RunHostsHang, is_the_same_in_a_job_that_continues) {
   const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill", "--max-restarts", "1"});
   EXPECT_EQ(outcome.exit_code, 137);
   EXPECT_THAT(outcome.err, HasSubstr(kNamed));
@@ -83,7 +83,7 @@ class RunNodesHang : public JobNodes {
   Node first_, second_;
 };
 
-TEST_F(RunNodesHang, names_and_ends_the_rank_that_did_not_come) {
+TEST_F(RunNodesHang, names_and_ends_the_missing_rank) {
   start_both({"--hang-action", "kill"});
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_EQ(a.exit_code, 137) << a.err;
@@ -95,7 +95,7 @@ TEST_F(RunNodesHang, names_and_ends_the_rank_that_did_not_come) {
   EXPECT_THAT(a.err, HasSubstr("rank 1 on host "));
 }
 
-TEST_F(RunNodesHang, restarts_because_of_the_rank_that_did_not_come) {
+TEST_F(RunNodesHang, restarts_because_of_the_missing_rank) {
   start_both({"--hang-action", "kill", "--max-restarts", "1"});
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_EQ(a.exit_code, 137) << a.err;
@@ -104,8 +104,8 @@ TEST_F(RunNodesHang, restarts_because_of_the_rank_that_did_not_come) {
   EXPECT_THAT(b.err, HasSubstr("cause: ended by paceline after "));
 }
 
-// A launcher that stands still itself answers nothing: nobody is blamed for what is not known.
-TEST_F(RunNodesHang, ends_nobody_when_a_host_does_not_say_where_its_ranks_are) {
+// A launcher that stands still itself answers nothing: no rank is blamed for what is not known.
+TEST_F(RunNodesHang, ends_no_rank_when_a_host_does_not_report_where_its_ranks_are) {
   const std::string program = std::string("echo agent $PPID; exec ") + RECORDED_PROGRAM + " hangs";
   first_ = start_with("is_host=true,keep_alive_interval=100", "2", program,
                       options(0, {"--hang-action", "kill"}));
@@ -120,7 +120,7 @@ TEST_F(RunNodesHang, ends_nobody_when_a_host_does_not_say_where_its_ranks_are) {
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_THAT(a.err, HasSubstr("1 of its 2 ranks has no records here"));
   EXPECT_THAT(a.err, HasSubstr("did not answer within 2 s"));
-  EXPECT_THAT(a.err, HasSubstr("nothing is ended, as it is not known whom the others wait for"));
+  EXPECT_THAT(a.err, HasSubstr("nothing is ended: cannot tell which rank is blocking the others"));
   EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
   EXPECT_THAT(b.err, Not(HasSubstr("rank 0 failed first: killed")));
 }

@@ -34,7 +34,7 @@ TEST_F(RunNodes, meet_and_share_out_the_ranks) {
   }
 }
 
-TEST_F(RunNodes, node_ranks_that_are_given_hold_in_whatever_order_they_come) {
+TEST_F(RunNodes, given_node_ranks_hold_in_any_order_of_arrival) {
   const auto second = start_with("", "2", "echo $P $GROUP_RANK", {"--node-rank", "1"});
   const auto first = start_with("", "2", "echo $P $GROUP_RANK", {"--node-rank", "0"});
   EXPECT_EQ(second->wait().out, "[1] 1/2/0 1\n");
@@ -98,7 +98,7 @@ TEST_F(RunNodes, another_secret_is_refused) {
   EXPECT_EQ(second->wait().exit_code, 0);
 }
 
-TEST_F(RunNodes, a_job_whose_other_nodes_do_not_come_ends_with_what_is_missing) {
+TEST_F(RunNodes, a_job_whose_other_nodes_do_not_arrive_ends_and_names_what_is_missing) {
   const auto alone = start_with("is_host=true,join_timeout=0.3", "2", "true", {});
   Outcome outcome = alone->wait();
   EXPECT_EQ(outcome.exit_code, 3);
@@ -156,7 +156,7 @@ std::string until(const std::string& file) {
   return "echo $P; until [ -e " + file + " ]; do sleep 0.02; done";
 }
 
-TEST_F(RunNodes, an_elastic_job_goes_on_without_a_node_that_is_killed_and_takes_a_new_one_in) {
+TEST_F(RunNodes, an_elastic_job_continues_without_a_killed_node_and_admits_a_new_one) {
   const std::string done = directory_.file("done");
   const auto first = start_first("1:2", until(done));
   auto second = start("1:2", until(done));
@@ -208,7 +208,7 @@ TEST_F(RunNodes, another_agent_takes_over_when_the_coordinators_is_killed) {
   EXPECT_THAT(b.err, HasSubstr("lost the job's coordinator"));
 }
 
-TEST_F(RunNodes, whoever_goes_on_without_the_node_that_led_says_so) {
+TEST_F(RunNodes, nodes_that_continue_without_the_leading_node_say_so) {
   const std::string done = directory_.file("done");
   const auto first = start_first("1:2", until(done));
   const auto second = start("1:2", until(done));

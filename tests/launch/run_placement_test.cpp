@@ -64,7 +64,7 @@ TEST(RunPlacement, torchruns_numa_binding_is_understood) {
   EXPECT_THAT(outcome.out, HasSubstr("flag --numa-binding"));
 }
 
-TEST(RunPlacement, an_inherited_number_of_threads_stands_and_is_said) {
+TEST(RunPlacement, an_inherited_number_of_threads_holds_and_is_reported) {
   const std::string many = std::to_string(own_cpus().size() + 1);
   const Outcome outcome =
       run_paceline({"run", "sh", "-c", "echo $OMP_NUM_THREADS"}, {{"OMP_NUM_THREADS", many}});
@@ -132,7 +132,7 @@ TEST(RunPlacement, the_configuration_says_where_each_value_comes_from) {
 TEST(Topo, draws_this_machine) {
   const Outcome outcome = run_paceline({"topo"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("socket 0"), HasSubstr("NUMA node 0")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("package 0"), HasSubstr("NUMA node 0")));
 }
 
 TEST(Topo, draws_another_machine_with_ranks_into_a_file) {
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{{"--nproc-per-node", "1", "--bind", "l3"}, "--bind: 'l3' is not core"},
                     Refusal{{"now"}, "'now' was not expected"}));
 
-TEST(RankWatch, too_many_busy_threads_are_said_while_the_job_runs) {
+TEST(RankWatch, too_many_busy_threads_are_reported_while_the_job_runs) {
   const std::string cpu = std::to_string(discover_topology().cpus().front());
   const Outcome outcome =
       run_paceline({"run", "--bind", "map:" + cpu, "--threads-per-rank", "1", "sh", "-c",

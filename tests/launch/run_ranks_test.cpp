@@ -183,7 +183,7 @@ TEST(RunRanks, the_secret_is_in_a_descriptor_and_nowhere_else) {
   EXPECT_EQ(outcome.out, "64\n1\n");  // 1: the search finds what is there
 }
 
-TEST(RunRanks, closed_standard_streams_are_no_obstacle) {
+TEST(RunRanks, closed_standard_streams_do_no_harm) {
   const FreshDirectory directory;
   const std::string command =
       std::string(PACELINE_COMMAND) + " run touch " + directory.file("ran") + " <&- >&- 2>&-";

@@ -144,7 +144,7 @@ TEST(RunRestart, a_run_with_restarts_ends_with_what_it_came_to) {
               Not(HasSubstr("the run on this node")));
 }
 
-TEST(RunRestart, what_a_restart_cost_is_told_from_what_the_job_needs_anyway) {
+TEST(RunRestart, the_cost_of_a_restart_is_told_apart_from_the_jobs_own_time) {
   const Outcome outcome = run_paceline(
       {"run", "--nproc-per-node", "2", "--max-restarts", "1", RECORDED_PROGRAM, "restarts"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -173,7 +173,7 @@ TEST(RunRestart, chaos_is_the_cause_that_is_given_and_no_crash_loop) {
                                         "--chaos", "kill:every=0.3s", RECORDED_PROGRAM, "works"});
   EXPECT_EQ(outcome.exit_code, 137);
   EXPECT_THAT(outcome.err, HasSubstr("  cause: killed by --chaos\n"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("killed by somebody")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("killed from outside")));
   EXPECT_THAT(outcome.err, Not(HasSubstr("crash loop")));
   EXPECT_THAT(outcome.err, HasSubstr("5 restarts used up"));
 }
@@ -188,7 +188,7 @@ TEST(RunRestart, chaos_strikes_at_a_step_of_a_rank) {
 }
 
 // The ranks of the older generation take a second to go; that is when the launcher is killed.
-TEST(RunRestart, kill_9_of_the_launcher_during_a_restart_leaves_nobody_behind) {
+TEST(RunRestart, kill_9_of_the_launcher_during_a_restart_leaves_no_process_behind) {
   for (const char* whom : {"supervisor", "agent"}) {
     const FreshDirectory seen;
     PacelineProcess paceline(job("trap '' TERM; cd " + seen.path() +

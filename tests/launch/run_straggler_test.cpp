@@ -30,14 +30,14 @@ std::string said_about(const std::string& how, const std::string& words,
   return paceline.wait().err;
 }
 
-TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_said_to_wait_for_data) {
+TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_reported_as_waiting_for_data) {
   const std::string text = said_about("sleeps", "probable cause: ", 4s);  // not again
   EXPECT_THAT(text, HasSubstr("paceline: rank 1 keeps the others waiting: it came last to "));
   EXPECT_THAT(text, HasSubstr("probable cause: it waits for something else, such as data"));
   EXPECT_EQ(text.find("keeps the others"), text.rfind("keeps the others"));
 }
 
-// Whatever else runs on this machine may hold one of them up, but then that is what is said.
+// Whatever else runs on this machine may hold one of them up, but then that is what is reported.
 TEST(RunStraggler, equal_ranks_have_none_of_their_own_making) {
   EXPECT_THAT(said_about("counts", "", 8s),
               AnyOf(Not(HasSubstr("keeps the others waiting")),

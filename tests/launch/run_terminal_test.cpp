@@ -39,7 +39,7 @@ std::vector<std::string> ignoring(const std::string& signals, const std::string&
 
 constexpr const char* kUntilTold = "grep SigIgn /proc/$$/status; echo ready; read end; echo done";
 
-TEST(RunTerminal, signals_that_were_ignored_at_the_start_end_nobody) {
+TEST(RunTerminal, signals_that_were_ignored_at_the_start_end_no_rank) {
   PacelineProcess paceline(ignoring("HUP INT QUIT", "--nproc-per-node 2", kUntilTold), {},
                            "/bin/sh");
   EXPECT_THAT(paceline.wait_for_lines("SigIgn:", 1).front(), testing::EndsWith("7"));
@@ -138,7 +138,7 @@ bool comes_to(const std::string& pid, bool stopped) {
 
 constexpr const char* kReads = "echo in; read word; echo got $word";
 
-TEST(RunTerminal, what_is_typed_reaches_rank_0_again_after_fg) {
+TEST(RunTerminal, typed_input_reaches_rank_0_again_after_fg) {
   Shell shell;
   shell.type(launch_line("", kReads) + " &\n");
   shell.wait_for("in\r\n");
@@ -149,7 +149,7 @@ TEST(RunTerminal, what_is_typed_reaches_rank_0_again_after_fg) {
   shell.wait_for("ready> ");
 }
 
-TEST(RunTerminal, ctrl_z_stops_the_ranks_bg_and_fg_let_them_go_on) {
+TEST(RunTerminal, ctrl_z_stops_the_ranks_bg_and_fg_continue_them) {
   Shell shell;
   shell.type(
       launch_line("--all-ranks --nproc-per-node 2",

@@ -68,7 +68,7 @@ TEST(RunTimeline, a_place_that_cannot_be_written_is_refused_before_the_start) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("trace.json.part")));
 }
 
-TEST(RunTimeline, what_was_recorded_stays_when_the_trace_cannot_be_written_in_the_end) {
+TEST(RunTimeline, recorded_timelines_stay_when_the_trace_cannot_be_written) {
   const FreshDirectory directory;
   const std::string output = directory.file("gone/trace.json");
   std::filesystem::create_directory(directory.file("gone"));

@@ -22,7 +22,7 @@ using testing::Not;
 
 struct UsageRefusal {
   std::vector<std::string> options;
-  std::string message;  // part of what is said
+  std::string message;  // part of the message
 };
 
 class RunRefuses : public testing::TestWithParam<UsageRefusal> {};
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
         UsageRefusal{{"--hosts", "a,-oProxyCommand=x"},
                      "--hosts: '-oProxyCommand=x' is not a host"},
         UsageRefusal{{"--hosts", "a:0"}, "--hosts: slots '0'"},
-        UsageRefusal{{"--hosts", "a,b,a"}, "host 'a' is there twice"},
+        UsageRefusal{{"--hosts", "a,b,a"}, "host 'a' is listed twice"},
         UsageRefusal{{"--hostfile", "/nowhere/hosts"}, "--hostfile /nowhere/hosts: No such file"},
         UsageRefusal{{"--hosts", "a", "--hostfile", "x"},
                      "--hosts and --hostfile exclude each other"},
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
         UsageRefusal{{"--hosts", "a,b", "--nnodes", "1:3"}, "--nnodes: 1:3, but there are 2 hosts"},
         UsageRefusal{{"--hosts", "a,b", "--nnodes", "0:2"}, "--nnodes: '0' is not a whole"},
         UsageRefusal{{"--hosts", "a,b", "--rdzv-conf", "is_host=true"},
-                     "--rdzv-conf does not go with --hosts: is_host is what the first host is"},
+                     "--rdzv-conf does not go with --hosts: is_host is set for the first host"},
         UsageRefusal{{"--hosts", "a,b", "--rdzv-endpoint", "a"},
                      "--rdzv-endpoint does not go with --hosts"},
         UsageRefusal{{"--hosts", "a:2", "--nproc-per-node", "3"},
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
         UsageRefusal{{"--numa-binding", "node", "--bind", "core"}, "exclude each other"},
         UsageRefusal{{"--threads-per-rank", "0"}, "--threads-per-rank: '0'"},
         UsageRefusal{{"--backend", "glo"},
-                     "--backend: backend 'glo': 'glo' is no backend; there are"},
+                     "--backend: backend 'glo': unknown backend 'glo'; choose one of"},
         UsageRefusal{{"--backend", "cpu:gloo,cpu:mpi"}, "cpu is named twice"},
         UsageRefusal{{"--backend", "mpi"}, "mpirun -x PACELINE_BACKEND=mpi"},
         UsageRefusal{{"--shutdown-timeout", "-1"}, "--shutdown-timeout: '-1'"},
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
         UsageRefusal{{"--chaos-seed", "-1"}, "--chaos-seed: '-1' is not a whole number from 0"},
         UsageRefusal{{"--chaos", "kill:rank=2@1s", "--nproc-per-node", "2"},
                      "--chaos: there is no rank 2: the last one is 1"},
-        UsageRefusal{{"--chaos", "kill:every=0s"}, "'0' is no number of seconds from 0.001"},
+        UsageRefusal{{"--chaos", "kill:every=0s"}, "'0' is not a number of seconds from 0.001"},
         UsageRefusal{{"--timeline", "/nowhere/x"}, "--timeline: /nowhere/x: there is no folder"},
         UsageRefusal{{"--config", "/nowhere/x"}, "/nowhere/x: No such file"},
         UsageRefusal{{"--master-addr="}, "--master-addr: the value '' is empty"},
@@ -201,7 +201,7 @@ TEST(RunUsage, a_hostfile_with_a_command_or_an_option_in_place_of_a_name_runs_no
   }
 }
 
-TEST(RunUsage, what_torchrun_has_and_nothing_needs_is_accepted) {
+TEST(RunUsage, options_of_torchrun_that_are_not_needed_are_accepted) {
   for (const std::vector<std::string>& options :
        {std::vector<std::string>{"--monitor_interval", "0.1"},
         {"--rdzv-backend", "c10d"},
@@ -247,7 +247,7 @@ TEST(Usage, an_unknown_command_or_option_is_answered_with_what_may_have_been_mea
   for (const auto& [typed, answer] : std::map<std::string, std::string>{
            {"--verison", "paceline: unknown option --verison; did you mean --version?; see"},
            {"version", "unknown command 'version'; did you mean --version?"},
-           {"--nproc-per-node", "--nproc-per-node; options stand behind the command; see"},
+           {"--nproc-per-node", "--nproc-per-node; options go after the command; see"},
            {"./train", "unknown command './train'; to start a program: paceline run ./train;"}}) {
     const Outcome outcome = run_paceline({typed});
     EXPECT_EQ(outcome.exit_code, 2) << typed;
@@ -272,9 +272,9 @@ TEST(RunUsage, options_behind_the_program_are_its_own_and_noted_where_one_rank_s
       run_paceline({"run", "sh", "-c", "echo $WORLD_SIZE $1", "sh", "--nproc_per_node", "2"});
   EXPECT_EQ(alone.exit_code, 0);
   EXPECT_EQ(alone.out, "1 --nproc_per_node\n");
-  EXPECT_THAT(alone.err, HasSubstr("paceline: note: --nproc_per_node stands behind the program, so "
+  EXPECT_THAT(alone.err, HasSubstr("paceline: note: --nproc_per_node comes after the program, so "
                                    "sh gets it, and one rank is started; options of paceline run "
-                                   "stand in front: paceline run --nproc_per_node ... sh\n"));
+                                   "come first: paceline run --nproc_per_node ... sh\n"));
   for (const std::vector<std::string>& asked :
        {std::vector<std::string>{"--nproc-per-node", "1"}, {"--nnodes", "1"}}) {
     std::vector<std::string> arguments = {"run"};
@@ -295,8 +295,8 @@ TEST(RunUsage, options_behind_a_program_that_fails_are_noted) {
   };
   const Outcome failed = run({}, {"--log-dir", "x", "--max-restarts=2"}, "exit 2");
   EXPECT_EQ(failed.exit_code, 2);
-  EXPECT_THAT(failed.err, HasSubstr("note: --log-dir, --max-restarts stand behind the program, so "
-                                    "sh gets them; options of paceline run stand in front"));
+  EXPECT_THAT(failed.err, HasSubstr("note: --log-dir, --max-restarts come after the program, so "
+                                    "sh gets them; options of paceline run come first"));
   EXPECT_THAT(run({"--max-restarts", "0"}, {"--max-restarts", "2"}, "exit 2").err,
               Not(HasSubstr("note")));
   EXPECT_THAT(run({}, {"--log-dir", "x"}, "exit 0").err, Not(HasSubstr("note")));
@@ -314,18 +314,19 @@ TEST(RunUsage, a_bad_variable_is_named_and_the_command_line_wins) {
   EXPECT_EQ(good.out, "1\n");
 }
 
-TEST(RunUsage, a_variable_that_is_no_option_is_named_with_the_one_that_was_meant) {
+TEST(RunUsage, a_variable_that_is_not_an_option_is_named_with_the_one_that_was_meant) {
   const Outcome typo =
       run_paceline({"run", "true"},
                    {{"PET_NPROC_PER_NDOE", "2"}, {"PET_START_METHOD", "spawn"}, {"PET_X", "1"}});
   EXPECT_EQ(typo.exit_code, 0) << typo.err;
-  EXPECT_THAT(typo.err, HasSubstr("paceline: warning: the variable PET_NPROC_PER_NDOE is no option "
-                                  "of paceline or torchrun; did you mean PET_NPROC_PER_NODE?\n"));
-  EXPECT_THAT(typo.err, HasSubstr("the variable PET_X is no option of paceline or torchrun"));
+  EXPECT_THAT(typo.err,
+              HasSubstr("paceline: warning: the variable PET_NPROC_PER_NDOE is not an option of "
+                        "paceline or torchrun; did you mean PET_NPROC_PER_NODE?\n"));
+  EXPECT_THAT(typo.err, HasSubstr("the variable PET_X is not an option of paceline or torchrun"));
   EXPECT_THAT(typo.err, Not(HasSubstr("PET_START_METHOD")));
 }
 
-TEST(RunUsage, what_torchrun_has_and_nothing_here_heeds_is_said_where_it_matters) {
+TEST(RunUsage, ignored_options_of_torchrun_are_reported_where_it_matters) {
   const Outcome outcome =
       run_paceline({"run", "--no-python", "sh", "-c", "echo $0"}, {{"PET_LOCAL_ADDR", "10.0.0.1"}});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -390,7 +391,7 @@ TEST(RunUsage, help_names_every_option_its_default_and_examples) {
   }
 }
 
-// What cannot be written is no success.
+// Output that cannot be written is not a success.
 TEST(RunUsage, output_that_is_lost_is_an_error) {
   for (const char* command : {"run --help", "topo", "completion bash", "doctor",
                               "submit slurm --dry-run true", "run --print-config true"}) {

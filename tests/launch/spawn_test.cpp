@@ -69,7 +69,7 @@ TEST(Spawn, ranks_that_hang_are_killed_at_the_deadline_and_named) {
   EXPECT_THAT(error.what(), HasSubstr("of 3 ranks, 0, 2 still ran"));
 }
 
-TEST(Spawn, the_others_may_go_on_after_a_failure) {
+TEST(Spawn, the_others_may_continue_after_a_failure) {
   const Error error = failure_of(2,
                                  [](int rank) {
                                    const Rendezvous meeting = rendezvous();
@@ -128,7 +128,7 @@ TEST(SpawnGroup, whatever_a_function_throws_is_an_error) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
       EXPECT_THAT(error.what(), HasSubstr("rank 1"));
-      EXPECT_THAT(error.what(), HasSubstr("an exception that is no std::exception"));
+      EXPECT_THAT(error.what(), HasSubstr("an exception that is not a std::exception"));
     }
   }
 }

@@ -52,7 +52,7 @@ TEST_F(SubmitSchemas, take_every_kind_of_job) {
   }
 }
 
-TEST_F(SubmitSchemas, refuse_what_is_no_field_or_has_another_type) {
+TEST_F(SubmitSchemas, refuse_unknown_fields_and_wrong_types) {
   std::string text = manifests({"--nnodes", "2"});
   text.replace(text.find("completionMode"), 14, "completionKind");
   text.replace(text.find("parallelism: 2"), 14, "parallelism: x");

@@ -143,10 +143,10 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
               AllOf(HasSubstr("--nnodes: '1:2': a scheduler gives a job a fixed number of nodes"),
                     HasSubstr("salloc --no-kill")));
   for (const char* time : {"foo", "4h", "1:2:3:4", "1-", "-1", "12:345", "1-2-3", "1:", "60x"}) {
-    EXPECT_THAT(refused({"--time", time}), HasSubstr("is no time limit of SLURM")) << time;
+    EXPECT_THAT(refused({"--time", time}), HasSubstr("is not a SLURM time limit")) << time;
   }
   for (const char* amount : {"1ZB", "G", "1.5G", "16GB", "-1", "16Gi"}) {
-    EXPECT_THAT(refused({"--mem", amount}), HasSubstr("is no amount of SLURM")) << amount;
+    EXPECT_THAT(refused({"--mem", amount}), HasSubstr("is not a SLURM amount of memory")) << amount;
   }
   for (const char* array : {"x", "1-", "0-3%", "1,,2", "0-3;"}) {
     EXPECT_THAT(refused({"--array", array}), HasSubstr("--array: ")) << array;
@@ -162,7 +162,7 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   EXPECT_THAT(refused({"--host", "a"}), Not(HasSubstr("--hosts")));
   EXPECT_THAT(refused({"--image", "x"}), HasSubstr("unknown option --image"));
   EXPECT_THAT(run_paceline({"submit", "slurm", "--dry-run"}).err, HasSubstr("no program given"));
-  EXPECT_THAT(run_paceline({"submit", "pbs"}).err, HasSubstr("say to whom"));
+  EXPECT_THAT(run_paceline({"submit", "pbs"}).err, HasSubstr("choose a scheduler"));
 }
 
 class SubmitKubernetes : public testing::Test {};

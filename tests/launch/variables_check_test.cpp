@@ -49,11 +49,11 @@ TEST(VariablesCheck, an_unknown_variable_is_named_with_the_one_that_was_meant) {
                                                          {"PET_FOO", "1"}});
   EXPECT_EQ(outcome.exit_code, 0);
   for (const char* sentence :
-       {"no variable PACELINE_TIMEUOT is known; did you mean PACELINE_TIMEOUT?\n",
-        "no variable PACELINE_LOG is known; did you mean PACELINE_LOG_LEVEL?\n",
-        "no variable PACELINE_BAKEND is known; did you mean PACELINE_BACKEND?\n",
-        "no variable PACELINE_ZZZ is known\n",
-        "the variable PET_FOO is no option of paceline or torchrun\n"}) {
+       {"unknown variable PACELINE_TIMEUOT; did you mean PACELINE_TIMEOUT?\n",
+        "unknown variable PACELINE_LOG; did you mean PACELINE_LOG_LEVEL?\n",
+        "unknown variable PACELINE_BAKEND; did you mean PACELINE_BACKEND?\n",
+        "unknown variable PACELINE_ZZZ\n",
+        "the variable PET_FOO is not an option of paceline or torchrun\n"}) {
     EXPECT_THAT(outcome.err, HasSubstr(std::string("paceline: warning: ") + sentence));
   }
   EXPECT_THAT(outcome.err, Not(HasSubstr("PACELINE_TIMEOUT is")));

@@ -45,7 +45,7 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
   for (const Report& report : reports) EXPECT_EQ(decode_report(encode(report)), report);
 }
 
-TEST(AgentMessages, text_that_is_no_utf8_is_repaired) {
+TEST(AgentMessages, text_that_is_not_utf8_is_repaired) {
   const Report report = RankFailure{1, {.cause = "a\xff", .signal = 11}};
   const auto arrived = std::get<RankFailure>(decode_report(encode(report)));
   EXPECT_EQ(arrived.failure.cause, "a\xef\xbf\xbd");

@@ -54,7 +54,7 @@ TEST(ClockComparison, old_exchanges_make_room_for_new_ones_and_a_drift_is_seen) 
   EXPECT_EQ(clock.drift(), 3ms - 110us);
 }
 
-TEST(ClockComparison, what_no_clocks_can_have_said_is_left_out) {
+TEST(ClockComparison, impossible_clock_readings_are_left_out) {
   ClockComparison clock;
   clock.take({10s, 5s, 4s, 11s});                  // answered before it heard
   clock.take({10s, 5s, 8s, 11s});                  // thought for longer than it was away

@@ -38,7 +38,7 @@ TEST(RemoteFrames, arrive_whole_however_they_are_cut) {
   }
 }
 
-TEST(RemoteFrames, what_a_login_prints_before_the_greeting_is_skipped_and_kept_for_messages) {
+TEST(RemoteFrames, output_of_a_login_before_the_greeting_is_skipped_and_kept_for_messages) {
   FrameReader reader(kGreeting);
   reader.feed("Welcome to b\n\x01pace");
   EXPECT_TRUE(all_frames(reader).empty());
@@ -48,7 +48,7 @@ TEST(RemoteFrames, what_a_login_prints_before_the_greeting_is_skipped_and_kept_f
   EXPECT_EQ(reader.skipped(), "Welcome to b\n\x01paceline\n");
 }
 
-TEST(RemoteFrames, what_is_none_is_an_error_and_never_memory) {
+TEST(RemoteFrames, bytes_that_are_not_a_frame_are_an_error_and_never_memory) {
   FrameReader reader;
   reader.feed("GET / HTTP/1.0\r\n\r\n");
   EXPECT_THROW(reader.next(), Error);

@@ -28,7 +28,7 @@ void write_line(const Fd& log, const std::string& line) {
   ASSERT_EQ(write(log.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
 }
 
-TEST(LogDirectory, a_new_job_begins_its_logs_anew) {
+TEST(LogDirectory, a_new_job_starts_its_logs_again) {
   const FreshDirectory folder;
   folder.write("rank-000.log", "of an older job\n");
   LogDirectory logs(folder.path(), "a job");
@@ -39,7 +39,7 @@ TEST(LogDirectory, a_new_job_begins_its_logs_anew) {
 }
 
 // Each node has its own launcher, and the folder is on a disk that they share.
-TEST(LogDirectory, a_node_that_inherits_a_lost_nodes_rank_goes_on_with_its_log) {
+TEST(LogDirectory, a_node_that_inherits_a_lost_nodes_rank_continues_its_log) {
   const FreshDirectory folder;
   LogDirectory of_the_lost(folder.path(), "a job"), of_the_survivor(folder.path(), "a job");
   const Fd lost = of_the_lost.open_log(0, 0);
@@ -51,7 +51,7 @@ TEST(LogDirectory, a_node_that_inherits_a_lost_nodes_rank_goes_on_with_its_log) 
             "the cause\n=== paceline: generation 1 ===\ngoing on\nlast words\n");
 }
 
-TEST(LogDirectory, a_job_that_is_queued_again_goes_on_with_its_logs) {
+TEST(LogDirectory, a_job_that_is_queued_again_continues_its_logs) {
   const FreshDirectory folder;
   folder.write("rank-000.log", "before\n");
   setenv("SLURM_RESTART_COUNT", "2", 1);

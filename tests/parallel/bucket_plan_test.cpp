@@ -16,10 +16,7 @@ std::vector<at::Tensor> sized(const std::vector<std::int64_t>& counts,
 
 std::vector<std::vector<std::size_t>> members(const std::vector<BucketPlan>& plan) {
   std::vector<std::vector<std::size_t>> result;
-  for (const auto& bucket : plan) {
-    result.emplace_back();
-    for (const auto& slot : bucket.slots) result.back().push_back(slot.parameter);
-  }
+  for (const auto& bucket : plan) result.push_back(bucket.parameters);
   return result;
 }
 
@@ -59,17 +56,17 @@ TEST(BucketPlan, types_do_not_share_a_bucket) {
   EXPECT_EQ(members(plan), (Members{{3, 1, 0}, {2}}));
 }
 
-TEST(BucketPlan, slots_begin_on_cache_lines_and_do_not_overlap) {
+TEST(BucketPlan, gradients_begin_on_cache_lines_and_do_not_overlap) {
   const auto parameters = sized({1, 17, 16, 33});
   const auto plan = plan_backwards(parameters, {});
   ASSERT_EQ(plan.size(), 1u);
-  std::size_t end = 0;
-  for (const auto& slot : plan[0].slots) {
-    EXPECT_EQ(slot.offset % 16, 0u);
-    EXPECT_GE(slot.offset, end);
-    end = slot.offset + static_cast<std::size_t>(parameters[slot.parameter].numel());
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < plan[0].parameters.size(); ++i) {
+    EXPECT_EQ(plan[0].layout.offset(i) % 16, 0);
+    EXPECT_GE(plan[0].layout.offset(i), end);
+    end = plan[0].layout.offset(i) + parameters[plan[0].parameters[i]].numel();
   }
-  EXPECT_GE(plan[0].count, end);
+  EXPECT_GE(plan[0].layout.count(), end);
 }
 
 TEST(BucketPlan, no_parameters_no_buckets) { EXPECT_TRUE(plan_backwards({}, {}).empty()); }

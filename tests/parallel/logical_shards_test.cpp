@@ -81,7 +81,7 @@ DistributedDataParallelOptions with_shards(std::int64_t shards = kShards) {
 }
 
 // The losses and steps of one rank; what all ranks end with, by rank 0.
-std::string train_on(int world, harness::ThreadRanksOptions harness, bool sharded_optimizer) {
+std::string train_on(int world, harness::RanksOptions harness, bool sharded_optimizer) {
   std::string bits;
   at::set_num_threads(1);
   harness.watchdog = std::chrono::minutes(2);
@@ -128,7 +128,7 @@ TEST(LogicalShards, give_the_same_bits_for_every_number_of_ranks) {
 TEST(LogicalShards, give_the_same_bits_over_tcp_and_over_several_hosts) {
   const std::string bits = train_on(1, {}, false);
   EXPECT_TRUE(train_on(4, {.transport = TransportKind::kTcp}, false) == bits);
-  harness::ThreadRanksOptions hosts;
+  harness::RanksOptions hosts;
   hosts.adjust = [](int rank, GroupOptions& options) {
     options.link.host = "host" + std::to_string(rank / 2);
   };

@@ -79,7 +79,7 @@ TEST(Advice, weighs_memory_against_parameters) {
   EXPECT_THAT(of(1'700'000).reasons, Contains(HasSubstr("replicas fit")));
   EXPECT_EQ(of(2'000'000'000).answer,
             "data parallel, 2 ranks that share the optimizer's state (Optimizer::shard)");
-  EXPECT_THAT(of(0).reasons, Contains(HasSubstr("does not tell its parameters' size")));
+  EXPECT_THAT(of(0).reasons, Contains(HasSubstr("does not report the size of its parameters")));
 }
 
 TEST(Advice, says_how_ranks_that_ran_out_of_memory_would_fit) {

@@ -45,7 +45,7 @@ TEST(Division, then_the_whole_model) {
   EXPECT_THAT(advice.reason, HasSubstr("80.0 GB when parameters and gradients are divided"));
 }
 
-TEST(Division, what_cannot_be_sharded_makes_for_fewer_ranks) {
+TEST(Division, state_that_cannot_be_sharded_means_fewer_ranks) {
   const auto advice = choose(8, 1, 26);  // 30 each, 8 x 26 alone is too much
   EXPECT_EQ(advice.division, Division::kReplicas);
   EXPECT_EQ(advice.num_ranks, 3);

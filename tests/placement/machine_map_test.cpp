@@ -19,10 +19,10 @@ Topology small_machine() {
 TEST(MachineMap, finds_a_place_for_every_core_once) {
   const Topology topology = load_topology("package:2 numa:2 l3:2 core:3 pu:2");
   int cores = 0;
-  const auto sockets = map_machine(topology, nullptr);
-  ASSERT_EQ(sockets.size(), 2U);
-  for (const auto& socket : sockets)
-    for (const auto& node : socket.nodes)
+  const auto packages = map_machine(topology, nullptr);
+  ASSERT_EQ(packages.size(), 2U);
+  for (const auto& package : packages)
+    for (const auto& node : package.nodes)
       for (const auto& cache : node.caches) cores += static_cast<int>(cache.cores.size());
   EXPECT_EQ(cores, topology.num_cores());
 }
@@ -31,15 +31,15 @@ TEST(MachineMap, text_shows_cpus_and_ranks_in_columns) {
   const Topology topology = small_machine();
   const Placement placement = plan_placement(topology, {.num_local_ranks = 4});
   EXPECT_EQ(draw_machine_text(topology, &placement),
-            "4 cores, 8 cpus, 2 sockets, 2 NUMA nodes, 2 L3 caches; all given to this process\n"
+            "4 cores, 8 cpus, 2 packages, 2 NUMA nodes, 2 L3 caches; all given to this process\n"
             "\n"
-            "socket 0\n"
+            "package 0\n"
             "  NUMA node 0, 1.0 GiB\n"
             "    L3 16 MiB\n"
             "      cpu      0   1\n"
             "               4   5\n"
             "      rank     0   1\n"
-            "socket 1\n"
+            "package 1\n"
             "  NUMA node 1, 1.0 GiB\n"
             "    L3 16 MiB\n"
             "      cpu      2   3\n"
@@ -58,7 +58,7 @@ TEST(MachineMap, text_shows_cpus_and_ranks_in_columns) {
             "because: memory is taken from the NUMA nodes of a rank's cores while they have any\n");
 }
 
-TEST(MachineMap, what_was_not_given_and_what_is_idle_can_be_told_apart) {
+TEST(MachineMap, cores_that_were_not_given_and_idle_cores_can_be_told_apart) {
   const Topology topology = restrict_topology(small_machine(), {0, 1, 2, 5});
   const Placement placement = plan_placement(topology, {.num_local_ranks = 2});
   const std::string text = draw_machine_text(topology, &placement);

@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Cpu numbers as Linux gives them: first threads of all cores, then second ones.
-constexpr const char* kTwoSockets =
+constexpr const char* kTwoPackages =
     "package:2 numa:1 l3:4 core:8 pu:2(indexes=2*64:64*1)";  // 64 cores, 128 cpus
 
 Placement place(const Topology& topology, int num_ranks, BindTo to = BindTo::kCore) {
@@ -66,7 +66,7 @@ void expect_sound(const Topology& topology, int num_ranks) {
 TEST(Placement, is_sound_on_every_kind_of_machine) {
   for (const char* machine :
        {"core:1 pu:1", "core:2 pu:1", "core:4 pu:2", "package:2 core:6 pu:2",
-        "package:1 l3:2 core:4 pu:2", "package:2 numa:4 l3:2 core:4 pu:1", kTwoSockets,
+        "package:1 l3:2 core:4 pu:2", "package:2 numa:4 l3:2 core:4 pu:1", kTwoPackages,
         "package:1 l3:1 l2:6 core:4 pu:1", "package:2 numa:4 l3:4 core:4 pu:2",
         "package:2 l3:1 numa:2 core:5 pu:2"}) {
     const Topology topology = load_topology(machine);
@@ -102,7 +102,7 @@ TEST(Placement, ranks_get_contiguous_cores_with_their_siblings) {
 }
 
 TEST(Placement, no_rank_straddles_a_node_or_cache_where_equal_shares_fit) {
-  const Topology topology = load_topology(kTwoSockets);
+  const Topology topology = load_topology(kTwoPackages);
   for (const int ranks : {2, 4, 8, 16, 32, 64}) {
     for (const RankPlacement& rank : place(topology, ranks).ranks) {
       EXPECT_EQ(parts(topology, rank, Level::kNuma).size(), 1U);
@@ -187,7 +187,7 @@ TEST(Placement, many_slow_cores_outweigh_few_fast_ones) {
   for (int ranks = 1; ranks <= 10; ++ranks) expect_sound(topology, ranks);
 }
 
-TEST(Placement, cores_that_clock_a_little_higher_are_no_other_kind) {
+TEST(Placement, cores_that_clock_a_little_higher_are_of_the_same_kind) {
   Topology topology = load_topology("core:8 pu:1");
   for (int i = 0; i < 6; ++i) topology.cores[i].speed = 0.95;
   EXPECT_EQ(place(topology, 2).ranks[0].num_threads, 4);
@@ -259,9 +259,9 @@ TEST(Placement, binding_to_a_part_gives_the_whole_of_it) {
   EXPECT_EQ(caches.ranks[3].num_cores, 4);
   const auto two_caches = place(topology, 2, BindTo::kCache);
   EXPECT_EQ(two_caches.ranks[0].cpus.size(), 8U);
-  const auto sockets = place(topology, 3, BindTo::kSocket);
-  EXPECT_EQ(sockets.ranks[2].num_threads, 4);  // as many as the ranks that share one
-  EXPECT_EQ(place(topology, 20, BindTo::kSocket).ranks[19].num_threads, 1);
+  const auto packages = place(topology, 3, BindTo::kPackage);
+  EXPECT_EQ(packages.ranks[2].num_threads, 4);  // as many as the ranks that share one
+  EXPECT_EQ(place(topology, 20, BindTo::kPackage).ranks[19].num_threads, 1);
 }
 
 TEST(Placement, binding_to_a_part_gives_no_rank_two_where_one_is_enough) {

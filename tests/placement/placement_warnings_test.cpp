@@ -40,7 +40,7 @@ TEST(PlacementWarnings, the_default_is_silent) {
   EXPECT_THAT((Job{.num_ranks = 1}).warnings(), IsEmpty());
 }
 
-TEST(PlacementWarnings, more_threads_than_cpus_are_said_with_their_share_of_time) {
+TEST(PlacementWarnings, more_threads_than_cpus_are_reported_with_their_share_of_time) {
   EXPECT_THAT((Job{.threads_option = 4}).warnings(),
               ElementsAre(AllOf(HasSubstr("2 ranks x 4 threads on 4 cpus"),
                                 HasSubstr("50% of the time"), HasSubstr("--threads-per-rank 2"))));
@@ -49,12 +49,12 @@ TEST(PlacementWarnings, more_threads_than_cpus_are_said_with_their_share_of_time
                                 HasSubstr("50% of the time"), HasSubstr("fewer ranks"))));
 }
 
-TEST(PlacementWarnings, one_rank_is_no_ranks) {
+TEST(PlacementWarnings, one_rank_is_written_in_the_singular) {
   EXPECT_THAT((Job{.num_ranks = 1, .threads_option = 5}).warnings(),
               ElementsAre(HasSubstr("1 rank x 5 threads on 4 cpus")));
 }
 
-TEST(PlacementWarnings, a_quota_below_the_threads_is_said_with_who_grants_it) {
+TEST(PlacementWarnings, a_quota_below_the_threads_is_reported_with_its_source) {
   Job job{.num_ranks = 2};
   job.topology.quota = CpuQuota{1.5, "the cgroup"};
   EXPECT_THAT(job.warnings(),

@@ -46,7 +46,7 @@ TEST_F(OrphansTest, those_that_have_ended_are_waited_for) {
   EXPECT_EQ(waitpid(child, nullptr, WNOHANG), -1);
 }
 
-TEST_F(OrphansTest, one_that_somebody_owns_is_left_to_its_owner) {
+TEST_F(OrphansTest, a_child_with_an_owner_is_left_to_its_owner) {
   Orphans orphans(loop_);
   const pid_t child = make_child_that_ends();
   loop_.turn(Deadline::after(30s));

@@ -17,7 +17,7 @@ TEST(ReservedPort, can_be_listened_on_by_rank_0_while_it_is_reserved) {
   EXPECT_EQ(local_port(listen_tcp({"::", reserved.port})), reserved.port);
 }
 
-TEST(ReservedPort, is_given_to_nobody_else_who_asks_for_a_free_one) {
+TEST(ReservedPort, is_not_given_to_another_process_that_asks_for_a_free_one) {
   std::vector<ReservedPort> reserved;
   std::set<std::uint16_t> ports;
   for (int i = 0; i < 200; ++i) {
@@ -31,7 +31,7 @@ TEST(ReservedPort, is_given_to_nobody_else_who_asks_for_a_free_one) {
   EXPECT_EQ(distinct.size(), reserved.size());
 }
 
-TEST(ReservedPort, that_somebody_listens_on_is_an_error_with_its_number) {
+TEST(ReservedPort, in_use_is_an_error_with_its_number) {
   const Fd holder = listen_tcp({"127.0.0.1", 0});
   try {
     reserve_port(local_port(holder));

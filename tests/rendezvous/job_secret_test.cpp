@@ -66,7 +66,7 @@ TEST(JobSecret, a_file_must_be_private_and_long_enough) {
   });
 }
 
-TEST(JobSecret, nothing_said_is_nothing_found) {
+TEST(JobSecret, no_variables_mean_no_secret) {
   EXPECT_FALSE(find_job_secret(variables_of({})).has_value());
 }
 

@@ -81,7 +81,7 @@ TEST_F(RendezvousFaults, a_rank_that_has_met_already_is_told_at_once_and_may_aga
   }
 }
 
-TEST_F(RendezvousFaults, a_second_rank_zero_learns_who_has_the_port) {
+TEST_F(RendezvousFaults, a_second_rank_zero_is_told_what_has_the_port) {
   const Fd other_job = listen_tcp({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port_))});
   expect_error(ErrorCode::kSystem, {"rank 0", "127.0.0.1:" + port_, "second process"},
                [&] { join_as(0, 2, 20s); });
@@ -169,7 +169,7 @@ TEST_F(RendezvousFaults, a_killed_rank_zero_is_a_lost_store) {
   expect_error(ErrorCode::kPeerLost, {"127.0.0.1:" + port_}, [&] { waiting.front().get(); });
 }
 
-TEST(Arrival, says_who_is_missing_while_it_waits) {
+TEST(Arrival, names_the_missing_ranks_while_it_waits) {
   const auto store = std::make_shared<MemoryStore>();
   Arrival arrival(store, {.rank = 0, .world_size = 3});
   testing::internal::CaptureStderr();

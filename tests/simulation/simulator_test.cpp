@@ -249,7 +249,7 @@ TEST(RangesInUse, keep_reads_and_writes_apart) {
   EXPECT_TRUE(ranges.may_write({0, 400}));
 }
 
-TEST(Simulator, says_who_waits_for_ever) {
+TEST(Simulator, names_a_rank_that_waits_forever) {
   const SimulatedCluster cluster{Hosts::blocks(2, 1), CostModel()};
   try {
     simulate(cluster, [](int rank) {
@@ -261,7 +261,7 @@ TEST(Simulator, says_who_waits_for_ever) {
     });
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 1 waits for ever"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("rank 1 waits forever"), std::string::npos);
   }
 }
 

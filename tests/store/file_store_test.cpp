@@ -85,7 +85,7 @@ TEST(FileStore, follows_no_symbolic_link_and_needs_a_folder) {
                [&] { FileStore store(directory.file("absent/store")); });
 }
 
-TEST(FileStore, what_a_killed_writer_left_half_written_does_not_count) {
+TEST(FileStore, a_half_written_record_of_a_killed_writer_does_not_count) {
   const FreshDirectory directory;
   const auto path = directory.file("store");
   FileStore store(path);
@@ -118,7 +118,7 @@ TEST(FileStore, a_removed_file_is_a_lost_store) {
   expect_error(ErrorCode::kPeerLost, {path, "removed"}, [&] { store.set("a", "1"); });
 }
 
-TEST(FileStore, a_lock_that_nobody_gives_back_ends_in_a_timeout) {
+TEST(FileStore, a_lock_that_is_never_given_back_ends_in_a_timeout) {
   const FreshDirectory directory;
   const auto path = directory.file("store");
   FileStore store(path);

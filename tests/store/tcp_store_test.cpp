@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 const Endpoint kLoopback{"127.0.0.1", 0};
 
-TEST(TcpStore, waits_for_a_server_that_comes_later) {
+TEST(TcpStore, waits_for_a_server_that_starts_later) {
   const auto secret = Secret::generate();
   const auto port = local_port(listen_tcp(kLoopback));
   auto client = std::async(std::launch::async, [&] {

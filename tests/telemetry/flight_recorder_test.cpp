@@ -234,7 +234,10 @@ TEST_F(FlightRecorderTest, threads_record_side_by_side_and_a_reader_sees_whole_r
 TEST_F(FlightRecorderTest, groups_beyond_the_tables_room_replace_the_oldest) {
   FlightRecorder recorder(options());
   for (int i = 0; i < 100; ++i) {
-    recorder.add_group("g" + std::to_string(i) + std::string(i == 99 ? 200 : 0, 'x'), 1, 0, 1, 0);
+    std::string name(1, 'g');
+    name += std::to_string(i);
+    name.append(i == 99 ? 200 : 0, 'x');
+    recorder.add_group(name, 1, 0, 1, 0);
   }
   const Flight flight = read();
   ASSERT_EQ(flight.groups.size(), flight::kNumGroups);
@@ -308,12 +311,12 @@ TEST_F(FlightRecorderTest, a_torn_record_is_counted_and_the_others_stand) {
   }
 }
 
-TEST_F(FlightRecorderTest, what_is_no_flight_file_is_a_clear_error) {
+TEST_F(FlightRecorderTest, a_file_of_another_kind_is_a_clear_error) {
   const auto good = bytes_of_three_operations();
   for (const std::size_t length : {0ul, 1ul, 11ul, 12ul, 4096ul, good.size() - 1}) {
     const Error error = error_of([&] { parse_flight(std::span(good).first(length), "cut"); });
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << length;
-    EXPECT_THAT(error.what(), HasSubstr("cut is no flight file, or damaged: it has"));
+    EXPECT_THAT(error.what(), HasSubstr("cut is not a flight file, or is damaged: it has"));
   }
   auto longer = good;
   longer.resize(good.size() + 1);
@@ -326,7 +329,7 @@ TEST_F(FlightRecorderTest, what_is_no_flight_file_is_a_clear_error) {
 
   auto newer = good;
   put(newer, offsetof(flight::Header, version), std::uint32_t{2});
-  newer.resize(100);  // may have another size, too
+  newer.resize(100);  // may also have another size
   const Error error = error_of([&] { parse_flight(newer, "new.flight"); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(),

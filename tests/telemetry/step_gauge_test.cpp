@@ -42,7 +42,7 @@ TEST_F(StepGaugeTest, counts_for_whoever_looks_while_the_program_runs) {
   EXPECT_DOUBLE_EQ(read()->communication_seconds, 0.125);
 }
 
-TEST_F(StepGaugeTest, goes_on_in_the_same_process_and_begins_anew_in_another) {
+TEST_F(StepGaugeTest, continues_in_the_same_process_and_starts_again_in_another) {
   { StepGauge().step(1, 1, 0); }
   { StepGauge().step(1, 1, 0); }
   EXPECT_EQ(read()->steps, 2u);

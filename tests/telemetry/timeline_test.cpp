@@ -131,7 +131,7 @@ TEST(Timeline, has_the_phases_that_are_timed) {
   EXPECT_GT(times.seconds(Phase::kForward), 0);
 }
 
-TEST(TimelineFile, refuses_what_is_no_timeline_and_leaves_out_what_makes_no_sense) {
+TEST(TimelineFile, refuses_other_files_and_leaves_out_impossible_spans) {
   const FreshDirectory directory;
   const auto refuse = [&](const std::string& bytes) {
     EXPECT_THROW(read_timeline(directory.write("bad.timeline", bytes)), Error);

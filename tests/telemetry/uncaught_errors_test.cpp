@@ -47,11 +47,11 @@ TEST_F(UncaughtErrorsDeathTest, another_exception_is_named_with_its_type_and_the
               "^error: rank 2: std::runtime_error: no such key\n$");
 }
 
-TEST_F(UncaughtErrorsDeathTest, what_is_no_exception_ends_as_in_any_program) {
+TEST_F(UncaughtErrorsDeathTest, an_object_that_is_not_an_exception_ends_as_in_any_program) {
   EXPECT_EXIT(reported(7), KilledBySignal(SIGABRT), "instance of 'int'");
 }
 
-TEST_F(UncaughtErrorsDeathTest, what_stdout_holds_back_comes_first) {
+TEST_F(UncaughtErrorsDeathTest, buffered_stdout_is_written_first) {
   const auto writes = [] {
     std::setvbuf(stdout, nullptr, _IOFBF, 4096);
     dup2(STDERR_FILENO, STDOUT_FILENO);

@@ -10,12 +10,12 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "paceline/collectives/backends/library_list.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/stream_order.h"
 #include "paceline/tensor/tensor_view.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/fake_library.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/tensor/cuda_tensors.h"
 
@@ -65,33 +65,17 @@ class NotingGuard final : public c10::impl::DeviceGuardImplInterface {
 std::mutex calls_mutex;
 std::vector<c10::StreamId> calls;
 
-// All ranks give the same, so a sum is a product.
-class NotingDevice : public Library {
- public:
-  explicit NotingDevice(int world_size) : world_size_(world_size) {}
-  const char* transport() const override { return "notingdevice"; }
-  bool supports(Op op, Dtype /*dtype*/, ReduceOp /*reduce_op*/) const override {
-    return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce;
+void run_on_device(const Collective& call, int world_size) {
+  ASSERT_NE(call.order, nullptr);
+  ASSERT_NE(call.work, nullptr);
+  {
+    const std::lock_guard lock(calls_mutex);
+    calls.push_back(static_cast<NotedEvent*>(call.order->ready())->stream);
   }
-  void run(const Collective& call, std::uint32_t /*sequence*/, Deadline /*deadline*/) override {
-    ASSERT_NE(call.order, nullptr);
-    ASSERT_NE(call.work, nullptr);
-    {
-      const std::lock_guard lock(calls_mutex);
-      calls.push_back(static_cast<NotedEvent*>(call.order->ready())->stream);
-    }
-    auto* data = reinterpret_cast<float*>(call.output);
-    for (std::size_t i = 0; reduces(call.op) && data != nullptr && i < call.count; ++i) {
-      data[i] *= static_cast<float>(world_size_);
-    }
-    call.work->queue(DeviceEvent(new NotedEvent{kLibrarysStream},
-                                 [](void* event) { delete static_cast<NotedEvent*>(event); }));
-  }
-  void abort() override {}
-
- private:
-  const int world_size_;
-};
+  if (reduces(call.op)) harness::sum_of_equals(call, world_size);
+  call.work->queue(DeviceEvent(new NotedEvent{kLibrarysStream},
+                               [](void* event) { delete static_cast<NotedEvent*>(event); }));
+}
 
 class DeviceTensorsTest : public testing::Test {
  protected:
@@ -100,14 +84,16 @@ class DeviceTensorsTest : public testing::Test {
     if (c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return;
     c10::impl::device_guard_impl_registry[static_cast<std::size_t>(c10::kCUDA)] = &guard;
     is_ours_ = true;
-    register_library({.info = {.name = "notingdevice",
-                               .device = Device::kCuda,
-                               .available = true,
-                               .text = "notes",
-                               .advice = ""},
-                      .connect = [](const LibraryContext& context) {
-                        return std::make_unique<NotingDevice>(context.world_size());
-                      }});
+    harness::register_fake_library(
+        "notingdevice", Device::kCuda, [](const LibraryContext& context) {
+          return harness::FakeCalls{
+              .supports =
+                  [](Op op) {
+                    return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce;
+                  },
+              .run = [world = context.world_size()](const Collective& call,
+                                                    Deadline) { run_on_device(call, world); }};
+        });
   }
   void SetUp() override {
     if (!is_ours_) GTEST_SKIP() << "this LibTorch has real CUDA devices";

@@ -24,7 +24,7 @@ bool is_symmetric(ProcessGroup& group, const at::Tensor& tensor) {
 }
 
 void expect_reports(const harness::ProcessBody& body, const std::string& expected,
-                    const harness::ProcessRanksOptions& options = {}) {
+                    const harness::RanksOptions& options = {}) {
   for (const auto& result : harness::run_process_ranks(2, body, options))
     EXPECT_EQ(result.report, expected);
 }

@@ -12,7 +12,7 @@ using testing::ElementsAre;
 // Host 1's clock is an hour ahead of host 0's; the launcher is 50 us and 70 us away from them.
 const std::vector<ClockShift> kHosts = {{0s, 50us}, {-1h, 70us}};
 
-TEST(TimelineClocks, what_the_ranks_measured_counts_as_long_as_the_launcher_agrees) {
+TEST(TimelineClocks, the_ranks_measurements_count_as_long_as_the_launcher_agrees) {
   const ClockShift measured{-1h + 60us, 20us};
   EXPECT_THAT(shifts_to_one_clock({{0, 0, 0, {}}, {1, 1, 0, measured}}, kHosts),
               ElementsAre(ClockShift{}, ClockShift{}));
@@ -31,7 +31,7 @@ TEST(TimelineClocks, a_rank_that_could_not_measure_is_put_there_by_the_launcher)
               ElementsAre(ClockShift{}, ClockShift{-1h, 120us}));
 }
 
-TEST(TimelineClocks, a_generation_with_another_first_host_comes_to_the_same_clock) {
+TEST(TimelineClocks, a_generation_with_another_first_host_uses_the_same_clock) {
   // Later rank 0 runs on host 1, and host 0 has measured itself against that.
   const ClockShift towards_first{-1h, 20us}, towards_second{1h, 20us};
   const auto shifts = shifts_to_one_clock(

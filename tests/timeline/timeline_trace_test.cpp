@@ -79,7 +79,7 @@ TEST(TimelineTrace, spans_that_overlap_get_tracks_of_their_own) {
   EXPECT_LT(tracks.size(), 6u);
 }
 
-TEST(TimelineTrace, what_cannot_be_read_is_left_out_and_said) {
+TEST(TimelineTrace, an_unreadable_timeline_is_left_out_and_reported) {
   const FreshDirectory directory;
   { Timeline timeline({.directory = directory.path()}); }
   const std::string bad = directory.write("rank-009-000.timeline", "nonsense");

@@ -263,7 +263,7 @@ TEST_F(MemoryCheckpointerTest, the_newest_of_memory_and_disk_is_chosen_on_all_ra
   EXPECT_EQ(restored(), "6 memory|6 memory");
 }
 
-TEST_F(MemoryCheckpointerTest, what_is_damaged_is_passed_over) {
+TEST_F(MemoryCheckpointerTest, damaged_checkpoints_are_passed_over) {
   leave(2, 4);
   const auto damage = [](const fs::path& file, std::streamoff offset) {
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);

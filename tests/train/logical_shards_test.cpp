@@ -36,7 +36,7 @@ std::string train_whole(ProcessGroup& group) {
   return bits_of(run.flat());
 }
 
-std::string by_threads(int world, const harness::ThreadRanksOptions& options = {}) {
+std::string by_threads(int world, const harness::RanksOptions& options = {}) {
   std::string bits;
   harness::run_ranks_ok(
       world,

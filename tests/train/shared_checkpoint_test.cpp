@@ -77,7 +77,7 @@ template <class Net>
 std::string file_of(const SharedSetting& setting,
                     const std::function<void(int rank, Net& net)>& adjust = {}) {
   const FreshDirectory folder;
-  harness::ProcessRanksOptions options{.transport = setting.transport};
+  harness::RanksOptions options{.transport = setting.transport};
   if (!setting.host_of.empty()) {
     options.adjust = [&](int rank, GroupOptions& group) {
       group.link.host = "h" + std::to_string(setting.host_of[static_cast<std::size_t>(rank)]);

@@ -57,7 +57,7 @@ class AcceptorTest : public testing::TestWithParam<bool> {
   Acceptor acceptor_{{listen_unix(name_), std::move(tcp_), "door", "door"}, secret_, "world"};
 };
 
-TEST_P(AcceptorTest, who_came_before_a_crowd_is_heard) {
+TEST_P(AcceptorTest, a_caller_before_a_crowd_is_heard) {
   const Fd member = knock();
   auto introduced = introduce(member, 7);
   const auto strangers = crowd();
@@ -67,7 +67,7 @@ TEST_P(AcceptorTest, who_came_before_a_crowd_is_heard) {
   EXPECT_NO_THROW(introduced.get());
 }
 
-TEST_P(AcceptorTest, who_comes_after_a_silent_crowd_is_heard_before_its_handshakes_time_out) {
+TEST_P(AcceptorTest, a_caller_after_a_silent_crowd_is_heard_before_its_handshakes_time_out) {
   const auto strangers = crowd();
   const auto begin = Clock::now();
   const Fd member = knock();
@@ -77,7 +77,7 @@ TEST_P(AcceptorTest, who_comes_after_a_silent_crowd_is_heard_before_its_handshak
   EXPECT_LT(Clock::now() - begin, 20s);
 }
 
-TEST_P(AcceptorTest, a_crowd_of_members_comes_in_whole) {
+TEST_P(AcceptorTest, a_crowd_of_members_is_admitted_whole) {
   std::vector<Fd> members = crowd();
   auto introductions = std::async(std::launch::async, [&] {
     int rank = 0;

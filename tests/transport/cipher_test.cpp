@@ -119,7 +119,7 @@ TEST_P(CipherTest, every_flipped_bit_is_noticed) {
       put(bytes);
       ::shutdown(here_.get(), SHUT_WR);
       const auto [got, error] = take();
-      // A length that is too long, but possible, waits for bytes that do not come.
+      // A length that is too long, but possible, waits for bytes that do not arrive.
       const bool is_refused = got == -1 && error == EBADMSG;
       EXPECT_TRUE(is_refused || (i < Cipher::kLengthBytes && got == 0)) << i << ": " << got;
     }
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CipherTest,
                                                                                    : "chacha");
                          });
 
-TEST(EphemeralKey, both_ends_come_to_the_same_keys_that_nobody_else_has) {
+TEST(EphemeralKey, both_ends_derive_the_same_keys_that_no_other_has) {
   const EphemeralKey client, server, other;
   const auto mine = client.session_keys(server.public_half(), true);
   const auto theirs = server.session_keys(client.public_half(), false);

@@ -55,7 +55,7 @@ class ConnectTest : public testing::TestWithParam<TransportKind> {
     return sockets;
   }
 
-  // Of this host, and nobody listens there.
+  // Of this host, where no rank listens.
   PeerAddress address_of_a_dead_rank() {
     PeerAddress address;
     address.host = host_token();

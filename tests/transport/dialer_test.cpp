@@ -75,7 +75,7 @@ class DialerTest : public testing::TestWithParam<bool> {
   const Secret secret_ = Secret::generate();
 };
 
-TEST_P(DialerTest, a_peer_that_says_nothing_holds_up_nobody) {
+TEST_P(DialerTest, a_silent_peer_does_not_hold_up_the_others) {
   const Door silent, open;
   Dialer dialer({9, "rank 9"}, {callee(2, silent), callee(1, open)}, secret_, "world");
   auto answers = std::async(std::launch::async, [&] {
@@ -139,7 +139,7 @@ TEST_P(DialerTest, both_ends_of_a_channel_that_is_to_be_encrypted_have_the_keys)
   EXPECT_NE(heard[0].keys.send, heard[0].keys.receive);
 }
 
-TEST_P(DialerTest, who_listens_a_little_later_is_reached) {
+TEST_P(DialerTest, a_rank_that_listens_a_little_later_is_reached) {
   Door door;
   const auto at = callee(3, door);
   door.local.reset();
@@ -155,7 +155,7 @@ TEST_P(DialerTest, who_listens_a_little_later_is_reached) {
   EXPECT_EQ(channels[0].peer, 3);
 }
 
-TEST_P(DialerTest, who_refuses_is_named_as_lost) {
+TEST_P(DialerTest, a_rank_that_refuses_is_named_as_lost) {
   Door door;
   const auto at = callee(3, door);
   door.local.reset();
@@ -169,7 +169,7 @@ TEST_P(DialerTest, who_refuses_is_named_as_lost) {
       << text;
 }
 
-TEST_P(DialerTest, who_hangs_up_in_the_handshake_is_called_again) {
+TEST_P(DialerTest, a_rank_that_hangs_up_in_the_handshake_is_called_again) {
   const Door door;
   Dialer dialer({4, "rank 4"}, {callee(3, door)}, secret_, "world");
   auto answers = std::async(std::launch::async, [&] {
@@ -184,7 +184,7 @@ TEST_P(DialerTest, who_hangs_up_in_the_handshake_is_called_again) {
   EXPECT_EQ(call(dialer, 1).size(), 1u);
 }
 
-TEST_P(DialerTest, another_secret_is_refused_before_this_rank_has_said_who_it_is) {
+TEST_P(DialerTest, another_secret_is_refused_before_this_rank_identifies_itself) {
   const Door door;
   auto dialer = std::make_unique<Dialer>(Dialer::Caller{4, "rank 4"}, std::vector{callee(3, door)},
                                          secret_, "world");

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/harness/asleep.h"
 #include "tests/harness/raw_mesh.h"
 
 namespace paceline {
@@ -102,7 +103,7 @@ TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
 
 // It comes while the one before it is waited for, and says nothing that the check minds; the next
 // caller's would.
-TEST(Exchange, a_message_that_nobody_expects_is_shown_to_every_caller) {
+TEST(Exchange, an_unexpected_message_is_shown_to_every_caller) {
   auto raw = make_raw_mesh();
   Exchange exchange(*raw.mesh);
   const auto header = header_of(4);
@@ -126,9 +127,9 @@ TEST(Exchange, an_unexpected_message_whose_first_bytes_come_alone_is_shown) {
   Exchange exchange(*raw.mesh);
   const auto header = header_of(4);
   const char* bytes = reinterpret_cast<const char*>(&header);
-  std::jthread sender([&] {
+  std::jthread sender([&, receiver = gettid()] {
     raw.send(Channel::kData, bytes, 3);
-    std::this_thread::sleep_for(50ms);
+    harness::wait_until_asleep(receiver);
     raw.send(Channel::kData, bytes + 3, sizeof header - 3);
   });
   bool is_shown = false;
@@ -138,7 +139,7 @@ TEST(Exchange, an_unexpected_message_whose_first_bytes_come_alone_is_shown) {
   EXPECT_TRUE(is_shown);
 }
 
-TEST(Exchange, who_does_not_take_bytes_is_a_time_out_and_who_died_is_lost) {
+TEST(Exchange, a_peer_that_stops_reading_is_a_time_out_and_one_that_died_is_lost) {
   auto raw = make_raw_mesh();
   const std::vector<std::byte> large(8 << 20);
   Exchange exchange(*raw.mesh);

@@ -110,7 +110,7 @@ TEST_F(LoopbackTest, a_group_takes_no_descriptor) {
   for (const auto& mesh : meshes) EXPECT_TRUE(mesh->throw_if_failed().empty());
 }
 
-TEST_F(LoopbackTest, ranks_that_chose_no_transport_come_to_it_and_close_what_they_listened_on) {
+TEST_F(LoopbackTest, ranks_that_chose_no_transport_take_it_and_close_their_listeners) {
   const auto before = num_descriptors();
   std::vector<std::future<std::unique_ptr<Mesh>>> joining;
   for (int rank = 0; rank < 3; ++rank) {
@@ -162,7 +162,7 @@ TEST_F(LoopbackTest, what_was_sent_before_the_end_arrives_and_then_the_end) {
 }
 
 // Both sides sleep and wake each other; a wake-up that is lost costs a slice of ten seconds.
-TEST_F(LoopbackTest, who_waits_is_woken) {
+TEST_F(LoopbackTest, a_waiting_rank_is_woken) {
   const auto room = Room::named("test", 2, secret_);
   LoopbackWire one(room, 0), two(room, 1);
   const auto sent = numbered(8 * Pipe::kMost);
@@ -211,7 +211,7 @@ TEST_F(LoopbackTest, another_secret_is_refused) {
   EXPECT_EQ(error->code(), ErrorCode::kInvalid);
 }
 
-TEST_F(LoopbackTest, a_rank_that_does_not_come_is_named_and_the_others_hear_of_it) {
+TEST_F(LoopbackTest, a_missing_rank_is_named_and_the_others_are_told) {
   auto first = options(0, 3), second = options(1, 3);
   for (auto* fetching : {&first, &second}) {
     fetching->timeout = 300ms;

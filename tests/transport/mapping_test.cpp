@@ -67,7 +67,7 @@ TEST(Mapping, asks_for_huge_pages_when_it_is_large) {
   EXPECT_EQ(flags_of(small).find(" hg"), std::string::npos) << flags_of(small);
 }
 
-TEST(Mapping, what_cannot_be_mapped_is_an_error_and_not_a_signal) {
+TEST(Mapping, a_failed_mapping_is_an_error_and_not_a_signal) {
   const Mapping too_large =
       Mapping::of_file(file_of(kMegabyte), std::size_t(1) << 62, Pages::kPresent);
   EXPECT_FALSE(too_large);

@@ -115,7 +115,7 @@ TEST(ShmMemory, brings_its_own_pages_and_those_of_peers_only_when_all_are_to_be_
   }
 }
 
-TEST(ShmMemory, refuses_files_that_are_too_small_or_may_shrink_or_are_no_memory) {
+TEST(ShmMemory, refuses_files_that_are_too_small_or_may_shrink_or_are_not_memory) {
   const Fd small = make_file(kBytes / 2, true);
   const Fd may_shrink = make_file(kBytes, false);
   const Fd device(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -180,7 +180,7 @@ TEST(ShmMemory, a_peer_that_left_in_order_does_not_keep_others_until_the_deadlin
   EXPECT_EQ(allocate_shm(raw, 20s)->code(), ErrorCode::kPeerLost);
 }
 
-TEST(LoopbackMemory, a_number_that_nobody_lent_is_never_an_address) {
+TEST(LoopbackMemory, a_number_that_was_not_lent_is_never_an_address) {
   auto raw = make_raw_mesh();
   offer(raw, {.value = 0xdeadbeef}, -1);
   offer(raw, {.value = 0}, -1);

@@ -8,6 +8,7 @@
 #include "paceline/transport/notice.h"
 #include "paceline/transport/peer.h"
 
+#include "tests/harness/asleep.h"
 #include "tests/harness/raw_mesh.h"
 
 namespace paceline {
@@ -36,7 +37,7 @@ TEST(Mesh, a_peer_that_ends_without_goodbye_is_lost) {
                "group; see the output of rank 1");
 }
 
-TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_who_waits_for_it) {
+TEST(Mesh, a_peer_that_says_goodbye_is_missed_only_by_ranks_that_wait_for_it) {
   auto raw = make_raw_mesh();
   const auto goodbye = encode_goodbye();
   raw.send(Channel::kControl, goodbye.data(), goodbye.size());
@@ -73,8 +74,8 @@ TEST(Mesh, a_notice_that_comes_behind_the_end_of_the_data_counts) {
   std::vector<std::byte> data(100);
   exchange.post_receive(1, data);
   raw.other.channels[static_cast<int>(Channel::kData)].reset();
-  const std::jthread late([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // on its way
+  const std::jthread late([&, waiter = gettid()] {
+    harness::wait_until_asleep(waiter);
     const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
     raw.send(Channel::kControl, notice.data(), notice.size());
   });
@@ -153,7 +154,7 @@ TEST(Mesh, only_the_first_cause_stays_and_is_told) {
   EXPECT_EQ(got, static_cast<ssize_t>(3 + 5));
 }
 
-TEST(Mesh, bytes_that_are_no_notice_end_the_group_and_nothing_else) {
+TEST(Mesh, bytes_that_are_not_a_notice_end_the_group_and_nothing_else) {
   for (const std::string& text :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x02\xff\xff"),
         std::string("\x63\x01\x00x", 4), std::string(5000, '\x01')}) {
@@ -165,7 +166,7 @@ TEST(Mesh, bytes_that_are_no_notice_end_the_group_and_nothing_else) {
   }
 }
 
-TEST(Mesh, who_is_asked_for_whom_it_waits_tells_who_has_asked) {
+TEST(Mesh, a_rank_that_is_asked_what_it_waits_for_answers) {
   auto raw = make_raw_mesh();
   EXPECT_FALSE(raw.mesh->is_asked());
   const auto question = Inquiry::encode_question();
@@ -175,14 +176,14 @@ TEST(Mesh, who_is_asked_for_whom_it_waits_tells_who_has_asked) {
   const Awaited awaited{1, true};
   raw.mesh->answer({&awaited, 1});
   EXPECT_FALSE(raw.mesh->is_asked());
-  raw.mesh->answer({});  // nobody has asked again
+  raw.mesh->answer({});  // no peer has asked again
   char buffer[100];
   const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
   EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)),
             std::string("\x7d\x01\x01\x00\x00\x80", 6));
 }
 
-TEST(Mesh, answers_are_kept_until_it_asks_again_whatever_pieces_they_come_in) {
+TEST(Mesh, answers_are_kept_until_it_asks_again_whatever_pieces_they_arrive_in) {
   auto raw = make_raw_mesh();
   raw.mesh->ask_peers();
   EXPECT_FALSE(raw.mesh->answer_of(1));
@@ -249,7 +250,7 @@ TEST(Mesh, tells_its_peers_once_why_another_group_of_the_domain_has_failed) {
   const ssize_t got = ::recv(other.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
   EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), Inquiry::encode_reason("too late"));
   one.mesh.reset();
-  other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));  // nobody else is left to be told
+  other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));  // no other rank is left to be told
 }
 
 TEST(Mesh, an_answer_that_names_a_rank_that_is_none_ends_the_group) {

@@ -140,7 +140,7 @@ TEST_P(MessageStreamsTest, a_sleeper_is_woken_by_bytes_and_by_room) {
   EXPECT_EQ(streams(0).send(1, bytes_of("b"), {}), 1);
 }
 
-TEST_P(MessageStreamsTest, nobody_goes_to_sleep_with_bytes_or_room_at_hand) {
+TEST_P(MessageStreamsTest, no_rank_sleeps_with_bytes_or_room_at_hand) {
   std::array<Interest, 1> reading = {Interest{0, Channel::kPointToPoint, POLLIN}};
   streams(0).send(1, bytes_of("a"), {});
   EXPECT_FALSE(streams(1).prepare_to_sleep(reading));
@@ -148,7 +148,7 @@ TEST_P(MessageStreamsTest, nobody_goes_to_sleep_with_bytes_or_room_at_hand) {
   EXPECT_FALSE(streams(0).prepare_to_sleep(writing));
 }
 
-TEST_P(MessageStreamsTest, what_a_rank_sent_before_it_ended_is_read_before_its_end) {
+TEST_P(MessageStreamsTest, bytes_sent_before_a_ranks_end_are_read_before_it) {
   streams(0).send(1, bytes_of("last words"), {});
   leave(0);
   std::array<Interest, 1> interests = {Interest{0, Channel::kPointToPoint, POLLIN}};
@@ -256,7 +256,7 @@ TEST_P(OfferTest, of_a_process_that_is_another_program_by_now_is_not_taken) {
   EXPECT_EQ(streams(0).offered(1), Offered::kRefused);
 }
 
-TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
+TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_a_reader_does_not_sleep) {
   const std::uint64_t address = offer();
   std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
   EXPECT_TRUE(streams(0).prepare_to_sleep(writing));  // room is not what it waits for
@@ -275,7 +275,7 @@ TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_who_reads_does_not_sleep) {
   EXPECT_EQ(streams(0).offered(1), Offered::kTaken);
 }
 
-TEST_P(OfferTest, that_is_refused_lets_nobody_sleep) {
+TEST_P(OfferTest, that_is_refused_lets_no_rank_sleep) {
   offer();
   EXPECT_FALSE(streams(1).read_offered(0, 4096, got_));
   std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
@@ -291,7 +291,7 @@ TEST_P(OfferTest, whose_header_did_not_fit_waits_for_room) {
 }
 
 // What its kernel does not let it read looks the same.
-TEST_P(MessageStreamsTest, nothing_is_offered_to_who_cannot_read_it) {
+TEST_P(MessageStreamsTest, nothing_is_offered_to_a_rank_that_cannot_read_it) {
   forget_token();
   EXPECT_EQ(receive(1, 1), "nothing");
   EXPECT_FALSE(streams(0).can_offer(1));

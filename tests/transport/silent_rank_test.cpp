@@ -1,4 +1,4 @@
-// Ranks that answer nobody, or never come: what the others make of it while a group forms.
+// Ranks that do not answer, or never arrive: what the others do while a group forms.
 
 #include <chrono>
 #include <future>
@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// As a process does that is stopped: its kernel takes calls, nobody answers.
+// As a stopped process does: its kernel accepts connections, but no answer is sent.
 class SilentRankTest : public ConnectTest {
  protected:
   struct Doors {

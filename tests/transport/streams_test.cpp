@@ -89,7 +89,7 @@ TEST(Streams, a_message_counts_as_received_up_to_its_first_gap) {
                        Deadline::after(5s), [] {});
     return exchange.received_bytes(1, number);
   };
-  // A stream may be there before the header; it is not read, for nobody knows of what it is.
+  // A stream may be there before the header; it is not read, as its message is not known.
   std::jthread second([&] { send_share(raw, 1, bytes); });
   exchange.run_until(kNever, kNothing, Deadline::after(20ms), [] {});
   EXPECT_EQ(exchange.received_bytes(1, number), 0u);
@@ -147,7 +147,7 @@ TEST(Streams, one_that_is_slow_does_not_hold_the_others_up) {
   Exchange exchange(*raw.mesh);
   const auto number = exchange.post_send(1, header_of(bytes.size()), bytes);
   exchange.post_send(1, header_of(bytes.size()), bytes);
-  // Nobody reads stream 1; the others get through their shares of both messages.
+  // No rank reads stream 1; the others get through their shares of both messages.
   const Stripes stripes(bytes.size(), kStreams);
   std::array<std::size_t, kStreams> got{};
   const auto wanted = [&](std::size_t stream) {

@@ -18,6 +18,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/rank_name.h"
 
+#include "tests/harness/asleep.h"
 #include "tests/harness/ucx_ranks.h"
 #include "tests/transport/numbered_bytes.h"
 
@@ -166,11 +167,13 @@ TEST_P(UcxTest, what_is_looked_at_stays) {
 TEST_P(UcxTest, what_was_sent_before_an_end_in_order_arrives) {
   auto wires = make_wires();
   const auto bytes = numbered(20'000);
+  std::atomic<pid_t> sender = 0;
   std::jthread other([&] {
     send_all(*wires[1], 0, Channel::kData, bytes);
+    sender = gettid();
     wires[1].reset();
   });
-  std::this_thread::sleep_for(200ms);  // so that it is gone, or waits for this rank
+  harness::wait_until_asleep(sender);  // it is gone, or waits for this rank
   EXPECT_EQ(receive_all(*wires[0], 1, Channel::kData, bytes.size()), bytes);
   wires[0].reset();
 }
@@ -227,7 +230,7 @@ TEST_P(UcxTest, leaves_the_memory_calls_of_the_c_library_as_they_are) {
   }
 }
 
-// Otherwise every test of it would be skipped, and nobody would hear of that.
+// Otherwise every test of it would be skipped, without notice.
 TEST(Ucx, a_build_with_its_headers_finds_its_library) {
   const UcxInfo info = ucx_info();
   if (info.text.find("UCX's headers were not found") != std::string::npos ||

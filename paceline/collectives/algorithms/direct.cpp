@@ -46,7 +46,7 @@ void build_all_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   });
 }
 
-// A result waits in the scratch that is nobody's contribution: this rank's own.
+// A result waits in the scratch that holds no contribution: this rank's own.
 void build_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto result_of = [&](int rank) {
     const Chunk chunk = chunk_of(spec.count, rank, spec.world_size);

@@ -34,7 +34,7 @@ class HierarchyOfBlocks : private HierarchyRank {
   HierarchyOfBlocks(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : HierarchyRank(builder, spec), blocks_(spec), own_(blocks_.count(spec.rank)) {}
 
-  // Scratch: every rank's block, where somebody of this host has it.
+  // Scratch: every rank's block, where a rank of this host has it.
   void all_gather() {
     const Place own = input(spec_.given(spec_.rank, spec_.rank).offset);
     builder_.copy(own, blocks_.place(spec_.rank), own_);

@@ -79,7 +79,7 @@ class InPlaceBuilder {
                     output(spec_.placed(spec_.rank, spec_.rank).offset), own.count);
   }
 
-  // As much work for everybody, and no cache line is written by two.
+  // As much work for every rank, and no cache line is written by two.
   void broadcast() {
     if (spec_.rank != spec_.root) {
       return builder_.copy(input(0), output(0), spec_.chunk, spec_.root);

@@ -75,7 +75,7 @@ class Halving {
 
   int rank_at(int index) const { return team_.ranks[static_cast<std::size_t>(index)]; }
   Place work() const { return partial(team_.partial_base); }
-  // Room for what arrives; a single contribution that is no partial stays one.
+  // Room for what arrives; a single contribution that is not a partial sum stays one.
   Place arrival(bool is_partial) const {
     return is_partial ? partial(team_.partial_base + count_) : scratch(team_.scratch_base);
   }

@@ -93,42 +93,22 @@ std::size_t Hosts::local_index(int rank) const {
                                   local.begin());
 }
 
-Block ScheduleSpec::given(int from, int to) const {
+// Of an operation with unequal counts.
+std::size_t ScheduleSpec::block_number(int from, int to) const {
   const auto sender = static_cast<std::size_t>(from);
   const auto receiver = static_cast<std::size_t>(to);
-  switch (op) {
-    case Op::kAllGatherV:
-      return blocks->given[sender];
-    case Op::kReduceScatterV:
-      return blocks->given[receiver];
-    case Op::kAllToAllV:
-      return blocks->given[sender * static_cast<std::size_t>(world_size) + receiver];
-    case Op::kScatter:
-    case Op::kReduceScatter:
-    case Op::kAllToAll:
-      return {receiver * input_stride, count};
-    default:
-      return {0, count};
-  }
+  if (has_count_matrix(op)) return sender * static_cast<std::size_t>(world_size) + receiver;
+  return gives_blocks(op) ? receiver : sender;
+}
+
+Block ScheduleSpec::given(int from, int to) const {
+  if (has_counts(op)) return blocks->given[block_number(from, to)];
+  return {gives_blocks(op) ? static_cast<std::size_t>(to) * input_stride : 0, count};
 }
 
 Block ScheduleSpec::placed(int from, int to) const {
-  const auto sender = static_cast<std::size_t>(from);
-  const auto receiver = static_cast<std::size_t>(to);
-  switch (op) {
-    case Op::kAllGatherV:
-      return blocks->placed[sender];
-    case Op::kReduceScatterV:
-      return blocks->placed[receiver];
-    case Op::kAllToAllV:
-      return blocks->placed[sender * static_cast<std::size_t>(world_size) + receiver];
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kAllToAll:
-      return {sender * output_stride, count};
-    default:
-      return {0, count};
-  }
+  if (has_counts(op)) return blocks->placed[block_number(from, to)];
+  return {gets_blocks(op) ? static_cast<std::size_t>(from) * output_stride : 0, count};
 }
 
 }  // namespace paceline

@@ -23,7 +23,7 @@
 //   - a reduce combines whole subtrees in rank order, so that the sum has the promised bits; only
 //     the ring's does not;
 //   - no rank ends before it has heard of every other rank's beginning, directly or through others,
-//     and every rank begins with a message to the next: so nobody can miss that ranks disagree.
+//     and every rank begins with a message to the next: so no rank can miss that ranks disagree.
 
 #include <cstddef>
 #include <cstdint>
@@ -148,6 +148,9 @@ struct ScheduleSpec {
   // `to`. For operations on blocks; rooted ones have `from` or `to` as root.
   Block given(int from, int to) const;
   Block placed(int from, int to) const;
+
+ private:
+  std::size_t block_number(int from, int to) const;
 };
 
 }  // namespace paceline

@@ -53,7 +53,7 @@ class TreeReduce {
   }
   // The ranks whose sum `rank` hands on.
   int width_of(int rank) const { return std::min(rank & -rank, spec_.world_size - rank); }
-  // Where the sum of the child at `level` arrives; a single contribution is no partial.
+  // Where the sum of the child at `level` arrives; a single contribution is not a partial sum.
   Place slot(int child, int level) const {
     const std::size_t offset = static_cast<std::size_t>(level) * spec_.count;
     return width_of(child) == 1 ? scratch(offset) : partial(offset);

@@ -41,7 +41,7 @@ Device parse_device(const std::string& text, const std::string& whole) {
   if (text == "cpu") return Device::kCpu;
   if (text == "cuda") return Device::kCuda;
   fail(ErrorCode::kInvalid,
-       "backend '{}': '{}' is no device; write NAME, or cpu:NAME, or cpu:NAME,cuda:NAME", whole,
+       "backend '{}': '{}' is not a device; write NAME, or cpu:NAME, or cpu:NAME,cuda:NAME", whole,
        text);
 }
 
@@ -49,8 +49,9 @@ BackendInfo find_backend(const std::string& name, const std::string& whole) {
   for (BackendInfo& info : list_backends()) {
     if (info.name == name) return std::move(info);
   }
-  fail(ErrorCode::kInvalid, "backend '{}': '{}' is no backend; there are {} and, for cuda, {}",
-       whole, name, names_for(Device::kCpu), names_for(Device::kCuda));
+  fail(ErrorCode::kInvalid,
+       "backend '{}': unknown backend '{}'; choose one of {} and, for cuda, {}", whole, name,
+       names_for(Device::kCpu), names_for(Device::kCuda));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct BackendInfo {
 
 // Paceline's own first.
 std::vector<BackendInfo> list_backends();
-// False for a name that does not exist, too.
+// False also for a name that does not exist.
 bool is_backend_available(const std::string& name);
 // Error(kUnsupported) that says why `info` is not there and how to get it.
 Error backend_missing(const BackendInfo& info);

@@ -4,7 +4,7 @@
 // give up, because of a deadline or a dead peer, while the library cannot.
 //
 // A call that was given up goes on, with all that it captured, until the library lets go of it or
-// the process ends; without its BlockingCalls the thread is nobody's. There is no SIGPIPE in it,
+// the process ends; without its BlockingCalls no one owns the thread. There is no SIGPIPE in it,
 // nor in the threads that a library starts from it (broken_pipe_guard.h).
 //
 // Thread safety: one run() at a time.
@@ -34,7 +34,7 @@ class BlockingCalls {
   // As run(), but nothing else than the deadline ends the wait. False when the call was given up.
   bool run_until(Deadline deadline, std::function<void()> call);
   bool given_up() const { return given_up_; }
-  // Waits until nothing is under way, also not what was given up, whose outcome nobody hears of.
+  // Waits until nothing is under way, not even an abandoned call, whose outcome is never reported.
   // False when that takes longer.
   bool catch_up(Deadline deadline);
 

@@ -116,8 +116,8 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   return mesh;
 }
 
-// For what is done once the members are connected: who lost one of them says of whom, and here it
-// is added what this rank was doing.
+// For what is done once the members are connected: a rank that lost one of them says which, and
+// here it is added what this rank was doing.
 template <class Body>
 auto while_forming(const BackendOptions& options, Body&& body) {
   try {

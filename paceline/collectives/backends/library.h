@@ -1,6 +1,6 @@
 #pragma once
 
-// A communication library of somebody else (Gloo, MPI, oneCCL, NCCL) that moves the data of a
+// A third-party communication library (Gloo, MPI, oneCCL, NCCL) that moves the data of a
 // group's collectives. Everything it does not do alike, or not at all, Paceline's engine does
 // beside it (library_backend.h): ranks meet, compare their calls, notice deaths, send messages.
 //
@@ -30,8 +30,8 @@ class Library {
 
   // Blocks until this rank's part is done. Calls come one at a time, and only once every rank of
   // the group has made the same one; count is at least 1. Errors: kTimeout at the deadline,
-  // kPeerLost for a broken connection, kSystem for anything else. After an error there is no other
-  // call than abort().
+  // kPeerLost for a broken connection, kSystem for anything else. After an error only abort() is
+  // called.
   //
   // A library of a device keeps the call's place: its stream waits for call.order, and once it has
   // been given everything call.work, where there is one, gets an event of its end (Work::queue).

@@ -33,7 +33,7 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   Library* library = library_of(call.device);
   const bool is_own = has_counts(call.op) || call.part_of;
   if (library == nullptr || is_own) return engine_->run(call, fingerprint, wait);
-  // Everybody makes this call, or nobody goes on.
+  // Every rank makes this call, or none continues.
   engine_->run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
   try {

@@ -37,7 +37,7 @@ void require_not_lost(const Mesh& mesh, const std::string& what) {
   fail(ErrorCode::kSystem,
        "{}: {} of group {}: the library cannot be used any more in this process (pid {}), "
        "because a call of another group broke off inside it or never returned; start the process "
-       "anew, or choose another backend",
+       "again, or choose another backend",
        mesh.self(), what, mesh.name(), getpid());
 }
 

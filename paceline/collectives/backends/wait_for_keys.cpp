@@ -16,7 +16,7 @@ void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mes
   for (Vigil vigil; !store.check(keys);) {
     mesh.throw_if_failed();
     if (vigil.sees_passed(deadline)) {
-      fail(ErrorCode::kTimeout, "{}: a rank of group {} did not come to connect with {}",
+      fail(ErrorCode::kTimeout, "{}: a rank of group {} did not arrive to connect with {}",
            mesh.self(), mesh.name(), library);
     }
     try {

@@ -12,7 +12,7 @@
 namespace paceline {
 
 // Until all are there, a peer dies (the mesh's error) or the deadline passes: Error(kTimeout) that
-// says that a rank did not come to connect with `library`.
+// says that a rank did not arrive to connect with `library`.
 void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mesh,
                    Deadline deadline, const std::string& library);
 

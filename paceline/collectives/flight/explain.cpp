@@ -26,7 +26,7 @@ std::int64_t first_entered(const Stand& stand) {
   return first;
 }
 
-// Another stand inside which somebody is who is missing here.
+// Another stand, inside which a rank is that is missing here.
 const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stands) {
   for (const Position* missing : here.absent) {
     for (const Stand& other : stands) {

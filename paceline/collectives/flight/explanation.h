@@ -15,7 +15,7 @@ enum class Verdict : std::uint8_t {
   kStraggler,     // they did, but one kept the others waiting
   kMismatch,      // ranks called different things
   kDied,          // a process ended, and its record does not say why
-  kNeverEntered,  // a rank did not come to what others wait in
+  kNeverEntered,  // a rank did not arrive at what others wait in
   kStuck,         // all came, and it did not end
   kCrossed,       // groups that wait for each other
   kMessage,       // a send or receive without the other side
@@ -28,7 +28,7 @@ std::string_view name_of(Verdict verdict);
 struct Explanation {
   Verdict verdict = Verdict::kNothing;
   std::string sentence;
-  std::vector<int> ranks;      // of whom it is said; empty when that is not known
+  std::vector<int> ranks;      // that it is about; empty when that is not known
   std::string group;           // where the job stands; empty when nowhere
   std::uint32_t sequence = 0;  // likewise
   double waited_seconds = 0;   // the longest wait there, as far as it is known

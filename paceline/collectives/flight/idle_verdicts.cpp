@@ -37,8 +37,9 @@ std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
         fmt::format("rank {} failed in {}{}: {}", who->rank, full_text(*what, group),
                     seconds ? " after " + seconds_text(*seconds) : "", words_of(*who, *what));
   } else {
-    found.sentence = fmt::format("rank {} waits in {}{}", who->rank, full_text(*what, group),
-                                 seconds ? " since " + seconds_text(*seconds) : "");
+    found.sentence =
+        fmt::format("rank {} {} in {}{}", who->rank, seconds ? "has been waiting" : "is waiting",
+                    full_text(*what, group), seconds ? " for " + seconds_text(*seconds) : "");
   }
   if (group != nullptr) {
     found.group = group->name;
@@ -57,7 +58,7 @@ std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
   std::vector<int> ranks;
   std::string last;
   for (const Flight& flight : flights) {
-    if (!ended_silently(flight) || flight.exit_code == 0) continue;  // nobody waits for it
+    if (!ended_silently(flight) || flight.exit_code == 0) continue;  // no rank waits for it
     ranks.push_back(flight.rank);
     if (!flight.operations.empty()) last = full_text(flight.operations.back(), flight, groups);
   }
@@ -79,7 +80,7 @@ std::optional<Explanation> find_own_words(std::span<const Flight> flights) {
   }
   if (who == nullptr) return {};
   const std::string words = last_words(*who);
-  const std::string why = words.empty() ? "it left by an exception" : words;
+  const std::string why = words.empty() ? "it ended with an exception" : words;
   return Explanation{
       .verdict = Verdict::kFailed,
       .sentence = fmt::format("rank {} failed outside of any operation: {}", who->rank, why),
@@ -115,7 +116,7 @@ Explanation explain_rest(std::span<const GroupPositions> groups) {
   }
   if (widest == nullptr) {
     return {.verdict = Verdict::kNothing,
-            .sentence = have_finished_any(groups) ? "nobody waits in a collective"
+            .sentence = have_finished_any(groups) ? "no rank is waiting in a collective"
                                                   : "no rank finished a collective"};
   }
   std::map<std::uint32_t, std::vector<int>> by_last;
@@ -136,7 +137,7 @@ Explanation explain_rest(std::span<const GroupPositions> groups) {
         widest->ranks.size() == 1 ? "one rank" : fmt::format("{} ranks", widest->ranks.size()),
         full_text(*last, widest));
   } else {
-    found.sentence = fmt::format("nobody waits in a collective of group {};", widest->name);
+    found.sentence = fmt::format("no rank is waiting in a collective of group {};", widest->name);
     for (const auto& [sequence, ranks] : by_last) {
       found.sentence +=
           fmt::format("{} {} last finished #{}", found.sentence.ends_with(";") ? "" : ",",

@@ -22,7 +22,7 @@ std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
 // Of the rank whose process has failed, when that is known.
 std::optional<Explanation> find_own_words(std::span<const Flight> flights);
 
-// Nobody waits: what the ranks finished last, and who kept the others waiting.
+// No rank waits: what the ranks finished last, and which kept the others waiting.
 Explanation explain_rest(std::span<const GroupPositions> groups);
 
 }  // namespace paceline::flight

@@ -55,7 +55,7 @@ std::string last_words(const Flight& flight);
 const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
                                  std::uint32_t number);
 
-// Seconds in which the rank waited in `operation`; empty when nobody knows when that ended.
+// Seconds in which the rank waited in `operation`; empty when it is not known when that ended.
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
 
 // Its process is known to live, running or stopped.

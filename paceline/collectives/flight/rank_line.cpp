@@ -12,7 +12,7 @@ namespace {
 std::string_view process_text(const Flight& flight) {
   if (flight.end == FlightEnd::kInOrder) return "left in order";
   if (flight.end == FlightEnd::kFailed) return "left after a failure";
-  if (flight.end == FlightEnd::kException) return "left by an exception";
+  if (flight.end == FlightEnd::kException) return "ended with an exception";
   switch (flight.process) {
     case FlightProcess::kRunning:
       return "running";

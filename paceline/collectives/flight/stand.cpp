@@ -39,11 +39,11 @@ Wait wait_of(const Stand& stand) {
     }
   }
   const std::string who = ranks_text(ranks_of(stand.inside));
-  const std::string it = stand.inside.size() == 1 ? "s" : "";
   if (!known) {
     wait.text = fmt::format("{} waited for it until the end", who);
   } else if (still) {
-    wait.text = fmt::format("{} wait{} since {}", who, it, seconds_text(wait.seconds));
+    wait.text = fmt::format("{} {} been waiting for {}", who,
+                            stand.inside.size() == 1 ? "has" : "have", seconds_text(wait.seconds));
   } else {
     wait.text = fmt::format("{} waited {}", who, seconds_text(wait.seconds));
   }

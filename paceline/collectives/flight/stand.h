@@ -24,7 +24,7 @@ struct Stand {
 // Requires: the group stands somewhere.
 Stand stand_of(const GroupPositions& group);
 
-// The longest wait inside; and the words for it, ", ranks 0-2 wait since 31.2 s".
+// The longest wait inside; and the words for it, ", ranks 0-2 have been waiting for 31.2 s".
 struct Wait {
   double seconds = 0;
   std::string text;

@@ -63,7 +63,7 @@ Explanation never_entered(const Stand& stand, std::span<const GroupPositions> gr
   return at(Verdict::kNeverEntered, stand, ranks, text + "; " + wait_of(stand).text);
 }
 
-// Nobody is named: those who wait are not the reason.
+// No rank is named: those that wait are not the reason.
 Explanation undecided(const Stand& stand) {
   return at(Verdict::kUndecided, stand, {},
             fmt::format("{} did not end; {} of its {} ranks {} no records here (another machine, "

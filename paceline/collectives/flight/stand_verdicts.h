@@ -1,7 +1,7 @@
 #pragma once
 
 // Why a collective did not end, told from the members of its group: who meant something else, died,
-// did not come, stopped, or failed.
+// did not arrive, stopped, or failed.
 
 #include <optional>
 #include <span>

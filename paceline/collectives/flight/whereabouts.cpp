@@ -31,14 +31,14 @@ std::string whereabouts(const Position& position, std::span<const GroupPositions
   if (const auto* const operation = unfinished_elsewhere(position)) {
     const auto seconds = waited(flight, *operation);
     const bool is_there = operation->ended == 0 && is_running(flight);
-    return fmt::format(" and {} in {}{}", is_there ? "is" : "was",
-                       full_text(*operation, flight, groups),
-                       seconds ? (is_there ? " since " : " for ") + seconds_text(*seconds) : "");
+    const char* const verb = !is_there ? "was" : seconds ? "has been" : "is";
+    return fmt::format(" and {} in {}{}", verb, full_text(*operation, flight, groups),
+                       seconds ? " for " + seconds_text(*seconds) : "");
   }
   if (flight.process == FlightProcess::kStopped) return " and is stopped";
   const std::string failure = last_words(flight);
   if (!failure.empty()) return fmt::format(" and failed: {}", failure);
-  if (flight.end == FlightEnd::kException) return " and left by an exception";
+  if (flight.end == FlightEnd::kException) return " and ended with an exception";
   if (flight.end == FlightEnd::kInOrder) return " and left in order";
   if (flight.process == FlightProcess::kGone) return " and its process is gone";
   return "";

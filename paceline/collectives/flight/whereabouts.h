@@ -15,7 +15,7 @@ const FlightOperation* unfinished_elsewhere(const Position& position);
 // "it last finished all_reduce #41".
 std::string last_finished(const std::string& who, const Position& position);
 
-// " and is in recv (...) since 2.0 s"; empty when there is nothing to tell.
+// " and has been in recv (...) for 2.0 s"; empty when there is nothing to tell.
 std::string whereabouts(const Position& position, std::span<const GroupPositions> groups);
 
 }  // namespace paceline::flight

@@ -15,7 +15,7 @@
 //
 // The signals are caught, not fatal, from construction to destruction, however often they come:
 // schedulers send SIGTERM to every process, and the launcher passes on its own as well. What ends a
-// rank that does not come to the end of its step is the launcher's or the scheduler's SIGKILL, and
+// rank that does not reach the end of its step is the launcher's or the scheduler's SIGKILL, and
 // a second SIGINT (Ctrl-C), which is not caught any more. A SIGINT that is ignored stays so.
 //
 // Thread safety: none. One object a process, because signals belong to the process.

@@ -24,7 +24,7 @@ struct CallOrder::Queue {
 CallOrder::CallOrder() : queue_(std::make_shared<Queue>()) {}
 
 CallOrder::~CallOrder() {
-  // In a child of fork() the thread's share of the queue, which nobody has any more, keeps it:
+  // In a child of fork() the thread's share of the queue, which no thread has any more, keeps it:
   // what the parent's threads held stays held there.
   if (!owner_.is_this() || !queue_->thread.joinable()) return;
   if (queue_->thread.get_id() == std::this_thread::get_id()) {

@@ -81,7 +81,7 @@ class CallOrder {
   void drop_what_is_left();
 
   // Calls that run or wait. Whoever takes it from 0 to 1 has the turn without a lock; calls that
-  // wait are counted under the queue's, so there one more than it has means that somebody runs.
+  // wait are counted under the queue's, so one more there than here means that an operation runs.
   std::atomic<std::size_t> under_way_ = 0;
   const OwnerProcess owner_;
   const std::shared_ptr<Queue> queue_;  // owners: this and the thread

@@ -55,7 +55,7 @@ std::optional<std::chrono::milliseconds> timeout_from_environment() {
   return std::chrono::milliseconds(std::llround(seconds * 1e3));
 }
 
-// What the environment says of the group where the caller says nothing.
+// The group's settings from the environment, where the caller gives none.
 void read_environment(GroupOptions& group) {
   const GetVariable variable = process_environment();
   const auto transport = variable("PACELINE_TRANSPORT");

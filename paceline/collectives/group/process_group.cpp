@@ -77,7 +77,7 @@ std::string ProcessGroup::name_of_member(std::size_t rank) const {
 // What every description of an operation begins with.
 std::string ProcessGroup::own_rank() const { return fmt::format("{}: ", self_); }
 
-// Nobody may hear of the error that it ends with.
+// The error may never be observed.
 void ProcessGroup::warn_of_what_is_under_way() const {
   constexpr std::size_t kMostNames = 4;
   auto names = order_.names_under_way();
@@ -85,11 +85,11 @@ void ProcessGroup::warn_of_what_is_under_way() const {
   if (count == 0) return;
   names.resize(std::min(count, kMostNames));
   for (std::string& name : names) name.erase(0, own_rank().size());
-  log::warning(fmt::format(
-      "{}group {} is destroyed with {} operation{} under way: {}{}; what they would have "
-      "done is lost: wait() for each before the group goes",
-      own_rank(), name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
-      count > names.size() ? ", ..." : ""));
+  log::warning(
+      fmt::format("{}group {} is destroyed with {} operation{} under way: {}{}; their results are "
+                  "discarded: wait() for each before destroying the group",
+                  own_rank(), name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
+                  count > names.size() ? ", ..." : ""));
 }
 
 bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
@@ -103,7 +103,7 @@ Collective ProcessGroup::make(const Call& call) const {
   require_member(op.name);
   if (op.input == Extent::kNothing && call.op != Op::kBarrier) {
     fail(ErrorCode::kInvalid,
-         "{}: {} is no operation of run() and start(): call the group's function of that name",
+         "{}: {} is not an operation of run() and start(): call the group's function of that name",
          self_, op.name);
   }
   // The side that every rank has.
@@ -138,7 +138,7 @@ Collective ProcessGroup::make(const Call& call) const {
 std::uint32_t ProcessGroup::require_divisor(const Call& call) const {
   const auto op = name_of(call.op);
   check(reduces(call.op) && call.reduce_op == ReduceOp::kMean,
-        "{}: {}: a divisor of {}, and no mean to divide: only ReduceOp::kMean has one", self_, op,
+        "{}: {}: a divisor of {} without a mean: only ReduceOp::kMean has one", self_, op,
         *call.divisor);
   check(*call.divisor >= 1 && *call.divisor <= INT32_MAX,
         "{}: {}: a mean divided by {}; give a number from 1 to 2^31 - 1", self_, op, *call.divisor);
@@ -205,7 +205,7 @@ void ProcessGroup::require_apart_or_in_place(const Collective& call, ConstBuffer
   const bool in_place = input.bytes() > output.bytes() ? in + bytes == out : out + bytes == in;
   check(in_place,
         "{}: {}: input and output overlap; the shorter one must begin {} elements into the "
-        "longer one, or they must lie apart",
+        "longer one, or they must not overlap",
         self_, op, *offset);
 }
 

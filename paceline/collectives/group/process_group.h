@@ -114,7 +114,7 @@ class ProcessGroup {
     return options_.timeout.value_or(kDefaultGroupTimeout);
   }
   const Hosts& hosts() const { return members("hosts").hosts(); }
-  // Null when nobody asked for one.
+  // Null when none was asked for.
   const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
   // Which algorithm a call would take, and why: lines for people.
   std::string explain(Op op, Dtype dtype, std::size_t count) const {
@@ -147,7 +147,7 @@ class ProcessGroup {
                  options);
   }
 
-  // In place: root's elements replace everybody's.
+  // In place: root's elements replace every rank's.
   void broadcast(Buffer buffer, int root, const CallOptions& options = {}) {
     run({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
   }
@@ -196,7 +196,7 @@ class ProcessGroup {
     return start({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
   }
 
-  // Rank r gets the reduction of everybody's block r: input.count == output.count * world_size.
+  // Rank r gets the reduction of every rank's block r: input.count == output.count * world_size.
   // `output` may be this rank's block of `input`, whose other blocks stay as they are.
   void reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
                       const CallOptions& options = {}) {
@@ -229,7 +229,7 @@ class ProcessGroup {
     return start({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts},
                  options);
   }
-  // Rank r gets the reduction of everybody's elements of block r, which holds counts[r].
+  // Rank r gets the reduction of every rank's elements of block r, which holds counts[r].
   void reduce_scatter_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
                         ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     run({.op = Op::kReduceScatterV,
@@ -316,7 +316,7 @@ class ProcessGroup {
                  options);
   }
 
-  // Everybody's `buffer`, of the same type and count, is visited by all ranks (visit.h), each on
+  // Every rank's `buffer`, of the same type and count, is visited by all ranks (visit.h), each on
   // its visited_block() of all of them: in place in symmetric memory on one host, on copies
   // elsewhere. What the body throws is thrown here, and finishes the group: the other ranks get
   // kAborted. In visit_async() it runs on the group's thread. The body must not use the group.
@@ -327,8 +327,8 @@ class ProcessGroup {
   WorkPtr barrier_async(const CallOptions& options = {}) {
     return start({.op = Op::kBarrier}, options);
   }
-  // A barrier with a limit of its own, for finding out who is missing: its Error(kTimeout) names
-  // every rank that did not come.
+  // A barrier with a limit of its own, for finding out which ranks are missing: its Error(kTimeout)
+  // names every rank that did not arrive.
   void monitored_barrier(std::chrono::milliseconds timeout) { barrier({.timeout = timeout}); }
 
   // Matched by (peer, tag) in order of sending.
@@ -339,7 +339,7 @@ class ProcessGroup {
                      const CallOptions& options = {}) {
     return start({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
   }
-  // `peer` may be kAnySource. Returns the sender's rank; source_rank() of the Work is it, too.
+  // `peer` may be kAnySource. Returns the sender's rank, as source_rank() of the Work does.
   int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
   WorkPtr recv_async(Buffer buffer, int peer, std::uint32_t tag = 0,
                      const CallOptions& options = {}) {
@@ -357,7 +357,7 @@ class ProcessGroup {
 
   // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
   // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
-  // outside get a group that they are no members of (is_member()). It begins as any other
+  // outside get a group of which they are not members (is_member()). It begins as any other
   // collective of this group does, and takes the new group's time limit at most: who makes another
   // call, means other members or is gone is found out so. Error(kInvalid) for other members is
   // every rank's, and this group goes on.

@@ -69,7 +69,7 @@ ProcessGroup::Operation ProcessGroup::coalesced(const Call& call) {
   require_member(name);
   check(op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather ||
             op == Op::kReduceScatter,
-        "{}: {} has no form on many buffers; call it for each", self_, name);
+        "{}: {} does not take several buffers; call it for each", self_, name);
   const std::span outputs = call.lists->outputs;
   std::vector<ConstBuffer> inputs(call.lists->inputs.begin(), call.lists->inputs.end());
   const bool is_in_place = inputs.empty() && traits_of(op).in_place == InPlace::kBeginning;

@@ -8,10 +8,10 @@ namespace paceline {
 PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions& options) const {
   const auto what = name_of(call.op);
   require_member(what);
-  check(!call.lists, "{}: {} has no form on many buffers; call it for each", self_, what);
+  check(!call.lists, "{}: {} does not take several buffers; call it for each", self_, what);
   const bool is_send = call.op == Op::kSend;
   const ConstBuffer buffer = is_send ? call.input : ConstBuffer(call.output);
-  check(!is_send || call.peer != kAnySource, "{}: send: there is no any-source for a send", self_);
+  check(!is_send || call.peer != kAnySource, "{}: send: kAnySource is for receives only", self_);
   check(world_size() > 1, "{}: {}: group {} has no other rank", self_, what, name_);
   check(
       (call.peer >= 0 && call.peer < world_size() && call.peer != rank_) || call.peer == kAnySource,
@@ -26,8 +26,8 @@ PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions&
   require_addressable(what, buffer.dtype, buffer.count, 1);
   check(buffer.data != nullptr || buffer.count == 0, "{}: {}: the buffer is null", self_, what);
   if (buffer.device != Device::kCpu) {
-    fail(ErrorCode::kUnsupported, "{}: {} of CUDA memory is in no backend; copy to the host", self_,
-         what);
+    fail(ErrorCode::kUnsupported,
+         "{}: {} of CUDA memory is not supported by any backend; copy to the host", self_, what);
   }
   PointToPointCall message{.peer = call.peer,
                            .tag = call.tag,

@@ -15,7 +15,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::size_t kMostCores = 4096;  // of a machine; more are nobody's
+constexpr std::size_t kMostCores = 4096;  // of a machine; the mask has no more
 using CoreSet = std::array<std::uint8_t, kMostCores / 8>;
 
 bool leaves_threads_open(const std::string& launcher) {

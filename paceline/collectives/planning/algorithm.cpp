@@ -25,46 +25,76 @@ constexpr Ops ops(std::initializer_list<Op> list) {
 
 struct AlgorithmTraits {
   std::string_view name;
-  Ops serves;
-  Schedule (*build)(const ScheduleSpec& spec);
-  Effort (*effort)(Op op, const CallSizes& sizes, double chunk);
+  Ops serves = 0;
+  Schedule (*build)(const ScheduleSpec& spec) = nullptr;
+  Effort (*effort)(Op op, const CallSizes& sizes, double chunk) = nullptr;
+  bool keeps_order = true;
+  Ops whole_calls = 0;      // needs_whole_call()
+  Ops alike = 0;            // is_alike_on_all_hosts()
+  Ops alike_in_chunks = 0;  // where every rank's chunk has the same size
 };
 
 // In the order of kAllAlgorithms.
 constexpr std::array<AlgorithmTraits, kAllAlgorithms.size()> kTraits = {{
-    {"direct", ~ops({Op::kSend, Op::kReceive}), build_direct, effort::direct},
-    {"one_shot", ops({Op::kAllReduce}), build_one_shot_all_reduce, effort::one_shot},
-    {"tree", ops({Op::kBroadcast, Op::kReduce}), build_tree, effort::tree},
-    {"doubling", ops({Op::kAllReduce, Op::kAllGather, Op::kAllGatherV}), build_doubling,
-     effort::doubling},
-    {"halving", ops({Op::kAllReduce, Op::kReduceScatter}), build_halving, effort::halving},
-    {"ring",
-     ops({Op::kAllReduce, Op::kAllGather, Op::kAllGatherV, Op::kReduceScatter,
-          Op::kReduceScatterV}),
-     build_ring, effort::ring},
-    {"bruck", ops({Op::kAllToAll}), build_bruck, effort::bruck},
-    {"chain", ops({Op::kBroadcast}), build_chain, effort::chain},
-    {"hierarchy",
-     ops({Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather, Op::kAllGatherV,
-          Op::kReduceScatter, Op::kReduceScatterV}),
-     build_hierarchy, effort::hierarchy},
+    {.name = "direct",
+     .serves = ~ops({Op::kSend, Op::kReceive}),
+     .build = build_direct,
+     .effort = effort::direct,
+     .alike = ops({Op::kAllGather, Op::kAllToAll, Op::kReduceScatter, Op::kBarrier}),
+     .alike_in_chunks = ops({Op::kAllReduce})},
+    {.name = "one_shot",
+     .serves = ops({Op::kAllReduce}),
+     .build = build_one_shot_all_reduce,
+     .effort = effort::one_shot,
+     .alike = ops({Op::kAllReduce})},
+    {.name = "tree",
+     .serves = ops({Op::kBroadcast, Op::kReduce}),
+     .build = build_tree,
+     .effort = effort::tree},
+    {.name = "doubling",
+     .serves = ops({Op::kAllReduce, Op::kAllGather, Op::kAllGatherV}),
+     .build = build_doubling,
+     .effort = effort::doubling,
+     .whole_calls = ops({Op::kAllGather, Op::kAllGatherV})},
+    {.name = "halving",
+     .serves = ops({Op::kAllReduce, Op::kReduceScatter}),
+     .build = build_halving,
+     .effort = effort::halving,
+     .whole_calls = ops({Op::kReduceScatter})},
+    {.name = "ring",
+     .serves = ops({Op::kAllReduce, Op::kAllGather, Op::kAllGatherV, Op::kReduceScatter,
+                    Op::kReduceScatterV}),
+     .build = build_ring,
+     .effort = effort::ring,
+     .keeps_order = false,
+     .alike = ops({Op::kAllGather, Op::kReduceScatter}),
+     .alike_in_chunks = ops({Op::kAllReduce})},
+    {.name = "bruck",
+     .serves = ops({Op::kAllToAll}),
+     .build = build_bruck,
+     .effort = effort::bruck,
+     .alike = ops({Op::kAllToAll})},
+    {.name = "chain",
+     .serves = ops({Op::kBroadcast}),
+     .build = build_chain,
+     .effort = effort::chain},
+    {.name = "hierarchy",
+     .serves = ops({Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather, Op::kAllGatherV,
+                    Op::kReduceScatter, Op::kReduceScatterV}),
+     .build = build_hierarchy,
+     .effort = effort::hierarchy,
+     .alike = ops({Op::kAllGather})},
 }};
 
 const AlgorithmTraits& traits_of(Algorithm algorithm) {
   return kTraits[static_cast<std::size_t>(algorithm)];
 }
 
-// Whether every rank's result needs something of every rank, so that nobody can end too early.
+// Whether every rank's result needs something of every rank, so that no rank can end too early.
 bool hears_from_all(const ScheduleSpec& spec) {
-  switch (spec.op) {
-    case Op::kAllReduce:
-    case Op::kAllGather:
-    case Op::kReduceScatter:
-    case Op::kAllToAll:
-      return spec.count > 0;
-    default:
-      return false;
-  }
+  const OpTraits& traits = paceline::traits_of(spec.op);
+  return traits.input != Extent::kNothing && !has_root(spec.op) && !has_counts(spec.op) &&
+         spec.count > 0;
 }
 
 // Whether every rank's first step sends to the next rank anyway.
@@ -101,39 +131,23 @@ std::optional<Algorithm> algorithm_named(std::string_view name) {
 bool serves(Algorithm algorithm, Op op) { return (traits_of(algorithm).serves & ops({op})) != 0; }
 
 bool keeps_order(Algorithm algorithm, Op op) {
-  return algorithm != Algorithm::kRing || !reduces(op);
+  return traits_of(algorithm).keeps_order || !reduces(op);
 }
 
 bool needs_whole_call(Algorithm algorithm, Op op) {
-  return (algorithm == Algorithm::kDoubling && op != Op::kAllReduce) ||
-         (algorithm == Algorithm::kHalving && op == Op::kReduceScatter);
+  return (traits_of(algorithm).whole_calls & ops({op})) != 0;
 }
 
 bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec) {
   if (!spec.hosts->are_equal_blocks()) return false;
-  const auto has_equal_chunks = [&] {
+  const AlgorithmTraits& traits = traits_of(algorithm);
+  if ((traits.alike & ops({spec.op})) != 0) return true;
+  if ((traits.alike_in_chunks & ops({spec.op})) != 0) {
     const int world = spec.world_size;
     return chunk_of(spec.count, 0, world).count() == chunk_of(spec.count, world - 1, world).count();
-  };
-  switch (spec.op) {
-    case Op::kAllReduce:
-      if (algorithm == Algorithm::kOneShot) return true;
-      return (algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing) &&
-             has_equal_chunks();
-    case Op::kAllGather:
-      return algorithm != Algorithm::kDoubling;  // which sends two runs around the end
-    case Op::kAllToAll:
-      return true;
-    case Op::kReduceScatter:
-      if (algorithm == Algorithm::kHierarchy) {
-        return ranks_of_equal_subtrees(subtrees_by_host(*spec.hosts)) > 0;
-      }
-      return algorithm != Algorithm::kHalving;
-    case Op::kBarrier:
-      return true;
-    default:
-      return false;
   }
+  return algorithm == Algorithm::kHierarchy && spec.op == Op::kReduceScatter &&
+         ranks_of_equal_subtrees(subtrees_by_host(*spec.hosts)) > 0;
 }
 
 Schedule build(Algorithm algorithm, const ScheduleSpec& spec) {

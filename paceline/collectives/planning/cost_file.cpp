@@ -37,15 +37,15 @@ LinkCost link_from(const Json& json) {
           .bytes_per_s = positive(json, "bytes_per_s")};
 }
 
-// Nothing where there is none. Error for whatever is no regular file of a plausible size: a name
-// may lead to a pipe, which waits for ever, or to a device that never ends.
+// Nothing where there is none. Error for anything but a regular file of a plausible size: a name
+// may lead to a pipe, which blocks forever, or to a device that never ends.
 std::optional<std::string> read_small_file(const std::filesystem::path& path) {
   constexpr off_t kMostBytes = 1 << 20;
   const Fd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file && (errno == ENOENT || errno == ENOTDIR)) return {};
   struct stat status {};
   if (!file || fstat(file.get(), &status) != 0) throw system_error("opening it");
-  check(S_ISREG(status.st_mode), "it is no regular file");
+  check(S_ISREG(status.st_mode), "it is not a regular file");
   check(status.st_size <= kMostBytes, "it has {} bytes, and a calibration at most {}",
         status.st_size, kMostBytes);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');

@@ -19,7 +19,7 @@ inline constexpr double kSteadySpread = 0.3;
 // Where costs come from, for people: their origin, and that they are noisy where they are.
 std::string provenance(const CostModel& costs);
 
-// The text of the file, and back; throws a std::exception for what is no such text.
+// The text of the file, and back; throws a std::exception for any other text.
 std::string to_text(const CostModel& costs);
 CostModel costs_from_text(const std::string& text);
 

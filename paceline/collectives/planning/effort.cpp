@@ -17,14 +17,14 @@ double outward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return s.m * sent_by_a_rank * (s.p - s.m) / (s.p - 1);
 }
-// Through sockets, where a rank's processor moves what comes, too.
+// Through sockets, where a rank's processor also moves what arrives.
 double inward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return 2 * sent_by_a_rank * (s.m - 1) / (s.p - 1);
 }
 
 // The levels of a tree that lie inside a host: on the only one all, also the last of a number of
-// ranks that is no power of two.
+// ranks that is not a power of two.
 double inner_levels(const CallSizes& s) {
   if (s.hosts == 1) return s.levels;
   if (!s.is_in_blocks) return 0;
@@ -38,40 +38,27 @@ Effort direct(Op op, const CallSizes& s, double /*chunk*/) {
   double sent = 0;
   work.rounds = 1;
   work.messages = s.p - 1;
-  switch (op) {
-    case Op::kAllReduce:
-      work.rounds = 2;
-      work.messages = 2 * (s.p - 1);
-      sent = 2 * s.n * (s.p - 1) / s.p;
-      work.reduce_bytes = s.n;
-      break;
-    case Op::kReduce:
-      work.rounds = 2;
-      work.messages = s.p;
-      sent = s.n * (s.p - 1) / s.p;
-      work.reduce_bytes = s.n;
-      break;
-    case Op::kReduceScatter:
-    case Op::kReduceScatterV:
-      sent = s.n * (s.p - 1);
-      work.reduce_bytes = s.n * s.p;
-      break;
-    case Op::kBroadcast:
-    case Op::kScatter:
-    case Op::kGather:  // at the root, the others have nothing to do
-      work.rounds += s.levels;
-      work.network_bytes = s.n * (s.p - s.m);
-      work.socket_bytes = s.n * (s.m - 1);
-      return work;
-    case Op::kAllGather:
-    case Op::kAllGatherV:
-    case Op::kAllToAll:
-    case Op::kAllToAllV:
-      sent = s.n * (s.p - 1);
-      break;
-    default:
-      work.rounds = work.messages = s.levels;
-      return work;
+  if (op == Op::kAllReduce) {
+    work.rounds = 2;
+    work.messages = 2 * (s.p - 1);
+    sent = 2 * s.n * (s.p - 1) / s.p;
+    work.reduce_bytes = s.n;
+  } else if (op == Op::kReduce) {
+    work.rounds = 2;
+    work.messages = s.p;
+    sent = s.n * (s.p - 1) / s.p;
+    work.reduce_bytes = s.n;
+  } else if (has_root(op)) {  // at the root, the others have nothing to do
+    work.rounds += s.levels;
+    work.network_bytes = s.n * (s.p - s.m);
+    work.socket_bytes = s.n * (s.m - 1);
+    return work;
+  } else if (gives_blocks(op) || gets_blocks(op)) {
+    sent = s.n * (s.p - 1);
+    if (reduces(op)) work.reduce_bytes = s.n * s.p;
+  } else {
+    work.rounds = work.messages = s.levels;
+    return work;
   }
   work.network_bytes = outward(s, sent);
   work.socket_bytes = inward(s, sent);
@@ -210,7 +197,7 @@ Effort chain(Op /*op*/, const CallSizes& s, double chunk) {
 Effort hierarchy(Op op, const CallSizes& s, double /*chunk*/) {
   const double others = s.hosts - 1;
   const double levels = levels_of(static_cast<int>(s.hosts));
-  // A subtree of one rank is no partial sum.
+  // A subtree of one rank is not a partial sum.
   const double sums = s.partials * (s.m > 1 ? s.wide : 1);
   Effort work;
   double pieces = 1;

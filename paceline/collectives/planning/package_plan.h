@@ -16,7 +16,7 @@ class PackagePlan {
  public:
   static constexpr int kUnknown = -1;
 
-  // `package_of`: each rank's package, kUnknown where it may run on several or nobody knows.
+  // `package_of`: each rank's package, kUnknown where it may run on several, or that is not known.
   // `members` are the ranks in the world, for messages; none: it is the world.
   explicit PackagePlan(const std::vector<int>& package_of, const std::vector<int>& members = {});
 

@@ -60,8 +60,7 @@ CallSizes Planner::sizes_of(const PlanRequest& request) const {
   s.rest = s.p - s.owners;
   s.wide = static_cast<double>(partial_size_of(request.dtype)) / element;
   s.n = static_cast<double>(request.count) * element;
-  if (request.op == Op::kAllGatherV || request.op == Op::kReduceScatterV) s.n /= s.p;
-  if (request.op == Op::kAllToAllV) s.n /= s.p * s.p;
+  if (has_counts(request.op)) s.n /= has_count_matrix(request.op) ? s.p * s.p : s.p;
   s.partials = partials_;
   s.is_in_blocks = is_in_blocks_;
   return s;

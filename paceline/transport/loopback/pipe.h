@@ -20,7 +20,7 @@ class Pipe {
   std::size_t push(std::span<const std::byte> head, std::span<const std::byte> rest);
   struct Popped {
     std::size_t count = 0;  // of bytes; 0 when it was empty
-    bool was_full = false;  // and somebody may wait to push
+    bool was_full = false;  // and a thread may wait to push
   };
   Popped pop(std::span<std::byte> into);
   // How many bytes it gave; they stay.

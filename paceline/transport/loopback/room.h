@@ -35,7 +35,7 @@ class Bell {
 class Room {
  public:
   // The room of this name, made by whoever comes first and gone with the last owner (the wire of
-  // each rank in it). Error(kInvalid) when somebody with another secret made it.
+  // each rank in it). Error(kInvalid) when a group with another secret made it.
   static std::shared_ptr<Room> named(const std::string& name, int world_size, const Secret& secret);
 
   Room(std::string name, int world_size, const Secret& secret);

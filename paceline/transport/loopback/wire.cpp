@@ -84,7 +84,7 @@ void LoopbackWire::wait(std::span<Interest> interests, std::chrono::milliseconds
   sleep(bell, interests, limit, bell.count());
 }
 
-// Whatever rang since the last wait's end wakes it: a wake() among that, too.
+// Whatever rang since the end of the last wait wakes it, a wake() included.
 void LoopbackWire::wait_or_wake(std::span<Interest> interests,
                                 std::optional<std::chrono::milliseconds> limit) {
   Bell& bell = room_->bell(rank_, Channel::kPointToPoint);

@@ -42,7 +42,7 @@ Loaded::Loaded() {
   void* const ucs = dlopen("libucs.so.0", RTLD_NOW | RTLD_LOCAL);
   if (ucp == nullptr || uct == nullptr || ucs == nullptr) {
     const char* error = dlerror();
-    why = error != nullptr ? error : "libucp.so.0 is not there";
+    why = error != nullptr ? error : "libucp.so.0 was not found";
     return;
   }
 #define PACELINE_FIND(library, name) \

@@ -73,7 +73,8 @@ std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::
   std::string why;
   const Api* const api = Api::load(&why);
   if (api == nullptr) {
-    fail(ErrorCode::kUnsupported, "transport ucx cannot be had: {}; to get it: {}", why, kAdvice);
+    fail(ErrorCode::kUnsupported, "transport ucx is not available: {}; to get it: {}", why,
+         kAdvice);
   }
   auto wire = std::make_unique<ucx::UcxWire>(*api, *sockets, remote, describe, deadline);
   wire->own(std::move(sockets));

@@ -135,7 +135,7 @@ bool UcxWire::tell_and_hear(Greeting& greeting, Deadline deadline) {
 void UcxWire::write_all(int peer, std::span<const std::byte> bytes, Deadline deadline) {
   if (send_whole(*sockets_, peer, Channel::kData, bytes, deadline)) return;
   if (errno == ETIMEDOUT && put_off(deadline).expired())
-    fail(ErrorCode::kTimeout, "{} takes no address of UCX; {}", describe_(peer), kAdvice);
+    fail(ErrorCode::kTimeout, "{} does not accept an address of UCX; {}", describe_(peer), kAdvice);
   fail_of_end(peer);
 }
 
@@ -155,7 +155,7 @@ void UcxWire::read_all(int peer, std::span<std::byte> bytes, Deadline deadline) 
       sockets_->wait({&interest, 1}, 50ms);
     }
     if (vigil.sees_passed(deadline))
-      fail(ErrorCode::kTimeout, "{} gives no address of UCX; {}", describe_(peer), kAdvice);
+      fail(ErrorCode::kTimeout, "{} did not send its address of UCX; {}", describe_(peer), kAdvice);
   }
 }
 

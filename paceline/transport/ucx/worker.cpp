@@ -89,7 +89,7 @@ std::string Worker::address() {
 }
 
 // Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do.
-// That is tried with each peer anew: UCX counts the endpoints that two workers make, those that it
+// That is tried again with each peer: UCX counts the endpoints that two workers make, those that it
 // refuses too, and joins those with the same number, so both ends must fail alike.
 void Worker::connect(int peer, const std::string& address) {
   const std::lock_guard lock(mutex_);
@@ -244,7 +244,7 @@ bool Worker::is_ready(int peer, short events) {
 
 // UCX can end a send of a stream only together with its endpoint, and that only where it handles
 // the failure of peers. The worker is not called any more: it would not read what was given up, and
-// UCX 1.13 crashes in what is left of an endpoint that was closed in the middle of a send over TCP.
+// UCX 1.13 crashes in what is left of an endpoint that was closed during a send over TCP.
 void Worker::give_up_sends() {
   const std::lock_guard lock(mutex_);
   const auto is_sending = [](const Link& link) { return link.request != nullptr; };

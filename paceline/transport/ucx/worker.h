@@ -3,7 +3,7 @@
 // One channel to all remote ranks: a UCX worker with an endpoint for each of them. Bytes are taken
 // and given as a socket does, without waiting.
 //
-// UCX moves nothing while nobody calls it, neither what it has queued nor what comes. A thread of
+// UCX moves nothing unless it is called, neither what it has queued nor what arrives. A thread of
 // the worker's own does, whenever there is something to move, so whoever has sent can go on with
 // its own work; the callers do as well, which is quicker.
 //
@@ -70,7 +70,7 @@ class Worker {
   struct Link {
     ucp_ep_h endpoint = nullptr;
     bool has_failed = false;
-    bool tells_of_failure = false;  // of the peer's end, and can be ended in the middle of a send
+    bool tells_of_failure = false;  // of the peer's end, and can be ended during a send
     // What is being sent: the request under way, and how many bytes it is for.
     ucp_dt_iov_t parts[2];
     ucs_status_ptr_t request = nullptr;

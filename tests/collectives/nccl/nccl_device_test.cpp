@@ -78,7 +78,7 @@ TEST_F(NcclDevice, every_reduction_of_one_rank_is_its_own_values) {
   });
 }
 
-TEST_F(NcclDevice, what_one_rank_moves_arrives) {
+TEST_F(NcclDevice, data_that_one_rank_moves_arrives) {
   run([](ProcessGroup& group) {
     const auto values = values_of(Dtype::kFloat32, 0, kCount);
     OnDevice input(values.size());

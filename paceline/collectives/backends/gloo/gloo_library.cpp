@@ -32,7 +32,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Of a receive that nobody answers; collectives use slots that begin with another byte.
+// Of a receive that no rank answers; collectives use slots that begin with another byte.
 constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
 
 // Gloo wants a type for its size alone.

@@ -6,7 +6,7 @@
 // Paceline (16-bit floats, bool, NaN in min and max) it reduces with Paceline's kernel.
 //
 // After an error MPI may go on reading and writing the buffers of the failed call until the process
-// ends: there is no way to cancel a collective. And mpirun itself ends a job one of whose ranks
+// ends: there is no way to cancel a collective. And mpirun itself ends a job when one of its ranks
 // died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
 
 #include <memory>

@@ -29,7 +29,7 @@ void require(int code, const char* what);
 bool is_running();
 
 // A peer is lost, or an operation cannot be completed: MPI is not ended in order any more, since
-// that could wait for ever, and `memory`, which MPI may still use, is kept.
+// that could wait forever, and `memory`, which MPI may still use, is kept.
 void abandon(std::vector<std::byte> memory);
 
 }  // namespace paceline::mpi

@@ -2,7 +2,7 @@
 
 // NVIDIA's NCCL, for buffers in CUDA memory: one GPU a rank (the current device when the group
 // forms), on a stream of the group's own, which waits for the place of the call (DeviceOrder) or,
-// where nobody names one, for the default stream.
+// where none is named, for the default stream.
 //
 // No 16-bit integers and no bitwise reductions. Compiled and linked against the CUDA toolkit where
 // there is one; it has not been run yet (docs/backends.md). Thread safety: that of Library.

@@ -34,9 +34,9 @@ void initialize(const LaunchEnvironment& who) {
     set("CCL_LOCAL_SIZE", std::to_string(who.local_world_size));
     set("CCL_LOG_LEVEL", "error");
     // Two that keep this process alive when a peer dies. A worker thread of oneCCL's throws when a
-    // connection breaks, and nobody catches it there; without such threads the calling one does the
-    // work. And a communicator that goes takes its names back from its group's server, in rank 0,
-    // unless told not to, and ends the process when there is none any more.
+    // connection breaks, and nothing catches it there; without such threads the calling one does
+    // the work. And a communicator that goes takes its names back from its group's server, in rank
+    // 0, unless told not to, and ends the process when there is none any more.
     set("CCL_WORKER_OFFLOAD", "0");
     set("CCL_PMI_FORCE_FINALIZE", "1");
     set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
@@ -267,7 +267,7 @@ class OneCclLibrary : public Library {
     return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
-  // Requires: `call` holds `turn`, which nobody else may have after what broke off inside oneCCL.
+  // Requires: `call` holds `turn`, which no other call may have after one broke off inside oneCCL.
   void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
                  const std::string& what) {
     auto carry = [&turn, connection = connection_, call = std::move(call)] {

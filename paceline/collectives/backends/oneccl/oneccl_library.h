@@ -7,7 +7,7 @@
 // One process a rank. oneCCL is set up by environment variables: the first group sets those that
 // the user has not (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER, CCL_LOCAL_RANK, CCL_LOCAL_SIZE,
 // CCL_LOG_LEVEL, CCL_WORKER_OFFLOAD, CCL_PMI_FORCE_FINALIZE, FI_PROVIDER_PATH). Its own key-value
-// server, by which its ranks find each other, asks nobody for a secret. Its calls block, so a
+// server, by which its ranks find each other, asks for no secret. Its calls block, so a
 // thread of the group makes them (blocking_calls.h), and it serves one group of a process at a
 // time, so groups take turns (process_turn.h). A call that breaks off inside it, as it may when a
 // peer dies, ends its use in this process: other groups over it fail.

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the ranks of a group settle before they can do anything else: the numbers by which all of
-// them choose algorithms, and who shares memory with whom. Whatever carries out calls is made from
+// them choose algorithms, and which ranks share memory. Whatever carries out calls is made from
 // the result.
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace paceline {
 
 struct EngineOptions {
   PlanningOptions planning;
-  std::uint32_t generation = 0;  // as in the fingerprints to come
+  std::uint32_t generation = 0;  // as in later fingerprints
   std::uint64_t group = 0;
   // Of all groups of this rank; never null.
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();

@@ -24,7 +24,7 @@ class GroupShare {
  public:
   static constexpr std::size_t kAreaBytes = 256 << 10;  // two of them stay in a core's L2 cache
 
-  // Collective. Error(kSystem) on every rank when there is no memory. Requires:
+  // Collective. Error(kSystem) on every rank when memory is lacking. Requires:
   // mesh.shared_memory(), and `mesh` outlives this object.
   GroupShare(Mesh& mesh, Deadline deadline);
 
@@ -33,7 +33,7 @@ class GroupShare {
   void enter(const SharedOperation& operation, const Announcement& announcement);
   // As enter(), and learns where the others' buffers lie.
   void enter_with_places(const SharedOperation& operation, const Announcement& announcement);
-  // What the ranks said at the last enter_with_places(): copies, so that nobody changes them any
+  // What the ranks said at the last enter_with_places(): copies, so that no rank changes them any
   // more.
   std::span<const Announcement> announced() const { return announced_; }
   const Announcement& announced(int rank) const {

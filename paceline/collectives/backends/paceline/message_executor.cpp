@@ -44,9 +44,7 @@ MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_by
 
 // Blocks of `count` elements that a rank's scratch must hold at a time.
 std::size_t blocks_of(Op op, int world_size) {
-  return op == Op::kReduceScatter || op == Op::kReduceScatterV
-             ? static_cast<std::size_t>(world_size)
-             : 1;
+  return reduces(op) && gives_blocks(op) ? static_cast<std::size_t>(world_size) : 1;
 }
 
 }  // namespace
@@ -304,7 +302,7 @@ void MessageExecutor::meet(Operation& operation) {
   });
 }
 
-// Block by block, so that it can begin before everything has come and sends go on meanwhile.
+// Block by block, so that it can begin before everything has arrived, while sends continue.
 void MessageExecutor::reduce(Operation& operation, const Step& step) {
   const auto operands =
       std::span(operation.piece->schedule.operands).subspan(step.first_operand, step.num_operands);
@@ -383,7 +381,7 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
   };
 }
 
-// Well before the deadline, so that nobody's time-out names a rank that is there.
+// Well before the deadline, so that no rank's time-out names a rank that has arrived.
 void MessageExecutor::say_present(Operation& operation) {
   if (operation.has_said_present) return;
   const auto waited = AwakeClock::now() - operation.begin;

@@ -13,7 +13,8 @@
 // Every message carries the fingerprint, and headers are read as they come, also those that the
 // schedule does not expect: ranks that mean different things may have chosen different algorithms.
 // A rank that has waited for a while tells all others that it is there (a presence), and who asks
-// for whom it waits, so that a time-out names who is missing and not who waits like itself.
+// which ranks it waits for, so that a time-out names the rank that is missing and not one that
+// waits like itself.
 //
 // Thread safety: none; calls come one at a time.
 

@@ -62,7 +62,7 @@ Label label_of(const char* what, const PointToPointCall& call) {
 
 std::string label(const char* what, const PointToPointCall& call) { return label_of(what, call)(); }
 
-// Nobody asks a blocking call's Work for its words, so those are not stored.
+// A blocking call's Work is never asked for its description, so that is not stored.
 WorkPtr new_work(const char* what, const PointToPointCall& call, std::weak_ptr<Progress> progress) {
   if (call.is_blocking) return std::make_shared<Work>([what] { return std::string(what); });
   return std::make_shared<Work>(label_of(what, call), nullptr, std::move(progress));
@@ -269,7 +269,7 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   }
   const ssize_t got = streams_.receive(peer, rest);
   if (got < 0 && would_block(errno)) return false;
-  if (got <= 0) mesh_.throw_lost(peer, "is gone in the middle of a message");
+  if (got <= 0) mesh_.throw_lost(peer, "ended in the middle of a message");
   incoming.got += static_cast<std::size_t>(got);
   return true;
 }
@@ -330,7 +330,7 @@ void MessageQueues::require_shape(int peer, const Head& head) const {
        fmt::join(head.shape(), ", "));
 }
 
-// Throws for a receive that nobody is left to answer.
+// Throws for a receive that no rank is left to answer.
 void MessageQueues::require_senders() const {
   for (const Posted& posted : receives_) {
     int last_ended = -1;
@@ -395,7 +395,7 @@ void MessageQueues::require_matching(int peer, const Head& head,
   if (call.place) {
     if (head.num_sizes()) return;
   } else {
-    theirs.layout = 0;  // a shape that nobody asked for does no harm
+    theirs.layout = 0;  // a shape that was not asked for does no harm
     if (theirs == describe_call(call) && bytes == bytes_of(call)) return;
   }
   fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag", mesh_.self(),
@@ -452,7 +452,7 @@ void MessageQueues::check_deadlines() const {
   for (const auto& queue : sends_) {
     for (const Outgoing& message : queue) {
       if (put_off(message.deadline).expired()) {
-        fail(ErrorCode::kTimeout, "{}: {} timed out: {} does not take it; {}", mesh_.self(),
+        fail(ErrorCode::kTimeout, "{}: {} timed out: {} does not receive it; {}", mesh_.self(),
              label("send", message.call), mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
@@ -465,7 +465,7 @@ void MessageQueues::check_deadlines() const {
   }
   for (const Posted& posted : receives_) {
     if (put_off(posted.deadline).expired()) {
-      fail(ErrorCode::kTimeout, "{}: {} timed out: nothing came{}; {}", mesh_.self(),
+      fail(ErrorCode::kTimeout, "{}: {} timed out: no message arrived{}; {}", mesh_.self(),
            label("recv", posted.call),
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
            kAdviceForLate);
@@ -480,10 +480,10 @@ void MessageQueues::warn_of_unreceived() const {
     const auto header = next_unreceived(peer);
     if (!header) continue;
     const Fingerprint sent = std::bit_cast<Fingerprint>(header->fingerprint);
-    log::warning(
-        fmt::format("group {} ends on {}, and nobody has received {} x {} that {} sent with tag {}",
-                    mesh_.name(), mesh_.self(), name_of(sent.dtype), sent.count,
-                    mesh_.describe(peer), header->tag));
+    log::warning(fmt::format(
+        "group {} ends on {} with an unreceived message: {} x {} that {} sent with tag {}",
+        mesh_.name(), mesh_.self(), name_of(sent.dtype), sent.count, mesh_.describe(peer),
+        header->tag));
   }
 }
 

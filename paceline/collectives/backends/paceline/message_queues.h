@@ -1,7 +1,7 @@
 #pragma once
 
-// The messages of a group that are to be sent, are asked for, or have come: matched by sender and
-// tag, in the order of sending, and moved as far as the streams take them. Who moves them, and
+// The messages of a group that are to be sent, are asked for, or have arrived: matched by sender
+// and tag, in the order of sending, and moved as far as the streams take them. Who moves them, and
 // when, is point_to_point.h's.
 //
 // Thread safety: none.
@@ -31,7 +31,7 @@ class MessageQueues {
   // Sends a whole message now if it is small, goes through a ring and waits for no other; else does
   // nothing and returns false.
   bool send_at_once(const PointToPointCall& call);
-  // Takes such a message into `call`, if it is the next that its peer has sent and has come whole.
+  // Takes such a message into `call`, if it is the next that its peer has sent, and complete.
   // kNo: wait for it by receive(), as it is not small or something else is under way.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
@@ -43,18 +43,18 @@ class MessageQueues {
   // An operation is under way.
   bool is_pending() const;
   // Moves what can be moved without waiting, once for every peer; whether anything was. An offered
-  // message that nobody has asked for yet costs a copy more than it would a moment later: unless
+  // message that has not been asked for yet costs a copy more than it would a moment later: unless
   // `takes_unexpected` it has that moment first. Error when a peer is lost or sent something else
   // than was asked for.
   bool pump(bool takes_unexpected);
   // What pump() waits for.
   std::vector<Interest> interests() const;
-  // Error(kTimeout), and for a receive that nobody is left to answer.
+  // Error(kTimeout), and for a receive that no rank is left to answer.
   void check_deadlines() const;
   void require_senders() const;
   // Ends what is under way.
   void fail_all(const Error& error);
-  // What has come, or is on its way, and nobody asked for.
+  // What has arrived, or is on its way, and was not asked for.
   void warn_of_unreceived() const;
   // What operations that have ended kept alive. It may own this.
   bool has_dropped() const { return !dropped_.empty(); }
@@ -91,7 +91,7 @@ class MessageQueues {
   struct Incoming {
     Head head;
     std::uint64_t address = 0;          // of an offered payload,
-    std::optional<Deadline> take_by;    // which waits for somebody who asks for it
+    std::optional<Deadline> take_by;    // which waits to be asked for
     std::size_t got = 0;                // of head, address and payload together
     std::optional<Posted> receive;      // where the payload goes, or
     std::vector<std::byte> unexpected;  // here

@@ -191,17 +191,17 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
       return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
-      // Of a lack of memory every rank has heard, and the group goes on.
+      // Every rank already knows of the allocation failure, and the group goes on.
       if (error.code() != ErrorCode::kSystem) abort(error);
       throw;
     }
   }
   auto mapping = std::make_shared<Mapping>();
-  std::string problem;
+  std::optional<Error> problem;
   try {
     *mapping = Mapping::anonymous(bytes, pages);
   } catch (const Error& error) {
-    problem = error.what();
+    problem = error;
   }
   require_no_problem(problem, fingerprint, wait);
   blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
@@ -209,11 +209,11 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
 }
 
 // Every rank hears of everybody's, and comes to the same verdict.
-void PacelineBackend::require_no_problem(const std::string& own, const Fingerprint& fingerprint,
-                                         const WaitOptions& wait) {
+void PacelineBackend::require_no_problem(const std::optional<Error>& own,
+                                         const Fingerprint& fingerprint, const WaitOptions& wait) {
   using Words = std::array<char, 256>;
   Words mine{};
-  own.copy(mine.data(), mine.size() - 1);
+  if (own) std::string(own->what()).copy(mine.data(), mine.size() - 1);
   std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
   if (mesh_->world_size() > 1) {
     const Collective call =

@@ -51,7 +51,7 @@ class PacelineBackend : public Backend {
   // An all_gather of what the engine needs to know; its sequence number is 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);
-  void require_no_problem(const std::string& own, const Fingerprint& fingerprint,
+  void require_no_problem(const std::optional<Error>& own, const Fingerprint& fingerprint,
                           const WaitOptions& wait);
   // Runs a collective; its error ends the group and is told to all ranks.
   template <class Operation>

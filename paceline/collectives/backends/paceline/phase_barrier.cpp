@@ -79,7 +79,7 @@ void PhaseBarrier::throw_given_up(int rank) const {
     mesh_.throw_if_failed();
     std::this_thread::sleep_for(kSleepSlice);
   } while (!limit.expired());
-  fail(ErrorCode::kAborted, "{}: group {} was given up by {}; see its output", mesh_.self(),
+  fail(ErrorCode::kAborted, "{}: group {} was abandoned by {}; see its output", mesh_.self(),
        mesh_.name(), mesh_.describe(rank));
 }
 
@@ -149,7 +149,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     if (has_arrived(peer)) return;
     if (while_waiting) while_waiting();
     // A rank that arrived and then left is not missed: look at its phase only after its goodbye.
-    // One of another host has none here, and nobody waits for it.
+    // One of another host has none here, and no rank waits for it.
     const auto& here = mesh_.neighbours();
     for (const int left : mesh_.throw_if_failed()) {
       const bool awaited_here = std::find(here.begin(), here.end(), left) != here.end();
@@ -208,8 +208,8 @@ std::string PhaseBarrier::describe_absent(int rank) const {
   const auto op = static_cast<Op>(block(rank).entered.load(std::memory_order_relaxed) & 0xff);
   const std::string who = mesh_.describe(rank);
   if (sequence == 0) return who + " has not called any collective yet";
-  if (sequence >= sequence_) return who + " came, but stopped in the middle";
-  return fmt::format("{} has not come: its last call was {} #{}", who, name_of(op), sequence);
+  if (sequence >= sequence_) return who + " arrived but stalled";
+  return fmt::format("{} has not arrived: its last call was {} #{}", who, name_of(op), sequence);
 }
 
 }  // namespace paceline

@@ -1,7 +1,7 @@
 #pragma once
 
 // The ranks of one host in step: a counter of phases per rank in shared memory. A rank arrives at a
-// phase by raising its own counter, and passes when every peer's counter has come as far.
+// phase by raising its own counter, and passes when every peer's counter has reached it.
 // Everything a rank wrote before it arrived is visible to all who passed.
 //
 // Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
@@ -42,7 +42,7 @@ struct Announcement {
   SharedPlace output;
 };
 
-// The head of every rank's block of shared memory. Two announcements, used in turn: nobody can be
+// The head of every rank's block of shared memory. Two announcements, used in turn: no rank can be
 // two collectives ahead. Two others for calls that are none of the group's own, which all have
 // number 0. A digest of what they are about, and whether the rank has given up, lie beside the
 // phase, so that peers who need no more fetch one cache line.
@@ -67,8 +67,8 @@ class PhaseBarrier {
   bool agrees(int rank) const { return block(rank).digests[slot_] == digest_; }
   const Announcement& announcement_of(int rank) const;
 
-  // Error(kTimeout) names the ranks that did not come, and what they did last; kPeerLost and
-  // kAborted as Mesh says, also when others have come here and given up. `while_waiting`, if there
+  // Error(kTimeout) names the ranks that did not arrive, and what they did last; kPeerLost and
+  // kAborted as Mesh says, also when others arrived here and gave up. `while_waiting`, if there
   // is one, is called between sleeps.
   void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
                        const std::function<void()>& while_waiting = {});
@@ -101,7 +101,7 @@ class PhaseBarrier {
   std::uint64_t digest_ = 0;
   SlowWaitSteps steps_;                    // of the collective under way
   std::optional<Deadline> answers_until_;  // once its deadline has passed
-  const bool asks_;                        // there are others, for whom those of this host may wait
+  const bool asks_;                        // there are others that those of this host may wait for
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };

@@ -62,7 +62,7 @@ PointToPoint::PointToPoint(Mesh& mesh, RingMemory memory)
 
 void PointToPoint::close() {
   if (!owner_.is_this()) {
-    // A child of fork() has no thread to join, and what it waited on has it waiting for ever.
+    // A child of fork() has no thread to join, and what it waited on keeps it waiting forever.
     if (thread_.joinable()) thread_.detach();
     [[maybe_unused]] const auto* const waited_on = left_.release();
     return;
@@ -72,7 +72,7 @@ void PointToPoint::close() {
     const std::lock_guard lock(mutex_);
     if (is_closed_) return;
     if (!failure_ && !mesh_.failed()) queues_.warn_of_unreceived();
-    is_closed_ = true;  // nobody starts the thread any more
+    is_closed_ = true;  // the thread is not started any more
     fail_all(Error(ErrorCode::kAborted,
                    fmt::format("{}: group {} was destroyed with a send or receive under way",
                                mesh_.self(), mesh_.name())));
@@ -147,7 +147,7 @@ WorkPtr PointToPoint::begin(std::unique_lock<std::mutex> lock, WorkPtr work, boo
     wait_for(lock, *work, Deadline::never());
   } else {
     pump_all(false);
-    if (somebody_sleeps_) wake();  // to wait for this, too
+    if (somebody_sleeps_) wake();  // to wait for this as well
   }
   leave(std::move(lock));
   return work;
@@ -202,7 +202,7 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
   }
 }
 
-// Whether there is something to move that nobody moves or waits for.
+// Whether there is something to move that no thread moves or waits for.
 bool PointToPoint::is_left() const {
   return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
 }
@@ -214,7 +214,7 @@ void PointToPoint::leave_to_thread() {
   if (has_idle_thread_) left_->notify_one();
 }
 
-// What a call kept alive may own the group, which then ends in the middle of this.
+// What a call kept alive may own the group, which then ends during this call.
 void PointToPoint::run(const std::stop_token& stop) {
   const auto is_gone = is_gone_;
   std::unique_lock lock(mutex_);
@@ -269,7 +269,7 @@ void PointToPoint::look_around() {
   });
 }
 
-// A failure is that of all messages under way, and of those to come.
+// A failure is that of all messages under way, and of all later ones.
 template <class Action>
 void PointToPoint::guarded(Action&& action) {
   try {

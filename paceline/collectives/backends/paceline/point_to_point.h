@@ -2,12 +2,12 @@
 
 // send and recv. A message is matched by sender and tag, in the order of sending. All of a group's
 // messages are moved together, so that a send and a receive never wait for each other: by whoever
-// waits for one of them, and by a thread of the group's, started when it is needed, when nobody
+// waits for one of them, and by a thread of the group's, started when it is needed, when no thread
 // does. A small message to a rank of this host is there when the call that sends it returns.
 //
-// A message that nobody asked for yet is kept, up to MessageQueues::kMaxUnexpectedBytes per group;
-// beyond that its sender waits. One that nobody has asked for when the group ends in order is a
-// warning.
+// A message that has not been asked for yet is kept, up to MessageQueues::kMaxUnexpectedBytes per
+// group; beyond that its sender waits. One that was never asked for when the group ends in order is
+// a warning.
 //
 // Thread safety: send(), receive() and progress() may be called from any thread.
 
@@ -31,8 +31,8 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   // `memory` as MessageStreams has it. Requires: `mesh` outlives this object, or close().
   PointToPoint(Mesh& mesh, RingMemory memory);
   ~PointToPoint() override { close(); }
-  // Fails what is under way with Error(kAborted), and returns when nobody moves anything any more.
-  // Nothing but progress() may be called afterwards.
+  // Fails what is under way with Error(kAborted), and returns when no thread moves anything any
+  // more. Nothing but progress() may be called afterwards.
   void close();
 
   WorkPtr send(const PointToPointCall& call, Deadline deadline);
@@ -77,7 +77,7 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool has_idle_thread_ = false;  // it wants to be told when something is left
   // This object, if what a call kept alive owned it: for the thread.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
-  // Something is left to the thread, or nobody is left in here.
+  // Something is left to the thread, or no other thread is left in here.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };

@@ -10,7 +10,7 @@
 namespace paceline {
 namespace {
 
-// From here on a broadcast in place is the root's work, too.
+// From here on the root also works in a broadcast in place.
 constexpr std::size_t kLeastPushedBytes = 64 << 10;
 
 bool is_shared(const Announcement& said) {
@@ -68,7 +68,7 @@ void SharedExecutor::enter_visit(const SharedOperation& operation) {
   }
 }
 
-// Nobody looks where the buffers lie.
+// Without looking where the buffers lie.
 void SharedExecutor::run_tiny(const SharedOperation& operation, const SharedRoute& route) {
   const SharedPiece piece = staged_piece(operation, route, 0, operation.call.count);
   runner_.prepare(piece);
@@ -137,7 +137,7 @@ void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRo
   } while (begin < longest);
 }
 
-// The area that a piece's sums were made in is written again two pieces later, which nobody begins
+// The area that a piece's sums were made in is written again two pieces later, which no rank begins
 // before all have met in the piece in between.
 void SharedExecutor::run_pieces_by_package(const SharedOperation& operation, bool is_staged) {
   const auto& call = operation.call;

@@ -3,7 +3,7 @@
 // Runs collectives among ranks that map each other's memory, the way that shared_route.h chooses:
 //
 //   in place    when all ranks' buffers are in symmetric memory: peers' input is read and peers'
-//               output written where they lie. Everybody has come, everybody is done;
+//               output written where they lie. All arrive, all finish;
 //   staged      for any other memory, piece by piece, and for tiny calls;
 //   by package  large sums in either memory, where the ranks are on several packages and that is
 //               worth it (planning/package_plan.h).

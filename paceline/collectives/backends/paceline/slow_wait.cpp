@@ -62,15 +62,16 @@ std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspect
       std::all_of(suspects.begin(), suspects.end(),
                   [&](const Suspect& suspect) { return suspect.waiter == first.waiter; });
   if (is_of_another && have_one_waiter) {
-    text += fmt::format(", for which {} waits,", mesh.name_of(first.waiter));
+    text += fmt::format(", which {} is waiting for,", mesh.name_of(first.waiter));
   }
-  if (first.has_come) return text + " came, but stopped in the middle";
-  return text + (suspects.size() == 1 ? " has not come" : " have not come");
+  if (first.has_come) return text + " arrived but stalled";
+  return text + (suspects.size() == 1 ? " has not arrived" : " have not arrived");
 }
 
 std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited) {
-  if (awaited.empty()) return "a peer that takes no bytes has stopped in the middle";
-  return list(mesh, awaited) + (awaited.size() == 1 ? " waits, too" : " wait, too");
+  if (awaited.empty()) return "a peer stopped reading mid-transfer";
+  return list(mesh, awaited) +
+         (awaited.size() == 1 ? " is waiting as well" : " are waiting as well");
 }
 
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
@@ -89,7 +90,7 @@ void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, AwakeClock::tim
   if (asks && !steps.has_asked) mesh.ask_peers();
   steps.has_asked = true;
   if (waited < kWarnAfter) return;
-  log::warning(fmt::format("{} waits since {:.0f} s: {}", operation.describe(),
+  log::warning(fmt::format("{} has been waiting for {:.0f} s: {}", operation.describe(),
                            seconds_since(begin), missing()));
   steps.has_warned = true;
 }

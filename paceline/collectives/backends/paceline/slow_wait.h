@@ -1,11 +1,12 @@
 #pragma once
 
-// What is said of a collective that waits too long: a warning after 10 s, an error at the deadline.
-// Both name the ranks that are missing, and count the time in which this process was awake.
+// What is reported about a collective that waits too long: a warning after 10 s, an error at the
+// deadline. Both name the ranks that are missing, and count the time in which this process was
+// awake.
 //
 // Who is waited for may wait itself, for a third. So before a rank names anybody it asks all others
-// for whom they wait (Mesh::ask_peers), gives them kAnswerLimit, and follows the answers to ranks
-// that gave none.
+// which ranks they wait for (Mesh::ask_peers), gives them kAnswerLimit, and follows the answers to
+// ranks that gave none.
 
 #include <chrono>
 #include <functional>
@@ -26,12 +27,12 @@ struct Suspect {
   bool has_come = false;  // to the operation
   int waiter = 0;         // who waits for it, perhaps this rank
 };
-// Those who keep the ones waiting for whom this rank waits, as far as the answers tell; if some of
-// them have not come, only these. Empty when all of them say that they wait.
+// The ranks that block those that this rank waits for, as far as the answers tell; if some of them
+// have not arrived, only these. Empty when all of them say that they wait.
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked);
-// "rank 3 (box), for which rank 1 waits, has not come".
+// "rank 3 (box), which rank 1 is waiting for, has not arrived".
 std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
-// For when there is no suspect: "rank 1 (box) waits, too".
+// For when there is no suspect: "rank 1 (box) is waiting as well".
 std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited);
 
 // Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and what the

@@ -30,7 +30,7 @@ class SymmetricRegions {
   SharedPlace find(const void* data, std::size_t bytes);
   // Where this rank's buffers lie.
   Announcement announcement_for(const SharedOperation& operation);
-  // Whether all inputs lie in one region and all outputs in one region, which nobody has freed.
+  // Whether all inputs lie in one region and all outputs in one region, which has not been freed.
   // Error(kCorrupt) for a place that lies outside its rank's memory: it is about to be read or
   // written there.
   bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;

@@ -1,0 +1,22 @@
+#include "paceline/collectives/group/shared_error.h"
+
+#include "paceline/collectives/group/text.h"
+
+namespace paceline {
+
+void throw_error_of(ProcessGroup& group, int root, const std::optional<Error>& own) {
+  constexpr std::int32_t kNone = -1;
+  std::int32_t code = own ? static_cast<std::int32_t>(own->code()) : kNone;
+  group.broadcast(std::span(&code, 1), root);
+  if (code == kNone) return;
+  const std::string text = broadcast_text(group, own ? own->what() : "", root);
+  throw Error(static_cast<ErrorCode>(code), text);
+}
+
+void throw_first_error(ProcessGroup& group, const std::optional<Error>& own) {
+  const int none = group.world_size();
+  const int first = all_reduce_value(group, own ? group.rank() : none, ReduceOp::kMin);
+  if (first != none) throw_error_of(group, first, own);
+}
+
+}  // namespace paceline

@@ -1,0 +1,35 @@
+#pragma once
+
+// How a test runs the ranks of a group: what thread_ranks.h and process_ranks.h share.
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "paceline/collectives/group/process_group.h"
+
+#include "tests/harness/network_hosts.h"
+
+namespace paceline::harness {
+
+struct RanksOptions {
+  TransportKind transport = TransportKind::kAuto;
+  std::string backend;  // as GroupOptions takes it
+  std::chrono::milliseconds group_timeout{20'000};
+  std::chrono::milliseconds watchdog{60'000};
+  std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
+  // Of ranks as processes only: in each child, before its group is made.
+  std::function<void(int rank)> before_connect;
+  // Of ranks as processes only: rank r is on host r / ranks_per_host of these; null: all on this.
+  const NetworkHosts* hosts = nullptr;
+  int ranks_per_host = 1;
+  bool over_ipv6 = false;
+  bool encrypt = false;
+  int tcp_streams = 1;
+  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
+};
+
+// What `rank` gives its group.
+GroupOptions group_options_of(const RanksOptions& options, int rank, int world_size);
+
+}  // namespace paceline::harness
