@@ -69,13 +69,14 @@ Fd listen_for_store(const ProcessRanksOptions& options) {
     }
     Rendezvous met{who, store, secret};
     met.address = address_of(host, options);
-    GroupOptions group_options{
-        .timeout = options.group_timeout,
-        .link = {.transport = options.transport,
-                 .host = options.hosts == nullptr ? own_host_over_ucx(options.transport, rank) : "",
-                 .encrypt = options.encrypt},
-        .recorder = recorder,
-        .backend = options.backend};
+    GroupOptions group_options;
+    group_options.timeout = options.group_timeout;
+    group_options.link.transport = options.transport;
+    if (options.hosts == nullptr)
+      group_options.link.host = own_host_over_ucx(options.transport, rank);
+    group_options.link.encrypt = options.encrypt;
+    group_options.recorder = recorder;
+    group_options.backend = options.backend;
     if (options.adjust) options.adjust(rank, group_options);
     ProcessGroup group(std::move(met), "world", ranks, group_options);
     text = "0";

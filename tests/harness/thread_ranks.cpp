@@ -35,11 +35,12 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
                                                              .world_size = world_size,
                                                              .keep = true});
         }
-        GroupOptions group_options{.timeout = options.group_timeout,
-                                   .link = {.transport = options.transport,
-                                            .host = own_host_over_ucx(options.transport, rank)},
-                                   .recorder = recorder,
-                                   .backend = options.backend};
+        GroupOptions group_options;
+        group_options.timeout = options.group_timeout;
+        group_options.link.transport = options.transport;
+        group_options.link.host = own_host_over_ucx(options.transport, rank);
+        group_options.recorder = recorder;
+        group_options.backend = options.backend;
         if (options.adjust) options.adjust(rank, group_options);
         ProcessGroup group({who, store, secret}, "world", ranks, group_options);
         body(group);
