@@ -65,6 +65,12 @@ Deadline put_off(const Deadline& deadline) {
   return later == deadline.moment() ? deadline : Deadline::after(later - Clock::now());
 }
 
+Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadline) {
+  if (deadline.moment() == Moment::max()) return deadline;
+  const auto later = prolonged(deadline.moment(), begun);
+  return put_off(later == deadline.moment() ? deadline : Deadline::after(later - Clock::now()));
+}
+
 void Vigil::look() {
   const auto now = Clock::now();
   const Moment last{Clock::duration(last_look.load())};
@@ -80,9 +86,7 @@ bool Vigil::sees_passed(Deadline& deadline) {
   look();
   if (!deadline.expired() && looked_ - looked < kStandstill) return false;
   if (deadline.moment() == Moment::max()) return false;
-  const auto later = prolonged(deadline.moment(), looked);
-  if (later != deadline.moment()) deadline = Deadline::after(later - Clock::now());
-  deadline = put_off(deadline);
+  deadline = put_off_since(looked, deadline);
   return deadline.expired();
 }
 

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "paceline/core/vigil.h"
@@ -158,6 +159,16 @@ bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline)
       move_whole(socket, POLLOUT, bytes.size(), deadline,
                  [&](std::size_t done) { return send_some(socket, bytes.subspan(done)); }),
       bytes.size());
+}
+
+// It returns its error, and leaves errno as it was.
+bool reserve_file(int fd, std::size_t bytes) {
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) errno = error;
+  return error == 0;
 }
 
 // It can only be full, and then it is readable.

@@ -54,6 +54,10 @@ bool write_whole(int fd, std::span<const std::byte> bytes, Deadline deadline = D
 bool write_whole_at(int fd, off_t offset, std::span<const std::byte> bytes);
 bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline);
 
+// Takes the room of the file's first `bytes` now: to touch a mapping of them is then no SIGBUS,
+// even when the disk or the memory is full. False and errno otherwise.
+bool reserve_file(int fd, std::size_t bytes);
+
 // A descriptor that gives one record a call (signalfd, timerfd, eventfd): false when it has none.
 template <class Record>
 bool read_record(int fd, Record& record) {

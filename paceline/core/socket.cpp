@@ -19,6 +19,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -78,19 +79,22 @@ int complete(ConnectAttempt& attempt, Deadline deadline) {
   }
 }
 
-// New attempts, with a growing pause, until one succeeds or the deadline passes.
+// New attempts, with a growing pause, until one succeeds or the deadline passes. To ask a name
+// server may take long: that is no standstill, so each Vigil begins after it.
 template <class NewAttempt>
 Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_attempt) {
   auto pause = 1ms;
   for (;;) {
     ConnectAttempt attempt = new_attempt();
+    Vigil vigil;
     const int error = complete(attempt, deadline);
     if (error == 0) return attempt.take();
     if (!may_come_up(error)) throw system_error("connecting to " + name, error);
-    if (deadline.remaining() <= pause) {
+    if (vigil.sees_passed(deadline) || deadline.remaining() <= pause) {
       fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
     }
     std::this_thread::sleep_for(pause);  // nothing signals that a listener came up elsewhere
+    vigil.sees_passed(deadline);
     pause = std::min(pause * 2, 100ms);
   }
 }

@@ -17,6 +17,9 @@ namespace paceline {
 
 // As standstills have put it off (AwakeClock::put_off).
 Deadline put_off(const Deadline& deadline);
+// The same for a wait that began at `begun`, as Vigil::sees_passed() moves its deadline: give it
+// the deadline that the wait began with.
+Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadline);
 
 class Vigil {
  public:

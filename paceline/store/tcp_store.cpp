@@ -9,6 +9,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/handshake.h"
+#include "paceline/core/vigil.h"
 #include "paceline/store/key_values.h"
 #include "paceline/store/store_connection.h"
 #include "paceline/store/store_errors.h"
@@ -162,12 +163,15 @@ void TcpStore::keep_connection(Fd connection) {
 // A busy server may drop a connection before its handshake (too many strangers); that is tried
 // again until the deadline. So is a refused connection, unless the server was reached before: then
 // it is given kRefusedFor, and is lost.
-Fd TcpStore::connect_until(Deadline deadline, bool reached_before) {
+Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
+  const auto begun = Deadline::Clock::now();
   for (auto pause = 1ms;; pause = std::min(pause * 2, 100ms)) {
+    const Deadline deadline = put_off_since(begun, wanted);
     Fd connection = reached_before ? reconnect(deadline) : connect_tcp(endpoint_, deadline);
+    Vigil vigil;
     try {
       authenticate_as_client(connection, secret_, kStoreContext,
-                             sooner(deadline, kHandshakeTimeout));
+                             sooner(put_off_since(begun, wanted), kHandshakeTimeout));
       enable_keepalive(connection);
       return connection;
     } catch (const Error& error) {
@@ -175,20 +179,24 @@ Fd TcpStore::connect_until(Deadline deadline, bool reached_before) {
         fail(ErrorCode::kInvalid, "the store at {} refused: {}", to_string(endpoint_),
              error.what());
       }
-      if (deadline.remaining() <= pause) {
+      vigil.look();
+      if (put_off_since(begun, wanted).remaining() <= pause) {
         fail(ErrorCode::kTimeout, "the store at {} completed no handshake in time: {}",
              to_string(endpoint_), error.what());
       }
     }
     std::this_thread::sleep_for(pause);  // nothing signals that the server has room again
+    vigil.look();
   }
 }
 
 Fd TcpStore::reconnect(Deadline deadline) {
+  const auto begun = Deadline::Clock::now();
   try {
     return connect_tcp(endpoint_, sooner(deadline, kRefusedFor));
   } catch (const Error& error) {
-    const bool gone = error.code() == ErrorCode::kTimeout && deadline.remaining() > kRefusedFor / 2;
+    const bool gone = error.code() == ErrorCode::kTimeout &&
+                      put_off_since(begun, deadline).remaining() > kRefusedFor / 2;
     if (gone) lose(error.what());
     throw;
   }

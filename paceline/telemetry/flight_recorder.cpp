@@ -18,6 +18,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/host.h"
+#include "paceline/core/io.h"
 #include "paceline/core/record_clock.h"
 #include "paceline/telemetry/flight_layout.h"
 #include "paceline/telemetry/record_fields.h"
@@ -46,12 +47,10 @@ class NewFile {
     rlimit limit{};
     const bool too_large =
         getrlimit(RLIMIT_FSIZE, &limit) == 0 && sizeof(flight::File) > limit.rlim_cur;
-    // All its room is taken now: a disk that fills up later would be a SIGBUS.
-    const int status =
-        too_large ? EFBIG : posix_fallocate(fd_.get(), 0, static_cast<off_t>(sizeof(flight::File)));
-    if (status != 0) {
+    if (too_large || !reserve_file(fd_.get(), sizeof(flight::File))) {
+      const int error = too_large ? EFBIG : errno;
       unlink(path_.c_str());
-      throw system_error("taking the room of the flight file " + path_, status);
+      throw system_error("taking the room of the flight file " + path_, error);
     }
   }
   NewFile(const NewFile&) = delete;

@@ -83,8 +83,7 @@ StepGauge::StepGauge() noexcept {
   const char* rank = std::getenv("RANK");
   path_ = fmt::format("{}/{}", folder, step_gauge_name(rank != nullptr ? std::atoi(rank) : 0));
   const Fd file(open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  // Its room is taken now: a disk that fills up later would be a SIGBUS.
-  if (!file || posix_fallocate(file.get(), 0, sizeof(Page)) != 0) return;
+  if (!file || !reserve_file(file.get(), sizeof(Page))) return;
   void* const memory =
       mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return;

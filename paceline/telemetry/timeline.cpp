@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/host.h"
+#include "paceline/core/io.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/record_fields.h"
 #include "paceline/telemetry/timeline_layout.h"
@@ -30,11 +32,10 @@ timeline::File* map_new_file(const std::string& path) {
   unlink(path.c_str());
   const Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) throw system_error(fmt::format("making the timeline {}", path));
-  // All its room is taken now: a disk that fills up later would be a SIGBUS.
-  const int status = posix_fallocate(fd.get(), 0, static_cast<off_t>(sizeof(timeline::File)));
-  if (status != 0) {
+  if (!reserve_file(fd.get(), sizeof(timeline::File))) {
+    const int error = errno;
     unlink(path.c_str());
-    throw system_error(fmt::format("taking the room of the timeline {}", path), status);
+    throw system_error(fmt::format("taking the room of the timeline {}", path), error);
   }
   void* const address =
       mmap(nullptr, sizeof(timeline::File), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);

@@ -26,8 +26,8 @@ namespace {
 
 constexpr std::chrono::seconds kLongestWrite{10};
 
-std::terminate_handler handler_before = nullptr;
-std::atomic_flag first_error = ATOMIC_FLAG_INIT;
+constinit std::terminate_handler handler_before = nullptr;
+constinit std::atomic_flag first_error = ATOMIC_FLAG_INIT;
 
 std::string readable(const char* type) {
   int status = 0;
@@ -74,11 +74,17 @@ std::string text_of_current() {
   }
 }
 
+// Read at the end: a program may set it itself.
+bool is_wanted() {
+  const char* const value = std::getenv("PACELINE_CRASH_REPORT");
+  return value == nullptr || std::string_view(value) != "0";
+}
+
 [[noreturn]] void on_terminate() {
   if (first_error.test_and_set()) {
     for (;;) pause();  // another thread ends the process
   }
-  const std::string text = text_of_current();
+  const std::string text = is_wanted() ? text_of_current() : "";
   if (text.empty()) {
     handler_before();
     std::abort();
@@ -88,6 +94,8 @@ std::string text_of_current() {
   show_stack_to_launcher();
   _exit(exit_code_of_current());
 }
+
+[[maybe_unused]] const bool is_installed = (report_uncaught_errors(), true);
 
 }  // namespace
 
@@ -105,8 +113,6 @@ std::string uncaught_text(const char* type, const std::string& what, int rank) {
 }
 
 void report_uncaught_errors() noexcept {
-  const char* const wanted = std::getenv("PACELINE_CRASH_REPORT");
-  if (wanted != nullptr && std::string_view(wanted) == "0") return;
   if (std::get_terminate() != __gnu_cxx::__verbose_terminate_handler) return;
   handler_before = std::set_terminate(on_terminate);
 }

@@ -15,9 +15,10 @@
 
 namespace paceline {
 
-// Called by init_process_group(). Does nothing a second time, when the program has a terminate
-// handler of its own, and with PACELINE_CRASH_REPORT=0.
-// Thread safety: call it from one thread at a time.
+// Happens before main() in every program that calls init_process_group(), so that it holds for what
+// comes before that call too: reading arguments, loading data. Without effect a second time, when
+// the program has a terminate handler of its own, and with PACELINE_CRASH_REPORT=0 in the
+// environment at the end. Thread safety: call it from one thread at a time.
 void report_uncaught_errors() noexcept;
 
 // What is printed for an exception of this type and text (typeid().name(), what()); `rank` is -1

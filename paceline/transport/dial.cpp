@@ -43,6 +43,8 @@ Deadline Dial::longest_connect(std::chrono::nanoseconds over_tcp) const {
   return Deadline::after(is_near ? std::chrono::nanoseconds(kLocalConnectTimeout) : over_tcp);
 }
 
+Deadline Dial::connect_until() const { return put_off(connect_until_); }
+
 pollfd Dial::entry() const {
   if (attempt_) return {attempt_->socket().get(), POLLOUT, 0};
   const int events = POLLIN | (unsent_.empty() ? 0 : POLLOUT);
@@ -51,7 +53,7 @@ pollfd Dial::entry() const {
 
 std::chrono::nanoseconds Dial::time_left() const {
   if (handshake_) return Deadline::never().remaining();
-  return (attempt_ ? connect_until_ : begins_).remaining();
+  return (attempt_ ? connect_until() : begins_).remaining();
 }
 
 bool Dial::go_on(bool is_ready) {
@@ -65,7 +67,7 @@ bool Dial::go_on(bool is_ready) {
     if (begins_.expired()) begin();
   } else if (is_ready) {
     go_on_connecting();
-  } else if (put_off(connect_until_).expired()) {
+  } else if (connect_until().expired()) {
     refused(ETIMEDOUT);
   }
   return handshake_ && handshake_->done() && unsent_.empty();
@@ -101,7 +103,7 @@ void Dial::go_on_connecting() {
 
 void Dial::refused(int error) {
   if (!may_come_up(error)) throw system_error("connect()", error);
-  if (connect_until_.remaining() <= connect_pause_) {
+  if (connect_until().remaining() <= connect_pause_) {
     fail(ErrorCode::kPeerLost,
          "it has died, or a firewall is between the hosts: could not connect to {} in time: {}",
          callee_.unix_name.empty() ? to_string(callee_.tcp) : "its Unix socket",
@@ -144,7 +146,8 @@ void Dial::send() {
 }
 
 void Dial::turned_away(const Error& error) {
-  if (error.code() != ErrorCode::kPeerLost || call_until_.remaining() <= call_pause_) throw error;
+  if (error.code() != ErrorCode::kPeerLost || put_off(call_until_).remaining() <= call_pause_)
+    throw error;
   handshake_.reset();
   socket_.reset();
   begins_ = Deadline::after(call_pause_);  // nothing tells when there is room

@@ -64,6 +64,7 @@ class Dial {
   void send();
   void turned_away(const Error& error);
   std::vector<std::byte> hello() const;
+  Deadline connect_until() const;
   Deadline longest_connect(std::chrono::nanoseconds over_tcp) const;
 
   const int rank_;

@@ -2,10 +2,10 @@
 
 #include <cerrno>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 
 namespace paceline {
 namespace {
@@ -19,8 +19,7 @@ bool bring_pages(int fd, void* address, std::size_t bytes) {
   if (madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
   // Linux before 5.14: the file takes its pages without the mapping, and small ones.
-  if (fd >= 0) errno = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  return fd < 0 || errno == 0;
+  return fd < 0 || reserve_file(fd, bytes);
 }
 
 // Null, with errno set, when it fails.

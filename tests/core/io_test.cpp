@@ -20,6 +20,18 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/send_queue.h"
 
+namespace {
+
+int interruptions = 0;  // of posix_fallocate(), still to come
+
+}  // namespace
+
+// In place of the C library's: with a signal it is interrupted.
+extern "C" int posix_fallocate(int fd, off_t offset, off_t size) {
+  if (interruptions > 0) return --interruptions, EINTR;
+  return fallocate(fd, 0, offset, size) == 0 ? 0 : errno;
+}
+
 namespace paceline {
 namespace {
 
@@ -110,6 +122,16 @@ TEST(Io, files_are_read_and_written_at_their_places) {
   EXPECT_EQ(to_string(got), "bcde");
   EXPECT_EQ(read_whole_at(file.get(), 9, got), 2);
   EXPECT_FALSE(write_whole_at(-1, 0, as_bytes("x")));
+  EXPECT_EQ(errno, EBADF);
+}
+
+TEST(Io, the_room_of_a_file_is_taken_despite_signals) {
+  const Fd file(memfd_create("paceline-io-test", MFD_CLOEXEC));
+  interruptions = 3;
+  EXPECT_TRUE(reserve_file(file.get(), 5000));
+  EXPECT_EQ(interruptions, 0);
+  EXPECT_EQ(lseek(file.get(), 0, SEEK_END), 5000);
+  EXPECT_FALSE(reserve_file(-1, 5000));
   EXPECT_EQ(errno, EBADF);
 }
 

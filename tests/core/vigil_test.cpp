@@ -4,33 +4,21 @@
 #include "paceline/core/vigil.h"
 
 #include <csignal>
-#include <cstdlib>
-#include <functional>
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "paceline/core/error.h"
+#include "paceline/core/socket.h"
+
+#include "tests/harness/stopped_process.h"
 
 namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
-
-// True when `body` is; a child that stops itself goes on after `pause`.
-bool in_a_process(const std::function<bool()>& body, std::chrono::milliseconds pause = {}) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  int status = 0;
-  waitpid(child, &status, WUNTRACED);
-  if (WIFSTOPPED(status)) {
-    std::this_thread::sleep_for(pause);
-    kill(child, SIGCONT);
-    waitpid(child, &status, 0);
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
+using harness::in_a_process;
 
 TEST(Vigil, time_in_which_the_process_was_stopped_does_not_count) {
   EXPECT_TRUE(in_a_process(
@@ -90,6 +78,36 @@ TEST(Vigil, one_standstill_that_several_notice_counts_once) {
     AwakeClock::stood_still(now - 9s, now - 1s);
     const auto slept = Clock::now().time_since_epoch() - AwakeClock::now().time_since_epoch();
     return slept > 8900ms && slept < 9100ms;
+  }));
+}
+
+TEST(Vigil, a_standstill_counts_for_waits_that_had_begun_before_it) {
+  EXPECT_TRUE(in_a_process([] {
+    const auto now = Clock::now();
+    AwakeClock::stood_still(now - 10s, now - 2s);
+    const auto wanted = Deadline::after(1s);
+    const auto left = put_off_since(now - 11s, wanted).remaining();
+    return left > 8500ms && left < 9100ms &&
+           put_off_since(now - 1s, wanted).moment() == wanted.moment() &&
+           put_off_since(now - 11s, Deadline::never()).moment() == Deadline::never().moment();
+  }));
+}
+
+// The other end, which stood still too, goes on a little later.
+TEST(Vigil, a_process_that_was_stopped_while_it_connected_goes_on_trying) {
+  const std::string name = "paceline-vigil-test-" + std::to_string(getpid());
+  Fd listener;
+  const auto connects = [&] {
+    harness::stop_soon();
+    try {
+      return static_cast<bool>(connect_unix(name, Deadline::after(500ms)));
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  EXPECT_TRUE(in_a_process(connects, 1500ms, [&] {
+    std::this_thread::sleep_for(300ms);
+    listener = listen_unix(name);
   }));
 }
 

@@ -234,6 +234,12 @@ int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
   return static_cast<int>(syscall(SYS_accept4, fd, address, length, flags));
 }
 
+// It returns its error.
+int posix_fallocate(int fd, off_t offset, off_t size) {
+  if (interrupts(CALLER)) return EINTR;
+  return syscall(SYS_fallocate, fd, 0, offset, size) == 0 ? 0 : errno;
+}
+
 int poll(pollfd* entries, nfds_t count, int limit) {
   if (interrupts(CALLER)) return -1;
   const timespec time{.tv_sec = limit / 1000, .tv_nsec = limit % 1000 * 1'000'000};

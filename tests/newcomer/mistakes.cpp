@@ -9,6 +9,7 @@
 //   other-model         rank 1 has a wider layer
 //   other-count         rank 1 sums up another number of values
 //   leaves-early        rank 1 returns from main() after its first step
+//   throws-before-init  the data is read before init_process_group(), and is not there
 //   throws              an exception of rank 1 that nobody catches
 //   wrong-shape         rank 1 gives the model images of another size
 //   extra-call          rank 0 sums up the loss once more, at the end
@@ -59,6 +60,7 @@ std::shared_ptr<data::ImageSamples> small_dataset() {
 
 int main(int argc, char** argv) {
   const std::string mistake = argc > 1 ? argv[1] : "none";
+  if (mistake == "throws-before-init") data::load_cifar10("data", data::Split::kTrain);
   const auto group = paceline::init_process_group();
   const bool is_odd = group->rank() == 1;  // where one rank alone makes the mistake
   const auto makes = [&](const char* name) { return mistake == name; };

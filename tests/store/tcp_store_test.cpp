@@ -5,13 +5,18 @@
 #include <iomanip>
 #include <memory>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include "paceline/core/handshake.h"
+#include "paceline/store/store_protocol.h"
 #include "paceline/store/tcp_store_server.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/stopped_process.h"
 
 namespace paceline {
 namespace {
@@ -75,6 +80,59 @@ TEST(TcpStore, a_new_connection_to_a_dead_server_is_a_lost_peer) {
   store.wait({"count"}, 10s);
   server.reset();
   for (auto& call : calls) expect_error(ErrorCode::kPeerLost, {}, [&] { call.get(); });
+}
+
+// Of a job that was stopped as a whole the server goes on a little later than this client.
+TEST(TcpStore, a_client_that_was_stopped_while_it_connected_does_not_call_the_server_dead) {
+  const auto secret = Secret::generate();
+  const Endpoint endpoint{"127.0.0.1", local_port(listen_tcp(kLoopback))};
+  const auto client = [&] {
+    Fd listener = listen_tcp(endpoint);
+    auto accepted = std::async(std::launch::async, [&] {
+      Fd connection = accept_connection(listener, Deadline::after(20s));
+      authenticate_as_server(connection, secret, kStoreContext, Deadline::after(20s));
+      wait_ready(connection.get(), POLLIN, Deadline::after(20s));
+      return connection;
+    });
+    TcpStore store(endpoint, secret);
+    const auto waiting = std::async(std::launch::async, [&] { store.get("never", 60s); });
+    const Fd connection = accepted.get();  // the only one, in use; the next call needs another
+    listener.reset();
+    harness::stop_soon();
+    try {
+      store.set("key", "1");
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  std::unique_ptr<TcpStoreServer> server;
+  EXPECT_TRUE(harness::in_a_process(client, 1500ms, [&] {
+    std::this_thread::sleep_for(300ms);
+    server = std::make_unique<TcpStoreServer>(endpoint, secret);
+  }));
+}
+
+TEST(TcpStore, a_client_that_was_stopped_before_it_was_turned_away_tries_again) {
+  const auto secret = Secret::generate();
+  Fd listener = listen_tcp(kLoopback);
+  const Endpoint endpoint{"127.0.0.1", local_port(listener)};
+  const auto client = [&] {
+    listener.reset();  // the parent has it too
+    harness::stop_soon();
+    try {
+      TcpStore(endpoint, secret, 500ms).set("key", "1");
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  std::unique_ptr<TcpStoreServer> server;
+  EXPECT_TRUE(harness::in_a_process(client, 1500ms, [&] {
+    accept_connection(listener, Deadline::after(10s)).reset();
+    listener.reset();
+    server = std::make_unique<TcpStoreServer>(endpoint, secret);
+  }));
 }
 
 TEST(TcpStore, the_server_can_wait_for_its_clients_to_leave) {

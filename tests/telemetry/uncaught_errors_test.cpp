@@ -47,6 +47,12 @@ TEST_F(UncaughtErrorsDeathTest, another_exception_is_named_with_its_type_and_the
               "^error: rank 2: std::runtime_error: no such key\n$");
 }
 
+// As a program that reads its data before init_process_group().
+TEST_F(UncaughtErrorsDeathTest, an_exception_before_any_call_of_the_library_is_reported_too) {
+  EXPECT_EXIT(leave_with(std::runtime_error("no such file")), ExitedWithCode(1),
+              "^error: std::runtime_error: no such file\n$");
+}
+
 TEST_F(UncaughtErrorsDeathTest, an_object_that_is_not_an_exception_ends_as_in_any_program) {
   EXPECT_EXIT(reported(7), KilledBySignal(SIGABRT), "instance of 'int'");
 }

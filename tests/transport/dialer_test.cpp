@@ -6,6 +6,7 @@
 #include <array>
 #include <future>
 #include <memory>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,7 +14,10 @@
 #include "paceline/core/error.h"
 #include "paceline/core/rank_name.h"
 #include "paceline/core/socket.h"
+#include "paceline/core/vigil.h"
 #include "paceline/transport/acceptor.h"
+
+#include "tests/harness/stopped_process.h"
 
 namespace paceline {
 namespace {
@@ -48,11 +52,12 @@ class DialerTest : public testing::TestWithParam<bool> {
     authenticate_as_server(caller, secret_, "door", Deadline::after(10s));
     return caller;
   }
-  static std::vector<NewChannel> turn(Dialer& dialer) {
+  static std::vector<NewChannel> turn(Dialer& dialer, Vigil* vigil = nullptr) {
     std::vector<pollfd> entries;
     dialer.add_to(entries);
     const auto limit = std::min<std::chrono::nanoseconds>(dialer.time_left(), 20ms);
     ::poll(entries.data(), entries.size(), Deadline::after(limit).poll_timeout_ms());
+    if (vigil != nullptr) vigil->look();
     return dialer.serve(entries);
   }
   static std::vector<NewChannel> call(Dialer& dialer, std::size_t count) {
@@ -153,6 +158,33 @@ TEST_P(DialerTest, a_rank_that_listens_a_little_later_is_reached) {
   const auto channels = call(dialer, 1);
   ASSERT_EQ(channels.size(), 1u);
   EXPECT_EQ(channels[0].peer, 3);
+}
+
+// Of a job that was stopped as a whole the peer goes on a little later than this rank.
+TEST_P(DialerTest, a_rank_that_was_stopped_while_it_called_does_not_call_the_peer_dead) {
+  Door door;
+  const auto at = callee(3, door);
+  door.local.reset();
+  door.tcp.reset();
+  const auto calls = [&] {
+    harness::stop_soon();
+    Dialer dialer({4, "rank 4"}, {at}, secret_, "world");
+    try {
+      for (Vigil vigil; turn(dialer, &vigil).empty();) continue;
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  Door later;
+  Fd called;
+  EXPECT_TRUE(harness::in_a_process(calls, 1500ms, [&] {
+    std::this_thread::sleep_for(300ms);
+    later.local = listen_unix(door.unix_name);
+    later.tcp = listen_tcp(door.endpoint);
+    called = accept_connection(later.of(GetParam()), Deadline::after(10s));
+    if (called) authenticate_as_server(called, secret_, "door", Deadline::after(10s));
+  }));
 }
 
 TEST_P(DialerTest, a_rank_that_refuses_is_named_as_lost) {
