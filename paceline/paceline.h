@@ -14,6 +14,7 @@
 #include "paceline/optim/adam.h"
 #include "paceline/optim/sgd.h"
 #include "paceline/parallel/distributed_data_parallel.h"
+#include "paceline/parallel/sync_batch_norm.h"
 #include "paceline/telemetry/metrics_log.h"
 #include "paceline/telemetry/tensorboard_log.h"
 #include "paceline/tensor/collectives.h"

@@ -9,5 +9,6 @@ set(SOURCES
   post_local_sgd.cpp
   reducer.cpp
   reducer_plan.cpp
-  replica_check.cpp)
+  replica_check.cpp
+  sync_batch_norm.cpp)
 set(LIBRARIES fmt::fmt)
