@@ -15,22 +15,25 @@ at::Tensor relu_and_halve(const at::Tensor& features) {
 
 }  // namespace
 
-CnnImpl::CnnImpl(const CnnOptions& options)
-    : conv1_(three_by_three(options.channels, 32)),
-      conv2_(three_by_three(32, 64)),
-      linear1_(64 * (options.height / 4) * (options.width / 4), 512),
-      linear2_(512, options.classes) {
+CnnImpl::CnnImpl(const CnnOptions& options, const Layers& layers)
+    : options_(options), layers_(layers) {
   check(options.height % 4 == 0 && options.width % 4 == 0,
         "cnn: the image size {}x{} does not divide by 4", options.height, options.width);
-  register_module("conv1", conv1_);
-  register_module("conv2", conv2_);
-  register_module("linear1", linear1_);
-  register_module("linear2", linear2_);
+  CnnImpl::reset();
+}
+
+void CnnImpl::reset() {
+  conv1_ = register_module("conv1", torch::nn::Conv2d(three_by_three(options_.channels, 32)));
+  conv2_ = register_module("conv2", torch::nn::Conv2d(three_by_three(32, 64)));
+  linear1_ = layers_.linear({64 * (options_.height / 4) * (options_.width / 4), 512});
+  linear2_ = layers_.linear({512, options_.classes});
+  register_module("linear1", linear1_.ptr());
+  register_module("linear2", linear2_.ptr());
 }
 
 at::Tensor CnnImpl::forward(const at::Tensor& images) {
   const auto features = relu_and_halve(conv2_(relu_and_halve(conv1_(images))));
-  return linear2_(at::relu(linear1_(features.flatten(1))));
+  return linear2_.forward(at::relu(linear1_.forward(features.flatten(1))));
 }
 
 }  // namespace paceline::models

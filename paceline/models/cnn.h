@@ -1,14 +1,15 @@
 #pragma once
 
 // A small convolutional network for images of 10 to 100 classes: two 3x3 convolutions with ReLU and
-// 2x2 max-pooling, two linear layers. Plain torch::nn, blind to ranks.
+// 2x2 max-pooling, two linear layers. Plain torch::nn, blind to ranks; it can be cloned.
 
 #include <cstdint>
 
-#include <torch/nn/module.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+
+#include "paceline/models/layers.h"
 
 namespace paceline::models {
 
@@ -20,15 +21,19 @@ struct CnnOptions {
 };
 
 // conv channels->32, conv 32->64, linear 64*(height/4)*(width/4)->512, linear 512->classes.
-class CnnImpl : public torch::nn::Module {
+class CnnImpl : public torch::nn::Cloneable<CnnImpl> {
  public:
-  explicit CnnImpl(const CnnOptions& options = {});
+  // Of `layers` it uses the linear ones.
+  explicit CnnImpl(const CnnOptions& options = {}, const Layers& layers = {});
+  void reset() override;
   // [N, channels, height, width] -> logits [N, classes].
   at::Tensor forward(const at::Tensor& images);
 
  private:
-  torch::nn::Conv2d conv1_, conv2_;
-  torch::nn::Linear linear1_, linear2_;
+  CnnOptions options_;
+  Layers layers_;
+  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr};
+  torch::nn::AnyModule linear1_, linear2_;
 };
 TORCH_MODULE(Cnn);
 

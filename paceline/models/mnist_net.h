@@ -1,25 +1,29 @@
 #pragma once
 
 // The network of many MNIST tutorials: two 5x5 convolutions with ReLU and 2x2 max-pooling, two
-// linear layers.
+// linear layers. It can be cloned.
 
-#include <torch/nn/module.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+
+#include "paceline/models/layers.h"
 
 namespace paceline::models {
 
 // conv 1->20, conv 20->20, linear 320->50, linear 50->10.
-class MnistNetImpl : public torch::nn::Module {
+class MnistNetImpl : public torch::nn::Cloneable<MnistNetImpl> {
  public:
-  MnistNetImpl();
+  // Of `layers` it uses the linear ones.
+  explicit MnistNetImpl(const Layers& layers = {});
+  void reset() override;
   // [N, 1, 28, 28] -> logits [N, 10].
   at::Tensor forward(const at::Tensor& images);
 
  private:
-  torch::nn::Conv2d conv1_, conv2_;
-  torch::nn::Linear linear1_, linear2_;
+  Layers layers_;
+  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr};
+  torch::nn::AnyModule linear1_, linear2_;
 };
 TORCH_MODULE(MnistNet);
 

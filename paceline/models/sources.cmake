@@ -1,4 +1,7 @@
 set(SOURCES
   cnn.cpp
-  mnist_net.cpp)
+  layers.cpp
+  mnist_net.cpp
+  residual_block.cpp
+  resnet.cpp)
 set(LIBRARIES fmt::fmt)

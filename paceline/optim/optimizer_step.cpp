@@ -18,6 +18,9 @@
 namespace paceline::optim {
 namespace {
 
+// A norm's partial sums are of the rows' blocks.
+static_assert(kBlock == FlatLayout::kBlock);
+
 // Elements that one thread updates at a time.
 constexpr std::int64_t kGrain = 32768;
 

@@ -16,6 +16,7 @@ set(SOURCES
   replica_guard.cpp
   shard_buffers.cpp
   shard_sum.cpp
+  sync_batch_norm.cpp
   uneven_inputs.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
 # Loops that only -O3 vectorises.
