@@ -84,8 +84,10 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
   set_terminal(env, options, place, local_rank);
   if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
   if (options.encrypt) env["PACELINE_ENCRYPT"] = "1";
-  if (options.logical_shards > 0)
+  env.erase("PACELINE_LOGICAL_SHARDS");  // the options' default
+  if (options.logical_shards > 0) {
     env["PACELINE_LOGICAL_SHARDS"] = std::to_string(options.logical_shards);
+  }
   env["MASTER_ADDR"] = addresses.master_addr;
   env["MASTER_PORT"] = std::to_string(addresses.master_port);
   env["PACELINE_STORE"] = addresses.store;

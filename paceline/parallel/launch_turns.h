@@ -7,6 +7,7 @@
 //
 // Thread safety: none of an object; of() from any thread.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -21,6 +22,9 @@ class LaunchTurns {
   // The one of this group.
   static std::shared_ptr<LaunchTurns> of(const ProcessGroup& group);
 
+  // How many were given before: the modules' numbers, in the order of their making.
+  std::uint64_t next_number() { return num_numbers_++; }
+
   // Queues `who`, until it leaves; `go_on` is called when its turn comes later.
   void enter(const void* who, std::function<void()> go_on);
   bool is_up(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
@@ -30,6 +34,7 @@ class LaunchTurns {
   void pass_on(const void* who);
 
  private:
+  std::uint64_t num_numbers_ = 0;
   std::vector<std::pair<const void*, std::function<void()>>> queue_;
 };
 

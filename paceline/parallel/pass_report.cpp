@@ -13,8 +13,8 @@ namespace {
 // mean of it need not, but two different numbers have different means.
 constexpr int kBits = 16;
 constexpr std::size_t kHashValues = 64 / kBits;
-constexpr std::size_t kIndexValues = 2;  // of the parameter, from 1
-constexpr std::size_t kRankValues = kHashValues + kIndexValues;
+constexpr std::size_t kIndexValues = 2;                              // of the parameter, from 1
+constexpr std::size_t kRankValues = kHashValues + kIndexValues + 1;  // the module's number
 
 void put(float* values, std::size_t count, std::uint64_t number) {
   for (std::size_t i = 0; i < count; ++i)
@@ -45,6 +45,7 @@ void PassReport::write(const Own& own) {
   float* const mine = values_.data() + (of_rank(rank_) - values_.data());
   put(mine, kHashValues, own.hash);
   put(mine + kHashValues, kIndexValues, own.not_finite ? *own.not_finite + 1 : 0);
+  put(mine + kHashValues + kIndexValues, 1, own.module);
   place_.copy_(at::from_blob(values_.data(), place_.sizes(), at::kFloat));
 }
 
@@ -60,14 +61,26 @@ bool PassReport::has_equal_hashes() const {
   return true;
 }
 
+std::uint64_t PassReport::number_at(const float* values, std::size_t count) const {
+  std::uint64_t number = 0;
+  for (std::size_t i = count; i-- > 0;) {
+    const float value = values[i] * static_cast<float>(divisor_);
+    number = (number << kBits) + static_cast<std::uint64_t>(std::llround(value));
+  }
+  return number;
+}
+
+std::vector<std::uint64_t> PassReport::modules() const {
+  std::vector<std::uint64_t> numbers;
+  for (int rank = 0; rank < num_ranks_; ++rank)
+    numbers.push_back(number_at(of_rank(rank) + kHashValues + kIndexValues, 1));
+  return numbers;
+}
+
 std::optional<PassReport::NotFinite> PassReport::not_finite() const {
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    std::size_t index = 0;
-    for (std::size_t i = kIndexValues; i-- > 0;) {
-      const float value = of_rank(rank)[kHashValues + i] * static_cast<float>(divisor_);
-      index = (index << kBits) + static_cast<std::size_t>(std::llround(value));
-    }
-    if (index > 0) return NotFinite{rank, index - 1};
+    const auto index = number_at(of_rank(rank) + kHashValues, kIndexValues);
+    if (index > 0) return NotFinite{rank, static_cast<std::size_t>(index - 1)};
   }
   return {};
 }

@@ -2,7 +2,8 @@
 
 // What each rank says beside its gradients of a pass. It travels as float32 in the last bucket,
 // where every rank has a place of its own and adds zero to the others': which parameters it used,
-// the hash of a part of its replica (replica_guard.h), and its first gradient that is not finite.
+// of which module the pass was, the hash of a part of its replica (replica_guard.h), and its first
+// gradient that is not finite.
 //
 // Thread safety: none.
 
@@ -19,7 +20,8 @@ class PassReport {
  public:
   // What one rank says.
   struct Own {
-    std::vector<bool> used;  // [parameter]
+    std::vector<bool> used;    // [parameter]
+    std::uint64_t module = 0;  // below 2^16
     std::uint64_t hash = 0;
     std::optional<std::size_t> not_finite;  // the first such parameter
   };
@@ -40,11 +42,14 @@ class PassReport {
   void read(std::int64_t divisor);
   bool is_used(std::size_t parameter) const { return values_[parameter] > 0; }
   bool has_equal_hashes() const;
+  // By rank.
+  std::vector<std::uint64_t> modules() const;
   // Of the lowest rank that has one.
   std::optional<NotFinite> not_finite() const;
 
  private:
   const float* of_rank(int rank) const;
+  std::uint64_t number_at(const float* values, std::size_t count) const;
 
   at::Tensor place_;
   std::size_t num_parameters_ = 0;

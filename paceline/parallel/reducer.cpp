@@ -176,6 +176,7 @@ void Reducer::write_report() {
   PassReport::Own own;
   for (const auto& parameter : parameters_) own.used.push_back(parameter.is_used);
   if (guards_replicas()) own.hash = guard_->hash_part(num_steps_);
+  own.module = number_;
   own.not_finite = not_finite_;
   report_.write(own);
 }
@@ -276,8 +277,21 @@ void Reducer::average() {
 void Reducer::read_report() {
   if (!device_.is_cpu()) return;
   report_.read(divisor());
+  require_same_module();
   if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
   if (const auto found = report_.not_finite()) say_non_finite(*found);
+}
+
+// Gradients of modules of the same shape would be averaged with each other.
+void Reducer::require_same_module() const {
+  const auto modules = report_.modules();
+  for (std::size_t rank = 0; rank < modules.size(); ++rank) {
+    check(modules[rank] == number_,
+          "rank {}: this backward pass was of DistributedDataParallel module {} here and of module "
+          "{} on rank {} (numbered as they were made): call and differentiate several modules in "
+          "the same order on every rank",
+          group_->rank(), number_, modules[rank], rank);
+  }
 }
 
 void Reducer::say_non_finite(const PassReport::NotFinite& found) {

@@ -176,6 +176,7 @@ class Reducer : public GradientSync {
   void take_averages_of_others();
   bool guards_replicas() const;
   std::int64_t divisor() const;
+  void require_same_module() const;
   void say_non_finite(const PassReport::NotFinite& found);
   void forget_failed_pass();
   void drop_gradients();
@@ -198,6 +199,7 @@ class Reducer : public GradientSync {
   const c10::Device device_;                  // of all parameters
   const bool large_need_no_copy_;             // gradients from kLargeBytes on
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
+  const std::uint64_t number_;                // among this group's modules
   std::shared_ptr<CommunicationHook> hook_;   // owners: the user and this; null: the average
   std::vector<Parameter> parameters_;
   bool is_planned_ = false;

@@ -66,6 +66,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
       device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
       large_need_no_copy_(large_tensors_need_no_copy(*group_, device_)),
       turns_(LaunchTurns::of(*group_)),
+      number_(turns_->next_number()),
       passes_(bytes_of(parameters)) {
   for (auto& named : parameters) {
     Parameter parameter;

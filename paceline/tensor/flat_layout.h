@@ -15,7 +15,8 @@ namespace paceline {
 
 class FlatLayout {
  public:
-  explicit FlatLayout(at::ScalarType type = at::kFloat) : type_(type) {}
+  FlatLayout() : FlatLayout(at::kFloat) {}
+  explicit FlatLayout(at::ScalarType type) : type_(type) {}
   static constexpr std::int64_t kBlock = 1024, kSmallBlock = 64;
 
   // Of all `tensors`, with a count that `num_parts` parts of whole blocks share equally.

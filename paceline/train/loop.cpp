@@ -133,6 +133,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
   StepLog step_log;
   step_log.model(bytes_of(optimizer.parameters()));
   step_log.begin_at(state.step);
+  gradients.begin_at(state.step);
   while (state.epoch < options.epochs && !finished()) {
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {

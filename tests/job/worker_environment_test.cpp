@@ -44,6 +44,14 @@ TEST(WorkerEnvironment, encryption_is_asked_for_or_left_as_it_is) {
   EXPECT_EQ(job.environment({{"PACELINE_ENCRYPT", "0"}}).at("PACELINE_ENCRYPT"), "1");
 }
 
+TEST(WorkerEnvironment, logical_shards_are_those_of_the_options) {
+  Job job = job_of_two_ranks_on_each_of_three_nodes();
+  EXPECT_EQ(job.environment({{"PACELINE_LOGICAL_SHARDS", "8"}}).count("PACELINE_LOGICAL_SHARDS"),
+            0u);
+  job.options.logical_shards = 6;
+  EXPECT_EQ(job.environment({{"PACELINE_LOGICAL_SHARDS", "8"}}).at("PACELINE_LOGICAL_SHARDS"), "6");
+}
+
 TEST(WorkerEnvironment, relative_folders_are_the_launchers) {
   const Environment env = job_of_two_ranks_on_each_of_three_nodes().environment(
       {{"PACELINE_STEP_LOG", "steps"}, {"PACELINE_TIMELINE_DIR", "/spans"}});

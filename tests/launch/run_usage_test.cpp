@@ -243,6 +243,36 @@ TEST(RunUsage, a_missing_program_or_value_is_named) {
   EXPECT_THAT(run_paceline({"rnu"}).err, HasSubstr("did you mean run?"));
 }
 
+TEST(RunUsage, logical_shards_must_fit_the_ranks_and_fix_the_threads) {
+  const Outcome refused =
+      run_paceline({"run", "--nproc-per-node", "3", "--logical-shards", "8", "true"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--logical-shards 8: they cannot be divided among 3 ranks, "
+                                     "each with 1, 2, 4, 8, ...; start 1, 2, 4 or 8"));
+  const Outcome outcome = run_paceline({"run", "--logical-shards", "8", "sh", "-c",
+                                        "echo $PACELINE_LOGICAL_SHARDS $OMP_NUM_THREADS"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "8 1\n");
+}
+
+TEST(RunUsage, a_damaged_state_restarts_the_job_or_ends_it) {
+  const std::vector<std::string> damaged = {"sh", "-c",
+                                            "echo generation $TORCHELASTIC_RESTART_COUNT; exit "
+                                            "$((86 - 86 * $TORCHELASTIC_RESTART_COUNT))"};
+  const auto run = [&](const std::string& action) {
+    std::vector<std::string> arguments = {"run", "--max-restarts", "3", "--on-damage", action};
+    arguments.insert(arguments.end(), damaged.begin(), damaged.end());
+    return run_paceline(arguments);
+  };
+  const Outcome restarted = run("restart");
+  EXPECT_EQ(restarted.exit_code, 0) << restarted.err;
+  EXPECT_EQ(restarted.out, "generation 0\ngeneration 1\n");
+  const Outcome ended = run("stop");
+  EXPECT_EQ(ended.exit_code, 86);
+  EXPECT_EQ(ended.out, "generation 0\n");
+  EXPECT_THAT(ended.err, HasSubstr("a rank's state was damaged (--on-damage stop)"));
+}
+
 TEST(Usage, an_unknown_command_or_option_is_answered_with_what_may_have_been_meant) {
   for (const auto& [typed, answer] : std::map<std::string, std::string>{
            {"--verison", "paceline: unknown option --verison; did you mean --version?; see"},

@@ -239,5 +239,26 @@ TEST(TwoModules, of_one_group_communicate_in_one_order) {
   });
 }
 
+// Of the same shape, so that nothing else tells them apart.
+TEST(TwoModules, called_in_different_orders_are_an_error_that_says_so) {
+  const auto results = run_ranks(3, [](ProcessGroup& group) {
+    DistributedDataParallel one(std::make_shared<Parts>(), owned(group));
+    DistributedDataParallel other(std::make_shared<Parts>(), owned(group));
+    const Uses all = {true, true, true, true};
+    one.forward(rows_of(0), all).backward();
+    other.forward(rows_of(0), all).backward();
+    auto& first = group.rank() == 1 ? other : one;
+    first.forward(rows_of(0), all).backward();
+  });
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    ASSERT_TRUE(results[rank].error);
+    EXPECT_EQ(results[rank].error->code(), ErrorCode::kInvalid);
+    const std::string wanted = rank == 1 ? "module 1 here and of module 0 on rank 0"
+                                         : "module 0 here and of module 1 on rank 1";
+    EXPECT_NE(std::string(results[rank].error->what()).find(wanted), std::string::npos)
+        << results[rank].error->what();
+  }
+}
+
 }  // namespace
 }  // namespace paceline

@@ -1,0 +1,192 @@
+// What the parts of data parallelism cost: a training step with one of them more, in turns with the
+// step without. Random images, Adam, the ranks that it is started with.
+//
+//   paceline run --nproc-per-node 2 data_parallel_bench
+//   paceline run --nproc-per-node 2 data_parallel_bench --model resnet
+//
+// Each variant has a replica of its own; variants take turns, round by round, in the same
+// processes. A ratio is that of a round's two times: of the variant and of what it is compared
+// with.
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <torch/torch.h>
+
+#include "paceline/collectives/group/init.h"
+#include "paceline/models/cnn.h"
+#include "paceline/models/resnet.h"
+#include "paceline/optim/adam.h"
+#include "paceline/parallel/compression_hooks.h"
+#include "paceline/parallel/distributed_data_parallel.h"
+#include "paceline/tensor/symmetric_tensors.h"
+#include "paceline/train/runtime.h"
+
+#include "benchmarks/spread.h"
+
+namespace paceline::benchmarks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kBatch = 32;  // of a rank, in all passes of a step
+
+struct Variant {
+  std::string name;
+  std::size_t against;  // the variant whose time is 1
+  DistributedDataParallelOptions options;
+  std::int64_t passes = 1;  // of a step
+  std::shared_ptr<CommunicationHook> hook = {};
+};
+
+constexpr std::size_t kDefault = 4;
+
+std::vector<Variant> variants_for(int world_size) {
+  DistributedDataParallelOptions bare;
+  bare.guard_passes = 0;
+  bare.non_finite = NonFinite::kIgnore;
+  bare.logical_shards = 0;
+  DistributedDataParallelOptions guard = bare, finite = bare, both = bare;
+  guard.guard_passes = 100;
+  finite.non_finite = NonFinite::kReport;
+  both.guard_passes = 100;
+  both.non_finite = NonFinite::kReport;
+  const auto shards = [&](std::int64_t each) {
+    DistributedDataParallelOptions options = bare;
+    options.logical_shards = each * world_size;
+    return options;
+  };
+  return {{"neither guard nor report", 0, bare},
+          {"the same again", 0, bare},
+          {"replica guard", 0, guard},
+          {"report of gradients that are not finite", 0, finite},
+          {"both, the default", 0, both},
+          {"logical shards, 1 a rank", 0, shards(1)},
+          {"2 passes a step", 0, bare, 2},
+          {"logical shards, 2 a rank", 6, shards(2), 2},
+          {"4 passes a step", 0, bare, 4},
+          {"logical shards, 4 a rank", 8, shards(4), 4},
+          {"bf16_compress", 0, bare, 1, std::make_shared<CompressHook>(at::kBFloat16)},
+          {"power_sgd, rank 4", 0, bare, 1,
+           std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 4, .start_step = 0})}};
+}
+
+template <class Module>
+class Replica {
+ public:
+  Replica(const Variant& variant, std::shared_ptr<Module> module,
+          const std::shared_ptr<ProcessGroup>& group)
+      : variant_(variant), model_(std::move(module), group, variant.options) {
+    optimizer_.emplace(model_->parameters(), optim::AdamOptions{.lr = 1e-5});
+    optimizer_->shard(group);
+    if (variant.hook) model_.register_comm_hook(variant.hook);
+  }
+
+  // In backward passes, for other ranks and for what they send.
+  double take_waited_ms() { return 1e3 * model_.reducer().take_exposed_seconds(); }
+
+  void step(const at::Tensor& images, const at::Tensor& labels) {
+    const std::int64_t part = kBatch / variant_.passes;
+    for (std::int64_t pass = 0; pass < variant_.passes; ++pass) {
+      model_.reducer().set_synchronize(pass + 1 == variant_.passes);
+      const at::Tensor logits = model_.forward(images.narrow(0, pass * part, part));
+      torch::nn::functional::cross_entropy(logits, labels.narrow(0, pass * part, part)).backward();
+    }
+    optimizer_->step();
+    optimizer_->zero_grad();
+  }
+
+ private:
+  const Variant variant_;
+  DistributedDataParallel<Module> model_;
+  std::optional<optim::Adam> optimizer_;
+};
+
+std::shared_ptr<models::ResNetImpl> small_resnet() {
+  return models::ResNet(models::ResNetOptions{.classes = 10, .small_images = true}).ptr();
+}
+
+// `only`: the default alone.
+template <class MakeModule>
+void run(int rounds, int steps, bool only, MakeModule make_module) {
+  const auto group = init_process_group();
+  const SymmetricTensors symmetric_tensors(*group);
+  using Module = typename decltype(make_module())::element_type;
+  const at::Tensor images =
+      at::randn({kBatch, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor labels = at::randint(10, {kBatch}, at::kLong);
+  auto variants = variants_for(group->world_size());
+  if (only) variants = {Variant{variants[kDefault].name, 0, variants[kDefault].options}};
+  std::vector<std::unique_ptr<Replica<Module>>> replicas;
+  for (const auto& variant : variants)
+    replicas.push_back(std::make_unique<Replica<Module>>(variant, make_module(), group));
+  std::vector<std::vector<double>> times(variants.size()), ratios(variants.size()),
+      waits(variants.size());
+  for (int round = -1; round < rounds; ++round) {
+    for (std::size_t i = 0; i < replicas.size(); ++i) {
+      group->barrier();
+      const auto begin = Clock::now();
+      for (int step = 0; step < steps; ++step) replicas[i]->step(images, labels);
+      const double ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+      const double waited = replicas[i]->take_waited_ms();
+      if (round < 0) continue;
+      times[i].push_back(ms / steps);
+      waits[i].push_back(waited / steps);
+    }
+    if (round < 0) continue;
+    for (std::size_t i = 0; i < replicas.size(); ++i)
+      ratios[i].push_back(times[i].back() / times[variants[i].against].back());
+  }
+  if (group->rank() != 0) return;
+  fmt::print("{} ranks x {} threads, batch {} a rank, {} rounds of {} steps\n\n",
+             group->world_size(), at::get_num_threads(), kBatch, rounds, steps);
+  fmt::print(
+      "| variant | ms a step, median [min, max] | of it waiting | ratio | to |\n"
+      "|---|---|---|---|---|\n");
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    fmt::print("| {} | {} | {:.2f} | {} | {} |\n", variants[i].name, with_spread(times[i]),
+               bench::spread_of(waits[i]).median,
+               i == variants[i].against
+                   ? ""
+                   : fmt::format("{:.3f} [{:.3f}, {:.3f}]", bench::spread_of(ratios[i]).median,
+                                 bench::spread_of(ratios[i]).min, bench::spread_of(ratios[i]).max),
+               i == variants[i].against ? "" : variants[variants[i].against].name);
+  }
+}
+
+}  // namespace
+}  // namespace paceline::benchmarks
+
+int main(int argc, char** argv) {
+  int rounds = 9;
+  int steps = 20;
+  std::string model = "cnn";
+  CLI::App app("what the parts of data parallelism cost");
+  app.add_option("--rounds", rounds, "interleaved rounds")->check(CLI::Range(1, 1000));
+  app.add_option("--steps", steps, "steps of a variant in a round")->check(CLI::Range(1, 100000));
+  app.add_option("--model", model, "cnn (1.3 million parameters) or resnet (ResNet-18)")
+      ->check(CLI::IsMember({"cnn", "resnet"}));
+  bool only = false;
+  app.add_flag("--only-default", only, "the default alone, for step_beside_python.py");
+  CLI11_PARSE(app, argc, argv);
+  namespace models = paceline::models;
+  try {
+    paceline::train::keep_large_blocks();
+    if (model == "cnn") {
+      paceline::benchmarks::run(rounds, steps, only, [] { return models::Cnn().ptr(); });
+    } else {
+      paceline::benchmarks::run(rounds, steps, only,
+                                [] { return paceline::benchmarks::small_resnet(); });
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "data_parallel_bench: {}\n", error.what());
+    return 1;
+  }
+}
