@@ -121,25 +121,42 @@ void widen(Dtype type, const void* from, float* __restrict to, std::int64_t coun
 }
 
 PACELINE_VECTORISED
-void narrow(Dtype type, const float* __restrict from, void* to, std::int64_t count) {
+std::uint32_t narrow(Dtype type, const float* __restrict from, void* to, std::int64_t count) {
+  std::uint32_t sum = 0;
   if (type == Dtype::kBfloat16) {
-    auto* const values = static_cast<Brain*>(to);
-    for (std::int64_t i = 0; i < count; ++i) narrow(from[i], values[i]);
+    auto* __restrict const values = static_cast<Brain*>(to);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += std::bit_cast<std::uint32_t>(from[i]);
+      narrow(from[i], values[i]);
+    }
   } else {
-    auto* const values = static_cast<Half*>(to);
-    for (std::int64_t i = 0; i < count; ++i) narrow(from[i], values[i]);
+    auto* __restrict const values = static_cast<Half*>(to);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += std::bit_cast<std::uint32_t>(from[i]);
+      narrow(from[i], values[i]);
+    }
   }
+  return sum;
 }
 
 PACELINE_VECTORISED
-void follow(Dtype type, const void* parameter, float* __restrict master, std::int64_t count) {
+std::uint32_t follow(Dtype type, const void* parameter, float* __restrict master,
+                     std::int64_t count) {
+  std::uint32_t sum = 0;
   if (type == Dtype::kBfloat16) {
     const auto* const values = static_cast<const Brain*>(parameter);
-    for (std::int64_t i = 0; i < count; ++i) master[i] = follow(master[i], values[i]);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += std::bit_cast<std::uint32_t>(master[i]);
+      master[i] = follow(master[i], values[i]);
+    }
   } else {
     const auto* const values = static_cast<const Half*>(parameter);
-    for (std::int64_t i = 0; i < count; ++i) master[i] = follow(master[i], values[i]);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += std::bit_cast<std::uint32_t>(master[i]);
+      master[i] = follow(master[i], values[i]);
+    }
   }
+  return sum;
 }
 
 }  // namespace paceline::optim

@@ -31,8 +31,10 @@ void clamp(float* values, std::int64_t count, float largest_magnitude);
 
 // `type` is kBfloat16 or kFloat16. Rounding is to nearest, ties to even.
 void widen(Dtype type, const void* from, float* to, std::int64_t count);
-void narrow(Dtype type, const float* from, void* to, std::int64_t count);
-// Where rounding `master` does not give `parameter`, the master becomes the parameter.
-void follow(Dtype type, const void* parameter, float* master, std::int64_t count);
+// Returns the sum of the words (kernels.h) of `from`.
+std::uint32_t narrow(Dtype type, const float* from, void* to, std::int64_t count);
+// Where rounding `master` does not give `parameter`, the master becomes the parameter. Returns the
+// sum of the master's words before.
+std::uint32_t follow(Dtype type, const void* parameter, float* master, std::int64_t count);
 
 }  // namespace paceline::optim

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "paceline/core/check.h"
 #include "paceline/core/rank_name.h"
@@ -27,6 +29,19 @@ void require_fusable(const at::Tensor& parameter, std::size_t number) {
         "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which the "
         "fused optimizers need",
         number);
+}
+
+// Elements that one thread adds up at a time.
+constexpr std::int64_t kSumGrain = 131072;
+
+std::uint32_t sum_of(const at::Tensor& row) {
+  const auto* const values = row.data_ptr<float>();
+  return at::parallel_reduce(
+      0, row.numel(), kSumGrain, std::uint32_t{0},
+      [values](std::int64_t begin, std::int64_t end, std::uint32_t sum) {
+        return sum + sum_words(values + begin, end - begin);
+      },
+      std::plus<>());
 }
 
 void require_rate(double learning_rate) {
@@ -255,8 +270,7 @@ void Optimizer::set_state(const NamedTensors& state) {
   std::copy_n(steps.data_ptr<std::int64_t>(), num_steps_.size(), num_steps_.begin());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
-      const at::Tensor kept = own_state(i, name);
-      sums_[i][name] = sum_words(kept.data_ptr<float>(), kept.numel());
+      sums_[i][name] = sum_of(own_state(i, name));
     }
   }
 }
@@ -264,8 +278,7 @@ void Optimizer::set_state(const NamedTensors& state) {
 void Optimizer::verify_state() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
-      const at::Tensor kept = own_state(i, name);
-      const std::uint32_t found = sum_words(kept.data_ptr<float>(), kept.numel());
+      const std::uint32_t found = sum_of(own_state(i, name));
       if (found != sums_[i][name]) fail_corrupt(i, name, sums_[i][name], found);
     }
   }

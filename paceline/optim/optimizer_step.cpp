@@ -73,13 +73,12 @@ Optimizer::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int6
     if (widens) widen(gradient_type, given, widened.data(), count);
     float* const values =
         with_master ? state_at(state_names_.size()) : reinterpret_cast<float*>(parameter);
-    const std::uint32_t read = with_master ? sum_words(values, count) : 0;
-    if (with_master) follow(type, parameter, values, count);
+    const std::uint32_t read = with_master ? follow(type, parameter, values, count) : 0;
     visit(Slice{values, widens ? widened.data() : reinterpret_cast<const float*>(given),
                 state.data(), sums.data(), count, num_steps_[i] + 1, group_of_[i]});
     if (!with_master) continue;
-    sums[state_names_.size()].add(read, sum_words(values, count));
-    if (writes) narrow(type, values, parameter, count);
+    sums[state_names_.size()].add(
+        read, writes ? narrow(type, values, parameter, count) : sum_words(values, count));
   }
   return sums;
 }
