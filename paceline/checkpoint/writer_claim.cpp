@@ -207,8 +207,9 @@ void WriterClaim::refuse(const Owner& owner, const std::string& folder) {
          directory_, owner.id.generation, owner.process, owner.host, who_.generation);
   }
   fail(ErrorCode::kInvalid,
-       "checkpoint directory {}: another job (process {} on host {}) writes to it; give each job "
-       "its own directory or wait for that one to end",
+       "checkpoint directory {}: another job, or another rank of this one (process {} on host {}), "
+       "writes to it; give each job its own directory, in which one rank saves, or wait for that "
+       "one to end",
        directory_, owner.process, owner.host);
 }
 

@@ -298,6 +298,15 @@ void log_outcome(const Rendezvous& result) {
                   who.restart_count, who.loaded_before ? " (forked)" : "", result.address));
 }
 
+// A forgotten launcher is else noticed by the time that it takes only.
+void say_that_it_is_alone() {
+  log::warning(fmt::format(
+      "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
+      "for several ranks paceline run --nproc-per-node N {}; RANK=0 WORLD_SIZE=1 states that it is "
+      "meant",
+      own_command()));
+}
+
 }  // namespace
 
 LaunchEnvironment who_am_i(const RendezvousOptions& options, const GetVariable& variable) {
@@ -307,6 +316,7 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options, const GetVariable& 
 Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
   const auto who = find_who(options, variable);
   if (who.world_size == 1 && !options.store) {
+    if (!options.rank && who.launcher == "none") say_that_it_is_alone();
     return {who, std::make_shared<MemoryStore>(), options.secret.value_or(Secret::generate())};
   }
   const std::string place = place_of(options, who, variable);

@@ -60,7 +60,8 @@ TEST_F(Writers, are_refused_while_another_job_writes_and_are_told_which) {
   for (const WriterId& other : {WriterId{"y", 5}, WriterId{"", 5}, WriterId{"x", 0}}) {
     const auto error = refusal(other);
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(), HasSubstr(fmt::format("another job (process {} on", ::getpid())));
+    EXPECT_THAT(error.what(),
+                HasSubstr(fmt::format("another rank of this one (process {} on", ::getpid())));
   }
   writer->check_held();
   EXPECT_THAT(names_in(folder_.path()), ElementsAre(".writer-00000001"));

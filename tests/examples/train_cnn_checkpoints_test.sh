@@ -84,19 +84,6 @@ touch "$work/stop"
 expect stopped_on_a_full_disk 1 'stopped after step 1 by the file .*stop; the state could not be written' \
   bash -c 'trap "" XFSZ; ulimit -f 100; exec "$@"' _ "${run1[@]}" --checkpoint-dir "$work/full" --stop-file "$work/stop"
 
-# Room for all that are kept, but not for one more: saving goes on, which is said in the log and in the closing table.
-if [ "$(id -u)" = 0 ]; then
-  expect measured 0 'test accuracy' "${run1[@]}" --max-steps 1 --checkpoint-dir "$work/one"
-  size=$(($(du -k "$work/one/step-00000001" | cut -f1) * 7 / 2 + 16))
-  mkdir "$work/small"
-  mount -t tmpfs -o "size=${size}k" tmpfs "$work/small" || failures=$((failures + 1))
-  small=("${run1[@]}" --checkpoint-every 1 --max-steps 9 --checkpoint-dir "$work/small/run")
-  expect small_disk 0 '^  checkpoints +the disk has room for 3; the oldest goes before each save' bash -c '"$@" 2>"$0"' "$work/small.err" "${small[@]}"
-  expect small_disk_is_said_once 0 '^1$' grep -c 'the disk is full: there is room for 3 checkpoints' "$work/small.err"
-  expect small_disk_resumed 0 'resumed at step 9$' "${small[@]}" --resume --max-steps 10
-  umount "$work/small"
-fi
-
 # A stop at the last step of all is the end.
 touch "$work/stop"
 expect stop_at_the_end 0 'test accuracy' "${run1[@]}" --batch-size 600 --checkpoint-dir "$work/end" --stop-file "$work/stop"

@@ -43,7 +43,9 @@ if [ -n "$mpiexec" ]; then
 fi
 
 # Interrupted and resumed, against not interrupted: the same final loss, digit for digit.
-expect straight 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --metrics "$work/straight.jsonl"
+# shellcheck disable=SC2016
+expect straight 0 'test accuracy' bash -o pipefail -c '"$@" | tee "$0"' "$work/straight.out" "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 \
+  --metrics "$work/straight.jsonl" --tensorboard "$work/straight_board"
 expect first_half 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --max-steps 13 \
   --checkpoint-dir "$work/run" --checkpoint-every 6
 expect second_half 0 'resumed at step 13' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/run" --resume \
@@ -61,6 +63,9 @@ if [ "$counted" != "step 1 epoch 1 step 2 epoch 2 " ]; then
   echo "FAILED epochs: the metrics count '$counted'"
   failures=$((failures + 1))
 fi
+# The screen has the same numbers, and TensorBoard the same results at each epoch's last step.
+expect epochs_on_the_screen_and_in_tensorboard 0 '^alike: 1 2 $' /usr/bin/python3 "$(dirname "$0")/compare_epochs.py" \
+  "$work/straight.jsonl" "$work/straight.out" "$work/straight_board"
 
 # Asked to stop, by a file, by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
 expect reference 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/straight"

@@ -14,12 +14,14 @@
 //   wrong-shape         rank 1 gives the model images of another size
 //   extra-call          rank 0 sums up the loss once more, at the end
 //   unequal-batches     rank 1 leaves out the last batch of an epoch
-//   unused-parameter    a layer takes no part in the loss
+//   unused-parameter    a layer takes no part in the loss, and all must
+//   saves-everywhere    every rank saves checkpoints into one folder
 //   evaluates-alone     rank 0 evaluates the model between two steps
 
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -71,7 +73,10 @@ int main(int argc, char** argv) {
   data::DataLoader loader(dataset, sampler, {.batch_size = 8});
   const auto net = std::make_shared<Net>(makes("other-model") && is_odd ? 12 : 8);
   net->uses_spare = !makes("unused-parameter");
-  paceline::DistributedDataParallel model(net, group);
+  paceline::DistributedDataParallel model(net, group,
+                                          {.require_all_used = makes("unused-parameter")});
+  std::optional<paceline::CheckpointDirectory> checkpoints;
+  if (makes("saves-everywhere")) checkpoints.emplace("checkpoints");
   torch::optim::SGD optimizer(model->parameters(), 0.05);
 
   float loss_sum = 0;
@@ -99,6 +104,7 @@ int main(int argc, char** argv) {
     }
     std::vector<float> sums(makes("other-count") && is_odd ? 2 : 1, loss_sum);
     group->all_reduce(std::span(sums));
+    if (checkpoints) checkpoints->save(epoch, {});
   }
   if (makes("extra-call") && group->rank() == 0) paceline::all_reduce_value(*group, loss_sum);
   if (group->rank() == 0) std::printf("two epochs\n");

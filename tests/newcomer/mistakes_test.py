@@ -53,7 +53,8 @@ def problems_of(output, code, wanted, wanted_code):
             problems.append(f"no line is: {line}")
     if any("terminate called" in line for line in lines):
         problems.append("the C++ library's words")
-    reports = [text.split("\npaceline: ")[0] for text in output.split(" failed first: ")[1:]]
+    # Its first line and the indented ones below it; what another rank writes may come right behind them.
+    reports = [re.match(r".*(?:\n  .*)*", text)[0] for text in output.split(" failed first: ")[1:]]
     causes = [re.search(r"^  cause: (.*)$", report, re.M) for report in reports]
     if len(reports) > 1 or not all(causes):
         problems.append("the launcher does not report one failure with its cause")

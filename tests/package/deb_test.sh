@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# deb_test.sh CMAKE BUILD_DIR CONSUMER_DIR [FOLDER]: makes the Debian packages of a build (in FOLDER, if it is given, where they stay),
+# deb_test.sh CMAKE BUILD_DIR CONSUMER_DIR DEBIAN_LIBTORCH [FOLDER]: makes the Debian packages of a build (in FOLDER, if it is given, where they stay),
 # installs them into a root of their own, where they find every package that this machine has and nothing else of Paceline, and uses
-# them: the command, and a small program by CMake and by pkg-config.
+# them: the command, and a small program by CMake and by pkg-config. DEBIAN_LIBTORCH: ON when the build uses Debian's LibTorch; then a
+# program with tensors too.
 set -euo pipefail
-cmake=$1 build=$2 consumer=$3
+cmake=$1 build=$2 consumer=$3 debian_libtorch=$4
 for tool in dpkg-deb dpkg-shlibdeps file fakeroot; do
   command -v $tool >/dev/null || { echo "$tool is missing: scripts/install_packages deb"; exit 1; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-packages=${4:-$work/packages} compression=xz
-[ -n "${4:-}" ] || compression=gzip  # quick: a build's debug information is large
+packages=${5:-$work/packages} compression=xz
+[ -n "${5:-}" ] || compression=gzip  # quick: a build's debug information is large
 log=$work/log
 
 step() { "$@" >>"$log" 2>&1 || { echo "FAILED: $*"; tail -n 30 "$log"; exit 1; }; }
@@ -51,6 +52,11 @@ step "$cmake" -S "$consumer" -B "$work/engine" -G Ninja -DCMAKE_PREFIX_PATH="$wo
 expect find_package_takes_this_one "$work/root/usr" "$(grep Paceline_DIR "$work/engine/CMakeCache.txt")"
 step "$cmake" --build "$work/engine"
 expect find_package '^sum 42$' "$("$work/engine/with_engine")"
+if [ "$debian_libtorch" = ON ]; then
+  step "$cmake" -S "$consumer" -B "$work/everything" -G Ninja -DCMAKE_PREFIX_PATH="$work/root/usr"
+  step "$cmake" --build "$work/everything" --target with_libtorch
+  expect find_package_with_libtorch '^gradient 2$' "$("$work/everything/with_libtorch")"
+fi
 PKG_CONFIG_PATH=$(dirname "$(find "$work/root/usr" -name paceline-engine.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046

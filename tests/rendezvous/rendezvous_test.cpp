@@ -56,6 +56,18 @@ class RendezvousTest : public testing::TestWithParam<int> {
   FreshDirectory directory_;
 };
 
+TEST(Rendezvous, only_a_process_that_no_launcher_started_says_that_it_is_alone) {
+  const auto said = [](const RendezvousOptions& options, const Variables& variables) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(rendezvous(options, variables_of(variables)).who.world_size, 1);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(said({}, {}).find("no launcher started this process, so it runs alone"),
+            std::string::npos);
+  EXPECT_EQ(said({}, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
+  EXPECT_EQ(said({.rank = 0, .world_size = 1}, {}), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, RendezvousTest, testing::Values(1, 2, 3, 5, 8),
                          testing::PrintToStringParamName());
 
