@@ -13,6 +13,7 @@
 #include "paceline/models/resnet.h"
 #include "paceline/optim/adam.h"
 #include "paceline/optim/sgd.h"
+#include "paceline/parallel/data_parallel.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/parallel/sync_batch_norm.h"
 #include "paceline/telemetry/metrics_log.h"

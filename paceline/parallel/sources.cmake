@@ -5,10 +5,12 @@ set(SOURCES
   distributed_data_parallel.cpp
   launch_turns.cpp
   lockstep.cpp
+  module_replicas.cpp
   pass_counter.cpp
   post_local_sgd.cpp
   reducer.cpp
   reducer_plan.cpp
   replica_check.cpp
+  replica_threads.cpp
   sync_batch_norm.cpp)
 set(LIBRARIES fmt::fmt)
