@@ -20,6 +20,7 @@
 #include "paceline/optim/one_cycle_lr.h"
 #include "paceline/optim/reduce_lr_on_plateau.h"
 #include "paceline/optim/sgd.h"
+#include "paceline/parallel/data_parallel.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/parallel/sync_batch_norm.h"
 #include "paceline/telemetry/metrics_log.h"

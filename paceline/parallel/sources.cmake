@@ -7,6 +7,7 @@ set(SOURCES
   join.cpp
   launch_turns.cpp
   lockstep.cpp
+  module_replicas.cpp
   pass_counter.cpp
   pass_report.cpp
   post_local_sgd.cpp
@@ -14,6 +15,7 @@ set(SOURCES
   reducer_plan.cpp
   replica_check.cpp
   replica_guard.cpp
+  replica_threads.cpp
   shard_buffers.cpp
   shard_sum.cpp
   sync_batch_norm.cpp
