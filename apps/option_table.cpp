@@ -55,7 +55,7 @@ OptionTarget seconds_target(std::chrono::nanoseconds& value, double max, double 
   const auto print = [&value] {
     return fmt::format("{:g}", std::chrono::duration<double>(value).count());
   };
-  return {.read = read, .print = print, .range = fmt::format("{:g} to {:g}", min, max)};
+  return {.read = read, .print = print, .range = fmt::format("{} to {}", min, max)};
 }
 
 std::string allowed_words(const std::vector<std::string>& words, const std::string& typed) {

@@ -86,7 +86,7 @@ TEST_F(MessagesTest, a_message_of_another_kind_is_refused) {
 
 TEST_F(MessagesTest, anything_but_a_message_is_refused) {
   send_bytes(std::string("\x03\0\0\0{}x", 7));
-  expect_refusal(ErrorCode::kCorrupt, "something else came");
+  expect_refusal(ErrorCode::kCorrupt, "received something else");
 }
 
 TEST_F(MessagesTest, a_message_without_its_members_is_refused) {

@@ -183,7 +183,7 @@ TEST_F(BenchPlanningTest, refuses_options_that_mean_nothing_there) {
       refusal({"--simulate", "hosts=1,ranks=2"}),
       HasSubstr(
           "Measure it: paceline bench all_reduce --nproc-per-node 2; or add --transport tcp"));
-  EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=1"}), HasSubstr("one rank alone"));
+  EXPECT_THAT(refusal({"--simulate", "hosts=1,ranks=1"}), HasSubstr("a single rank"));
   EXPECT_THAT(refusal({"--simulate", "hosts=2", "--transport", "shm"}),
               HasSubstr("only messages are simulated"));
 }

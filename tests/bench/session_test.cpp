@@ -172,7 +172,7 @@ TEST_F(SessionTest, a_peer_that_computes_out_of_turn_is_told) {
   options_.sizes = {16 << 20};
   options_.rounds = 20;
   options_.calls = 10;
-  EXPECT_THAT(run().notes, Contains(HasSubstr("Gloo computes while others are on turn")));
+  EXPECT_THAT(run().notes, Contains(HasSubstr("Gloo computes during the turns of others")));
 }
 
 TEST_F(SessionTest, a_missing_program_is_told_before_anything_starts) {

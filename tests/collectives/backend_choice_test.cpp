@@ -42,19 +42,19 @@ TEST(BackendChoice, has_one_text_that_is_parsed_to_the_same) {
 TEST(BackendChoice, anything_else_is_refused_with_what_there_is) {
   const std::pair<const char*, const char*> cases[] = {
       {"glo", "choose one of paceline, gloo, mpi, oneccl and, for cuda, nccl"},
-      {"Gloo", "'Gloo' is no backend"},
-      {" gloo", "' gloo' is no backend"},
-      {"gloo,", "'' is no backend"},
-      {",", "'' is no backend"},
-      {"cpu:", "'' is no backend"},
-      {":gloo", "'' is no device"},
-      {"xpu:oneccl", "'xpu' is no device"},
+      {"Gloo", "unknown backend 'Gloo'"},
+      {" gloo", "unknown backend ' gloo'"},
+      {"gloo,", "unknown backend ''"},
+      {",", "unknown backend ''"},
+      {"cpu:", "unknown backend ''"},
+      {":gloo", "'' is not a device"},
+      {"xpu:oneccl", "'xpu' is not a device"},
       {"cpu:gloo,cpu:mpi", "cpu is named twice"},
       {"gloo,mpi", "cpu is named twice"},
       {"nccl,cuda:nccl", "cuda is named twice"},
       {"cuda:gloo", "gloo does not work on cuda; for cuda there is nccl"},
       {"cpu:nccl", "nccl does not work on cpu"},
-      {"cpu:gloo:1", "'gloo:1' is no backend"}};
+      {"cpu:gloo:1", "unknown backend 'gloo:1'"}};
   for (const auto& [text, wanted] : cases) {
     try {
       parse_backend_choice(text);

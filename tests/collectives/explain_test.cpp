@@ -137,8 +137,8 @@ TEST(Explain, says_how_a_missing_rank_ended_or_where_it_is) {
   EXPECT_THAT(with(Rank(base).end(FlightEnd::kFailed, "rank 1: not finite")),
               HasSubstr("#1 and failed: rank 1: not finite;"));
   EXPECT_THAT(with(Rank(base).message(Op::kReceive, 0, 40)),
-              HasSubstr("#1 and is in recv (float32 x 10, from rank 0, tag 0, group world) since "
-                        "20.0 s;"));
+              HasSubstr("#1 and has been in recv (float32 x 10, from rank 0, tag 0, group world) "
+                        "for 20.0 s;"));
 }
 
 TEST(Explain, a_receive_that_was_posted_ahead_is_not_where_a_rank_is) {
@@ -147,7 +147,7 @@ TEST(Explain, a_receive_that_was_posted_ahead_is_not_where_a_rank_is) {
   missing.last().call.asynchronous = true;
   const auto found =
       explain_all({Rank(0, 2).finished(Op::kBarrier, 1, 1).call(Op::kAllReduce, 2, 50), missing});
-  EXPECT_THAT(found.sentence, HasSubstr("it last finished barrier #1; rank 0 waits"));
+  EXPECT_THAT(found.sentence, HasSubstr("it last finished barrier #1; rank 0 has been waiting"));
 }
 
 TEST(Explain, several_ranks_that_never_entered) {
@@ -368,8 +368,8 @@ TEST(Explain, all_came_and_some_finished) {
   EXPECT_EQ(
       explain_all({Rank(0, 2).call(Op::kBarrier, 1, 50), Rank(1, 2).call(Op::kBarrier, 1, 55)})
           .sentence,
-      "all 2 ranks entered barrier #1 (group world), and none finished it; ranks 0-1 wait "
-      "since 10.0 s");
+      "all 2 ranks entered barrier #1 (group world), and none finished it; ranks 0-1 have been "
+      "waiting for 10.0 s");
 }
 
 TEST(Explain, two_groups_that_wait_for_each_other) {

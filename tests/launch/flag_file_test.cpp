@@ -49,11 +49,11 @@ TEST(FlagFile, names_the_line_of_what_is_wrong) {
   EXPECT_THAT(message("[run]\nlog-dir = logs\n"), HasSubstr("'logs' is not a number, true, false"));
   EXPECT_THAT(message("[run]\nlog-dir = \"logs\n"), HasSubstr("no closing \""));
   EXPECT_THAT(message("[run]\nlog-dir = \"a\" b\n"), HasSubstr("unexpected 'b'"));
-  EXPECT_THAT(message("[run]\nlog-dir = \"a\\n\"\n"), HasSubstr("after a backslash"));
+  EXPECT_THAT(message("[run]\nlog-dir = \"a\\n\"\n"), HasSubstr("may follow a backslash"));
   EXPECT_THAT(message("[run]\nlog-dir = \"\"\n"), HasSubstr("log-dir: the value is empty"));
   EXPECT_THAT(message("[run]\nnnodes =\n"), HasSubstr("'' is not a number"));
   EXPECT_THAT(message("[run\n"), HasSubstr("line 1: "));
-  EXPECT_THAT(message("[walk]\n"), HasSubstr("[walk] is none of"));
+  EXPECT_THAT(message("[walk]\n"), HasSubstr("[walk] is neither"));
   EXPECT_THAT(message("[run]\n\x1b[2J = 1\n"), HasSubstr("\\x1b"));
 }
 

@@ -103,7 +103,7 @@ TEST_F(RunHostsStart, something_else_that_answers_is_refused) {
   const Outcome outcome = start(other);
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("host 10.77.0.2 could not be reached"),
-                                 HasSubstr("no message of a launcher")));
+                                 HasSubstr("not a launcher's message")));
 }
 
 TEST_F(RunHostsStart, output_of_a_login_does_no_harm) {

@@ -51,7 +51,7 @@ TEST(Spawn, the_first_failure_is_thrown_with_its_message_and_code) {
 TEST(Spawn, other_exceptions_exits_and_signals_are_failures_too) {
   EXPECT_THAT(failure_of(2, [](int) { throw std::runtime_error("boom"); }).what(),
               HasSubstr("boom"));
-  EXPECT_THAT(failure_of(2, [](int) { throw 5; }).what(), HasSubstr("no std::exception"));
+  EXPECT_THAT(failure_of(2, [](int) { throw 5; }).what(), HasSubstr("not a std::exception"));
   EXPECT_THAT(failure_of(1, [](int) { _exit(3); }).what(), HasSubstr("exit code 3"));
   const Error killed = failure_of(1, [](int) { raise(SIGKILL); });
   EXPECT_EQ(killed.code(), ErrorCode::kAborted);

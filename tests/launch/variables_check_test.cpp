@@ -42,7 +42,7 @@ TEST(VariablesCheck, knows_every_variable_that_the_sources_name) {
 
 TEST(VariablesCheck, an_unknown_variable_is_named_with_the_one_that_was_meant) {
   const Outcome outcome = run_paceline({"run", "true"}, {{"PACELINE_TIMEUOT", "3"},
-                                                         {"PACELINE_LOG", "foo"},
+                                                         {"PACELINE_LOG_LEVL", "foo"},
                                                          {"PACELINE_BAKEND", "gloo"},
                                                          {"PACELINE_ZZZ", "1"},
                                                          {"PACELINE_TIMEOUT", "60"},
@@ -50,7 +50,7 @@ TEST(VariablesCheck, an_unknown_variable_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(outcome.exit_code, 0);
   for (const char* sentence :
        {"unknown variable PACELINE_TIMEUOT; did you mean PACELINE_TIMEOUT?\n",
-        "unknown variable PACELINE_LOG; did you mean PACELINE_LOG_LEVEL?\n",
+        "unknown variable PACELINE_LOG_LEVL; did you mean PACELINE_LOG_LEVEL?\n",
         "unknown variable PACELINE_BAKEND; did you mean PACELINE_BACKEND?\n",
         "unknown variable PACELINE_ZZZ\n",
         "the variable PET_FOO is not an option of paceline or torchrun\n"}) {

@@ -74,7 +74,7 @@ TEST_F(RendezvousFaults, a_rank_that_has_met_already_is_told_at_once_and_may_aga
         {0, 1}, [&](int rank) { met[static_cast<std::size_t>(rank)] = join_as(rank, 2, 20s); }));
     for (const int rank : {0, 1}) {
       expect_error(ErrorCode::kInvalid,
-                   {"rank " + std::to_string(rank) + ": this process already has a group world"},
+                   {"rank " + std::to_string(rank) + ": this process already belongs to group"},
                    [&] { join_as(rank, 2, 20s); });
     }
     join(start_ranks({0, 1}, [&](int rank) { met[static_cast<std::size_t>(rank)].reset(); }));

@@ -420,7 +420,7 @@ TEST_F(FlightRecorderTest, a_directory_is_read_as_far_as_it_can_be) {
   EXPECT_EQ(found.flights[0].rank, 0);
   EXPECT_EQ(found.flights[1].rank, 2);
   ASSERT_EQ(found.problems.size(), 2u);
-  EXPECT_THAT(found.problems[0], HasSubstr("rank-001.flight is no flight file"));
+  EXPECT_THAT(found.problems[0], HasSubstr("rank-001.flight is not a flight file"));
   EXPECT_THAT(found.problems[1], HasSubstr("written by rank 2"));
 }
 
