@@ -220,14 +220,14 @@ class Connector {
       if (peer != options_.rank) expected += num_channels(peer);
     }
     std::vector<pollfd> entries;
-    for (Vigil vigil; expected > 0;) {
+    for (vigil_.look(); expected > 0;) {
       entries.clear();
       acceptor_->add_to(entries);
       dialer.add_to(entries);
       const std::size_t first_lifeline = entries.size();
       const std::vector<int> watched = watch_.add_lifelines(*sockets_, entries);
       poll_for(entries, poll_limit(dialer));
-      vigil.look();
+      vigil_.look();
       for (NewChannel& channel : acceptor_->serve(entries)) expected -= take(std::move(channel));
       for (NewChannel& channel : go_on_calling(dialer, entries)) {
         connect(std::move(channel));
@@ -345,6 +345,7 @@ class Connector {
   const ConnectOptions& options_;
   const Secret secret_;
   const std::string context_;
+  Vigil vigil_;  // before the deadline: a standstill in between must not be lost
   const Deadline deadline_;
   FormationWatch watch_;
   std::optional<Acceptor> acceptor_;

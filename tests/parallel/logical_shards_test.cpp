@@ -8,7 +8,9 @@
 
 #include <torch/torch.h>
 
+#include "paceline/models/resnet.h"
 #include "paceline/optim/adam.h"
+#include "paceline/optim/clip_gradients.h"
 #include "paceline/optim/sgd.h"
 #include "paceline/parallel/activation_checkpoint.h"
 #include "paceline/parallel/distributed_data_parallel.h"
@@ -80,7 +82,19 @@ DistributedDataParallelOptions with_shards(std::int64_t shards = kShards) {
   return options;
 }
 
-// The losses and steps of one rank; what all ranks end with, by rank 0.
+// Of all parameters and buffers.
+std::string bits_of(const torch::nn::Module& module) {
+  std::string bits;
+  const auto append = [&bits](const at::Tensor& tensor) {
+    const at::Tensor dense = tensor.detach().contiguous();
+    bits.append(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
+  };
+  for (const auto& parameter : module.parameters()) append(parameter);
+  for (const auto& buffer : module.buffers()) append(buffer);
+  return bits;
+}
+
+// What all ranks end with, by rank 0.
 std::string train_on(int world, harness::RanksOptions harness, bool sharded_optimizer) {
   std::string bits;
   at::set_num_threads(1);
@@ -101,16 +115,11 @@ std::string train_on(int world, harness::RanksOptions harness, bool sharded_opti
             const at::Tensor logits = model.forward(images, (step + shard) % 3 == 0);
             torch::nn::functional::cross_entropy(logits, labels).backward();
           }
+          optim::clip_grad_norm(optimizer.parameters(), 0.5);
           optimizer.step();
           optimizer.zero_grad();
         }
-        if (group.rank() != 0) return;
-        const auto append = [&bits](const at::Tensor& tensor) {
-          const at::Tensor dense = tensor.detach().contiguous();
-          bits.append(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
-        };
-        for (const auto& parameter : model->parameters()) append(parameter);
-        for (const auto& buffer : model->buffers()) append(buffer);
+        if (group.rank() == 0) bits = bits_of(*model.module_ptr());
       },
       harness);
   return bits;
@@ -133,6 +142,47 @@ TEST(LogicalShards, give_the_same_bits_over_tcp_and_over_several_hosts) {
     options.link.host = "host" + std::to_string(rank / 2);
   };
   EXPECT_TRUE(train_on(4, hosts, true) == bits);
+}
+
+std::string train_resnet_on(int world) {
+  std::string bits;
+  static std::mutex mutex;
+  const auto make = [] {
+    const std::lock_guard lock(mutex);
+    torch::manual_seed(2);
+    return models::ResNet(models::ResNetOptions{.classes = 3, .small_images = true}).ptr();
+  };
+  harness::run_ranks_ok(
+      world,
+      [&](ProcessGroup& group) {
+        at::set_num_threads(1);
+        DistributedDataParallelOptions options;
+        options.logical_shards = 8;
+        DistributedDataParallel model(make(), lend(group), options);
+        optim::Sgd optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
+        const auto [first, count] = shards_of(8, world, group.rank());
+        for (std::int64_t step = 0; step < 2; ++step) {
+          for (std::int64_t shard = first; shard < first + count; ++shard) {
+            auto generator =
+                at::detail::createCPUGenerator(static_cast<std::uint64_t>(100 * step + shard));
+            model.reducer().set_synchronize(shard + 1 == first + count);
+            const at::Tensor logits = model.forward(at::randn({2, 3, 8, 8}, generator));
+            const at::Tensor labels = at::randint(0, 3, {2}, generator, at::kLong);
+            torch::nn::functional::cross_entropy(logits, labels).backward();
+          }
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        if (group.rank() == 0) bits = bits_of(*model.module_ptr());
+      },
+      {.watchdog = std::chrono::minutes(3)});
+  return bits;
+}
+
+TEST(LogicalShards, give_a_resnet_18_the_same_bits_for_every_number_of_ranks) {
+  const std::string bits = train_resnet_on(8);
+  EXPECT_GT(bits.size(), 44'000'000U);
+  for (const int world : {1, 2, 4}) EXPECT_TRUE(train_resnet_on(world) == bits) << world;
 }
 
 // The mean of all shards' gradients, and nothing of the step before.

@@ -6,6 +6,7 @@
 #include <array>
 #include <future>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -27,10 +28,22 @@ using Clock = std::chrono::steady_clock;
 
 class DialerTest : public testing::TestWithParam<bool> {
  protected:
+  // At a port below those that the kernel gives away: no other test gets it while this one has let
+  // it go.
+  static Fd listen_anywhere() {
+    std::mt19937 random(std::random_device{}());
+    for (;;) {
+      try {
+        return listen_tcp({"127.0.0.1", static_cast<std::uint16_t>(20'000 + random() % 12'000)});
+      } catch (const Error&) {
+        continue;  // somebody has it
+      }
+    }
+  }
   struct Door {
     std::string unix_name = "paceline-dialer-" + random_hex(8);
     Fd local = listen_unix(unix_name);
-    Fd tcp = listen_tcp({"127.0.0.1", 0});
+    Fd tcp = listen_anywhere();
     Endpoint endpoint{"127.0.0.1", local_port(tcp)};
     const Fd& of(bool is_local) const { return is_local ? local : tcp; }
   };
