@@ -101,13 +101,15 @@ TEST_F(CheckpointerTest, a_damaged_newest_checkpoint_falls_back_to_the_one_befor
 }
 
 // A bit of one replica, or of one rank's part of the optimizer's state.
-TEST_F(CheckpointerTest, a_damaged_run_is_not_saved_on_disk_or_in_memory) {
+TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
   for (const bool in_optimizer : {false, true}) {
     const auto reports = on_two_ranks([&](SmallRun& run, Checkpointer& checkpointer) {
       run.train({.epochs = 1, .max_steps = 2});
       checkpointer.save(run.state, run.model.module(), run.optimizer);
-      const at::Tensor damaged = in_optimizer ? run.optimizer.state_parts().front().elements
-                                              : run.model.module().head->weight.detach();
+      at::Tensor damaged = run.model.module().head->weight.detach();
+      for (const auto& part : run.optimizer.state_parts()) {
+        if (in_optimizer && part.elements.numel() > 3) damaged = part.elements;
+      }
       if (run.group->rank() == 1) static_cast<std::uint32_t*>(damaged.data_ptr())[3] ^= 4;
       run.state.step = 3;
       try {
@@ -117,7 +119,7 @@ TEST_F(CheckpointerTest, a_damaged_run_is_not_saved_on_disk_or_in_memory) {
       }
       return std::string("saved");
     });
-    const char* const wanted = in_optimizer ? "exp_avg of parameter" : "head.weight";
+    const char* const wanted = in_optimizer ? "of parameter" : "head.weight";
     EXPECT_NE(reports.find(wanted), std::string::npos) << reports;
     EXPECT_NE(reports.rfind(wanted), reports.find(wanted)) << "on both ranks: " << reports;
     EXPECT_FALSE(fs::exists(path_ / "step-00000003"));
