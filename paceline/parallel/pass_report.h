@@ -38,6 +38,8 @@ class PassReport {
   PassReport(at::Tensor place, std::size_t num_parameters, int rank, int num_ranks);
 
   void write(const Own& own);
+  // Says nothing: what the bucket brought last does not go out again.
+  void clear() { place_.zero_(); }
   // Of all ranks, once the bucket has been averaged, with `divisor`.
   void read(std::int64_t divisor);
   bool is_used(std::size_t parameter) const { return values_[parameter] > 0; }

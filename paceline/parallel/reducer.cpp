@@ -257,6 +257,7 @@ void Reducer::end_backward() {
 // The gradients of a shard that is not the last one.
 void Reducer::add_shard() {
   const at::NoGradGuard no_grad;
+  report_.clear();
   for (auto& bucket : buckets_) {
     if (bucket.plan.parameters.empty()) continue;
     const bool is_own_copy = bucket.plan.is_alone || bucket.wide.defined();

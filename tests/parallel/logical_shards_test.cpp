@@ -213,6 +213,23 @@ TEST(LogicalShards, average_the_gradients_of_all_shards) {
   });
 }
 
+// What the last bucket said of one step must not be taken for a part of the next: a second module,
+// and a parameter that is used in the first step only.
+TEST(LogicalShards, say_nothing_of_the_step_before) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    DistributedDataParallel first(make_everything(), lend(group), with_shards());
+    DistributedDataParallel model(make_everything(), lend(group), with_shards());
+    const auto [begin, count] = shards_of(kShards, 2, group.rank());
+    for (int step = 0; step < 3; ++step) {
+      for (std::int64_t shard = begin; shard < begin + count; ++shard) {
+        model.reducer().set_synchronize(shard + 1 == begin + count);
+        model.forward(shard_of(step, shard).images, step == 0).square().sum().backward();
+      }
+      EXPECT_EQ(model.module().sometimes->weight.grad().defined(), step == 0) << step;
+    }
+  });
+}
+
 // Sums of 16-bit gradients are rounded once, whatever the number of ranks.
 TEST(LogicalShards, round_16_bit_gradients_once) {
   const auto gradient_on = [](int world) {
