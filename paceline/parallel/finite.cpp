@@ -18,10 +18,12 @@ template <class Word>
                                                   Word exponent) {
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t end = count - begin < kBlock ? count : begin + kBlock;
-    Word found = 0;
-    for (std::size_t i = begin; i < end; ++i)
-      found |= static_cast<Word>((values[i] & exponent) == exponent);
-    if (found != 0) return true;
+    Word largest = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      const Word masked = values[i] & exponent;
+      largest = masked > largest ? masked : largest;
+    }
+    if (largest == exponent) return true;
   }
   return false;
 }

@@ -168,7 +168,9 @@ void Reducer::launch_complete_buckets() {
 
 void Reducer::note_non_finite(std::size_t index) {
   if (options_.non_finite == NonFinite::kIgnore || not_finite_ || !device_.is_cpu()) return;
-  if (!is_finite(parameters_[index].named.tensor.grad())) not_finite_ = index;
+  const at::Tensor& gradient = parameters_[index].named.tensor.grad();
+  if (options_.non_finite == NonFinite::kReport && gradient.nbytes() >= kLargeBytes) return;
+  if (!is_finite(gradient)) not_finite_ = index;
 }
 
 // Once the last bucket is complete it is known which parameters this rank has used.

@@ -59,6 +59,9 @@
 
 namespace paceline {
 
+// What happens when a gradient is not finite. kReport looks at those of less than 512 KiB, which
+// costs next to nothing: what is wrong with a loss shows in the gradients of biases and norms.
+// kError looks at all.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 struct ReducerOptions {
@@ -192,6 +195,9 @@ class Reducer : public GradientSync {
   at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
   GradientBucket view_of(std::size_t index) const;
   at::Tensor content(const Bucket& bucket) const;
+
+  // From here on the copy into a bucket costs more than an all-reduce of its own.
+  static constexpr std::size_t kLargeBytes = 512 << 10;
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const ReducerOptions options_;

@@ -35,14 +35,10 @@ class GradientHook : public torch::autograd::FunctionPostHook {
 
 bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
-// From here on the copy into a bucket costs more than an all-reduce of its own.
-constexpr std::size_t kLargeBytes = 512 << 10;
-static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
-
 // Collective; the same answer on every rank.
-bool large_tensors_need_no_copy(ProcessGroup& group, c10::Device device) {
+bool tensors_need_no_copy(ProcessGroup& group, c10::Device device, std::size_t bytes) {
   if (!device.is_cpu()) return true;
-  const at::Tensor probe = at::empty({static_cast<std::int64_t>(kLargeBytes)}, at::kByte);
+  const at::Tensor probe = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
   return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
 }
 
@@ -64,10 +60,11 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
                       ? shards_of(options.logical_shards, group_->world_size(), group_->rank())
                       : ShardBlock{}),
       device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
-      large_need_no_copy_(large_tensors_need_no_copy(*group_, device_)),
+      large_need_no_copy_(tensors_need_no_copy(*group_, device_, kLargeBytes)),
       turns_(LaunchTurns::of(*group_)),
       number_(turns_->next_number()),
       passes_(bytes_of(parameters)) {
+  static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
   for (auto& named : parameters) {
     Parameter parameter;
     parameter.named = std::move(named);
