@@ -43,6 +43,7 @@ set(SOURCES
   group/call_order.cpp
   group/clock_offset.cpp
   group/init.cpp
+  group/objects.cpp
   group/process_group.cpp
   group/process_group_children.cpp
   group/process_group_coalesced.cpp

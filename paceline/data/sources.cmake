@@ -7,6 +7,7 @@ set(SOURCES
   gzip_file.cpp
   idx_file.cpp
   image_dataset.cpp
+  torch_sampler.cpp
   transform.cpp)
 set(LIBRARIES fmt::fmt ZLIB::ZLIB)
 set_source_files_properties(paceline/data/transform.cpp PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)

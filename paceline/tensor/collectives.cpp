@@ -1,6 +1,7 @@
 #include "paceline/tensor/collectives.h"
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <numeric>
 #include <span>
@@ -370,6 +371,19 @@ int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t 
 }
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
   return start(group, {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
+}
+
+std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
+                                       const std::vector<TensorCall>& messages) {
+  std::deque<Prepared> prepared;  // they point to themselves
+  std::vector<Call> calls;
+  const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
+  for (const TensorCall& message : messages) {
+    prepared.emplace_back(group, message);
+    calls.push_back(prepared.back().call);
+    keep_alive->push_back(prepared.back().options.keep_alive);
+  }
+  return group.batch_isend_irecv(calls, {.keep_alive = keep_alive});
 }
 
 void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {

@@ -133,6 +133,16 @@ WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 
+// Sends and receives that start together (ProcessGroup::batch_isend_irecv): calls of Op::kSend and
+// Op::kReceive with an input or an output, a peer and a tag.
+//
+//   for (const auto& work : batch_isend_irecv(
+//            group, {{.op = Op::kSend, .input = mine, .peer = next},
+//                    {.op = Op::kReceive, .output = theirs, .peer = previous}}))
+//     work->wait();
+std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
+                                       const std::vector<TensorCall>& messages);
+
 // For tensors whose shape and type the receiver does not know: these travel with the message.
 // Contiguous on the CPU, of at most 8 dimensions. A receive of a known shape takes such a message
 // too.

@@ -345,6 +345,11 @@ class ProcessGroup {
                      const CallOptions& options = {}) {
     return start({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
   }
+  // Sends and receives that start together, as in torch.distributed: `messages` are calls of kSend
+  // and kReceive, in any order and between any ranks, and nothing waits for another. All are
+  // checked before the first one starts. The works are in the order of the messages.
+  std::vector<WorkPtr> batch_isend_irecv(std::span<const Call> messages,
+                                         const CallOptions& options = {});
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
   // copies, but for small and coalesced calls (docs/algorithms.md, section 4).

@@ -61,6 +61,23 @@ WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOption
   });
 }
 
+std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(std::span<const Call> messages,
+                                                     const CallOptions& options) {
+  for (const Call& message : messages) {
+    check(traits_of(message.op).is_message,
+          "{}: batch_isend_irecv takes sends and receives, not {}", self_, name_of(message.op));
+    make_message(message, options);
+  }
+  // Receives first, so that what comes has its place.
+  std::vector<WorkPtr> works(messages.size());
+  for (const Op op : {Op::kReceive, Op::kSend}) {
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].op == op) works[i] = post(messages[i], true, options);
+    }
+  }
+  return works;
+}
+
 int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
   const auto work =
       post({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, false, options);
