@@ -95,7 +95,7 @@ bool is_wanted() {
   _exit(exit_code_of_current());
 }
 
-[[maybe_unused]] const bool is_installed = (report_uncaught_errors(), true);
+[[maybe_unused]] const bool kIsInstalled = (report_uncaught_errors(), true);
 
 }  // namespace
 
