@@ -162,12 +162,15 @@ bool Exchange::pump_stream(int peer, Lane& lane, std::size_t number) {
   const std::size_t head_sent = std::min(stream.sent, head.size());
   const auto run =
       Stripes(message->payload.size(), lane.streams.size()).next(number, stream.sent - head_sent);
-  const ssize_t sent = mesh_.wire().send(peer, data_channel(number), head.subspan(head_sent),
-                                         message->payload.subspan(run.offset, run.count));
+  ssize_t sent = mesh_.wire().send(peer, data_channel(number), head.subspan(head_sent),
+                                   message->payload.subspan(run.offset, run.count));
   if (sent < 0) {
     if (would_block(errno)) return false;
     mesh_.throw_if_own(errno, peer, "sending to");
-    mesh_.throw_lost(peer, broken_by(errno));
+    const bool is_presence = message->header.tag == MessageHeader::kPresenceTag;
+    if (!is_presence) mesh_.throw_lost(peer, broken_by(errno));
+    // A peer that is through with the call may have left. Whether it is missed, its receives show.
+    sent = static_cast<ssize_t>(head.size() - head_sent);
   }
   stream.sent += static_cast<std::size_t>(sent);
   return true;

@@ -41,8 +41,8 @@ class Exchange {
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
-  // A bare header of presence: it is not a message of the sequence above, is not waited for, and is
-  // shown to the peer's check alone, whenever that comes.
+  // A bare header of presence: it is not a message of the sequence above, is not waited for, not
+  // missed by a peer that has left, and is shown to the peer's check alone, whenever that comes.
   void post_presence(int peer, MessageHeader header);
 
   std::size_t sent_bytes(int peer, std::uint64_t number) const;

@@ -237,7 +237,7 @@ TEST(Join, does_not_go_with_logical_shards) {
 }
 
 // One of the ranks whose inputs have ended is told, too.
-TEST(Join, a_rank_that_dies_is_named_by_all_others) {
+TEST(JoinProcesses, a_rank_that_dies_is_named_by_all_others) {
   const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) -> std::string {
     DistributedDataParallel model(std::make_shared<Line>(), loan(group));
     optim::Sgd optimizer(model->parameters(), {.lr = kRate});

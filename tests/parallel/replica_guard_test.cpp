@@ -155,7 +155,7 @@ TEST(ReplicaGuard, before_a_save_compares_everything) {
 }
 
 // The parent writes into the memory of a rank that runs.
-TEST(ReplicaGuard, finds_a_bit_that_another_process_flipped) {
+TEST(ReplicaGuardProcesses, finds_a_bit_that_another_process_flipped) {
   struct Shared {
     std::atomic<std::uintptr_t> address;
     std::atomic<bool> is_flipped;

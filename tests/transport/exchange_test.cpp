@@ -82,6 +82,22 @@ TEST(Exchange, what_a_peer_sent_before_it_left_still_arrives) {
   EXPECT_FALSE(receive_four(raw));
 }
 
+TEST(Exchange, a_peer_that_has_left_needs_no_presence) {
+  auto raw = make_raw_mesh();
+  raw.send(Channel::kControl, "\x7f", 1);
+  raw.die();
+  Exchange exchange(*raw.mesh);
+  for (int i = 0; i < 3; ++i) {
+    exchange.post_presence(1, header_of(0));
+    EXPECT_NO_THROW(exchange.pump(kNothing));
+  }
+  const std::array<std::byte, 4> payload{};
+  exchange.post_send(1, header_of(4), payload);  // but a message it has not received
+  const auto error = run_until_idle(exchange, 5s);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kPeerLost) << error->what();
+}
+
 TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
   auto raw = make_raw_mesh();
   constexpr std::size_t kBytes = 64 << 20;  // minutes, byte by byte
