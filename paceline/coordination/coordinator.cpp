@@ -344,7 +344,7 @@ std::string Coordinator::hosts_here() const {
 }
 
 std::string Coordinator::missing() const {
-  if (num_members() >= settings_.min_nodes) {
+  if (settings_.logical_shards > 0 && num_members() >= settings_.min_nodes) {
     return fmt::format(
         "{} logical shards cannot be divided among the ranks of {} or more of the nodes that are "
         "here ({}): {} ranks can divide them",

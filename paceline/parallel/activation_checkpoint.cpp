@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include "paceline/tensor/autocast.h"
+#include "paceline/tensor/libtorch_version.h"
 #include "paceline/tensor/random.h"
 
 namespace paceline {
@@ -48,6 +50,8 @@ class RandomStateGuard {
 struct Part : torch::CustomClassHolder {
   std::function<TensorList(const TensorList&)> run;
   RandomState state;  // at its beginning
+  bool is_autocast = CpuAutocast::is_enabled();
+  at::ScalarType autocast_type = CpuAutocast::dtype();
 };
 
 using torch::autograd::AutogradContext;
@@ -76,6 +80,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     {
       const RandomStateGuard state(part.state);
       const at::AutoGradMode with_gradients(true);
+      const Autocast autocast(part.autocast_type, part.is_autocast);
       const TensorList outputs = part.run(inputs);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;

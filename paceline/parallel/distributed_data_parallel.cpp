@@ -4,6 +4,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/parallel/lockstep.h"
+#include "paceline/parallel/sync_batch_norm.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/tensor_view.h"
 
@@ -32,6 +33,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       options_(options),
       buffers_(module_->buffers()),
       shard_buffers_(buffers_) {
+  require_shards_apart();
   const auto all = parameters_of(*module_);
   const bool trains = std::any_of(all.begin(), all.end(), [](const auto& parameter) {
     return parameter.tensor.requires_grad();
@@ -49,6 +51,18 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
                      .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
                      .at_end_of_step = [this] { shard_buffers_.end_step(); }});
+}
+
+// What is normalised over the shards that are computed at once depends on the number of ranks.
+void DataParallelState::require_shards_apart() const {
+  if (options_.logical_shards == 0) return;
+  for (const auto& item : module_->named_modules()) {
+    if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
+    fail(ErrorCode::kUnsupported,
+         "rank {}: {} is a SyncBatchNorm, which makes shards depend on each other: with logical "
+         "shards take an ordinary BatchNorm",
+         group_->rank(), item.key());
+  }
 }
 
 void DataParallelState::take_model_of(int rank) {

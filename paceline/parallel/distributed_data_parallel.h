@@ -68,6 +68,9 @@ class DataParallelState {
   DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
                     const DistributedDataParallelOptions& options);
 
+  DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
+  DataParallelState& operator=(const DataParallelState&) = delete;
+
   // A forward pass, from its making to its end.
   class Pass {
    public:
@@ -93,6 +96,7 @@ class DataParallelState {
 
  private:
   void before_forward(std::int64_t samples);
+  void require_shards_apart() const;
   void broadcast_parameters(int root);
   void broadcast_buffers(int root);
 

@@ -26,7 +26,9 @@ namespace paceline {
 // Collective. Every forward pass of `loop` that records gradients is followed by its backward pass.
 // `optimizer`: takes its steps on every rank, also after the end of its inputs; may be sharded.
 // Null: it is another, and a rank without inputs takes no steps; only its parameters and buffers
-// become those of the others in the end. Other collectives in `loop`, SyncBatchNorm's among them,
+// become those of the others in the end. A rank without inputs steps with the averages as they are
+// and the learning rates that it has: clip or change rates in `loop` only with `optimizer` null.
+// Other collectives in `loop`, SyncBatchNorm's among them,
 // need throw_on_early_termination. Error(kInvalid) with logical shards, and for an average over the
 // ranks with inputs where a communication hook averages. Evaluate after it: in `loop`, forward
 // passes without gradients do not get rank 0's buffers.

@@ -61,6 +61,7 @@ bool is_finite(const at::Tensor& dense) {
 // ---- while the pass goes on
 
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
+  if (!incoming.defined()) return;  // of a part that did not use it
   auto& parameter = parameters_[index];
   parameter.is_used = true;
   if (!synchronize_ && !has_shards()) return;
@@ -112,8 +113,12 @@ void Reducer::pass_without_inputs() {
   if (in_backward_) forget_failed_pass();
   follow_requirements();
   drop_gradients();
+  const bool synchronized = std::exchange(synchronize_, true);
+  has_inputs_ = false;
   begin_pass();
   end_backward();
+  has_inputs_ = true;
+  synchronize_ = synchronized;
 }
 
 void Reducer::set_divisor(const UnevenInputs::Others& others) {
@@ -232,9 +237,9 @@ void Reducer::fail_in_hook(std::size_t index, const char* why) {
 
 // ---- its end
 
+// After an error the next forward pass forgets this one.
 void Reducer::end_backward() {
-  in_backward_ = false;
-  if (options_.require_all_used) require_all_ready();
+  if (options_.require_all_used && has_inputs_) require_all_ready();
   std::chrono::duration<double> waited{};
   const bool averages_now = averages();
   if (!is_alone()) {
@@ -246,6 +251,7 @@ void Reducer::end_backward() {
     averages_now ? average() : add_shard();
     waited = std::chrono::steady_clock::now() - begin;
   }
+  in_backward_ = false;
   num_shards_done_ = averages_now ? 0 : num_shards_done_ + 1;
   if (!averages_now) return;
   if (has_shards() && options_.at_end_of_step) options_.at_end_of_step();

@@ -220,6 +220,7 @@ class Reducer : public GradientSync {
   PassCounter passes_;
   std::int64_t divisor_ = 0;          // of a pass's averages; 0: the ranks, or the shards
   bool all_have_inputs_ = true;       // in this pass
+  bool has_inputs_ = true;            // this rank has
   std::int64_t num_shards_done_ = 0;  // of this step
   bool saw_forward_ = false;
   bool in_backward_ = false;

@@ -119,6 +119,11 @@ void Reducer::follow_requirements() {
     dense_view(tensor);  // throws for a tensor that cannot be communicated in place
     add_hook(i);
   }
+  check(
+      !has_changed || num_shards_done_ == 0,
+      "rank {}: parameters were frozen or thawed in the middle of a step of logical shards: do it "
+      "between steps",
+      group_->rank());
   if (has_changed) forget_plan();
 }
 

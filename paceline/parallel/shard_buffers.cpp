@@ -8,7 +8,9 @@ namespace paceline {
 
 void ShardBuffers::begin_forward(std::int64_t index) {
   if (index == 0) {
+    if (is_unfinished_) restore(at_start_);  // of a step that failed
     at_start_ = copy();
+    is_unfinished_ = true;
   } else {
     restore(at_start_);
   }
@@ -18,7 +20,10 @@ void ShardBuffers::end_forward(std::int64_t index) {
   if (index == 0) after_first_ = copy();
 }
 
-void ShardBuffers::end_step() { restore(after_first_); }
+void ShardBuffers::end_step() {
+  restore(after_first_);
+  is_unfinished_ = false;
+}
 
 std::vector<at::Tensor> ShardBuffers::copy() const {
   std::vector<at::Tensor> values;

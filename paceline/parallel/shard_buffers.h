@@ -32,6 +32,7 @@ class ShardBuffers {
 
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> at_start_, after_first_;
+  bool is_unfinished_ = false;  // a step has begun and not ended
 };
 
 }  // namespace paceline

@@ -44,7 +44,9 @@ RandomState random_state() {
 
 void set_random_state(const RandomState& state) {
   set_state_of(at::detail::getDefaultCPUGenerator(), state.of_process);
-  if (state.of_rank.defined()) set_state_of(own_generator, state.of_rank);
+  if (!state.of_rank.defined()) return;
+  if (!own_generator.defined()) own_generator = at::detail::createCPUGenerator();
+  set_state_of(own_generator, state.of_rank);
 }
 
 at::Tensor dropout(const at::Tensor& input, double p, bool is_training) {

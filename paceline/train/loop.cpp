@@ -92,13 +92,13 @@ std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction&
   StepSum sum;
   double all = 0;
   for (;; batch = next_batch(loader, times)) {
-    const auto count = static_cast<double>(batch->data.size(0));
+    const auto count = batch->weight > 0 ? static_cast<double>(batch->data.size(0)) : 0;
     sum.loss += count * add_gradients(*batch, loss, gradients, times);
     all += count;
     if (batch->weight > 0) sum.samples += batch->data.size(0);
     if (batch->ends_step) break;
   }
-  sum.loss /= all;
+  if (all > 0) sum.loss /= all;
   return sum;
 }
 
