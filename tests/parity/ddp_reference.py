@@ -1,0 +1,162 @@
+#!/usr/bin/python3
+"""What Python's DistributedDataParallel computes over Gloo on 2 ranks, for ddp_parity_test.cpp to compare with.
+
+    ddp_reference.py FOLDER
+
+Leaves raw little-endian files in FOLDER: inputs.f32 [step, rank, batch, 20], labels.i64 [step, rank, batch], weights.f32 (all
+parameters in order), powersgd.seed (of the first factors), and for each case CASE.losses.f32 [rank, step] and CASE.final.f32 (the
+weights after the last step). The cases: plain, unused (find_unused_parameters), fp16, bf16, powersgd1, powersgd2 (the rank), and
+batch_norm, which is one process with BatchNorm on the whole batch.
+"""
+import datetime
+import os
+import socket
+import subprocess
+import sys
+
+RANKS, STEPS, BATCH, WIDTH = 2, 20, 8, 20
+LIMIT_S = 100
+
+
+def is_used(rank, step):
+    """Whether the rank's pass goes through the extra layer: none, one, or both ranks do."""
+    return step % 3 == 2 or (step % 3 == 1 and rank == step % 2)
+
+
+def make_model(norm):
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.extra = nn.Linear(WIDTH, 30), nn.Linear(30, 30)
+            self.norm = nn.BatchNorm1d(30)
+            self.last = nn.Linear(30, 10)
+
+        def forward(self, x, use_extra):
+            h = self.first(x)
+            h = torch.relu(self.norm(h) if norm else h)
+            if use_extra:
+                h = h + self.extra(h)
+            return self.last(h)
+
+    model = Net()
+    for parameter in model.norm.parameters():
+        parameter.requires_grad_(norm)
+    return model
+
+
+def bf16_hook(_, bucket):
+    """bf16_compress_hook without NCCL: the elements are rounded before and after a sum in float32."""
+    import torch
+    import torch.distributed as dist
+
+    narrow = bucket.buffer().to(torch.bfloat16).float().div_(RANKS)
+    work = dist.all_reduce(narrow, async_op=True).get_future()
+    return work.then(lambda done: done.value()[0].to(torch.bfloat16).float())
+
+
+def register(case, model):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if case == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif case == "bf16":
+        model.register_comm_hook(None, bf16_hook)
+    elif case.startswith("powersgd"):
+        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(case[-1]), start_powerSGD_iter=2),
+                                 powerSGD_hook.powerSGD_hook)
+
+
+def take_steps(case, model, module, batches):
+    import torch
+    import torch.nn.functional as F
+
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+    losses = torch.empty(STEPS)
+    for step, (inputs, labels, use_extra) in enumerate(batches):
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(inputs, use_extra), labels)
+        loss.backward()
+        optimizer.step()
+        losses[step] = loss.item()
+    return losses
+
+
+def run_case(case, folder, weights, inputs, labels, rank):
+    import torch
+    import torch.distributed as dist
+
+    module = make_model(norm=case == "batch_norm")
+    module.load_state_dict(weights)
+    if case == "batch_norm":
+        batches = [(inputs[step].flatten(0, 1), labels[step].flatten(), True) for step in range(STEPS)]
+        losses = take_steps(case, module, module, batches)
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=case == "unused")
+        register(case, model)
+        batches = [(inputs[step, rank], labels[step, rank], case != "unused" or is_used(rank, step)) for step in range(STEPS)]
+        losses = take_steps(case, model, module, batches)
+    all_losses = [torch.empty(STEPS) for _ in range(RANKS)]
+    dist.all_gather(all_losses, losses)
+    if rank == 0:
+        write(torch.stack(all_losses), folder, f"{case}.losses.f32")
+        write(torch.cat([p.detach().flatten() for p in module.parameters()]), folder, f"{case}.final.f32")
+
+
+def train(folder):
+    import numpy
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["USE_LIBUV"] = "0"  # Debian 13's PyTorch is built without it
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
+    rank = dist.get_rank()
+    torch.manual_seed(1)
+    weights = {key: value.clone() for key, value in make_model(norm=True).state_dict().items()}
+    inputs = torch.randn(STEPS, RANKS, BATCH, WIDTH)
+    labels = torch.randint(10, (STEPS, RANKS, BATCH))
+    if rank == 0:
+        write(inputs, folder, "inputs.f32")
+        write(labels, folder, "labels.i64")
+        write(torch.cat([p.detach().flatten() for p in make_with(weights).parameters()]), folder, "weights.f32")
+        with open(os.path.join(folder, "powersgd.seed"), "w") as f:
+            print(numpy.random.RandomState(0).randint(1_000_000_000), file=f)
+    for case in ("plain", "unused", "fp16", "bf16", "powersgd1", "powersgd2", "batch_norm"):
+        run_case(case, folder, weights, inputs, labels, rank)
+    dist.barrier()
+
+
+def make_with(weights):
+    model = make_model(norm=True)
+    model.load_state_dict(weights)
+    return model
+
+
+def write(tensor, folder, name):
+    tensor.contiguous().numpy().tofile(os.path.join(folder, name))
+
+
+def start_ranks():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    processes = []
+    for rank in range(RANKS):
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+               "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        processes.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:]], env=env))
+    try:
+        codes = [process.wait(LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    sys.exit(max(abs(code) for code in codes))
+
+
+if "RANK" in os.environ:
+    train(sys.argv[1])
+else:
+    start_ranks()
