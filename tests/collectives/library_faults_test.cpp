@@ -3,6 +3,7 @@
 // mpi_faults_test.sh for MPI, which needs a launcher of its own.
 
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -198,6 +199,37 @@ TEST_P(LibraryFault, abort_also_ends_this_ranks_operations) {
                       return std::string();
                     },
                     {.backend = GetParam()});
+}
+
+// At any moment of a long call, also while a message into memory of the library's own is half read.
+TEST_P(LibraryFault, abort_ends_a_call_in_any_part_of_it) {
+  const int rounds = GetParam() == "gloo" ? 300 : 20;
+  const auto results = run_process_ranks(
+      2,
+      [&](ProcessGroup& group) {
+        std::mt19937 random(static_cast<std::uint32_t>(rounds));
+        std::uniform_int_distribution<int> microseconds(0, 4000);
+        const auto reduce_for_ever = [](ProcessGroup& child) {
+          while (true)
+            child.all_reduce(std::span(lasting_data()), ReduceOp::kMax, {.timeout = 60s});
+        };
+        for (int round = 0; round < rounds; ++round) {
+          const auto child = group.new_group({0, 1});
+          std::jthread aborting;
+          if (group.rank() == 0) {
+            aborting = std::jthread([&, after = std::chrono::microseconds(microseconds(random))] {
+              std::this_thread::sleep_for(after);
+              child->abort("enough");
+            });
+          }
+          const auto begin = std::chrono::steady_clock::now();
+          expect_error(ErrorCode::kAborted, {"enough"}, [&] { reduce_for_ever(*child); });
+          EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "round " << round;
+        }
+        return std::string("went on");
+      },
+      {.backend = GetParam(), .watchdog = 240s});
+  for (const auto& result : results) EXPECT_EQ(result.report, "went on");
 }
 
 TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothing) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -14,11 +13,10 @@
 #include <gloo/config.h>
 #include <gloo/gather.h>
 #include <gloo/reduce.h>
-#include <gloo/rendezvous/context.h>
 #include <gloo/scatter.h>
-#include <gloo/transport/tcp/device.h>
 
 #include "paceline/collectives/backends/broken_pipe_guard.h"
+#include "paceline/collectives/backends/gloo/abortable_context.h"
 #include "paceline/collectives/backends/gloo/gloo_store.h"
 #include "paceline/collectives/backends/gloo/run_watch.h"
 #include "paceline/collectives/backends/library_call.h"
@@ -31,9 +29,6 @@ namespace paceline {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Of a receive that no rank answers; collectives use slots that begin with another byte.
-constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
 
 // Gloo wants a type for its size alone.
 template <class Call>
@@ -75,25 +70,9 @@ class GlooLibrary : public Library {
     });
   }
 
-  // A wait that times out breaks all connections of its context, on which the others' waits end,
-  // but for those that Gloo forgets: they are of buffers of this call.
   void abort() override {
     const BrokenPipeGuard guard;
-    std::byte nothing{};
-    const auto buffer = context_->createUnboundBuffer(&nothing, 1);
-    for (int peer = 0; peer < world_size_; ++peer) {
-      if (peer == rank_) continue;
-      try {
-        buffer->recv(peer, kAbortSlot);
-        buffer->waitRecv(milliseconds(1));
-      } catch (const std::exception&) {  // as wanted, or the connection was broken before
-      }
-    }
-    const std::lock_guard lock(mutex_);
-    for (gloo::transport::UnboundBuffer* waiting : buffers_) {
-      waiting->abortWaitSend();
-      waiting->abortWaitRecv();
-    }
+    context_->end_waits();
   }
 
  private:
@@ -103,37 +82,17 @@ class GlooLibrary : public Library {
     milliseconds timeout;
   };
 
-  // The buffers of one call, for abort(); they belong to the call's options, which live longer.
-  class Buffers {
-   public:
-    explicit Buffers(GlooLibrary& library) : library_(library) {}
-    ~Buffers() {
-      const std::lock_guard lock(library_.mutex_);
-      library_.buffers_.clear();
-    }
-    Buffers(const Buffers&) = delete;
-    Buffers& operator=(const Buffers&) = delete;
-
-    // Gloo's inputs are not const, but it does not write them.
-    std::unique_ptr<gloo::transport::UnboundBuffer> add(const std::byte* data, std::size_t bytes) {
-      auto buffer = library_.context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes);
-      const std::lock_guard lock(library_.mutex_);
-      library_.buffers_.push_back(buffer.get());
-      return buffer;
-    }
-
-   private:
-    GlooLibrary& library_;
-  };
+  // Gloo's inputs are not const, but it does not write them.
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer(const std::byte* data, std::size_t bytes) {
+    return context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes);
+  }
 
   void connect(const LibraryContext& context) {
-    gloo::transport::tcp::attr attribute(context.address.c_str());
-    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
-    context_ = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);
+    context_ = std::make_shared<AbortableContext>(rank_, world_size_);
     // While it connects, Gloo waits five times as long as it is told.
     context_->setTimeout(std::max(milliseconds(1), timeout_of(context.deadline) / 5));
     GlooStore store(context);
-    context_->connectFullMesh(store, device);
+    context_->connect(store, context.address);
   }
 
   template <class T>
@@ -164,11 +123,10 @@ class GlooLibrary : public Library {
   void all_reduce(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::AllreduceOptions>(request);
-    Buffers buffers(*this);
     if (call.input != call.output) {
-      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+      options.setInput<T>(buffer(call.input, call.count * sizeof(T)));
     }
-    options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
+    options.setOutput<T>(buffer(call.output, call.count * sizeof(T)));
     options.setReduceFunction(combine(call));
     gloo::allreduce(options);
     finish_mean(call, rank_, world_size_);
@@ -185,11 +143,10 @@ class GlooLibrary : public Library {
       output = scratch.data();
     }
     auto options = prepare<gloo::ReduceOptions>(request);
-    Buffers buffers(*this);
     if (call.input != output) {
-      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+      options.setInput<T>(buffer(call.input, call.count * sizeof(T)));
     }
-    options.setOutput<T>(buffers.add(output, call.count * sizeof(T)));
+    options.setOutput<T>(buffer(output, call.count * sizeof(T)));
     options.setRoot(call.root);
     options.setReduceFunction(combine(call));
     gloo::reduce(options);
@@ -200,11 +157,10 @@ class GlooLibrary : public Library {
   void broadcast(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::BroadcastOptions>(request);
-    Buffers buffers(*this);
     if (rank_ == call.root && call.input != call.output) {
-      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+      options.setInput<T>(buffer(call.input, call.count * sizeof(T)));
     }
-    options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
+    options.setOutput<T>(buffer(call.output, call.count * sizeof(T)));
     options.setRoot(call.root);
     gloo::broadcast(options);
   }
@@ -213,11 +169,10 @@ class GlooLibrary : public Library {
   void all_gather(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::AllgatherOptions>(request);
-    Buffers buffers(*this);
     if (call.input != block_of(call.output, call, rank_)) {
-      options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+      options.setInput<T>(buffer(call.input, call.count * sizeof(T)));
     }
-    options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
+    options.setOutput<T>(buffer(call.output, call.count * ranks() * sizeof(T)));
     gloo::allgather(options);
   }
 
@@ -225,10 +180,9 @@ class GlooLibrary : public Library {
   void gather(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::GatherOptions>(request);
-    Buffers buffers(*this);
-    options.setInput<T>(buffers.add(call.input, call.count * sizeof(T)));
+    options.setInput<T>(buffer(call.input, call.count * sizeof(T)));
     if (rank_ == call.root) {
-      options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
+      options.setOutput<T>(buffer(call.output, call.count * ranks() * sizeof(T)));
     }
     options.setRoot(call.root);
     gloo::gather(options);
@@ -238,15 +192,14 @@ class GlooLibrary : public Library {
   void scatter(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::ScatterOptions>(request);
-    Buffers buffers(*this);
     if (rank_ == call.root) {
       std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> blocks;
       for (int rank = 0; rank < world_size_; ++rank) {
-        blocks.push_back(buffers.add(block_of(call.input, call, rank), call.count * sizeof(T)));
+        blocks.push_back(buffer(block_of(call.input, call, rank), call.count * sizeof(T)));
       }
       options.setInputs<T>(std::move(blocks));
     }
-    options.setOutput<T>(buffers.add(call.output, call.count * sizeof(T)));
+    options.setOutput<T>(buffer(call.output, call.count * sizeof(T)));
     options.setRoot(call.root);
     gloo::scatter(options);
   }
@@ -255,9 +208,8 @@ class GlooLibrary : public Library {
   void all_to_all(const Request& request) {
     const auto& call = request.call;
     auto options = prepare<gloo::AlltoallOptions>(request);
-    Buffers buffers(*this);
-    options.setInput<T>(buffers.add(call.input, call.count * ranks() * sizeof(T)));
-    options.setOutput<T>(buffers.add(call.output, call.count * ranks() * sizeof(T)));
+    options.setInput<T>(buffer(call.input, call.count * ranks() * sizeof(T)));
+    options.setOutput<T>(buffer(call.output, call.count * ranks() * sizeof(T)));
     gloo::alltoall(options);
   }
 
@@ -308,9 +260,7 @@ class GlooLibrary : public Library {
   const std::string self_;
   const int rank_;
   const int world_size_;
-  std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::mutex mutex_;  // guards buffers_
-  std::vector<gloo::transport::UnboundBuffer*> buffers_;
+  std::shared_ptr<AbortableContext> context_;
   std::unique_ptr<RunWatch> watch_;
 };
 
