@@ -26,7 +26,7 @@ hangs, and measures collectives. It runs any program, in C++ or not.")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libpaceline-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
-set(dev_depends libfmt-dev libspdlog-dev nlohmann-json3-dev libsodium-dev libhwloc-dev libxxhash-dev zlib1g-dev pkg-config)
+set(dev_depends libfmt-dev libspdlog-dev nlohmann-json3-dev libsodium-dev libhwloc-dev libxxhash-dev libutf8proc-dev zlib1g-dev pkg-config)
 if(gloo IN_LIST PACELINE_BACKENDS)
   list(APPEND dev_depends libgloo-dev)
 endif()

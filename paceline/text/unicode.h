@@ -1,0 +1,36 @@
+#pragma once
+
+// The characters of a UTF-8 text, with what tokenizers ask of them. By utf8proc, for the Unicode
+// version that it knows.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace paceline::text {
+
+// A byte that belongs to no character counts as one with this code.
+inline constexpr char32_t kNoCharacter = 0xFFFFFFFF;
+
+struct Character {
+  char32_t code = kNoCharacter;
+  std::size_t bytes = 1;
+};
+
+// Requires: `text` is not empty.
+Character first_character(std::string_view text);
+void append_utf8(char32_t code, std::string& to);
+
+bool is_letter(char32_t code);  // category L
+bool is_number(char32_t code);  // category N
+// As \s of Python's regular expressions.
+bool is_space(char32_t code);
+bool is_punctuation(char32_t code);  // category P
+bool is_control(char32_t code);      // categories Cc and Cf
+bool is_accent(char32_t code);       // category Mn: marks that take no room of their own
+
+// Appends the lower-case letters of `code`, in their canonical decomposition (NFD) and without
+// accents.
+void append_plain_lower_case(char32_t code, std::string& to);
+
+}  // namespace paceline::text
