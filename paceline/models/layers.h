@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/options/linear.h>
 
@@ -24,12 +25,17 @@ namespace paceline::models {
 torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options);
 // torch::nn::BatchNorm2d of so many channels, with its default options.
 torch::nn::AnyModule batch_norm_2d(std::int64_t channels);
+// torch::dropout.
+at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training);
 
 struct Layers {
   std::function<torch::nn::AnyModule(const torch::nn::LinearOptions& options)> linear =
       plain_linear;
   // Of feature maps [N, channels, height, width].
   std::function<torch::nn::AnyModule(std::int64_t channels)> norm = batch_norm_2d;
+  // paceline::dropout (tensor/random.h) draws numbers of each rank and logical shard.
+  std::function<at::Tensor(const at::Tensor& input, double p, bool is_training)> dropout =
+      plain_dropout;
 };
 
 }  // namespace paceline::models

@@ -1,7 +1,13 @@
 set(SOURCES
+  attention.cpp
+  bert.cpp
   cnn.cpp
+  generate.cpp
+  gpt.cpp
+  hugging_face.cpp
   layers.cpp
   mnist_net.cpp
   residual_block.cpp
-  resnet.cpp)
+  resnet.cpp
+  transformer_block.cpp)
 set(LIBRARIES fmt::fmt)

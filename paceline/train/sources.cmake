@@ -6,5 +6,6 @@ set(SOURCES
   run_ownership.cpp
   run_report.cpp
   run_snapshot.cpp
-  runtime.cpp)
+  runtime.cpp
+  weights_file.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

@@ -1,5 +1,5 @@
-// tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased]: reads texts, each ended by a zero byte, and
-// prints the tokens of each in a line. For beside_hugging_face.py.
+// tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased]: reads texts, each ended by a zero
+// byte, and prints the tokens of each in a line. For beside_hugging_face.py.
 
 #include <cstdio>
 #include <iostream>
