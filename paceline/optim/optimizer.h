@@ -11,6 +11,11 @@
 // ranks. This is stage 1 of ZeRO (Rajbhandari et al., 2020). The parameters have the same bits as
 // without it.
 //
+// On one host the parameters can exist once besides, for all ranks (ShardOptions::one_copy): the
+// modules of all ranks read the same memory, each rank's step writes its part there, and there is
+// nothing to get from others. A write to a parameter outside of a step ends the process, after a
+// line that names it (one_copy.h); load what is to be loaded with writable_parameters().
+//
 // 16-bit parameters (bfloat16, float16) have a float32 master in the state: a step reads the 16-bit
 // gradient, updates the master and rounds it into the parameter. Where a parameter is not its
 // rounded master any more, because it was loaded or averaged since, the master becomes the
@@ -38,6 +43,7 @@
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/kernels.h"
+#include "paceline/sharding/one_copy.h"
 #include "paceline/tensor/flat_layout.h"
 
 namespace paceline::optim {
@@ -45,6 +51,13 @@ namespace paceline::optim {
 struct OrderedGradient;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+struct ShardOptions {
+  // One copy of the parameters for all ranks. Error(kUnsupported) where they share no memory.
+  bool one_copy = false;
+  // Of parameters(), for the line about a write outside of a step; empty: their numbers.
+  std::vector<std::string> names = {};
+};
 
 // What one rank keeps of a tensor of state(): a run of its elements, in the order of its memory.
 struct StatePart {
@@ -63,8 +76,11 @@ class Optimizer {
   // Collective; before the first step. From now on step(), state() and set_state() are collective
   // too. Requires: the same parameters, with the same values, on every rank, and at every step the
   // same gradients (DistributedDataParallel's). The parameters move into the group's symmetric
-  // memory. Nothing happens in a group of one.
-  void shard(std::shared_ptr<ProcessGroup> group);
+  // memory, or into the one copy. Nothing happens in a group of one.
+  void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
+  // With one copy: while what this returns lives, this process may write to the parameters from
+  // outside of a step, the same values as every other rank. Null otherwise.
+  std::shared_ptr<void> writable_parameters() const;
 
   // Called at the beginning of each step; empty: nothing is.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
@@ -113,7 +129,7 @@ class Optimizer {
   void verify_state() const;
   // What this rank keeps.
   std::size_t num_state_bytes() const;
-  // Seconds that steps have spent getting the other ranks' parts since the last call.
+  // Seconds that steps have spent on the other ranks' parts since the last call.
   double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
 
  protected:
@@ -160,7 +176,7 @@ class Optimizer {
     std::vector<std::size_t> parameters;  // their numbers
     std::vector<at::Tensor> tensors;
     FlatLayout layout;
-    at::Tensor flat;                // the parameters, when sharded
+    at::Tensor flat;                // the parameters, when sharded, as a step writes them
     std::vector<at::Tensor> state;  // [name]: this rank's part; of a 16-bit row last the master
   };
   // Where a parameter lies.
@@ -201,7 +217,10 @@ class Optimizer {
   void check_sums(std::size_t parameter, const Sums& sums);
   [[noreturn]] void fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
                                  std::uint32_t found) const;
+  void make_one_copy(const std::vector<std::string>& names);
+  std::byte* parameter_to_write(std::size_t parameter) const;
   void exchange_parts();
+  void wait_for_all();
   at::Tensor whole(const at::Tensor& own) const;
 
   std::vector<at::Tensor> parameters_;
@@ -212,6 +231,7 @@ class Optimizer {
   std::vector<Row> rows_;
   std::vector<Place> places_;            // [parameter]
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
+  std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters; null: each rank has one
   std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter][name] of what is kept here
   std::vector<std::vector<Piece>> pieces_;                 // [parameter], in order; with norms only
   std::size_t slots_a_part_ = 0;

@@ -29,6 +29,10 @@ std::byte* element(const at::Tensor& tensor, std::int64_t at) {
          static_cast<std::size_t>(at) * tensor.itemsize();
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 }  // namespace
 
 void Optimizer::step() try {
@@ -36,11 +40,17 @@ void Optimizer::step() try {
   const at::NoGradGuard no_grad;
   const auto gradients = ordered_gradients(parameters_);
   if (norms_ == Norms::kPerParameter) measure_norms(gradients);
+  // With one copy nobody may read the old values any more, and then everybody reads the new ones.
+  if (copy_) wait_for_all();
   for (const OrderedGradient& gradient : gradients) {
     update_parameter(gradient);
     ++num_steps_[gradient.parameter];
   }
-  if (group_) exchange_parts();
+  if (copy_) {
+    wait_for_all();
+  } else if (group_) {
+    exchange_parts();
+  }
 } catch (const DamagedState& error) {
   if (group_) group_->abort(error.what());  // the others would wait for this rank's part
   throw;
@@ -68,7 +78,8 @@ Optimizer::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int6
     };
     std::array<float*, kMaxStates> state{};
     for (std::size_t name = 0; name < state_names_.size(); ++name) state[name] = state_at(name);
-    std::byte* const parameter = element(parameters_[i], at);
+    std::byte* const parameter =
+        parameter_to_write(i) + static_cast<std::size_t>(at) * parameters_[i].itemsize();
     const std::byte* const given = element(gradient.tensor, at);
     if (widens) widen(gradient_type, given, widened.data(), count);
     float* const values =
@@ -175,8 +186,13 @@ void Optimizer::exchange_parts() {
     const at::Tensor own = row.flat.narrow(0, own_begin(row), row.layout.part_count());
     group_->all_gather(dense_cpu_view(own), dense_cpu_view(row.flat));
   }
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  exposed_seconds_ += seconds_since(begin);
+}
+
+void Optimizer::wait_for_all() {
+  const auto begin = std::chrono::steady_clock::now();
+  group_->barrier();
+  exposed_seconds_ += seconds_since(begin);
 }
 
 }  // namespace paceline::optim

@@ -429,6 +429,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   const optim::NamedTensors optimizer_state = optimizer.state();
   const optim::NamedTensors average = average_state();
   const Tensors tensors = tensors_of(module, optimizer_state, average);
+  const auto writing = optimizer.writable_parameters();
   at::Tensor random_states;
   std::string words;
   std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;

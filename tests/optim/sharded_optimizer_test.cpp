@@ -55,12 +55,14 @@ TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
     SCOPED_TRACE(name);
     const auto single = make(name);
     take_steps(*single, 0, 6);
-    for (const int world : {1, 2, 3, 4}) {
+    for (const int world : {1, 2, 3, 4, 8}) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
-        const auto sharded = make(name);
-        sharded->shard(borrowed(group));
-        take_steps(*sharded, 0, 6);
-        expect_same_bits(sharded->parameters(), single->parameters());
+        for (const bool one_copy : {false, true}) {
+          const auto sharded = make(name);
+          sharded->shard(borrowed(group), {.one_copy = one_copy});
+          take_steps(*sharded, 0, 6);
+          expect_same_bits(sharded->parameters(), single->parameters());
+        }
       });
     }
   }
@@ -77,10 +79,12 @@ TEST(ShardedOptimizer, norms_of_large_parameters_have_the_same_bits_too) {
   take_steps(*single, 0, 3);
   for (const int world : {2, 3, 4}) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
-      const auto sharded = large();
-      sharded->shard(borrowed(group));
-      take_steps(*sharded, 0, 3);
-      expect_same_bits(sharded->parameters(), single->parameters());
+      for (const bool one_copy : {false, true}) {
+        const auto sharded = large();
+        sharded->shard(borrowed(group), {.one_copy = one_copy});
+        take_steps(*sharded, 0, 3);
+        expect_same_bits(sharded->parameters(), single->parameters());
+      }
     });
   }
 }
@@ -114,12 +118,17 @@ TEST(ShardedOptimizer, its_state_moves_between_any_numbers_of_ranks) {
     take_steps(*straight, 3, 6);
     for (const int world : {1, 2, 4}) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
-        const auto resumed = make(name);
-        resumed->shard(borrowed(group));
-        assign(resumed->parameters(), parameters);
-        resumed->set_state(state);
-        take_steps(*resumed, 3, 6);
-        expect_same_bits(resumed->parameters(), straight->parameters());
+        for (const bool one_copy : {false, true}) {
+          const auto resumed = make(name);
+          resumed->shard(borrowed(group), {.one_copy = one_copy});
+          {
+            const auto writing = resumed->writable_parameters();
+            assign(resumed->parameters(), parameters);
+          }
+          resumed->set_state(state);
+          take_steps(*resumed, 3, 6);
+          expect_same_bits(resumed->parameters(), straight->parameters());
+        }
       });
     }
   }

@@ -60,6 +60,7 @@ struct OneNumber : torch::nn::Module {
 struct SharedSetting {
   int world = 2;
   bool sharded = false;
+  bool one_copy = false;  // of the parameters, with a sharded optimizer
   std::string optimizer = "adam";
   TransportKind transport = TransportKind::kAuto;
   std::vector<int> host_of{};  // of each rank; empty: one host
@@ -89,7 +90,7 @@ std::string file_of(const SharedSetting& setting,
         torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
         Net net(group.rank());
         const auto optimizer = make(setting.optimizer, net.values);
-        if (setting.sharded) optimizer->shard(borrowed(group));
+        if (setting.sharded) optimizer->shard(borrowed(group), {.one_copy = setting.one_copy});
         Checkpointer checkpointer(borrowed(group), folder.path(), {.compare_replicas = !adjust});
         for (int step = 1; step <= 2; ++step) {
           for (std::size_t i = 0; i < net.values.size(); ++i)
@@ -129,6 +130,47 @@ TEST(SharedCheckpoint, has_the_bytes_of_rank_0s_own) {
 
 TEST(SharedCheckpoint, of_a_sharded_optimizer_has_the_bytes_of_the_gathered_one) {
   for (const int world : {2, 3, 5}) expect_same_file<OddNet>({.world = world, .sharded = true});
+}
+
+TEST(SharedCheckpoint, of_one_copy_of_the_parameters_has_the_bytes_of_many) {
+  for (const int world : {2, 3}) {
+    EXPECT_TRUE(file_of<OddNet>({.world = world, .sharded = true, .one_copy = true}) ==
+                file_of<OddNet>({.world = world, .sharded = true}));
+  }
+}
+
+// 2 steps by 2 ranks, 2 more by 3 that have one copy, are 4 steps.
+TEST(SharedCheckpoint, one_copy_of_the_parameters_goes_on_from_any) {
+  const auto take_steps = [](OddNet& net, optim::Optimizer& optimizer, int first, int last) {
+    for (int step = first; step <= last; ++step) {
+      for (std::size_t i = 0; i < net.values.size(); ++i)
+        net.values[i].mutable_grad() = random(net.values[i].sizes(), 50 * step + i);
+      optimizer.step();
+    }
+  };
+  OddNet straight(0);
+  take_steps(straight, *make("adam", straight.values), 1, 4);
+  const FreshDirectory folder;
+  const auto run = [&](int world, bool one_copy, int first, int last) {
+    const auto results = harness::run_process_ranks(world, [&](ProcessGroup& group) {
+      OddNet net(group.rank());
+      const auto optimizer = make("adam", net.values);
+      optimizer->shard(borrowed(group), {.one_copy = one_copy});
+      Checkpointer checkpointer(borrowed(group), folder.path());
+      EXPECT_EQ(checkpointer.begin(net, *optimizer, {.resume = first > 1}).has_value(), first > 1);
+      take_steps(net, *optimizer, first, last);
+      EXPECT_TRUE(checkpointer.save({.step = last}, net, *optimizer));
+      EXPECT_TRUE(checkpointer.finish());
+      if (last < 4) return std::string();
+      for (std::size_t i = 0; i < net.values.size(); ++i)
+        EXPECT_TRUE(at::equal(net.values[i], straight.values[i])) << i;
+      return std::string();
+    });
+    for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+  };
+  run(2, false, 1, 2);
+  run(3, true, 3, 3);
+  run(2, true, 4, 4);
 }
 
 TEST(SharedCheckpoint, more_ranks_than_tensors) {

@@ -1,0 +1,82 @@
+#include "paceline/sharding/one_copy.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <sys/mman.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/memory_room.h"
+#include "paceline/core/rank_name.h"
+
+namespace paceline {
+namespace {
+
+void require_room(ProcessGroup& group, std::size_t bytes) {
+  const auto room = memory_room();
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
+  const auto mine =
+      room ? static_cast<std::int64_t>(std::min<std::uint64_t>(room->bytes, kAny)) : kAny;
+  const auto least = all_reduce_value(group, mine, ReduceOp::kMin);
+  if (bytes <= static_cast<std::uint64_t>(least)) return;
+  fail(ErrorCode::kSystem,
+       "rank {}: one copy of the parameters for all ranks takes {} bytes, and {} are left{}; use a "
+       "smaller model, or give the job more memory",
+       group.rank(), bytes, least, least == mine ? " " + room->source : std::string());
+}
+
+SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes) {
+  check(bytes > 0, "rank {}: a copy of nothing for all ranks", group.rank());
+  require_room(group, bytes);
+  SymmetricBuffer blocks = group.reserve_symmetric(bytes);
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (blocks.of(rank) != nullptr) continue;
+    fail(ErrorCode::kUnsupported,
+         "rank {}: the ranks of this group share no memory (transport {}), so they cannot have one "
+         "copy of the parameters; keep one on each rank",
+         group.rank(), group.transport());
+  }
+  return blocks;
+}
+
+}  // namespace
+
+OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names)
+    : blocks_(reserve(group, bytes)), bytes_(bytes), data_(blocks_.of(0)) {
+  // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
+  void* const second = mremap(data_, 0, bytes_, MREMAP_MAYMOVE);
+  read_only_ = second == MAP_FAILED ? data_ : static_cast<std::byte*>(second);
+  if (read_only_ == data_) return;
+  protect(PROT_READ);
+  const auto rank = static_cast<std::size_t>(group.rank());
+  fault_ = std::make_unique<WriteFaultRange>(std::span<const std::byte>(read_only_, bytes_),
+                                             rank_name(group.rank(), group.world_ranks()[rank]),
+                                             std::move(names));
+}
+
+OneCopy::~OneCopy() {
+  fault_.reset();
+  if (read_only_ != data_) munmap(read_only_, bytes_);
+}
+
+void OneCopy::protect(int protection) const {
+  if (read_only_ == data_) return;
+  if (mprotect(read_only_, bytes_, protection) != 0) {
+    throw system_error(fmt::format("mprotect of {} bytes of parameters", bytes_));
+  }
+}
+
+OneCopy::Writing::Writing(const OneCopy& copy) : copy_(copy) {
+  copy_.protect(PROT_READ | PROT_WRITE);
+}
+
+OneCopy::Writing::~Writing() {
+  // A mapping that was made writable can be made read-only again: nothing is to be divided.
+  try {
+    copy_.protect(PROT_READ);
+  } catch (const Error&) {  // then writes are not found
+  }
+}
+
+}  // namespace paceline

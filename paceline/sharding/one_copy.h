@@ -1,0 +1,62 @@
+#pragma once
+
+// Memory that a host has once, whatever the number of ranks, and that all ranks of a group see: in
+// one view they write, in the other they only read. A module whose parameters lie in the second one
+// needs no copy of its own, and nothing has to be gathered after a step.
+//
+// A write through the view that only reads ends the process with SIGSEGV, after a line on stderr
+// that names what was written (write_fault.h). Where ranks are threads of one process, both views
+// are the same memory and nothing is protected.
+//
+// Who writes when is the user's to order: a collective before lets the others finish reading, one
+// after it shows them what was written.
+//
+// Thread safety: Writing objects come one at a time in a process.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/collectives/group/process_group.h"
+#include "paceline/sharding/write_fault.h"
+
+namespace paceline {
+
+class OneCopy {
+ public:
+  // Collective. Zeroed; a page takes memory when it is first written to. `names`: of what lies
+  // where, for the line about a write. Error on every rank: kUnsupported where the group's ranks
+  // share no memory, kSystem when the host has not room for it.
+  OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names);
+  ~OneCopy();
+  OneCopy(const OneCopy&) = delete;
+  OneCopy& operator=(const OneCopy&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::byte* read_only() const { return read_only_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // While it lives, this process may write through read_only().
+  class Writing {
+   public:
+    explicit Writing(const OneCopy& copy);
+    ~Writing();
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+
+   private:
+    const OneCopy& copy_;
+  };
+
+ private:
+  void protect(int protection) const;
+
+  const SymmetricBuffer blocks_;  // of which that of rank 0 is used
+  const std::size_t bytes_;
+  std::byte* const data_;
+  std::byte* read_only_ = nullptr;  // a second mapping, or data_
+  std::unique_ptr<WriteFaultRange> fault_;
+};
+
+}  // namespace paceline

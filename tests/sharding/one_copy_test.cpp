@@ -1,0 +1,169 @@
+#include "paceline/sharding/one_copy.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/harness/expect_error.h"
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_process_ranks;
+using harness::run_ranks_ok;
+
+std::span<std::uint32_t> words(std::byte* memory, std::size_t count) {
+  return {reinterpret_cast<std::uint32_t*>(memory), count};
+}
+
+constexpr std::size_t kBytes = 24 << 20;
+
+// Of the mappings that lie in [begin, end): bytes that count for this process, a page that N
+// mappings see as an Nth.
+std::size_t proportional_bytes(const std::byte* begin, const std::byte* end) {
+  std::ifstream file("/proc/self/smaps");
+  std::size_t kilobytes = 0;
+  bool is_inside = false;
+  for (std::string line; std::getline(file, line);) {
+    std::size_t first = 0, last = 0, value = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &first, &last) == 2) {
+      is_inside =
+          first < reinterpret_cast<std::size_t>(end) && last > reinterpret_cast<std::size_t>(begin);
+    } else if (is_inside && std::sscanf(line.c_str(), "Pss: %zu kB", &value) == 1) {
+      kilobytes += value;
+    }
+  }
+  return kilobytes << 10;
+}
+
+TEST(OneCopy, what_one_rank_writes_all_read) {
+  constexpr std::size_t kCount = 100'000;
+  const auto body = [&](ProcessGroup& group) {
+    const OneCopy copy(group, kCount * 4, {});
+    const auto written = words(copy.data(), kCount);
+    const auto read = words(copy.read_only(), kCount);
+    EXPECT_TRUE(std::ranges::all_of(read, [](auto word) { return word == 0; }));
+    group.barrier();
+    const auto world = static_cast<std::size_t>(group.world_size());
+    for (std::size_t i = static_cast<std::size_t>(group.rank()); i < kCount; i += world)
+      written[i] = static_cast<std::uint32_t>(i * 7);
+    group.barrier();
+    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(read[i], i * 7);
+  };
+  for (const int world : {1, 2, 3, 8}) run_ranks_ok(world, body);
+  for (const int world : {2, 4}) {
+    const auto results = run_process_ranks(world, [&](ProcessGroup& group) {
+      body(group);
+      return std::string();
+    });
+    for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+  }
+}
+
+TEST(OneCopy, the_machine_has_its_pages_once) {
+  for (const int world : {2, 4}) {
+    const auto results = run_process_ranks(world, [&](ProcessGroup& group) {
+      const OneCopy copy(group, kBytes, {});
+      // Everybody writes a part and reads all, in both views.
+      const std::size_t part = kBytes / static_cast<std::size_t>(group.world_size());
+      std::fill_n(copy.data() + part * static_cast<std::size_t>(group.rank()), part, std::byte{1});
+      group.barrier();
+      const auto sum = [](std::byte* at) {
+        const auto all = words(at, kBytes / 4);
+        return std::accumulate(all.begin(), all.end(), std::uint32_t{0});
+      };
+      EXPECT_EQ(sum(copy.data()), sum(copy.read_only()));
+      group.barrier();
+      const auto mine = static_cast<std::int64_t>(
+          proportional_bytes(copy.data(), copy.data() + kBytes) +
+          proportional_bytes(copy.read_only(), copy.read_only() + kBytes));
+      return std::to_string(all_reduce_value(group, mine, ReduceOp::kSum));
+    });
+    for (const auto& result : results) {
+      ASSERT_EQ(result.exit_code, 0) << result.report;
+      const double all = std::stod(result.report);
+      EXPECT_GT(all, 0.98 * kBytes) << world;
+      EXPECT_LT(all, 1.05 * kBytes) << world;
+    }
+  }
+}
+
+TEST(OneCopy, a_stray_write_ends_the_rank_with_the_name_of_the_place) {
+  for (const std::size_t offset : {std::size_t{0}, std::size_t{4099}, std::size_t{8000}}) {
+    testing::internal::CaptureStderr();
+    const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+      const OneCopy copy(group, 8192,
+                         {{0, "parameter a.weight"}, {4096, "parameter b.bias"}, {8000, "c"}});
+      if (group.rank() == 1) copy.read_only()[offset] = std::byte{1};
+      group.barrier();
+      return std::string();
+    });
+    const std::string printed = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(results[1].signal, SIGSEGV);
+    const std::string name = offset == 0      ? "parameter a.weight"
+                             : offset == 4099 ? "parameter b.bias"
+                                              : "c";
+    EXPECT_THAT(printed, testing::HasSubstr("rank 1: " + name +
+                                            " was written to outside of the optimizer's step"));
+  }
+}
+
+TEST(OneCopy, a_fault_elsewhere_is_as_it_always_was) {
+  testing::internal::CaptureStderr();
+  const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+    const OneCopy copy(group, 8192, {{0, "parameter a"}});
+    if (group.rank() == 1) raise(SIGSEGV);
+    if (group.rank() == 0) {
+      group.barrier();
+    }
+    return std::string();
+  });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::Not(testing::HasSubstr("parameter")));
+  EXPECT_EQ(results[1].signal, SIGSEGV);
+  EXPECT_EQ(results[0].code, ErrorCode::kPeerLost);
+}
+
+TEST(OneCopy, who_says_so_may_write_for_a_while) {
+  const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+    const OneCopy copy(group, 8192, {});
+    if (group.rank() == 1) {
+      const OneCopy::Writing writing(copy);
+      copy.read_only()[5] = std::byte{9};
+    }
+    group.barrier();
+    EXPECT_EQ(copy.data()[5], std::byte{9});
+    EXPECT_EQ(copy.read_only()[5], std::byte{9});
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+
+TEST(OneCopy, is_refused_where_ranks_share_no_memory) {
+  run_ranks_ok(2,
+               [](ProcessGroup& group) {
+                 expect_error(ErrorCode::kUnsupported, {"share no memory", "tcp", "rank"},
+                              [&] { const OneCopy copy(group, 100, {}); });
+                 group.barrier();
+               },
+               {.transport = TransportKind::kTcp});
+}
+
+TEST(OneCopy, more_than_the_machine_has_is_refused_on_every_rank) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    expect_error(ErrorCode::kSystem, {"one copy", "bytes", "left"},
+                 [&] { const OneCopy copy(group, std::size_t{1} << 46, {}); });
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace paceline
