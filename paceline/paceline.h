@@ -6,6 +6,7 @@
 #include "paceline/data/distributed_sampler.h"
 #include "paceline/data/image_dataset.h"
 #include "paceline/data/image_samples.h"
+#include "paceline/data/token_dataset.h"
 #include "paceline/data/torch_sampler.h"
 #include "paceline/engine.h"
 #include "paceline/models/bert.h"

@@ -7,6 +7,7 @@ set(SOURCES
   gzip_file.cpp
   idx_file.cpp
   image_dataset.cpp
+  token_dataset.cpp
   torch_sampler.cpp
   transform.cpp)
 set(LIBRARIES fmt::fmt ZLIB::ZLIB)
