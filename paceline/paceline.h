@@ -11,6 +11,7 @@
 #include "paceline/engine.h"
 #include "paceline/models/bert.h"
 #include "paceline/models/cnn.h"
+#include "paceline/models/efficient_net.h"
 #include "paceline/models/generate.h"
 #include "paceline/models/gpt.h"
 #include "paceline/models/hugging_face.h"

@@ -2,11 +2,14 @@ set(SOURCES
   attention.cpp
   bert.cpp
   cnn.cpp
+  conv_norm.cpp
+  efficient_net.cpp
   generate.cpp
   gpt.cpp
   hugging_face.cpp
   layers.cpp
   mnist_net.cpp
+  mobile_block.cpp
   residual_block.cpp
   resnet.cpp
   transformer_block.cpp)

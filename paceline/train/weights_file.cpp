@@ -4,11 +4,14 @@
 #include <limits>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include <ATen/ATen.h>
 
 #include "paceline/checkpoint/plain_file.h"
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
@@ -20,6 +23,31 @@ TensorsByName weights_of(const torch::nn::Module& module) {
   for (const auto& buffer : module.named_buffers())
     tensors.emplace(buffer.key(), buffer.value().detach());
   return tensors;
+}
+
+void load_weights(torch::nn::Module& module, const TensorsByName& tensors) {
+  const auto words = [](const at::Tensor& tensor) {
+    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes().vec(), ", "));
+  };
+  const TensorsByName own = weights_of(module);
+  std::string differences;
+  for (const auto& [name, tensor] : own) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      differences += fmt::format("\n  {}: {} here, not given", name, words(tensor));
+    } else if (words(found->second) != words(tensor)) {
+      differences +=
+          fmt::format("\n  {}: {} here, given {}", name, words(tensor), words(found->second));
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (!own.contains(name))
+      differences += fmt::format("\n  {}: given {}, not here", name, words(tensor));
+  }
+  check(differences.empty(), "these weights are another model's:{}", differences);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) at::Tensor(tensor).copy_(tensors.at(name));
 }
 
 void write_weights(const std::string& path, const TensorsByName& tensors) {

@@ -21,6 +21,10 @@ using TensorsByName = std::map<std::string, at::Tensor>;
 // The module's parameters and buffers; not copies.
 TensorsByName weights_of(const torch::nn::Module& module);
 
+// Copies them into the module. Error(kInvalid) that lists every difference in names, shapes and
+// element types; nothing has been loaded then.
+void load_weights(torch::nn::Module& module, const TensorsByName& tensors);
+
 // Replaces the file, in one moment: a reader has the old one or the new one, whole. Tensors of any
 // device and memory order. Error(kSystem) when the operating system refuses, kUnsupported for an
 // element type that the engine lacks.

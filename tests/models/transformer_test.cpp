@@ -1,5 +1,5 @@
 // GPT and BERT. What is compared with definitions here is compared with Hugging Face's transformers
-// by beside_transformers.py.
+// by beside_python_models.py.
 
 #include <cmath>
 

@@ -40,6 +40,27 @@ TEST(WeightsFile, a_module_has_parameters_and_buffers) {
   EXPECT_FALSE(weights.at("0.weight").requires_grad());
 }
 
+TEST(WeightsFile, weights_are_loaded_or_every_difference_is_listed) {
+  const auto make = [](std::int64_t width) {
+    return torch::nn::Sequential(torch::nn::Linear(2, width), torch::nn::BatchNorm1d(width));
+  };
+  auto from = make(3), to = make(3), other = make(4);
+  load_weights(*to, weights_of(*from));
+  const at::Tensor input = torch::rand({5, 2});
+  EXPECT_TRUE(torch::equal(from->forward(input), to->forward(input)));
+  TensorsByName weights = weights_of(*other);
+  weights.erase("0.bias");
+  weights["1.bias"] = weights["1.bias"].to(torch::kDouble);
+  weights["2.weight"] = torch::ones({7});
+  const at::Tensor before = to->parameters()[0].clone();
+  expect_error(
+      ErrorCode::kInvalid,
+      {"0.weight: Float [3, 2] here, given Float [4, 2]", "0.bias: Float [3] here, not given",
+       "1.bias: Float [3] here, given Double [4]", "2.weight: given Float [7], not here"},
+      [&] { load_weights(*to, weights); });
+  EXPECT_TRUE(torch::equal(to->parameters()[0], before));
+}
+
 TEST(WeightsFile, a_file_is_replaced_whole) {
   const FreshDirectory folder;
   const std::string file = folder.write("weights.safetensors", "something else");
