@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 #include "paceline/core/vigil.h"
 
@@ -82,6 +83,7 @@ void Vigil::look() {
 }
 
 bool Vigil::sees_passed(Deadline& deadline) {
+  if (!std::exchange(has_seen_deadline_, true)) looked_ = std::min(looked_, deadline.set_at());
   const auto looked = looked_;
   look();
   if (!deadline.expired() && looked_ - looked < kStandstill) return false;

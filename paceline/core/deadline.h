@@ -21,14 +21,19 @@ class Deadline {
   static Deadline after(std::chrono::duration<Rep, Period> timeout) {
     const std::chrono::duration<double> seconds = timeout;  // no unit overflows there
     if (seconds > kLongest) return never();
-    if (seconds < std::chrono::seconds(0)) return Deadline(Clock::now());
-    const auto now = seconds < kCoarse ? Clock::now() : last_tick() + kTick;
-    return Deadline(now + std::chrono::duration_cast<std::chrono::nanoseconds>(timeout));
+    const bool is_coarse = seconds >= kCoarse;
+    const auto now = is_coarse ? last_tick() : Clock::now();
+    if (seconds < std::chrono::seconds(0)) return Deadline(now, now);
+    return Deadline(now + (is_coarse ? kTick : std::chrono::nanoseconds(0)) +
+                        std::chrono::duration_cast<std::chrono::nanoseconds>(timeout),
+                    now);
   }
-  static Deadline never() { return Deadline(Clock::time_point::max()); }
+  static Deadline never() { return Deadline(Clock::time_point::max(), Clock::time_point::max()); }
 
   bool expired() const { return Clock::now() >= moment_; }
   Clock::time_point moment() const { return moment_; }
+  // When it was set, or up to 10 ms before; of never() it is never.
+  Clock::time_point set_at() const { return set_at_; }
 
   // What is left, never negative.
   std::chrono::nanoseconds remaining() const {
@@ -57,8 +62,9 @@ class Deadline {
                              std::chrono::nanoseconds(time.tv_nsec));
   }
 
-  explicit Deadline(Clock::time_point moment) : moment_(moment) {}
+  Deadline(Clock::time_point moment, Clock::time_point set_at) : moment_(moment), set_at_(set_at) {}
   Clock::time_point moment_;
+  Clock::time_point set_at_;
 };
 
 }  // namespace paceline

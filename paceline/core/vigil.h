@@ -31,11 +31,14 @@ class Vigil {
   // Requires: at most kRound since the last call, or since the Vigil was made, unless this process
   // stood still.
   void look();
-  // Looks, and moves `deadline` on where a standstill has put it off. Whether it has passed.
+  // Looks, and moves `deadline` on where a standstill has put it off. Whether it has passed. The
+  // first call sees a standstill since the deadline was set, too: a wait often begins later than
+  // that, behind the work of an operation, and its process may have been stopped there.
   bool sees_passed(Deadline& deadline);
 
  private:
   Deadline::Clock::time_point looked_ = Deadline::Clock::now();
+  bool has_seen_deadline_ = false;
 };
 
 // Waits for a condition variable with a Vigil. False when it is not ready by the deadline; `ready`

@@ -47,6 +47,22 @@ TEST(Vigil, a_wait_that_a_standstill_interrupts_has_the_time_that_it_had) {
       1500ms));
 }
 
+// As an operation that is stopped while it adds up, and waits for its peers only then.
+TEST(Vigil, a_standstill_between_a_deadline_and_the_wait_for_it_does_not_count) {
+  EXPECT_TRUE(in_a_process(
+      [] {
+        const auto of_the_operation = Deadline::after(1200ms);
+        raise(SIGSTOP);
+        Vigil first;
+        Deadline deadline = of_the_operation;
+        const bool passed = first.sees_passed(deadline);
+        Vigil second;  // the operation's next wait
+        Deadline again = of_the_operation;
+        return !passed && !second.sees_passed(again) && again.remaining() > 500ms;
+      },
+      2000ms));
+}
+
 // As one that only looks whether something is there.
 TEST(Vigil, a_deadline_that_is_set_after_a_standstill_is_not_put_off) {
   EXPECT_TRUE(in_a_process(
