@@ -52,7 +52,6 @@ set(SOURCES
   group/process_group_visit.cpp
   group/symmetric_arena.cpp
   group/shared_error.cpp
-  group/text.cpp
   group/thread_share.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp

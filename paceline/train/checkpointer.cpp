@@ -12,8 +12,8 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/shared_error.h"
-#include "paceline/collectives/group/text.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/secret.h"
@@ -246,7 +246,7 @@ FoundStates Checkpointer::find_states() const {
   }
   const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
   FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
-  for (const std::string& text : all_gather_text(*group_, mine.dump())) {
+  for (const std::string& text : all_gather_object(*group_, mine.dump())) {
     const auto theirs = nlohmann::json::parse(text);
     if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
     found.in_memory.push_back(to_found(theirs[1]));
@@ -285,7 +285,7 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
     if (mark != found.on_disk.mark) directory_->set_mark(mark);
     mark_.run = mark.run;
   });
-  mark_.run = broadcast_text(*group_, mark_.run, 0);
+  mark_.run = broadcast_object(*group_, mark_.run, 0);
 }
 
 std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
@@ -319,7 +319,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   } catch (const Error& error) {
     problem = error.what();
   }
-  const auto problems = all_gather_text(*group_, problem);
+  const auto problems = all_gather_object(*group_, problem);
   for (std::size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
     throw DamagedState(said_by(fmt::format("rank {}", rank), "checkpoint",
@@ -451,7 +451,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       random_states = taken.random_states;
       words = taken.words;
     });
-    words = broadcast_text(*group_, words, newest.rank);
+    words = broadcast_object(*group_, words, newest.rank);
   }
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);

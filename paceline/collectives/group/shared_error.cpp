@@ -1,6 +1,6 @@
 #include "paceline/collectives/group/shared_error.h"
 
-#include "paceline/collectives/group/text.h"
+#include "paceline/collectives/group/objects.h"
 
 namespace paceline {
 
@@ -9,7 +9,7 @@ void throw_error_of(ProcessGroup& group, int root, const std::optional<Error>& o
   std::int32_t code = own ? static_cast<std::int32_t>(own->code()) : kNone;
   group.broadcast(std::span(&code, 1), root);
   if (code == kNone) return;
-  const std::string text = broadcast_text(group, own ? own->what() : "", root);
+  const std::string text = broadcast_object(group, own ? own->what() : "", root);
   throw Error(static_cast<ErrorCode>(code), text);
 }
 
