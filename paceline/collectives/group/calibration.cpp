@@ -26,7 +26,7 @@ constexpr std::size_t kRepetitions = 7;
 constexpr std::size_t kRounds = 8;         // of what takes milliseconds
 constexpr std::size_t kShortRounds = 128;  // and microseconds
 
-// The lower quartile of some rounds: whatever else runs only makes a round longer.
+// The lower quartile of some rounds: other load only makes a round longer.
 double usual_seconds(const std::function<void()>& body, std::size_t rounds = kRounds) {
   std::vector<double> seconds;
   for (std::size_t round = 0; round < rounds; ++round) {

@@ -19,4 +19,18 @@ void throw_first_error(ProcessGroup& group, const std::optional<Error>& own) {
   if (first != none) throw_error_of(group, first, own);
 }
 
+void on_rank(int root, ProcessGroup& group, const std::function<void()>& action) {
+  std::optional<Error> failure;
+  if (group.rank() == root) {
+    try {
+      action();
+    } catch (const Error& error) {
+      failure = error;
+    } catch (const std::exception& error) {
+      failure.emplace(ErrorCode::kSystem, error.what());
+    }
+  }
+  throw_error_of(group, root, failure);
+}
+
 }  // namespace paceline
