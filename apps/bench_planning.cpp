@@ -1,7 +1,6 @@
 #include "apps/bench_planning.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <functional>

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <memory>
-#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fcntl.h>

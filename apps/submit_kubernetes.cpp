@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cctype>
-#include <string_view>
 
 #include <nlohmann/json.hpp>
 

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <csignal>
 #include <ctime>
-#include <iterator>
 #include <optional>
 
 #include <CLI/CLI.hpp>

@@ -94,7 +94,7 @@ void HostContestant::start(Deadline deadline) {
     accept_ranks(deadline);
     const auto line = fmt::format("/proc/{}/fd/{}", getpid(), start_line_.get());
     for (const auto& rank : ranks_) rank->send(bench::Setup{{}, false, line, ""}, deadline);
-    for (const auto& rank : ranks_) ready_ = rank->receive_ready(deadline);
+    for (const auto& rank : ranks_) ready_ = rank->receive<bench::Ready>(deadline);
   } catch (const Error& error) {
     hosts_.leave();
     fail_with(error);
@@ -188,7 +188,7 @@ void HostContestant::accept_ranks(Deadline deadline) {
       Fd socket = bench::accept_private(listener, Deadline::after(0ns));
       if (!socket) continue;
       auto conversation = std::make_unique<bench::Conversation>(std::move(socket));
-      const bench::Hello hello = conversation->receive_hello(deadline);
+      const bench::Hello hello = conversation->receive<bench::Hello>(deadline);
       check(hello.world_size == num_ranks() && hello.rank >= 0 && hello.rank < num_ranks() &&
                 !ranks_[static_cast<std::size_t>(hello.rank)],
             "a rank says it is {} of {}; {} ranks were started", hello.rank, hello.world_size,
@@ -218,7 +218,7 @@ std::vector<double> HostContestant::take_turn(bench::Turn turn, Deadline deadlin
   try {
     for (const auto& rank : ranks_) rank->send(turn, deadline);
     for (const auto& rank : ranks_) {
-      const bench::TurnResult result = rank->receive_result(deadline);
+      const bench::TurnResult result = rank->receive<bench::TurnResult>(deadline);
       if (!result.lacks.empty()) fail(ErrorCode::kUnsupported, "it {}", result.lacks);
       if (!result.difference.empty()) {
         fail(ErrorCode::kCorrupt, "the result is wrong: {}", result.difference);

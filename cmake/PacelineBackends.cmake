@@ -1,5 +1,5 @@
-# Which communication libraries the engine is linked to. Each is a leaf, paceline/collectives/backends/NAME: NAME_library.cpp when
-# it is built, no_NAME_library.cpp when not, with the reason that `paceline doctor` prints.
+# Which communication libraries the engine is linked to. Each is a leaf, paceline/collectives/backends/NAME; where it is
+# not built, backends/library_list.cpp gets the reason, which `paceline doctor` prints.
 #
 # PACELINE_WITH_<NAME>: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
 #
@@ -38,8 +38,8 @@ function(paceline_backend name missing)
   set(folder paceline/collectives/backends/${name})
   if(missing)
     message(STATUS "Backend ${name}: not built: ${missing}")
-    list(APPEND PACELINE_BACKEND_SOURCES backends/${name}/no_${name}_library.cpp)
-    set_property(SOURCE ${folder}/no_${name}_library.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_${upper}=\"${missing}\"")
+    set_property(SOURCE paceline/collectives/backends/library_list.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+      "PACELINE_NO_${upper}=\"${missing}\"")
   else()
     message(STATUS "Backend ${name}: built")
     list(APPEND PACELINE_BACKENDS ${name})

@@ -68,18 +68,12 @@ class Conversation {
 
   int fd() const { return socket_.get(); }
 
-  void send(const Hello& message, Deadline deadline);
-  void send(const Setup& message, Deadline deadline);
-  void send(const Ready& message, Deadline deadline);
-  void send(const Turn& message, Deadline deadline);
-  void send(const TurnResult& message, Deadline deadline);
+  // Any of the five above.
+  template <class Message>
+  void send(const Message& message, Deadline deadline);
+  template <class Message>
+  Message receive(Deadline deadline);
   void send_failure(const std::string& text, Deadline deadline);
-
-  Hello receive_hello(Deadline deadline);
-  Setup receive_setup(Deadline deadline);
-  Ready receive_ready(Deadline deadline);
-  Turn receive_turn(Deadline deadline);
-  TurnResult receive_result(Deadline deadline);
 
  private:
   void send_text(const std::string& text, Deadline deadline);

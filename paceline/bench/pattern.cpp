@@ -123,7 +123,7 @@ std::vector<Pattern::Run> Pattern::expected(const Collective& collective, int ra
   const Op op = collective.op;
   const std::size_t start = gives_blocks(op) ? own : phase;
   if (reduces(op)) return {{0, count, &of_sum_, start}};
-  if (traits_of(op).only_root_gives) {
+  if (traits_of(op).has(kOnlyRootGives)) {
     return {{0, count, &of_rank_[static_cast<std::size_t>(collective.root)], start}};
   }
   if (op == Op::kSend) {

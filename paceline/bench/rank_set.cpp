@@ -117,11 +117,11 @@ void RankSet::meet(Deadline deadline) {
     const bool bound = plan_.bound && entry_.bound;
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const auto& cpus = plan_.ranks[static_cast<std::size_t>(rank)].cpus;
-      ranks_[rank]->send({bound ? cpus : std::vector<int>(), bound && !plan_.oversubscribed,
-                          path_of(start_line_), algorithm_},
+      ranks_[rank]->send(Setup{bound ? cpus : std::vector<int>(), bound && !plan_.oversubscribed,
+                               path_of(start_line_), algorithm_},
                          deadline);
     }
-    answer_each(deadline, [&](int, Conversation& rank) { ready_ = rank.receive_ready(deadline); });
+    answer_each(deadline, [&](int, Conversation& rank) { ready_ = rank.receive<Ready>(deadline); });
   } catch (const Error& error) {
     fail_with(error);
   }
@@ -132,7 +132,7 @@ void RankSet::accept_ranks(Deadline deadline) {
     Fd socket = accept_private(listener_.socket, Deadline::after(kAcceptSlice));
     if (socket) {
       auto conversation = std::make_unique<Conversation>(std::move(socket));
-      const Hello hello = conversation->receive_hello(deadline);
+      const Hello hello = conversation->receive<Hello>(deadline);
       check(hello.world_size == num_ranks_ && hello.rank >= 0 && hello.rank < num_ranks_ &&
                 !ranks_[hello.rank],
             "a rank that claims to be {} of {} was started; {} ranks were wanted (is {} its "
@@ -183,7 +183,7 @@ std::vector<TurnResult> RankSet::take_turn(const Turn& turn, Deadline deadline) 
   try {
     for (const auto& rank : ranks_) rank->send(turn, deadline);
     answer_each(deadline, [&](int number, Conversation& rank) {
-      results[number] = rank.receive_result(deadline);
+      results[number] = rank.receive<TurnResult>(deadline);
     });
   } catch (const Error& error) {
     fail_with(error);

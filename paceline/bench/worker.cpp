@@ -71,7 +71,7 @@ class Worker {
 
   void run(const Connect& connect) {
     conversation_.send(Hello{who_.rank, who_.world_size}, Deadline::after(kAnswerLimit));
-    const Setup setup = conversation_.receive_setup(Deadline::after(kAnswerLimit));
+    const Setup setup = conversation_.receive<Setup>(Deadline::after(kAnswerLimit));
     bind_to(setup.cpus);
     try {
       serve(setup, connect);
@@ -92,7 +92,7 @@ class Worker {
     for (Moment since = now(); wait_for_turn(); since = now()) {
       const Moment begin = now();
       TurnResult result =
-          measurement.run(conversation_.receive_turn(Deadline::after(kAnswerLimit)));
+          measurement.run(conversation_.receive<Turn>(Deadline::after(kAnswerLimit)));
       result.idle_seconds = begin.seconds - since.seconds;
       result.idle_cpu_seconds = begin.cpu_seconds - since.cpu_seconds;
       conversation_.send(result, Deadline::after(kAnswerLimit));

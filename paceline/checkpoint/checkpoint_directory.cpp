@@ -86,7 +86,7 @@ std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
                      random());
 }
 
-// A failure because another writer has taken over is told as such.
+// A failure because another writer has taken over is reported as such.
 void CheckpointDirectory::change(const std::function<void()>& action) {
   check(claim_.has_value(), "checkpoint directory {}: it was opened for reading only", path_);
   try {
@@ -226,7 +226,7 @@ void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
 
-// Later ones belong to a future that was left.
+// Later ones are from before an older step was loaded.
 std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
   auto steps = list();
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
@@ -311,7 +311,7 @@ std::optional<LoadedCheckpoint> CheckpointDirectory::load_newest(const std::stri
       auto loaded = read_folder(*step, run);
       loaded.refused = std::move(refused);
       return loaded;
-    } catch (const std::exception& error) {  // also bad_alloc: a size is a stranger's word
+    } catch (const std::exception& error) {  // also bad_alloc: sizes come from an untrusted file
       log::error(fmt::format("checkpoint of step {} refused: {}", *step, error.what()));
       refused.push_back({*step, error.what()});
     }

@@ -38,8 +38,9 @@ struct CheckpointDirectoryOptions {
   int keep = 3;            // how many checkpoints, the newest, remain after a save
   bool read_only = false;  // neither create, lock nor clean; save() is an error
   WriterId writer = {};
-  // How long a writer waits for another one that lives and that it may not take over from. A host
-  // that has vanished lives on a network file system until the server gives up its locks.
+  // How long a writer waits for another live one that it may not take over from. On a network file
+  // system the writer of a host that has vanished counts as alive until the server gives up its
+  // locks.
   std::chrono::milliseconds lock_timeout{0};
 };
 
@@ -79,10 +80,10 @@ class CheckpointDirectory {
   // When it returns, the checkpoint survives a power cut. On an error the half-written one is
   // removed, the older ones are intact and the caller may go on, unless it is Error(kAborted): a
   // newer generation has taken over, nothing was changed. A checkpoint of the same step is
-  // replaced. Older ones beyond `keep` are then removed; later ones, of a future that was left by
-  // loading an older step, stay. On a full disk older ones are removed first, but never the newest
-  // that verifies; once there was no room for one more, the oldest goes before each save. Requires:
-  // step >= 0, a writer.
+  // replaced. Older ones beyond `keep` are then removed; later ones, from before an older step was
+  // loaded, stay. On a full disk older ones are removed first, but never the newest that verifies;
+  // once there was no room for one more, the oldest goes before each save. Requires: step >= 0, a
+  // writer.
   void save(std::int64_t step, const Snapshot& snapshot);
 
   // The newest checkpoint that verifies and is not known to be of another run than `run` (empty:

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <system_error>
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 // XXH3-128 of bytes that come in pieces, at memory speed. It finds accidents (bit rot, truncation,
-// a foreign file), not forgers: who can write the file can write the digest.
+// a foreign file), not forgers: a program that can write the file can write the digest.
 
 #include <cstddef>
 #include <memory>

@@ -14,7 +14,7 @@
 namespace paceline {
 
 struct RunMark {
-  std::string run;  // chosen at random when it began; kept by those who continue it
+  std::string run;  // chosen at random when it began; kept by the jobs that continue it
   // The launcher's name for the job whose restarts go on with it unasked; nothing: no job's do.
   std::optional<std::string> job;
   // Of its sampler and its transforms; shown beside the run where two are confused.

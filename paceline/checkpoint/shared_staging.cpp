@@ -166,7 +166,7 @@ bool SharedStaging::stage(std::span<const HeldTensor> tensors) {
   return true;
 }
 
-// Collective over the group: the answer is everybody's.
+// Collective over the group: every rank gets the answer.
 bool SharedStaging::agree(std::span<const HeldTensor> tensors, std::size_t bytes) {
   const Offer mine{digest_of_replicas(tensors), shares_memory_, bytes <= memory_.bytes()};
   std::vector<Offer> all(static_cast<std::size_t>(group_->world_size()));

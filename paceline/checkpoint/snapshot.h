@@ -1,7 +1,7 @@
 #pragma once
 
 // What a checkpoint holds, as a value: named tensors and a few words about them. The bytes are
-// borrowed: whoever makes a Snapshot keeps the memory alive and unchanged until save() returns, and
+// borrowed: the maker of a Snapshot keeps the memory alive and unchanged until save() returns, and
 // a loaded Snapshot points into its LoadedCheckpoint.
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-// What carries a group's operations out. A backend is a leaf under backends/; the process group in
-// front of it has checked the arguments, numbered the call and serialised it.
+// Carries out a group's operations. A backend is a leaf under backends/; the process group in front
+// of it has checked the arguments, numbered the call and serialised it.
 
 #include <memory>
 #include <string>
@@ -30,7 +30,7 @@ struct WaitOptions {
 };
 
 struct PointToPointCall {
-  int peer = 0;  // kAnySource for a receive from anybody
+  int peer = 0;  // kAnySource for a receive from any rank
   std::uint32_t tag = 0;
   Dtype dtype = Dtype::kUint8;
   std::size_t count = 0;

@@ -46,7 +46,7 @@ struct Call {
   // Of a mean: what the sum is divided by, where that is not the number of ranks; the same on all.
   std::optional<std::uint32_t> divisor = {};
   int root = 0;
-  int peer = 0;  // of a message; kAnySource for a receive from anybody
+  int peer = 0;  // of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
   // Of a send: travel with the message; without them it can go to no MessagePlace.
   std::optional<std::span<const std::int64_t>> sizes = {};
@@ -63,7 +63,7 @@ struct CallOptions {
   // At least 1 ms; the group's when not given.
   std::optional<std::chrono::milliseconds> timeout = {};
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
-  // For device memory: what the operation comes after, and how who waits for it comes after the
+  // For device memory: what the operation comes after, and how waiting for it comes after the
   // operation (work.h). Null: after all that the default stream has, and it ends with its result.
   std::shared_ptr<const DeviceOrder> order = {};
 };

@@ -55,14 +55,16 @@ std::optional<std::size_t> in_place_offset(const Collective& call, int rank) {
 
 std::size_t input_count(const Collective& call, int rank, int world_size) {
   const OpTraits& op = traits_of(call.op);
-  return op.only_root_gives && rank != call.root ? 0
-                                                 : elements_of(op.input, call, rank, world_size);
+  return op.has(kOnlyRootGives) && rank != call.root
+             ? 0
+             : elements_of(op.input, call, rank, world_size);
 }
 
 std::size_t output_count(const Collective& call, int rank, int world_size) {
   const OpTraits& op = traits_of(call.op);
-  return op.only_root_gets && rank != call.root ? 0
-                                                : elements_of(op.output, call, rank, world_size);
+  return op.has(kOnlyRootGets) && rank != call.root
+             ? 0
+             : elements_of(op.output, call, rank, world_size);
 }
 
 std::size_t saturated_sum(std::span<const std::size_t> counts) {

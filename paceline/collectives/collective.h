@@ -1,7 +1,7 @@
 #pragma once
 
 // One call of a collective, as every rank must make it, and its fingerprint: what travels with
-// every message so that two ranks that mean different things find out before any byte is used.
+// every message so that two ranks that make different calls find out before any byte is used.
 
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Collective {
   const DeviceOrder* order = nullptr;  // on a device; null: behind its default stream
   Work* work = nullptr;  // told when the device has all of the call; null: not asked for
   std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
-  std::uint32_t layout = 0;             // a hash of what the ranks must agree about beyond the rest
+  std::uint32_t layout = 0;             // a hash of what else the ranks must agree on
   std::optional<Op> part_of = {};  // what it is called, when `op` is only how it is carried out
 };
 

@@ -46,91 +46,52 @@ enum class Extent : std::uint8_t {
 // Where in the longer of a rank's two buffers the shorter one may begin when they share memory.
 enum class InPlace : std::uint8_t { kNever, kBeginning, kOwnBlock, kOwnCounts };
 
+enum OpTrait : unsigned {
+  kOnlyRootGives = 1,
+  kOnlyRootGets = 2,
+  kReduces = 4,
+  kMakesGroup = 8,
+  kIsMessage = 16,  // between two ranks, outside of the group's common order
+};
+
 struct OpTraits {
   Op op = {};
   std::string_view name;
   Extent input = Extent::kNothing;
   Extent output = Extent::kNothing;
   InPlace in_place = InPlace::kBeginning;
-  bool only_root_gives = false;
-  bool only_root_gets = false;
-  bool reduces = false;
-  bool makes_group = false;
-  bool is_message = false;  // between two ranks, outside of the group's common order
+  unsigned traits = 0;  // OpTrait
+
+  constexpr bool has(OpTrait trait) const { return (traits & trait) != 0; }
 };
 
 namespace detail {
 
+using enum Op;
+using enum Extent;
+using enum InPlace;
+
 // By number.
 inline constexpr auto kOps = std::to_array<OpTraits>({
-    {.op = Op::kAllReduce,
-     .name = "all_reduce",
-     .input = Extent::kCount,
-     .output = Extent::kCount,
-     .reduces = true},
-    {.op = Op::kBroadcast,
-     .name = "broadcast",
-     .input = Extent::kCount,
-     .output = Extent::kCount,
-     .only_root_gives = true},
-    {.op = Op::kReduce,
-     .name = "reduce",
-     .input = Extent::kCount,
-     .output = Extent::kCount,
-     .only_root_gets = true,
-     .reduces = true},
-    {.op = Op::kAllGather,
-     .name = "all_gather",
-     .input = Extent::kCount,
-     .output = Extent::kBlocks,
-     .in_place = InPlace::kOwnBlock},
-    {.op = Op::kGather,
-     .name = "gather",
-     .input = Extent::kCount,
-     .output = Extent::kBlocks,
-     .in_place = InPlace::kOwnBlock,
-     .only_root_gets = true},
-    {.op = Op::kScatter,
-     .name = "scatter",
-     .input = Extent::kBlocks,
-     .output = Extent::kCount,
-     .in_place = InPlace::kOwnBlock,
-     .only_root_gives = true},
-    {.op = Op::kReduceScatter,
-     .name = "reduce_scatter",
-     .input = Extent::kBlocks,
-     .output = Extent::kCount,
-     .in_place = InPlace::kOwnBlock,
-     .reduces = true},
-    {.op = Op::kAllToAll,
-     .name = "all_to_all",
-     .input = Extent::kBlocks,
-     .output = Extent::kBlocks,
-     .in_place = InPlace::kNever},
-    {.op = Op::kBarrier, .name = "barrier"},
-    {.op = Op::kSend, .name = "send", .is_message = true},
-    {.op = Op::kReceive, .name = "recv", .is_message = true},
-    {.op = Op::kAllocate, .name = "allocate_symmetric"},
-    {.op = Op::kAllGatherV,
-     .name = "all_gather_v",
-     .input = Extent::kOwnCount,
-     .output = Extent::kCount,
-     .in_place = InPlace::kOwnCounts},
-    {.op = Op::kReduceScatterV,
-     .name = "reduce_scatter_v",
-     .input = Extent::kCount,
-     .output = Extent::kOwnCount,
-     .in_place = InPlace::kOwnCounts,
-     .reduces = true},
-    {.op = Op::kAllToAllV,
-     .name = "all_to_all_v",
-     .input = Extent::kRow,
-     .output = Extent::kColumn,
-     .in_place = InPlace::kNever},
-    {.op = Op::kNewGroup, .name = "new_group", .makes_group = true},
-    {.op = Op::kSplit, .name = "split", .makes_group = true},
-    {.op = Op::kTakeTurns, .name = "take_turns"},
-    {.op = Op::kVisit, .name = "visit", .output = Extent::kCount},
+    {kAllReduce, "all_reduce", kCount, kCount, kBeginning, kReduces},
+    {kBroadcast, "broadcast", kCount, kCount, kBeginning, kOnlyRootGives},
+    {kReduce, "reduce", kCount, kCount, kBeginning, kOnlyRootGets | kReduces},
+    {kAllGather, "all_gather", kCount, kBlocks, kOwnBlock},
+    {kGather, "gather", kCount, kBlocks, kOwnBlock, kOnlyRootGets},
+    {kScatter, "scatter", kBlocks, kCount, kOwnBlock, kOnlyRootGives},
+    {kReduceScatter, "reduce_scatter", kBlocks, kCount, kOwnBlock, kReduces},
+    {kAllToAll, "all_to_all", kBlocks, kBlocks, kNever},
+    {kBarrier, "barrier"},
+    {kSend, "send", kNothing, kNothing, kBeginning, kIsMessage},
+    {kReceive, "recv", kNothing, kNothing, kBeginning, kIsMessage},
+    {kAllocate, "allocate_symmetric"},
+    {kAllGatherV, "all_gather_v", kOwnCount, kCount, kOwnCounts},
+    {kReduceScatterV, "reduce_scatter_v", kCount, kOwnCount, kOwnCounts, kReduces},
+    {kAllToAllV, "all_to_all_v", kRow, kColumn, kNever},
+    {kNewGroup, "new_group", kNothing, kNothing, kBeginning, kMakesGroup},
+    {kSplit, "split", kNothing, kNothing, kBeginning, kMakesGroup},
+    {kTakeTurns, "take_turns"},
+    {kVisit, "visit", kNothing, kCount},
 });
 static_assert([] {
   for (std::size_t i = 0; i < kOps.size(); ++i) {
@@ -142,7 +103,7 @@ inline constexpr OpTraits kUnknownOp = {.name = "an unknown operation"};
 
 }  // namespace detail
 
-// Of an operation that only a stranger's message can name: a row of nothing.
+// For an operation that only a foreign message can name: an empty row.
 constexpr const OpTraits& traits_of(Op op) {
   const auto number = static_cast<std::size_t>(op);
   return number < detail::kOps.size() ? detail::kOps[number] : detail::kUnknownOp;
@@ -150,17 +111,17 @@ constexpr const OpTraits& traits_of(Op op) {
 
 constexpr std::string_view name_of(Op op) { return traits_of(op).name; }
 // True for operations that add elements up.
-constexpr bool reduces(Op op) { return traits_of(op).reduces; }
+constexpr bool reduces(Op op) { return traits_of(op).has(kReduces); }
 // True for operations with a root.
 constexpr bool has_root(Op op) {
-  return traits_of(op).only_root_gives || traits_of(op).only_root_gets;
+  return traits_of(op).has(kOnlyRootGives) || traits_of(op).has(kOnlyRootGets);
 }
 // True for operations whose ranks give or get unequal counts.
 constexpr bool has_counts(Op op) {
   return traits_of(op).input >= Extent::kOwnCount || traits_of(op).output >= Extent::kOwnCount;
 }
 // True for those that make another group.
-constexpr bool makes_group(Op op) { return traits_of(op).makes_group; }
+constexpr bool makes_group(Op op) { return traits_of(op).has(kMakesGroup); }
 
 // True for those of them whose counts are a matrix, of what each rank sends to each.
 constexpr bool has_count_matrix(Op op) { return traits_of(op).input == Extent::kRow; }

@@ -16,6 +16,7 @@ set(SOURCES
   backends/paceline/group_share.cpp
   backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
+  backends/paceline/message_head.cpp
   backends/paceline/message_queues.cpp
   backends/paceline/paceline_backend.cpp
   backends/paceline/phase_barrier.cpp
@@ -52,7 +53,6 @@ set(SOURCES
   group/process_group_visit.cpp
   group/symmetric_arena.cpp
   group/shared_error.cpp
-  group/text.cpp
   group/thread_share.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp

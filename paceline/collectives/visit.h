@@ -1,7 +1,7 @@
 #pragma once
 
-// A visit: all ranks arrive with a buffer, a body runs on every rank, and all finish. Each
-// rank's body works on one block of *everybody's* buffer, in place where the ranks share memory. An
+// A visit: all ranks arrive with a buffer, a body runs on every rank, and all finish. Each rank's
+// body works on one block of *every* rank's buffer, in place where the ranks share memory. An
 // all_reduce is the visit whose body adds up all ranks' elements and writes the sum to each.
 
 #include <algorithm>

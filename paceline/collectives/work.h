@@ -57,9 +57,9 @@ class Work {
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
   // `then` is called once, with the operation's error or null: in the thread that completes it (the
-  // group's own; of a message, whoever moves it), or here and now when it has completed already.
-  // wait() may return before. `then` may start operations; it must wait for none of this group, and
-  // must not throw. Several are called in the order in which they were given.
+  // group's own; of a message, the thread that moves it), or here and now when it has completed
+  // already. wait() may return before. `then` may start operations; it must wait for none of this
+  // group, and must not throw. Several are called in the order in which they were given.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const { return describe_(); }
   // The rank that a completed receive took its message from; -1 otherwise.

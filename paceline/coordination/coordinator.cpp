@@ -324,7 +324,8 @@ void Coordinator::tick(Moment now) {
   remind(now);
 }
 
-// Nodes that wait are told what for, so that a job that cannot begin is not taken for a slow one.
+// Tells waiting nodes what they wait for, so that a job that cannot begin is not taken for a slow
+// one.
 void Coordinator::remind(Moment now) {
   if (now < remind_at_) return;
   remind_at_ = now + kNextReminder;

@@ -1,9 +1,9 @@
 #pragma once
 
-// Leads a job across its generations: who belongs to it, who gets which ranks, when a generation
-// starts, when it has to stop, whether there is another one, and how the job ends. One of the
-// agents' processes holds it; the agents report to it and carry out its orders. It talks to them by
-// messages alone (messages/agent_messages.h) and knows nothing of sockets or processes.
+// Leads a job across its generations: which nodes belong to it, which ranks each gets, when a
+// generation starts, when it has to stop, whether there is another one, and how the job ends. One
+// of the agents' processes holds it; the agents report to it and carry out its orders. It talks to
+// them by messages alone (messages/agent_messages.h) and knows nothing of sockets or processes.
 //
 //   gathering ──all there──▶ running ──failure, loss, newcomer──▶ stopping ──all stopped──▶ gathering
 //                               │                                    │
@@ -71,7 +71,8 @@ class Coordinator {
   void receive(Agent from, const Report& report, Moment now);
   // What a report may take to arrive, from any agent. At first: no time.
   void expect_reports_within(std::chrono::nanoseconds time) { report_time_ = time; }
-  // The agent is not heard of any more; `cause` says how that was noticed.
+  // The agent has been silent for too long, or its connection has ended; `cause` says how that was
+  // noticed.
   void lose(Agent agent, const std::string& cause, Moment now);
   // Call when next_deadline() has passed.
   void tick(Moment now);

@@ -1,5 +1,5 @@
-// Whom the coordinator admits: nodes of this job for which there is a place. Those that come before
-// there is one wait as spares.
+// Which nodes the coordinator admits: nodes of this job for which there is a place. Those that come
+// before there is one wait as spares.
 
 #include <algorithm>
 #include <chrono>
@@ -104,7 +104,7 @@ void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::
                                     obstacle, std::chrono::duration<double>(patience).count())});
 }
 
-// Whoever fits now that a node has gone, in the order in which they came.
+// Spares that fit now that a node has gone, in the order of their arrival.
 void Coordinator::admit_spares() {
   if (phase_ == Phase::kOver || ending()) return;
   for (auto next = spares_.begin(); next != spares_.end();) {

@@ -15,7 +15,7 @@ namespace paceline::launch {
 namespace {
 
 constexpr int kAcceptsAtOnce = 64;
-// Those that have not said yet who they are.
+// Connections that have not proved the secret yet.
 constexpr std::chrono::seconds kHandshakeTimeout{3};
 constexpr std::size_t kMostStrangers = 256;
 constexpr std::chrono::milliseconds kListenerPause{50};

@@ -3,7 +3,7 @@
 // The coordinator with the connections of the agents that report to it: those of other nodes come
 // over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
 //
-// Strangers, who have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
+// Strangers, which have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
 // line of log a second between them; when none is left the oldest of them goes.
 //
 // An agent is lost when its connection breaks, which the kernel tells at once when the process

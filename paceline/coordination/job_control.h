@@ -1,6 +1,6 @@
 #pragma once
 
-// Who an agent reports to and gets its orders from: the coordinator of its job, in this process
+// What an agent reports to and gets its orders from: the coordinator of its job, in this process
 // (coordinator_host.h) or in that of another node's agent (coordinator_link.h).
 //
 // Thread safety: none.
@@ -25,7 +25,7 @@ class JobControl {
   virtual Deadline next_deadline() const = 0;
   // Why the coordinator is gone; empty while it is there.
   virtual std::string lost() const = 0;
-  // Nothing that was said is still on its way out of this process.
+  // Everything that was sent has left this process.
   virtual bool flushed() const = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Shall a job go on after a failure? A pure function of what happened and when; the agent acts on
-// it.
+// Whether a job goes on after a failure: a pure function of what happened and when; the agent acts
+// on it.
 //
 //   - At most max_restarts restarts within `window`; older ones no longer count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
@@ -55,7 +55,7 @@ class RestartPolicy {
   explicit RestartPolicy(const RestartLimits& limits) : limits_(limits) {}
 
   RestartDecision after(const GenerationEnd& end, Moment now);
-  // A generation made progress; after() already knows of those that it is told of.
+  // A generation made progress. Not needed for those that after() is told of.
   void note_progress();
   // Restarts so far, also those that no longer count.
   int num_restarts() const { return num_restarts_; }

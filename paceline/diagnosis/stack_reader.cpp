@@ -1,6 +1,5 @@
 #include "paceline/diagnosis/stack_reader.h"
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>

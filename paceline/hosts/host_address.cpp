@@ -1,6 +1,5 @@
 #include "paceline/hosts/host_address.h"
 
-#include <cstring>
 #include <memory>
 #include <set>
 

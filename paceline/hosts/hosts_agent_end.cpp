@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "paceline/core/host.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "paceline/optim/vectorised.h"
+#include "paceline/core/vectorised.h"
 
 #define PACELINE_KERNEL optim_elements
 #include "paceline/collectives/kernels/elements.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "paceline/optim/vectorised.h"
+#include "paceline/core/vectorised.h"
 
 namespace paceline::optim {
 namespace {

@@ -1,11 +1,6 @@
 #include "paceline/parallel/finite.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define PACELINE_VECTORISED \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define PACELINE_VECTORISED
-#endif
+#include "paceline/core/vectorised.h"
 
 namespace paceline {
 namespace {

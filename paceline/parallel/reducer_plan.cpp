@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "paceline/collectives/group/text.h"
+#include "paceline/collectives/group/objects.h"
 #include "paceline/core/check.h"
 #include "paceline/parallel/reducer.h"
 #include "paceline/tensor/collectives.h"
@@ -84,7 +84,7 @@ void Reducer::require_same_shards() const {
   const std::string own = has_shards() ? fmt::format("{} logical shards, {} threads",
                                                      options_.logical_shards, at::get_num_threads())
                                        : "no logical shards";
-  const auto all = all_gather_text(*group_, own);
+  const auto all = all_gather_object(*group_, own);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     check(all[rank] == own,
           "rank {}: DistributedDataParallel has {} here and {} on rank {}: the bits of a model "
@@ -135,7 +135,7 @@ void Reducer::add_hook(std::size_t index) {
 }
 
 void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
-  const auto names = all_gather_text(*group_, hook ? hook->name() : "none");
+  const auto names = all_gather_object(*group_, hook ? hook->name() : "none");
   const auto self = static_cast<std::size_t>(group_->rank());
   check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
         "rank {}: the ranks chose different communication hooks: {}", group_->rank(),

@@ -4,7 +4,7 @@
 
 #include <fmt/ranges.h>
 
-#include "paceline/collectives/group/text.h"
+#include "paceline/collectives/group/objects.h"
 #include "paceline/core/check.h"
 #include "paceline/tensor/tensor_view.h"
 
@@ -35,7 +35,7 @@ std::vector<std::string> split_lines(const std::string& text) {
 void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
   std::string mine;
   for (const auto& parameter : parameters) mine += describe(parameter) + "\n";
-  const auto texts = all_gather_text(group, mine);
+  const auto texts = all_gather_object(group, mine);
   const auto first = split_lines(texts[0]);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const auto other = split_lines(texts[rank]);

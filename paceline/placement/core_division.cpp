@@ -1,7 +1,6 @@
 #include "paceline/placement/core_division.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <span>
 

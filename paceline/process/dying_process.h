@@ -1,7 +1,7 @@
 #pragma once
 
-// A process on its way out breaks its connections before the kernel calls it ended. Whoever notices
-// may then be seen to end first, although it only followed.
+// A process on its way out breaks its connections before the kernel calls it ended. A process that
+// notices may then be seen to end first, although it only followed.
 
 #include "paceline/core/deadline.h"
 #include "paceline/process/process.h"

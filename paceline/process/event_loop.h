@@ -37,14 +37,14 @@ class EventLoop {
 
   // Waits until something is ready, at most until the deadline, and calls the handlers.
   void turn(Deadline deadline);
-  // For whoever judges after a turn that others are silent: whether this process stood still
+  // For callers that judge after a turn whether others are silent: whether this process stood still
   // meanwhile.
   void look() { vigil_.look(); }
 
  private:
   struct Watched {
     std::uint32_t id;  // tells it from an earlier one with the same descriptor number
-    std::shared_ptr<Handler> handler;  // the map, and whoever is calling it
+    std::shared_ptr<Handler> handler;  // the map, and the call under way
   };
 
   Fd epoll_;

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 
 #include <fcntl.h>
@@ -91,7 +90,8 @@ Process start_process(const ProcessSpec& spec) {
   const pid_t pid = fork();
   if (pid < 0) throw system_error("starting a process (see ulimit -u and the pids cgroup)");
   if (pid == 0) become(spec, parent, argv.data(), envp.data());
-  setpgid(pid, pid);  // whoever comes first: the group exists before any signal is sent to it
+  // Parent and child both do: the group exists before any signal is sent to it.
+  setpgid(pid, pid);
   return {pid, open_pidfd(pid)};
 }
 

@@ -37,8 +37,8 @@ struct Process {
 Process start_process(const ProcessSpec& spec);
 
 // The signals the launcher handles itself; blocked in it, and unblocked again in every rank. Of
-// those that come from a terminal, one that was ignored at the start stays ignored: whoever started
-// the launcher with nohup, or in the background of a script, wants it to go on.
+// those that come from a terminal, one that was ignored at the start stays ignored: the one that
+// started the launcher with nohup, or in the background of a script, wants it to go on.
 const std::vector<int>& handled_signals();
 void block_handled_signals();
 bool stays_ignored(int signal);

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
-#include <thread>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -13,7 +13,8 @@
 //
 // The agent is in a process group of its own, so a Ctrl-C reaches the supervisor alone and is
 // passed on exactly once. So does a Ctrl-Z: the agent stops the ranks and itself goes on, for
-// whoever asks about the job, then the supervisor stops; what continues it continues the ranks.
+// processes that ask about the job, then the supervisor stops; what continues it continues the
+// ranks.
 
 #include <functional>
 

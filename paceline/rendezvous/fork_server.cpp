@@ -8,7 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include <dirent.h>
 #include <fcntl.h>

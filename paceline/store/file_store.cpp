@@ -64,7 +64,7 @@ class LogLock {
 }  // namespace
 
 FileStore::FileStore(std::string path, std::chrono::milliseconds timeout)
-    : timeout_(timeout), log_(std::move(path), Deadline::after(timeout)) {}
+    : Store(timeout), log_(std::move(path), Deadline::after(timeout)) {}
 
 template <class Body>
 auto FileStore::locked(Body body) {
@@ -76,92 +76,58 @@ auto FileStore::locked(Body body) {
   return result;
 }
 
-void FileStore::set_locked(const std::string& key, const std::string& value) {
-  contents_.set(key, value);
-  log_.append(FileStoreChange::kSet, key, value);
-}
-
-void FileStore::set(const std::string& key, const std::string& value) { multi_set({key}, {value}); }
-
-std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  return multi_get({key}, timeout).front();
-}
-
-std::int64_t FileStore::add(const std::string& key, std::int64_t amount) {
+StoreReply FileStore::run(const StoreRequest& request) {
+  check_keys(request.keys);
+  if (request.waits()) return wait_for(request);
   return locked([&] {
-    const auto sum = contents_.add(key, amount);
-    log_.append(FileStoreChange::kSet, key, *contents_.find(key));
-    return sum;
+    StoreReply reply = contents_.apply(request);
+    write_to_log(request, reply);
+    return reply;
   });
 }
 
-std::string FileStore::compare_set(const std::string& key, const std::string& expected,
-                                   const std::string& desired) {
-  return locked([&] {
-    auto value = contents_.compare_set(key, expected, desired);
-    if (value == desired && contents_.contains(key)) {
-      log_.append(FileStoreChange::kSet, key, desired);
+void FileStore::write_to_log(const StoreRequest& request, const StoreReply& reply) {
+  for (std::size_t i = 0; i < request.keys.size(); ++i) {
+    const std::string& key = request.keys[i];
+    switch (request.command) {
+      case StoreCommand::kSet:
+        log_.append(FileStoreChange::kSet, key, request.values[i]);
+        break;
+      case StoreCommand::kAdd:
+        log_.append(FileStoreChange::kSet, key, *contents_.find(key));
+        break;
+      case StoreCommand::kCompareSet:
+        if (reply.values[0] == request.values[1] && contents_.contains(key)) {
+          log_.append(FileStoreChange::kSet, key, request.values[1]);
+        }
+        break;
+      case StoreCommand::kAppend:
+        log_.append(FileStoreChange::kAppend, key, request.values[0]);
+        break;
+      case StoreCommand::kDelete:
+        if (reply.number != 0) log_.append(FileStoreChange::kErase, key, "");
+        break;
+      default:
+        break;
     }
-    return value;
-  });
-}
-
-void FileStore::append(const std::string& key, const std::string& value) {
-  locked([&] {
-    contents_.append(key, value);
-    log_.append(FileStoreChange::kAppend, key, value);
-    return true;
-  });
-}
-
-bool FileStore::delete_key(const std::string& key) {
-  return locked([&] {
-    const bool erased = contents_.erase(key);
-    if (erased) log_.append(FileStoreChange::kErase, key, "");
-    return erased;
-  });
-}
-
-bool FileStore::check(const std::vector<std::string>& keys) {
-  check_keys(keys);
-  return locked([&] { return contents_.missing(keys).empty(); });
-}
-
-std::int64_t FileStore::num_keys() {
-  return locked([&] { return static_cast<std::int64_t>(contents_.size()); });
-}
-
-void FileStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  multi_get(keys, timeout);
-}
-
-std::vector<std::string> FileStore::multi_get(const std::vector<std::string>& keys,
-                                              std::chrono::milliseconds timeout) {
-  check_keys(keys);
-  auto deadline = Deadline::after(timeout);
-  const FileWatch watch(log_.path());  // before the first look, so that no change falls between
-  for (Vigil vigil;;) {
-    std::vector<std::string> values;
-    const auto missing = locked([&] {
-      auto absent = contents_.missing(keys);
-      if (absent.empty()) {
-        for (const auto& key : keys) values.push_back(*contents_.find(key));
-      }
-      return absent;
-    });
-    if (missing.empty()) return values;
-    if (vigil.sees_passed(deadline)) throw missing_keys_error(missing, timeout);
-    watch.wait(deadline);
   }
 }
 
-void FileStore::multi_set(const std::vector<std::string>& keys,
-                          const std::vector<std::string>& values) {
-  check_pairs(keys, values);
-  locked([&] {
-    for (std::size_t i = 0; i < keys.size(); ++i) set_locked(keys[i], values[i]);
-    return true;
-  });
+StoreReply FileStore::wait_for(const StoreRequest& request) {
+  const std::chrono::milliseconds timeout(request.number);
+  auto deadline = Deadline::after(timeout);
+  const FileWatch watch(log_.path());  // before the first look, so that no change falls between
+  for (Vigil vigil;;) {
+    StoreReply reply;
+    const auto missing = locked([&] {
+      auto absent = contents_.missing(request.keys);
+      if (absent.empty()) reply = contents_.apply(request);
+      return absent;
+    });
+    if (missing.empty()) return reply;
+    if (vigil.sees_passed(deadline)) throw missing_keys_error(missing, timeout);
+    watch.wait(deadline);
+  }
 }
 
 }  // namespace paceline

@@ -31,11 +31,6 @@ void check_keys(const std::vector<std::string>& keys) {
   for (const auto& key : keys) check_key(key);
 }
 
-void check_pairs(const std::vector<std::string>& keys, const std::vector<std::string>& values) {
-  check(keys.size() == values.size(), "multi_set got {} keys but {} values", keys.size(),
-        values.size());
-}
-
 const std::string* KeyValues::find(const std::string& key) const {
   const auto entry = values_.find(key);
   return entry == values_.end() ? nullptr : &entry->second;
@@ -99,6 +94,37 @@ bool KeyValues::erase(const std::string& key) {
   bytes_ -= key.size() + entry->second.size();
   values_.erase(entry);
   return true;
+}
+
+StoreReply KeyValues::apply(const StoreRequest& request) {
+  const auto& keys = request.keys;
+  const auto& values = request.values;
+  switch (request.command) {
+    case StoreCommand::kSet:
+      for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
+      return {};
+    case StoreCommand::kGet: {
+      StoreReply reply;
+      for (const auto& key : keys) reply.values.push_back(*find(key));
+      return reply;
+    }
+    case StoreCommand::kAdd:
+      return {0, add(keys[0], request.number), {}};
+    case StoreCommand::kCompareSet:
+      return {0, 0, {compare_set(keys[0], values[0], values[1])}};
+    case StoreCommand::kAppend:
+      append(keys[0], values[0]);
+      return {};
+    case StoreCommand::kDelete:
+      return {0, erase(keys[0]) ? 1 : 0, {}};
+    case StoreCommand::kCheck:
+      return {0, missing(keys).empty() ? 1 : 0, {}};
+    case StoreCommand::kNumKeys:
+      return {0, static_cast<std::int64_t>(size()), {}};
+    case StoreCommand::kWait:
+      break;
+  }
+  return {};
 }
 
 }  // namespace paceline

@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "paceline/store/store_request.h"
+
 namespace paceline {
 
 struct StoreLimits {
@@ -36,6 +38,8 @@ class KeyValues {
                           const std::string& desired);
   void append(const std::string& key, const std::string& value);
   bool erase(const std::string& key);
+  // Requires: the keys of kGet and kWait are there.
+  StoreReply apply(const StoreRequest& request);
 
  private:
   StoreLimits limits_;
@@ -46,7 +50,5 @@ class KeyValues {
 // Error(kInvalid) for a key that no store takes.
 void check_key(const std::string& key);
 void check_keys(const std::vector<std::string>& keys);
-// Error(kInvalid) unless there are as many values as keys.
-void check_pairs(const std::vector<std::string>& keys, const std::vector<std::string>& values);
 
 }  // namespace paceline

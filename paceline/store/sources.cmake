@@ -4,6 +4,7 @@ set(SOURCES
   key_values.cpp
   memory_store.cpp
   prefix_store.cpp
+  store.cpp
   store_connection.cpp
   store_errors.cpp
   store_protocol.cpp

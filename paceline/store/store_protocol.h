@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "paceline/core/error.h"
+#include "paceline/store/store_request.h"
 
 namespace paceline {
 
@@ -19,32 +19,6 @@ inline constexpr char kStoreContext[] = "store";
 inline constexpr std::size_t kFrameHeaderBytes = 4;
 // Of a frame's body, in both directions: a value of the greatest size fits with room to spare.
 inline constexpr std::size_t kMaxFrameBytes = 16 << 20;
-
-enum class StoreCommand : std::uint8_t {
-  kSet = 1,         // keys, values
-  kGet = 2,         // keys, number = timeout in ms -> values
-  kAdd = 3,         // one key, number = amount -> number = sum
-  kCompareSet = 4,  // one key, values = expected, desired -> values = result
-  kAppend = 5,      // one key, one value
-  kDelete = 6,      // one key -> number = 1 when it was there
-  kCheck = 7,       // keys -> number = 1 when all are there
-  kNumKeys = 8,     // -> number
-  kWait = 9,        // keys, number = timeout in ms
-};
-
-struct StoreRequest {
-  StoreCommand command = StoreCommand::kNumKeys;
-  std::int64_t number = 0;
-  std::vector<std::string> keys;
-  std::vector<std::string> values;
-};
-
-struct StoreReply {
-  // 0, or 1 + the ErrorCode; then values holds the message.
-  std::uint8_t status = 0;
-  std::int64_t number = 0;
-  std::vector<std::string> values;
-};
 
 StoreReply error_reply(const Error& error);
 

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -18,50 +18,23 @@ std::chrono::milliseconds timeout_of(const StoreRequest& request) {
 std::optional<StoreReply> StoreService::handle(Client client, StoreRequest request, Moment now) {
   try {
     check_keys(request.keys);
-    if (request.command == StoreCommand::kGet || request.command == StoreCommand::kWait) {
-      return wait(client, std::move(request), now);
-    }
+    if (request.waits()) return wait(client, std::move(request), now);
     return apply(request);
   } catch (const Error& error) {
     return error_reply(error);
   }
 }
 
+// Some of the keys may have been set before an error.
 StoreReply StoreService::apply(const StoreRequest& request) {
-  const auto& keys = request.keys;
-  const auto& values = request.values;
-  switch (request.command) {
-    case StoreCommand::kSet:
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        contents_.set(keys[i], values[i]);
-        wake(keys[i]);
-      }
-      return {};
-    case StoreCommand::kAdd: {
-      const auto sum = contents_.add(keys[0], request.number);
-      wake(keys[0]);
-      return {0, sum, {}};
-    }
-    case StoreCommand::kCompareSet: {
-      auto value = contents_.compare_set(keys[0], values[0], values[1]);
-      wake(keys[0]);
-      return {0, 0, {std::move(value)}};
-    }
-    case StoreCommand::kAppend:
-      contents_.append(keys[0], values[0]);
-      wake(keys[0]);
-      return {};
-    case StoreCommand::kDelete:
-      return {0, contents_.erase(keys[0]) ? 1 : 0, {}};
-    case StoreCommand::kCheck:
-      return {0, contents_.missing(keys).empty() ? 1 : 0, {}};
-    case StoreCommand::kNumKeys:
-      return {0, static_cast<std::int64_t>(contents_.size()), {}};
-    case StoreCommand::kGet:
-    case StoreCommand::kWait:
-      break;
+  StoreReply reply;
+  try {
+    reply = contents_.apply(request);
+  } catch (const Error& error) {
+    reply = error_reply(error);
   }
-  fail(ErrorCode::kInvalid, "store command {} waits", static_cast<int>(request.command));
+  for (const auto& key : request.keys) wake(key);
+  return reply;
 }
 
 std::optional<StoreReply> StoreService::wait(Client client, StoreRequest request, Moment now) {
@@ -76,17 +49,15 @@ std::optional<StoreReply> StoreService::wait(Client client, StoreRequest request
 
 // Sizes are added up before anything is copied: a reply over the frame limit must not be built
 // first.
-StoreReply StoreService::complete(const StoreRequest& request) const {
-  StoreReply reply;
-  if (request.command == StoreCommand::kWait) return reply;
+StoreReply StoreService::complete(const StoreRequest& request) {
+  if (request.command == StoreCommand::kWait) return {};
   std::size_t bytes = 0;
   for (const auto& key : request.keys) bytes += 4 + contents_.find(key)->size();
   check(bytes < kMaxFrameBytes - 64,
         "multi_get: the {} values have {} bytes, one reply carries at most {}: ask for fewer keys "
         "in one call",
         request.keys.size(), bytes, kMaxFrameBytes);
-  for (const auto& key : request.keys) reply.values.push_back(*contents_.find(key));
-  return reply;
+  return contents_.apply(request);
 }
 
 std::optional<std::size_t> StoreService::next_missing(const StoreRequest& request,

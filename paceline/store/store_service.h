@@ -58,7 +58,7 @@ class StoreService {
 
   StoreReply apply(const StoreRequest& request);
   std::optional<StoreReply> wait(Client client, StoreRequest request, Moment now);
-  StoreReply complete(const StoreRequest& request) const;
+  StoreReply complete(const StoreRequest& request);
   // The first missing key from `from` on, around once; nothing when all are there.
   std::optional<std::size_t> next_missing(const StoreRequest& request, std::size_t from) const;
   void wake(const std::string& key);

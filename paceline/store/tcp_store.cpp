@@ -47,73 +47,29 @@ StoreReply receive_reply(const Fd& connection, Deadline deadline) {
 }  // namespace
 
 TcpStore::TcpStore(Endpoint endpoint, const Secret& secret, std::chrono::milliseconds timeout)
-    : endpoint_(std::move(endpoint)), secret_(secret), timeout_(timeout) {
+    : Store(timeout), endpoint_(std::move(endpoint)), secret_(secret) {
   Fd first = connect_until(Deadline::after(timeout), false);
   local_address_ = paceline::local_address(first);
   keep_connection(std::move(first));
 }
 
-void TcpStore::set(const std::string& key, const std::string& value) {
-  call({StoreCommand::kSet, 0, {key}, {value}}, timeout());
-}
-
-std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  return multi_get({key}, timeout).front();
-}
-
-std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
-  return call({StoreCommand::kAdd, amount, {key}, {}}, timeout()).number;
-}
-
-std::string TcpStore::compare_set(const std::string& key, const std::string& expected,
-                                  const std::string& desired) {
-  return call({StoreCommand::kCompareSet, 0, {key}, {expected, desired}}, timeout()).values.at(0);
-}
-
-void TcpStore::append(const std::string& key, const std::string& value) {
-  call({StoreCommand::kAppend, 0, {key}, {value}}, timeout());
-}
-
-bool TcpStore::delete_key(const std::string& key) {
-  return call({StoreCommand::kDelete, 0, {key}, {}}, timeout()).number != 0;
-}
-
-bool TcpStore::check(const std::vector<std::string>& keys) {
-  return call({StoreCommand::kCheck, 0, keys, {}}, timeout()).number != 0;
-}
-
-std::int64_t TcpStore::num_keys() {
-  return call({StoreCommand::kNumKeys, 0, {}, {}}, timeout()).number;
-}
-
-void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  call({StoreCommand::kWait, timeout.count(), keys, {}}, plus_grace(timeout));
-}
-
-std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& keys,
-                                             std::chrono::milliseconds timeout) {
-  auto values = call({StoreCommand::kGet, timeout.count(), keys, {}}, plus_grace(timeout)).values;
-  if (values.size() != keys.size()) {
-    fail(ErrorCode::kCorrupt, "the store at {} answered {} values for {} keys",
-         to_string(endpoint_), values.size(), keys.size());
-  }
-  return values;
-}
-
-void TcpStore::multi_set(const std::vector<std::string>& keys,
-                         const std::vector<std::string>& values) {
-  check_pairs(keys, values);
-  call({StoreCommand::kSet, 0, keys, values}, timeout());
-}
-
 // Limits are checked here too: a frame that the server would refuse must not cost the connection.
-StoreReply TcpStore::call(const StoreRequest& request, std::chrono::milliseconds limit) {
+StoreReply TcpStore::run(const StoreRequest& request) {
   check_keys(request.keys);
   for (const auto& value : request.values) {
     paceline::check(value.size() <= kMaxValueBytes, "a store's value has up to {} bytes, not {}",
                     kMaxValueBytes, value.size());
   }
+  const auto limit =
+      request.waits() ? plus_grace(std::chrono::milliseconds(request.number)) : timeout();
   auto reply = exchange(request, Deadline::after(limit));
+  const std::size_t wanted = request.command == StoreCommand::kGet          ? request.keys.size()
+                             : request.command == StoreCommand::kCompareSet ? 1
+                                                                            : reply.values.size();
+  if (reply.status == 0 && reply.values.size() != wanted) {
+    fail(ErrorCode::kCorrupt, "the store at {} answered {} values instead of {}",
+         to_string(endpoint_), reply.values.size(), wanted);
+  }
   if (reply.status == 0) return reply;
   const bool known = reply.status <= 1 + static_cast<int>(ErrorCode::kSystem);
   if (!known) {

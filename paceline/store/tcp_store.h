@@ -9,7 +9,6 @@
 //
 // Thread safety: as Store.
 
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -19,11 +18,9 @@
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
 #include "paceline/store/store.h"
+#include "paceline/store/store_request.h"
 
 namespace paceline {
-
-struct StoreReply;
-struct StoreRequest;
 
 class TcpStore final : public Store {
  public:
@@ -33,25 +30,7 @@ class TcpStore final : public Store {
   TcpStore(Endpoint endpoint, const Secret& secret,
            std::chrono::milliseconds timeout = kDefaultStoreTimeout);
 
-  using Store::get;
-  using Store::multi_get;
-  using Store::wait;
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected,
-                          const std::string& desired) override;
-  void append(const std::string& key, const std::string& value) override;
-  bool delete_key(const std::string& key) override;
-  bool check(const std::vector<std::string>& keys) override;
-  std::int64_t num_keys() override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
-  std::vector<std::string> multi_get(const std::vector<std::string>& keys,
-                                     std::chrono::milliseconds timeout) override;
-  void multi_set(const std::vector<std::string>& keys,
-                 const std::vector<std::string>& values) override;
-  std::chrono::milliseconds timeout() const override { return timeout_; }
-  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  StoreReply run(const StoreRequest& request) override;
 
   const Endpoint& endpoint() const { return endpoint_; }
   // The address of this host on the way to the server: where its other clients can reach this
@@ -59,7 +38,6 @@ class TcpStore final : public Store {
   const std::string& local_address() const { return local_address_; }
 
  private:
-  StoreReply call(const StoreRequest& request, std::chrono::milliseconds limit);
   StoreReply exchange(const StoreRequest& request, Deadline deadline);
   Fd take_connection(Deadline deadline);
   void keep_connection(Fd connection);
@@ -70,7 +48,6 @@ class TcpStore final : public Store {
   const Endpoint endpoint_;
   const Secret secret_;
   std::string local_address_;
-  std::atomic<std::chrono::milliseconds> timeout_;
   std::mutex mutex_;      // guards idle_ and lost_
   std::vector<Fd> idle_;  // connections that no call is using
   std::string lost_;      // why the server is gone; empty while it is there

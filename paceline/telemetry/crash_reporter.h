@@ -17,7 +17,7 @@
 namespace paceline {
 
 // Called by init_process_group(). Does nothing outside `paceline run`, a second time, and with
-// PACELINE_CRASH_REPORT=0. Never fails: who cannot be reported crashes as always.
+// PACELINE_CRASH_REPORT=0. Never fails: a crash that cannot be reported ends the process as usual.
 // Thread safety: call it from one thread at a time; the thread that calls gets the stack for
 // overflows, so call it from main().
 void report_crashes_to_launcher() noexcept;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The bytes of a flight file, shared by who writes it (flight_recorder) and who reads it
-// (flight_file): a header, a table of groups, a ring of operations. docs/formats/flight_recorder.md
-// has every offset. All integers are little-endian.
+// The bytes of a flight file, shared by its writer (flight_recorder) and its reader (flight_file):
+// a header, a table of groups, a ring of operations. docs/formats/flight_recorder.md has every
+// offset. All integers are little-endian.
 //
 // A record that is being written has an odd stamp, and one that is whole carries a check word over
 // all its fields: what a process left that was killed while writing, or what a copy caught

@@ -6,8 +6,8 @@
 //
 // The file is DIRECTORY/rank-RRR.flight, 98 KiB. It is gone after a clean end and stays after a
 // failure: it is removed when the recorder goes and nothing has failed, unless `keep` leaves that
-// to who started the job (a rank that left in order is worth knowing about when another one waits
-// for it).
+// to the program that started the job (a rank that left in order is worth knowing about when
+// another one waits for it).
 //
 // Cost: about 25 ns a record (core/record_clock.h); an operation has two, its begin and its end, an
 // asynchronous one three. No allocation, no lock, no system call; a record whose place another

@@ -1,9 +1,9 @@
 #pragma once
 
-// How far a training program is, for whoever looks from outside while it runs (`paceline top`):
-// counts of steps, samples and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps, 72
-// bytes that never grow. docs/formats/step_gauge.md has every byte; a program of any language can
-// keep one.
+// How far a training program is, for programs that look from outside while it runs (`paceline
+// top`): counts of steps, samples and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps,
+// 72 bytes that never grow. docs/formats/step_gauge.md has every byte; a program of any language
+// can keep one.
 //
 // Cost: five stores and a look at the clock a step, no system call. Thread safety: one writer.
 
@@ -35,9 +35,10 @@ std::optional<StepReading> read_step_gauge(const std::string& path);
 class StepGauge {
  public:
   // Counts on where this process left off. Without PACELINE_FLIGHT_DIR, or when the file cannot be
-  // made, nothing is counted: a gauge is a help, not a condition.
+  // made, nothing is counted: a gauge is optional.
   StepGauge() noexcept;
-  // Removes the file, unless PACELINE_FLIGHT_KEEP=1 leaves that to who started the job.
+  // Removes the file, unless PACELINE_FLIGHT_KEEP=1 leaves that to the program that started the
+  // job.
   ~StepGauge();
   StepGauge(const StepGauge&) = delete;
   StepGauge& operator=(const StepGauge&) = delete;

@@ -1,7 +1,8 @@
 #pragma once
 
-// How fast a training program steps, for whoever started it to see how fast: `paceline advise`.
-// DistributedDataParallel and train::run_loop() keep one by themselves; it is for other loops.
+// How fast a training program steps, for the program that started it to measure that: `paceline
+// advise`. DistributedDataParallel and train::run_loop() keep one by themselves; it is for other
+// loops.
 //
 // With PACELINE_STEP_LOG=DIR in the environment, every rank appends one JSON object a line to
 // DIR/rank-000.jsonl (its RANK); without it, nothing is written. A program of any language can do

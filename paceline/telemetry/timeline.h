@@ -9,7 +9,7 @@
 // allocation, no lock, no system call. A child after fork() must not record.
 //
 // Thread safety: every method may be called from any thread. Owners are the groups of a rank and
-// who records spans of its own.
+// programs that record spans of their own.
 
 #include <chrono>
 #include <cstdint>

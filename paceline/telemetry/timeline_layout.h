@@ -1,8 +1,8 @@
 #pragma once
 
-// The bytes of a timeline file, shared by who writes it (timeline) and who reads it
-// (timeline_file): a header, a table of groups, a ring of spans. Little-endian. A span counts when
-// its stamp says its number.
+// The bytes of a timeline file, shared by its writer (timeline) and its reader (timeline_file): a
+// header, a table of groups, a ring of spans. Little-endian. A span counts when its stamp says its
+// number.
 
 #include <array>
 #include <cstddef>

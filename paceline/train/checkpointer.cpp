@@ -8,15 +8,13 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 
+#include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/shared_error.h"
-#include "paceline/collectives/group/text.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
-#include "paceline/core/secret.h"
 #include "paceline/parallel/replica_guard.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/train/run_snapshot.h"
@@ -25,7 +23,6 @@ namespace paceline::train {
 namespace {
 
 constexpr std::chrono::minutes kLongestLock{2};
-constexpr std::size_t kRunIdBytes = 8;
 
 using Tensors = optim::NamedTensors;
 
@@ -46,21 +43,6 @@ at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); 
 // The place of the states of `count` ranks' generators.
 at::Tensor empty_states(std::int64_t count) {
   return at::empty({count, random_generator().get_state().numel()}, at::kByte);
-}
-
-// Only `root` does `action`; its failure is thrown on every rank.
-void on_rank(int root, ProcessGroup& group, const std::function<void()>& action) {
-  std::optional<Error> failure;
-  if (group.rank() == root) {
-    try {
-      action();
-    } catch (const Error& error) {
-      failure = error;
-    } catch (const std::exception& error) {
-      failure.emplace(ErrorCode::kSystem, error.what());
-    }
-  }
-  throw_error_of(group, root, failure);
 }
 
 // As on_rank, with rank 0's answer on every rank.
@@ -119,67 +101,6 @@ Newest find_newest(ProcessGroup& group, std::int64_t in_memory, std::int64_t on_
   return newest;
 }
 
-// --- Whose state it is ---
-
-constexpr const char* kRun = "run";  // of a snapshot in memory; a directory has its mark
-constexpr const char* kJob = "job";
-
-void add_mark(const RunMark& mark, std::map<std::string, std::string>& metadata) {
-  if (mark.run.empty()) return;
-  metadata[kRun] = mark.run;
-  if (mark.job) metadata[kJob] = *mark.job;
-}
-
-std::optional<RunMark> mark_in(const std::map<std::string, std::string>& metadata) {
-  const auto run = metadata.find(kRun);
-  if (run == metadata.end()) return std::nullopt;
-  const auto job = metadata.find(kJob);
-  RunMark mark{.run = run->second, .job = {}, .seed = {}};
-  if (job != metadata.end()) mark.job = job->second;
-  return mark;
-}
-
-template <class Value>
-void put(nlohmann::json& json, const char* key, const std::optional<Value>& value) {
-  if (value) json[key] = *value;
-}
-
-template <class Value>
-void take(const nlohmann::json& json, const char* key, std::optional<Value>& value) {
-  if (json.contains(key)) value = json[key].get<Value>();
-}
-
-nlohmann::json to_json(const FoundState& state) {
-  auto json = nlohmann::json::object();
-  put(json, "step", state.step);
-  if (state.mark) {
-    auto& mark = json["mark"] = {{kRun, state.mark->run}};
-    put(mark, kJob, state.mark->job);
-    put(mark, "seed", state.mark->seed);
-  }
-  if (state.newest) {
-    auto& newest = json["newest"] = {{"step", state.newest->step}, {kRun, state.newest->run}};
-    put(newest, "seed", state.newest->seed);
-  }
-  return json;
-}
-
-FoundState to_found(const nlohmann::json& json) {
-  FoundState state;
-  take(json, "step", state.step);
-  if (json.contains("mark")) {
-    state.mark = RunMark{.run = json["mark"][kRun], .job = {}, .seed = {}};
-    take(json["mark"], kJob, state.mark->job);
-    take(json["mark"], "seed", state.mark->seed);
-  }
-  if (json.contains("newest")) {
-    const auto& newest = json["newest"];
-    state.newest = FoundOrigin{.step = newest["step"], .run = newest[kRun], .seed = {}};
-    take(newest, "seed", state.newest->seed);
-  }
-  return state;
-}
-
 // After a restart, the older generation's writer may be on a host that is gone, with the lock. The
 // others wait for rank 0 meanwhile.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
@@ -225,88 +146,6 @@ void Checkpointer::open_memory(const std::string& path) {
   throw_first_error(*group_, failure);
 }
 
-FoundState Checkpointer::find_on_disk() const {
-  FoundState found;
-  if (!directory_) return found;
-  const auto newest = newest_on_disk();
-  if (newest != Newest::kNone) found.step = newest;
-  found.mark = directory_->mark();
-  if (const auto origin = directory_->newest_origin()) {
-    found.newest = FoundOrigin{origin->step, origin->run, seed_in(origin->metadata)};
-  }
-  return found;
-}
-
-// Collective.
-FoundStates Checkpointer::find_states() const {
-  const FoundState on_disk = find_on_disk();
-  FoundState in_memory;
-  if (const auto loaded = memory_ ? memory_->load_newest() : std::nullopt) {
-    in_memory = {loaded->step, mark_in(loaded->snapshot.metadata)};
-  }
-  const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
-  FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
-  for (const std::string& text : all_gather_text(*group_, mine.dump())) {
-    const auto theirs = nlohmann::json::parse(text);
-    if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
-    found.in_memory.push_back(to_found(theirs[1]));
-  }
-  return found;
-}
-
-// A first start that was refused: the job of this name that is marked there is an older one, and
-// the launcher's restarts of this one must not take its checkpoints for theirs.
-void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
-  const auto& mark = found.on_disk.mark;
-  if (!directory_ || start.restarted || !mark || mark->job != start.job) return;
-  try {
-    directory_->set_mark({.run = mark->run, .job = {}, .seed = mark->seed});
-  } catch (const Error& error) {
-    log::error(error.what());
-  }
-}
-
-// Collective.
-void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
-                            std::uint64_t seed) {
-  for (const int rank : own.stale_memory) {
-    if (rank != group_->rank()) continue;
-    log::warning(fmt::format("{}: the state of another run, of step {}; not used", memory_->path(),
-                             *found.in_memory[static_cast<std::size_t>(rank)].step));
-    memory_->forget();
-  }
-  mark_.job = start.job;
-  on_rank(0, *group_, [&] {
-    RunMark mark{.run = own.run, .job = start.job, .seed = own.seed};
-    if (mark.run.empty()) {
-      mark.run = random_hex(kRunIdBytes);
-      mark.seed = own.seed.value_or(seed);
-    }
-    if (mark != found.on_disk.mark) directory_->set_mark(mark);
-    mark_.run = mark.run;
-  });
-  mark_.run = broadcast_text(*group_, mark_.run, 0);
-}
-
-std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
-                                               optim::Optimizer& optimizer,
-                                               const BeginOptions& options) {
-  const auto& environment = group_->launch_environment();
-  const JobStart start{.job = environment.job_id,
-                       .restarted = environment.restart_count > 0,
-                       .resume = options.resume,
-                       .other_run = options.other_run};
-  const FoundStates found = find_states();
-  try {
-    take_run(start, find_ownership(start, found), found, options.seed);
-  } catch (const Error&) {
-    disown(start, found);
-    throw;
-  }
-  if (!start.resume && !start.restarted) return std::nullopt;
-  return restore(module, optimizer);
-}
-
 // Collective: what a rank has found is thrown on all. What is not sound is not saved.
 void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
                                  const optim::Optimizer& optimizer) const {
@@ -319,7 +158,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   } catch (const Error& error) {
     problem = error.what();
   }
-  const auto problems = all_gather_text(*group_, problem);
+  const auto problems = all_gather_object(*group_, problem);
   for (std::size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
     throw DamagedState(said_by(fmt::format("rank {}", rank), "checkpoint",
@@ -393,7 +232,7 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
   if (memory_) {
     auto owned = snapshot_of(group_->world_size(), state, tensors, optimizer, parts_,
                              at::stack(random_states));
-    add_mark(mark_, owned.snapshot.metadata);
+    add_mark(owned.snapshot.metadata);
     try {
       memory_->save(state.step, group_->launch_environment().restart_count, owned.snapshot);
     } catch (const Error& error) {
@@ -407,10 +246,9 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
   return on_all(*group_, kept);
 }
 
-std::int64_t Checkpointer::newest_on_disk() const {
-  if (!directory_) return Newest::kNone;
-  const auto steps = directory_->list();
-  return steps.empty() ? Newest::kNone : steps.back();
+std::optional<std::int64_t> Checkpointer::newest_on_disk() const {
+  const auto steps = directory_ ? directory_->list() : std::vector<std::int64_t>();
+  return steps.empty() ? std::nullopt : std::optional(steps.back());
 }
 
 std::optional<LoadedCheckpoint> Checkpointer::load_from_disk(std::optional<Error>& refused) const {
@@ -433,7 +271,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   at::Tensor random_states;
   std::string words;
   std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
-  std::int64_t on_disk = newest_on_disk();
+  std::int64_t on_disk = newest_on_disk().value_or(Newest::kNone);
   std::optional<Error> refused;  // why nothing on the disk can be used
   Newest newest;
   // Who finds that its newest does not verify offers what it has instead, and all choose again.
@@ -452,7 +290,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       random_states = taken.random_states;
       words = taken.words;
     });
-    words = broadcast_text(*group_, words, newest.rank);
+    words = broadcast_object(*group_, words, newest.rank);
   }
   for (const auto& [name, tensor] : tensors) broadcast(*group_, tensor, newest.rank);
   optimizer.set_state(optimizer_state);

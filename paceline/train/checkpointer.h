@@ -17,6 +17,7 @@
 //
 // Thread safety: none.
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -122,7 +123,9 @@ class Checkpointer {
   FoundState find_on_disk() const;
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                 std::uint64_t seed);
-  std::int64_t newest_on_disk() const;
+  std::optional<std::int64_t> newest_on_disk() const;
+  // So that the run of a snapshot in memory is known; a directory has its mark.
+  void add_mark(std::map<std::string, std::string>& metadata) const;
   std::optional<LoadedCheckpoint> load_from_disk(std::optional<Error>& refused) const;
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this

@@ -1,5 +1,6 @@
 set(SOURCES
   checkpointer.cpp
+  checkpointer_begin.cpp
   evaluate.cpp
   loop.cpp
   progress.cpp

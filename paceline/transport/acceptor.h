@@ -5,8 +5,8 @@
 // the group. A caller that fails is disconnected with a warning.
 //
 // Of callers that have proved nothing yet each door lets in at most kMaxStrangers; the kernel keeps
-// the others waiting. A handshake has 3 s; when others wait, who has said nothing goes after 1 s.
-// Who was only too slow may call again.
+// the others waiting. A handshake has 3 s; when others wait, one that has sent nothing is dropped
+// after 1 s. A caller that was only too slow may call again.
 //
 // Thread safety: none.
 
@@ -41,8 +41,8 @@ class Acceptor {
 
   // Adds what must be polled; poll for some tens of milliseconds, because time alone makes room.
   void add_to(std::vector<pollfd>& entries);
-  // Serves everybody who is ready, without waiting. Requires: `entries` are those that add_to() was
-  // last called with, polled since; others may stand behind them.
+  // Serves every caller that is ready, without waiting. Requires: `entries` are those that add_to()
+  // was last called with, polled since; others may stand behind them.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
@@ -52,7 +52,7 @@ class Acceptor {
     bool is_local;  // came by the local door
     bool agrees_on_keys;
     ServerHandshake handshake;
-    Deadline deadline;    // of the handshake; who has passed it may stay
+    Deadline deadline;    // of the handshake; a caller that has passed it may stay
     Deadline first_word;  // to say anything, when others wait outside
     bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};

@@ -1,6 +1,6 @@
 #pragma once
 
-// The addresses that the ranks of a group have published, and what they must agree about.
+// The addresses that the ranks of a group have published, and what they must agree on.
 
 #include <functional>
 #include <string>
@@ -16,9 +16,9 @@ using LookAround = std::function<void(const std::vector<int>& missing)>;
 
 // Of all ranks, in their order; `own` is this rank's as it published it. While some are missing,
 // calls `look_around` with them, which may throw: once a second, and as long as there is a parent
-// to look after up to ten times. Error(kInvalid) when ranks mean other
-// members, chose other transports or only some of them encrypt: as soon as two of them show it,
-// whoever else is missing; kTimeout names a rank that did not arrive.
+// to look after up to ten times. Error(kInvalid) when ranks name other members, chose other
+// transports or only some of them encrypt: as soon as two of them show it, whichever others are
+// missing; kTimeout names a rank that did not arrive.
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
                                          Deadline deadline, const LookAround& look_around);
 

@@ -206,7 +206,7 @@ class Connector {
     return callees;
   }
 
-  // Calls the lower ranks, and hears the higher ones.
+  // Calls the lower ranks, and accepts the higher ones.
   void meet_over_sockets() {
     Dialer dialer({options_.rank, options_.self()}, lower_ranks(), secret_, options_.name);
     const auto lacks_a_channel = [&](int peer) {
@@ -290,7 +290,7 @@ class Connector {
                       std::move(cipher));
   }
 
-  // Part of its keys: who changes on its way what a connection is for gets none of it to work.
+  // Part of its keys: an attacker who changes on the way what a connection is for breaks it.
   std::string key_use_of(const NewChannel& made) const {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }

@@ -24,8 +24,7 @@ struct ConnectOptions {
   std::string name = "world";  // the group's
   int rank = 0;
   int world_size = 1;
-  std::vector<int>
-      members;  // ranks in the world, which all must agree about; none: it is the world
+  std::vector<int> members;  // ranks in the world, which all must agree on; none: it is the world
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP
   LinkOptions link;
@@ -56,10 +55,10 @@ struct ConnectOptions {
   std::string self() const { return name_of(rank); }
 };
 
-// While ranks are missing says which, after 10 s. Error(kInvalid) when ranks mean other members,
+// While ranks are missing says which, after 10 s. Error(kInvalid) when ranks name other members,
 // chose other transports or numbers of streams or only some of them encrypt, kTimeout names the
 // ranks that did not arrive; Error(kUnsupported) when `link.transport` cannot serve where the ranks
-// are, is not there, or is to be encrypted and cannot be.
+// are, is not available, or is to be encrypted and cannot be.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

@@ -2,9 +2,9 @@
 
 // One call to a peer's door while a group forms, until the channel stands. Never waits.
 //
-// A rank listens before anybody knows its address, so one that refuses for some seconds does not
-// live any more. Who is turned away in the handshake calls again, for up to 30 s: the other end may
-// have had too many callers, or was slow.
+// A rank listens before others know its address, so one that refuses for some seconds is dead. A
+// rank that is turned away in the handshake calls again, for up to 30 s: the other end may have had
+// too many callers, or was slow.
 //
 // Thread safety: none.
 
@@ -48,8 +48,8 @@ class Dial {
   // What must be polled, for at most time_left().
   pollfd entry() const;
   std::chrono::nanoseconds time_left() const;
-  // True when the channel stands. Error(kPeerLost) for a peer that does not live, kInvalid for one
-  // that is not a member of this group.
+  // True when the channel stands. Error(kPeerLost) for a peer that is dead, kInvalid for one that
+  // is not a member of this group.
   bool go_on(bool is_ready);
   // Requires: go_on() returned true.
   NewChannel take();

@@ -39,7 +39,7 @@ class Dialer {
   // Adds what must be polled, for at most time_left().
   void add_to(std::vector<pollfd>& entries);
   std::chrono::nanoseconds time_left() const;
-  // Goes on with everybody who is ready, without waiting. Requires: `entries` are those that
+  // Continues the calls that are ready, without waiting. Requires: `entries` are those that
   // add_to() was last called with, polled since; others may stand behind them. Errors as
   // Dial::go_on(), which name the peer.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);

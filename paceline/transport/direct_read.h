@@ -2,7 +2,7 @@
 
 // Payloads that lie in one process and are read there by another of the same host, which knows
 // their address (process_vm_readv): one copy, where a ring takes two. The kernel allows it between
-// processes of one user, unless it is told otherwise (Yama's ptrace_scope, seccomp, another pid
+// processes of one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid
 // namespace): the reader tries, and says so.
 //
 // It lies in memory that both map, zeroed at first; one for each direction of a pair. The sender

@@ -116,7 +116,7 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
     if (pump(check)) continue;
     wait_for_peers(kSlice);
     if (pump(check)) continue;
-    mesh_.throw_if_failed();  // who left in order ends its data channel, behind its last message
+    mesh_.throw_if_failed();  // a rank that leaves in order ends its data channel last
     on_slow();
   }
 }
@@ -212,7 +212,7 @@ bool Exchange::pump_receives(int peer, const CheckHeader& check) {
   return moved;
 }
 
-// Who is expected to say nothing may have left, or may already pass memory around.
+// A rank that nothing is expected from may have left, or may already pass memory around.
 bool Exchange::begins_a_message(int peer, Lane& lane) const {
   if (lane.is_quiet) return false;
   std::uint32_t magic = 0;
@@ -274,8 +274,8 @@ bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   return true;
 }
 
-// The same of the part that goes over one stream. Who gets less than it asks for asks again only
-// when there is more.
+// The same of the part that goes over one stream. A caller that gets less than it asks for asks
+// again only when there is more.
 bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
   const auto into = lane.receives.front();
   const Stripes stripes(into.size(), lane.streams.size());

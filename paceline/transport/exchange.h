@@ -8,7 +8,7 @@
 // the first, and each of the others through its shares of the long ones at its own pace.
 //
 // Headers are read as they arrive, also from peers from which nothing is expected: a rank that
-// means something else is noticed by whomever it sends to.
+// makes another call is noticed by the ranks that it sends to.
 //
 // Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
 // it.

@@ -5,7 +5,8 @@
 // rank, which only followed. A group whose relative has failed goes on; what its rank makes of the
 // failure is the program's business.
 //
-// Thread safety: every method may be called from any thread, but not by who holds a lock of a mesh.
+// Thread safety: every method may be called from any thread, but not by a thread that holds a lock
+// of a mesh.
 
 #include <algorithm>
 #include <mutex>

@@ -24,7 +24,8 @@ using namespace std::chrono_literals;
 constexpr auto kNoticePause = 900ms;
 constexpr auto kLongestNotice = 1s;
 constexpr auto kWarnAfter = 10s;
-// Who leaves the parent once it has formed this group may be seen to leave before it is seen here.
+// A rank that leaves the parent once it has formed this group may be seen to leave before it is
+// seen here.
 constexpr auto kLeavePatience = 3s;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }

@@ -31,15 +31,15 @@ class FormationWatch {
   FormationWatch(const ConnectOptions& options, std::function<std::string(int peer)> describe);
 
   // Tells those that `wire` connects, and, unless this rank's time is over, the others. For as long
-  // as the connections stand, so that who sees them close can read why. `wire` may be null.
+  // as the connections stand, so that a rank that sees them close can read why. `wire` may be null.
   void give_up(Wire* wire, const Error& error) const;
 
   // What follows throws Error(kPeerLost) or Error(kAborted) for what it finds.
 
   // What is published, at most after `wait`.
   void require_nobody_gave_up(std::chrono::milliseconds wait) const;
-  // For who waits for `missing`: the same about once a second, the parent group each time; says
-  // once, after 10 s, who is missing.
+  // For a rank that waits for `missing`: the same about once a second, the parent group each time;
+  // says once, after 10 s, which ranks are missing.
   void look(const std::vector<int>& missing);
   // Looks without reading at what a peer, or each, has said: what comes after the group has formed
   // is the mesh's. Requires: it is connected.

@@ -4,8 +4,8 @@
 // docs/wire_formats.md has the layout.
 //
 // They ask each other, before one of them blames another for a time-out: which ranks do you wait
-// for? Who waits answers; who is stopped, or elsewhere, does not. And a rank says why another of
-// its groups has failed (failure_domain.h), in case it leaves because of that.
+// for? A rank that waits answers; one that is stopped, or computes, does not. And a rank says why
+// another of its groups has failed (failure_domain.h), in case it leaves because of that.
 //
 // Thread safety: none; the mesh guards it.
 
@@ -19,7 +19,7 @@
 
 namespace paceline {
 
-// A rank that another waits for, and whether it has been heard of in the operation.
+// A rank that another waits for, and whether it is known to have arrived at the operation.
 struct Awaited {
   int rank = 0;
   bool has_come = false;
@@ -45,7 +45,7 @@ class Inquiry {
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
   // What `peer` said first of a failure of another group; empty: nothing.
   std::string reason_of(int peer) const;
-  // Who has asked since the last call.
+  // Which ranks have asked since the last call.
   std::vector<int> take_askers();
   bool is_asked() const { return !askers_.empty(); }
 

@@ -36,9 +36,9 @@ class Mapping {
   Mapping() = default;
   // Zeroed memory of this process. Error(kSystem) with the size when there is none.
   static Mapping anonymous(std::size_t bytes, Pages pages);
-  // The first `bytes` of a file, shared with everybody who maps it; empty, with errno set, when
+  // The first `bytes` of a file, shared with all processes that map it; empty, with errno set, when
   // that fails. Requires: the file is that long. Pages that come on touch are not seen by forked
-  // children, who would share them by mistake.
+  // children, which would share them by mistake.
   static Mapping of_file(const Fd& file, std::size_t bytes, Pages pages);
 
   Mapping(Mapping&& other) noexcept

@@ -89,7 +89,7 @@ std::vector<int> Mesh::throw_if_failed() {
   return left_;
 }
 
-// Those who wait in another group need not learn of it from this rank's end.
+// Ranks that wait in another group need not learn of it from this rank's end.
 void Mesh::throw_failure(std::unique_lock<std::mutex> lock) {
   const Error failure(failure_->code(), std::string(failure_->what()));
   const bool news = !std::exchange(told_domain_, true);
@@ -244,7 +244,7 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
   }
   // Passed on before this rank goes: its end may reach a peer before the notice that caused it.
   send_to_all(bytes);
-  // Everybody needs a new group after a death, so its code is passed on; any other failure was the
+  // Every rank needs a new group after a death, so its code is passed on; any other failure was the
   // other rank's.
   const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
   set_failure(Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,

@@ -6,15 +6,15 @@
 // recv). Ranks of one host, its *neighbours*, also share memory.
 //
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
-// control channel, in shared memory too. Whoever waits calls throw_if_failed() between its waits
-// (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
-// destructor does), and is missed only by those who still wait for it. A host that vanishes closes
+// control channel, in shared memory too. A rank that waits calls throw_if_failed() between its
+// waits (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
+// destructor does), and is missed only by ranks that still wait for it. A host that vanishes closes
 // nothing: its kernel is asked once a second, and a control socket over TCP ends when there was no
 // answer for kSilenceLimit.
 //
 // Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
-// kept and thrown ever after. Whoever finds a cause tells all peers before it goes, so that a rank
-// that looks later does not take a survivor's end for the cause.
+// kept and thrown ever after. A rank that finds a cause tells all peers before it leaves, so that a
+// rank that looks later does not take a survivor's end for the cause.
 //
 // Other groups of the same ranks that fail do not end this one, but their cause is told to the
 // peers in case this rank leaves next (failure_domain.h).
@@ -67,8 +67,8 @@ class Mesh {
   // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so, and what
   // throw_if_own() throws.
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
-  // Error(kSystem) when `error`, an errno, says that this rank's call was at fault, such as memory
-  // that is not there: then `peer` is not lost.
+  // Error(kSystem) when `error`, an errno, says that this rank's call was at fault, such as an
+  // address without memory: then `peer` is not lost.
   void throw_if_own(int error, int peer, const char* what) const;
 
   // The ranks of this host, this one among them, ascending.
@@ -85,11 +85,11 @@ class Mesh {
 
   // Throws the group's failure, if there is one: kPeerLost naming the rank that died, or what
   // another rank's abort notice said. Returns the peers that have left in order. What they did
-  // before is visible to the caller *now*: only who still misses something from one of them after
-  // this call has lost it.
+  // before is visible to the caller *now*: only a caller that still misses something from one of
+  // them after this call has lost it.
   std::vector<int> throw_if_failed();
-  // For who waits for `peer` in vain, because it left or because a connection to it broke: throws
-  // what is known of the cause, and kPeerLost naming `peer` when nothing is.
+  // For a caller that waits for `peer` without success, because it left or because a connection to
+  // it broke: throws what is known of the cause, and kPeerLost naming `peer` when nothing is.
   [[noreturn]] void throw_lost(int peer, const std::string& how);
   // Records `cause` as this group's failure and tells all peers. The first cause stays.
   void abort(const Error& cause);

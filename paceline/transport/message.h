@@ -13,7 +13,7 @@
 
 namespace paceline {
 
-// What the two ends must agree about, as opaque words: the layers above fill and compare them.
+// What the two ends must agree on, as opaque words: the layers above fill and compare them.
 using FingerprintWords = std::array<std::uint64_t, 4>;
 
 struct MessageHeader {

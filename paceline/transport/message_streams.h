@@ -4,9 +4,10 @@
 // ends map, without a system call; to the others, or without such memory, over the wire.
 //
 // Each rank's block of memory has a ring for every rank of the host, which that rank writes and
-// this one reads. Whoever sleeps says so in the ring, and who then moves something there writes a
-// byte to the wire's channel, the *bell*. The end of that channel is the stream's, behind what is
-// in the ring. Large payloads can be read where they lie instead (direct_read.h).
+// this one reads. An end that sleeps says so in the ring, and the other end, when it then moves
+// something, writes a byte to the wire's channel, the *bell*. The end of that channel is the
+// stream's, behind what is in the ring. Large payloads can be read where they lie instead
+// (direct_read.h).
 //
 // Memory ordering: a position and the other end's "I sleep" are both written and read with
 // sequential consistency, so that either the sleeper sees the new position or the mover sees it
@@ -31,7 +32,7 @@ namespace paceline {
 // Where the rings of a host's ranks lie: in every block from `offset` on, a multiple of 128.
 struct RingMemory {
   std::shared_ptr<SharedBlocks>
-      blocks;  // null: there are none; owners: who allocated it, and these
+      blocks;  // null: there are none; owners: the allocating object, and these
   std::size_t offset = 0;
 };
 

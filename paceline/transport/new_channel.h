@@ -8,7 +8,7 @@
 namespace paceline {
 
 struct NewChannel {
-  int peer = 0;  // as the caller says; who was called does not check it
+  int peer = 0;  // as the caller says; the called end does not check it
   int channel = 0;
   Fd socket;
   SessionKeys keys;  // of a connection that is to be encrypted

@@ -42,7 +42,7 @@ class SocketWire : public Wire {
   void wake() override;
   int socket(int peer, Channel channel) const override;
 
-  // For who waits for other things beside it: readable after wake().
+  // For a caller that waits for other things beside it: readable after wake().
   int wakeup() const { return wakeup_.get(); }
   void forget_wakeup();
 

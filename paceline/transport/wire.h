@@ -49,8 +49,8 @@ class Wire {
   // How many connections carry the data to and from the peer.
   virtual int num_streams(int /*peer*/) const { return 1; }
 
-  // As sendmsg() without waiting, of the beginning of `head` and then `rest`. Whoever got EAGAIN
-  // passes the same bytes, at the same addresses, again.
+  // As sendmsg() without waiting, of the beginning of `head` and then `rest`. A caller that got
+  // EAGAIN passes the same bytes, at the same addresses, again.
   virtual ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
                        std::span<const std::byte> rest) = 0;
   // As recv() without waiting; 0 where the peer has ended. -1 and EBADMSG for bytes that it did not
@@ -66,7 +66,7 @@ class Wire {
   virtual void wait_or_wake(std::span<Interest> interests,
                             std::optional<std::chrono::milliseconds> limit) = 0;
   virtual void wake() = 0;
-  // False when no control channel can have anything that was not there at the last call.
+  // False when no control channel can have anything new since the last call.
   virtual bool may_have_news() { return true; }
   // After a failure, which is final: nothing that was passed to send() is read any more.
   virtual void cancel(Channel /*channel*/) {}

@@ -30,7 +30,7 @@ class MessagesTest : public testing::Test {
  protected:
   void expect_refusal(ErrorCode code, const std::string& text) {
     try {
-      worker_.receive_turn(soon());
+      worker_.receive<Turn>(soon());
       FAIL() << "nothing was refused";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), code);
@@ -59,13 +59,13 @@ TEST_F(MessagesTest, a_turn_arrives_as_it_was_sent) {
             .seconds = 0.25};
   Conversation coordinator(std::move(raw_));
   coordinator.send(turn, soon());
-  EXPECT_EQ(worker_.receive_turn(soon()), turn);
+  EXPECT_EQ(worker_.receive<Turn>(soon()), turn);
 }
 
 TEST_F(MessagesTest, a_result_arrives_as_it_was_sent) {
   Conversation coordinator(std::move(raw_));
   worker_.send(TurnResult{"", {1.5e-6, 2.5}, "rank 1: no", 3, 0.5}, soon());
-  const TurnResult result = coordinator.receive_result(soon());
+  const TurnResult result = coordinator.receive<TurnResult>(soon());
   EXPECT_THAT(result.seconds, testing::ElementsAre(1.5e-6, 2.5));
   EXPECT_EQ(result.difference, "rank 1: no");
   EXPECT_EQ(result.idle_seconds, 3);
@@ -102,7 +102,7 @@ TEST_F(MessagesTest, a_length_beyond_reason_is_refused) {
 
 TEST_F(MessagesTest, the_end_of_the_other_is_an_error) {
   raw_.reset();
-  EXPECT_THROW(worker_.receive_turn(soon()), Error);
+  EXPECT_THROW(worker_.receive<Turn>(soon()), Error);
 }
 
 }  // namespace

@@ -23,13 +23,13 @@
 //   reduce      m(S-1)N(1 + 1/n)     (S-1)N
 //   r_scatter   m(S-1)N              (S-1)N
 // For two packages these are nN and 2N for all_reduce, half of either in each direction. The price
-// is a pass more over what a package's ranks have, and more meetings.
+// is one more pass over what a package's ranks have, and more meetings.
 
 #include "paceline/collectives/algorithms/schedule.h"
 
 namespace paceline {
 
-// Whether there is a way by package.
+// Whether this can carry out `op`.
 bool serves_by_package(Op op);
 
 // Pure. spec.hosts: the packages. By the rules of in_shared_memory.h; partials lie where

@@ -8,7 +8,7 @@ namespace {
 // 64 bytes of the narrowest type.
 constexpr std::size_t kChunkAlignment = 64;
 
-// Everybody's contribution in rank order: this rank's own from `own`, the others' from scratch,
+// Every rank's contribution in rank order: this rank's own from `own`, the others' from scratch,
 // where rank q's begins at q times `count`.
 std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, std::size_t count) {
   std::vector<Operand> operands;
@@ -19,7 +19,7 @@ std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, std::siz
   return operands;
 }
 
-// Everybody's contribution to chunk p of input goes to rank p, which reduces it into `to`.
+// Every rank's contribution to chunk p of input goes to rank p, which reduces it into `to`.
 void build_chunk_reduction(ScheduleBuilder& builder, const ScheduleSpec& spec, Place to) {
   const Chunk mine = chunk_of(spec.count, spec.rank, spec.world_size);
   builder.for_each_peer([&](int peer) {

@@ -4,14 +4,14 @@
 // it.
 //
 // all_reduce is a direct reduce-scatter followed by a direct all-gather: the buffer is cut into one
-// chunk per rank; each rank gets everybody's contribution to its chunk, reduces them in the fixed
+// chunk per rank; each rank gets every rank's contribution to its chunk, reduces them in the fixed
 // tree, and hands the result out. Cost for n bytes on p ranks: 2(p-1) messages and 2n(p-1)/p bytes
 // sent per rank (the bandwidth bound; Patarasuk and Yuan, "Bandwidth optimal all-reduce
 // algorithms", 2009), n/p x (p-1) combined per rank. Since a reduce sees all contributions at once,
 // the order of the sum does not depend on the algorithm, the transport or the chunking.
 //
-// one_shot_all_reduce: everybody sends everything to everybody and reduces all of it. p-1 messages,
-// n(p-1) bytes: for small n.
+// one_shot_all_reduce: every rank sends its whole buffer to every other and reduces all of them.
+// p-1 messages, n(p-1) bytes: for small n.
 
 #include "paceline/collectives/algorithms/schedule.h"
 

@@ -12,7 +12,7 @@ bool gives(const ScheduleSpec& spec, int from, int to) {
   return spec.op != Op::kScatter || from == spec.root;
 }
 
-// Everybody's contribution in rank order: this rank's own from its input.
+// Every rank's contribution in rank order: this rank's own from its input.
 std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, Place others) {
   std::vector<Operand> operands;
   for (int rank = 0; rank < spec.world_size; ++rank) {

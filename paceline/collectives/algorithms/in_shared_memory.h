@@ -1,17 +1,17 @@
 #pragma once
 
-// Direct algorithms for ranks that map each other's memory: who needs a range takes it from where
-// it lies, or who has it puts it where it goes.
+// Direct algorithms for ranks that map each other's memory: the rank that needs a range reads it
+// where it lies, or the rank that has it writes it where it goes.
 //
 // *In place*: a rank reads the inputs of others and writes their outputs. Results of a reduce go
-// straight to whoever gets them, and so does a block of an all_gather or all_to_all, because a rank
-// then reads later what it has just written itself. A rank reads its part of a gather, scatter or
-// broadcast; the end of a large broadcast is written by the root meanwhile (spec.chunk).
+// straight to the ranks that get them, and so does a block of an all_gather or all_to_all, because
+// a rank then reads later what it has just written itself. A rank reads its part of a gather,
+// scatter or broadcast; the end of a large broadcast is written by the root meanwhile (spec.chunk).
 //
 // *Staged*: for buffers that others cannot read. A rank copies what others need into its scratch;
-// they meet; everybody takes from there. Results that others fetch lie in the scratch of who made
-// them, at their offset in the output. Block b of an input lies b * spec.count elements into the
-// scratch.
+// they meet; every rank reads from there. Results that others fetch lie in the scratch of the rank
+// that made them, at their offset in the output. Block b of an input lies b * spec.count elements
+// into the scratch.
 //
 // Rules (tests/collectives/in_shared_memory_test.cpp, for world sizes 1 to 9): what a rank writes
 // between two meetings no other rank reads or writes meanwhile; the sums have the promised bits; a

@@ -27,8 +27,8 @@ Schedule build_doubling(const ScheduleSpec& spec);
 // Pure. all_reduce and reduce_scatter (blocks in a row).
 Schedule build_halving(const ScheduleSpec& spec);
 
-// Who takes part in a reduction, in rank order, and where things are; so that a hierarchy can run
-// the same rounds between hosts.
+// The ranks of a reduction, in order, and where their contributions and results are; so that a
+// hierarchy can run the same rounds between hosts.
 struct Team {
   std::vector<int> ranks;
   int index = 0;               // this rank's position
@@ -42,7 +42,7 @@ struct Team {
   bool leaf_is_partial() const { return leaf.space == Space::kPartial; }
 };
 
-// The whole sum of `count` into everybody's result.
+// The whole sum of `count` into every rank's result.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 

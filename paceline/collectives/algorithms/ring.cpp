@@ -31,7 +31,7 @@ class Ring {
     }
   }
 
-  // The sum of everybody's chunk `rank` into `result`.
+  // The sum of every rank's chunk `rank` into `result`.
   void reduce_scatter(const BlockOf& given, Place result) {
     std::size_t largest = 0;
     for (int rank = 0; rank < world_; ++rank) largest = std::max(largest, given(rank).count);

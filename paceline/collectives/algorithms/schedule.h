@@ -22,7 +22,7 @@
 //   - it ends even when a send lasts until its receive has been begun;
 //   - a reduce combines whole subtrees in rank order, so that the sum has the promised bits; only
 //     the ring's does not;
-//   - no rank ends before it has heard of every other rank's beginning, directly or through others,
+//   - no rank ends before it knows, directly or through others, that every rank has begun,
 //     and every rank begins with a message to the next: so no rank can miss that ranks disagree.
 
 #include <cstddef>
@@ -101,8 +101,8 @@ struct Block {
 // Where the blocks of an operation with unequal counts lie. all_gather_v and reduce_scatter_v have
 // one a rank, all_to_all_v one for each pair, `from` first.
 struct BlockTable {
-  std::vector<Block> given;   // in the input of who gives
-  std::vector<Block> placed;  // in the output of who gets
+  std::vector<Block> given;   // in the input of the giving rank
+  std::vector<Block> placed;  // in the output of the getting rank
 
   static BlockTable of(const Collective& call, int world_size);
   // The elements [begin, begin + most) of every block.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which parts of the promised tree over all ranks (kernels/reduce.h) lie on one host or socket:
+// Which parts of the promised tree over all ranks (kernels/reduce.h) lie on one host or package:
 // what can be added up there by itself without a change of the sum's bits. Thread safety: pure.
 
 #include <vector>

@@ -20,15 +20,15 @@ struct BackendInfo {
   std::string name;
   Device device = Device::kCpu;  // the memory it works on
   bool available = false;        // part of this build
-  std::string text;              // what it is made of, or why it is not there
-  std::string advice;            // how to get it; empty when it is there
+  std::string text;              // its version, or why it is not available
+  std::string advice;            // how to get it; empty when it is available
 };
 
 // Paceline's own first.
 std::vector<BackendInfo> list_backends();
 // False also for a name that does not exist.
 bool is_backend_available(const std::string& name);
-// Error(kUnsupported) that says why `info` is not there and how to get it.
+// Error(kUnsupported) with the reason why `info` is not available and how to get it.
 Error backend_missing(const BackendInfo& info);
 
 // Which backend carries which memory.

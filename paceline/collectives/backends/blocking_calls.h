@@ -1,7 +1,7 @@
 #pragma once
 
-// A thread for the calls of a library that blocks without a deadline: whoever waits for a call can
-// give up, because of a deadline or a dead peer, while the library cannot.
+// A thread for the calls of a library that blocks without a deadline: a thread that waits for a
+// call can give up, because of a deadline or a dead peer, while the library cannot.
 //
 // A call that was given up goes on, with all that it captured, until the library lets go of it or
 // the process ends; without its BlockingCalls no one owns the thread. There is no SIGPIPE in it,

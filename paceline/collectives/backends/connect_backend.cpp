@@ -85,7 +85,7 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   connect.link = options.link;
   connect.timeout = options.timeout;
   connect.look_after_parent = options.look_after_parent;
-  // By ranks of the world: ranks that mean different members still find each other, and the
+  // By ranks of the world: ranks that name different members still find each other, and the
   // mistake.
   const auto key_of = [&](int member) {
     return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
@@ -116,8 +116,8 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   return mesh;
 }
 
-// For what is done once the members are connected: a rank that lost one of them says which, and
-// here it is added what this rank was doing.
+// For what is done once the members are connected: a rank that lost one of them says which; here
+// what this rank was doing is added.
 template <class Body>
 auto while_forming(const BackendOptions& options, Body&& body) {
   try {
@@ -129,7 +129,7 @@ auto while_forming(const BackendOptions& options, Body&& body) {
   }
 }
 
-// Runs a collective of the engine that is none of the group's own, which count from 1; all of these
+// Runs a collective of the engine outside the group's numbering, which begins at 1; all of these
 // have number 0.
 using RunBeside = std::function<void(const Collective& call, Deadline deadline)>;
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// A third-party communication library (Gloo, MPI, oneCCL, NCCL) that moves the data of a
-// group's collectives. Everything it does not do alike, or not at all, Paceline's engine does
-// beside it (library_backend.h): ranks meet, compare their calls, notice deaths, send messages.
+// A third-party communication library (Gloo, MPI, oneCCL, NCCL) that moves the data of a group's
+// collectives. What it does differently, or not at all, Paceline's engine does beside it
+// (library_backend.h): ranks meet, compare their calls, notice deaths, send messages.
 //
-// A leaf is a folder with NAME_library.h, NAME_library.cpp and no_NAME_library.cpp; the build
-// compiles one of the two (cmake/PacelineBackends.cmake).
+// A leaf is a folder with NAME_library.h and NAME_library.cpp, which is compiled where the library
+// was found (cmake/PacelineBackends.cmake), and an entry in library_list.cpp.
 
 #include <functional>
 #include <memory>

@@ -47,8 +47,8 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   }
 }
 
-// A library sees only that a connection broke, and some say just that something failed. Who died,
-// or who gave up and why, the engine knows a little later at most.
+// A library sees only that a connection broke, and some say just that something failed. The engine
+// learns soon after which rank died, or gave up and why.
 void LibraryBackend::fail_with(const Error& error) {
   const auto until = Deadline::after(kNoticeTime);
   try {

@@ -8,7 +8,7 @@
 // barrier of the engine a call, and with oneCCL an agreement about turns (docs/backends.md).
 // Barriers, send and recv, symmetric memory, operations with unequal counts, what makes other
 // groups and groups of one are the engine's alone. What goes wrong inside a library is an error of
-// the group, and the engine's lifelines say who died.
+// the group, and the engine's lifelines say which rank died.
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,7 @@
 #include "paceline/collectives/backends/library_list.h"
 
 #include <mutex>
+#include <utility>
 
 #include "paceline/collectives/backends/gloo/gloo_library.h"
 #include "paceline/collectives/backends/mpi/mpi_library.h"
@@ -11,12 +12,48 @@
 namespace paceline {
 namespace {
 
+// PACELINE_NO_NAME: why the library is not part of this build; cmake/PacelineBackends.cmake sets
+// it.
+[[maybe_unused]] LibraryEntry missing(const char* name, Device device, const char* why,
+                                      const char* advice) {
+  BackendInfo info{.name = name, .device = device, .text = why, .advice = advice};
+  const auto connect = [info](const LibraryContext&) -> std::unique_ptr<Library> {
+    throw backend_missing(info);
+  };
+  return {std::move(info), connect};
+}
+
 struct Registry {
   std::mutex mutex;
-  std::vector<LibraryEntry> entries = {{gloo_info(), connect_gloo},
-                                       {mpi_info(), connect_mpi},
-                                       {oneccl_info(), connect_oneccl},
-                                       {nccl_info(), connect_nccl}};
+  std::vector<LibraryEntry> entries = {
+#ifdef PACELINE_NO_GLOO
+      missing("gloo", Device::kCpu, PACELINE_NO_GLOO,
+              "apt-get install libgloo-dev, then build with -DPACELINE_WITH_GLOO=ON"),
+#else
+      {gloo_info(), connect_gloo},
+#endif
+#ifdef PACELINE_NO_MPI
+      missing("mpi", Device::kCpu, PACELINE_NO_MPI,
+              "apt-get install libopenmpi-dev openmpi-bin (or libmpich-dev mpich), then build "
+              "with -DPACELINE_WITH_MPI=ON"),
+#else
+      {mpi_info(), connect_mpi},
+#endif
+#ifdef PACELINE_NO_ONECCL
+      missing("oneccl", Device::kCpu, PACELINE_NO_ONECCL,
+              "pip install oneccl-devel impi-devel in a virtual environment, then build with "
+              "-DPACELINE_ONECCL=FOLDER of the environment"),
+#else
+      {oneccl_info(), connect_oneccl},
+#endif
+#ifdef PACELINE_NO_NCCL
+      missing("nccl", Device::kCuda, PACELINE_NO_NCCL,
+              "install the CUDA toolkit and NCCL (nccl.h, libnccl.so), then build with "
+              "-DPACELINE_WITH_NCCL=ON"),
+#else
+      {nccl_info(), connect_nccl},
+#endif
+  };
 };
 
 Registry& registry() {

@@ -4,11 +4,11 @@
 // all ranks of that group are at once.
 //
 // Groups that share processes may be used in another order on each of them. If each process let in
-// whoever comes first, two groups could wait inside for each other. So the ranks of a group first
+// the first to come, two groups could wait inside for each other. So the ranks of a group first
 // try, each in its process, and ask each other: when all have the turn they go on, otherwise no
-// rank keeps it. Who fails queues in the order of the ranks in the job: no rank waits for a turn
-// before those of all lower ones are held, which cannot end in a circle (ordered acquisition of
-// resources: Havender, "Avoiding deadlock in multitasking systems", 1968).
+// rank keeps it. A group that fails queues in the order of the ranks in the job: no rank waits for
+// a turn before those of all lower ones are held, which cannot end in a circle (ordered acquisition
+// of resources: Havender, "Avoiding deadlock in multitasking systems", 1968).
 //
 // Cost: one agreement of the group's ranks a turn; when another group is inside, one more for each
 // rank.
@@ -38,7 +38,7 @@ class ProcessTurn {
   // No thread waits any more for the call that has the turn, which may never return: the turn
   // counts as lost from three seconds later on, until it does.
   void give_up();
-  // The library is in no state for anybody else: the turn is never given back.
+  // The library cannot serve another group any more: the turn is never given back.
   void keep();
 
  private:

@@ -39,7 +39,7 @@ const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stand
 }
 
 // The stand that explains the others: from the oldest on, or from that of the group named `first`,
-// after whoever is missing there.
+// after the rank that is missing there.
 std::optional<Explanation> where_it_stands(std::span<const GroupPositions> groups,
                                            std::string_view first) {
   std::vector<Stand> stands;

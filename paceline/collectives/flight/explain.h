@@ -1,7 +1,7 @@
 #pragma once
 
 // What the flight records of a job's ranks mean, in one sentence: which rank is missing, which
-// died, which meant something else. A pure function of decoded records; read_flights() gets them.
+// died, which made another call. A pure function of decoded records; read_flights() gets them.
 //
 // How. Per group, each rank has a *position*: the last collective that it finished and the first
 // that it did not. The lowest sequence number that some rank did not finish is where the group

@@ -13,10 +13,10 @@ enum class Verdict : std::uint8_t {
   kNothing,       // nothing was recorded
   kFinished,      // all ranks finished the same operations
   kStraggler,     // they did, but one kept the others waiting
-  kMismatch,      // ranks called different things
+  kMismatch,      // ranks called different operations
   kDied,          // a process ended, and its record does not say why
   kNeverEntered,  // a rank did not arrive at what others wait in
-  kStuck,         // all came, and it did not end
+  kStuck,         // all arrived, and it did not end
   kCrossed,       // groups that wait for each other
   kMessage,       // a send or receive without the other side
   kFailed,        // something else failed; the rank's own words follow

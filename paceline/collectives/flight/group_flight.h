@@ -16,9 +16,9 @@
 
 namespace paceline {
 
-// The recorder that PACELINE_FLIGHT_DIR asks for: `paceline run` sets it, anybody may. Null when it
+// The recorder that PACELINE_FLIGHT_DIR asks for: `paceline run` sets it, users may. Null when it
 // is unset or empty, and for a job of one rank. PACELINE_FLIGHT_KEEP=1 leaves the files of a clean
-// end to who set it. A directory that cannot be written costs one warning and the records.
+// end to the one that set it. A directory that cannot be written costs one warning and the records.
 // `timeline` may be null.
 std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& who, const GetVariable& variable = process_environment(),

@@ -13,7 +13,7 @@ bool is_unfinished(const FlightOperation& operation) {
   return operation.state == FlightState::kStarted || operation.state == FlightState::kFailed;
 }
 
-// Of a lack of memory every rank hears, and the group goes on.
+// Every rank learns of a lack of memory, and the group goes on.
 bool is_harmless(const FlightOperation& operation) {
   return operation.state == FlightState::kFailed && operation.error == ErrorCode::kSystem &&
          static_cast<Op>(operation.call.op) == Op::kAllocate;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Why a collective did not end, told from the members of its group: who meant something else, died,
-// did not arrive, stopped, or failed.
+// Why a collective did not end, told from the members of its group: which rank called something
+// else, died, did not arrive, stopped, or failed.
 
 #include <optional>
 #include <span>
@@ -14,7 +14,7 @@ namespace paceline::flight {
 // Its members describe the operation differently.
 std::optional<Explanation> find_mismatch(const Stand& stand);
 
-// Whoever is missing in one of them is inside the other, or in a stand that leads there.
+// A rank that is missing in one of them is inside the other, or in a stand that leads there.
 Explanation explain_crossing(const Stand& a, const Stand& b);
 
 // What is missing here is in no other stand. `groups`: all, for what its members do elsewhere.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Who keeps the others waiting: the rank that comes last, by how much, over all operations that
-// every rank still has in its ring.
+// Which rank keeps the others waiting: the rank that comes last, by how much, over all operations
+// that every rank still has in its ring.
 
 #include <cstddef>
 #include <optional>

@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/process_group.h"
-#include "paceline/collectives/group/text.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/check.h"
@@ -26,7 +26,7 @@ constexpr std::size_t kRepetitions = 7;
 constexpr std::size_t kRounds = 8;         // of what takes milliseconds
 constexpr std::size_t kShortRounds = 128;  // and microseconds
 
-// The lower quartile of some rounds: whatever else runs only makes a round longer.
+// The lower quartile of some rounds: other load only makes a round longer.
 double usual_seconds(const std::function<void()>& body, std::size_t rounds = kRounds) {
   std::vector<double> seconds;
   for (std::size_t round = 0; round < rounds; ++round) {
@@ -186,7 +186,7 @@ Calibration measure_costs(ProcessGroup& group, const CostModel& known) {
   for (std::size_t i = 0; i < kRepetitions; ++i) repetitions.push_back(measure_once(group, known));
   Calibration calibration = agree_on_costs(repetitions);
   calibration.costs.origin = fmt::format("{} of {}", host_name(), today());
-  calibration.costs = costs_from_text(broadcast_text(group, to_text(calibration.costs), 0));
+  calibration.costs = costs_from_text(broadcast_object(group, to_text(calibration.costs), 0));
   if (group.rank() != 0) calibration.spreads.clear();
   return calibration;
 }

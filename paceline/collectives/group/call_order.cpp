@@ -109,13 +109,13 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     } catch (...) {
       error = std::current_exception();
     }
-    // First: whoever hears that it is done finds the group idle, and may destroy it, as may what
-    // it kept alive.
+    // First: a thread that learns that it is done finds the group idle, and may destroy it, as may
+    // what it kept alive.
     lock.lock();
     under_way_.fetch_sub(1, std::memory_order_release);
     WorkPtr work = std::exchange(queue.current, nullptr);
     lock.unlock();
-    next.reset();  // what it kept alive is free before anybody hears that it is done
+    next.reset();  // what it kept alive is free before any thread learns that it is done
     work->complete(error);
     work.reset();
     if (queue.has_lost) return;

@@ -80,8 +80,9 @@ class CallOrder {
   void work_off(Queue& queue, const std::stop_token& stop);
   void drop_what_is_left();
 
-  // Calls that run or wait. Whoever takes it from 0 to 1 has the turn without a lock; calls that
-  // wait are counted under the queue's, so one more there than here means that an operation runs.
+  // Calls that run or wait. The call that takes it from 0 to 1 has the turn without a lock; calls
+  // that wait are counted under the queue's, so one more there than here means that an operation
+  // runs.
   std::atomic<std::size_t> under_way_ = 0;
   const OwnerProcess owner_;
   const std::shared_ptr<Queue> queue_;  // owners: this and the thread

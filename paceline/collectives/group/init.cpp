@@ -81,7 +81,7 @@ Error said_of_init(const RendezvousOptions& options, const Error& error) {
   }
 }
 
-// Before anybody is met; the others hear of what is wrong here.
+// Before the ranks meet; the others are told what is wrong here.
 GroupOptions checked_options(const InitOptions& options) {
   GroupOptions group = options.group;
   try {

@@ -1,8 +1,8 @@
 #pragma once
 
 // The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or
-// with hand-set variables, the same call finds out who this process is and connects it with the
-// others.
+// with hand-set variables, the same call finds out which rank this process is and connects it with
+// the others.
 
 #include <memory>
 
@@ -23,10 +23,10 @@ struct InitOptions {
 // PlanningOptions::by_package; PACELINE_TIMEOUT (seconds, from 0.001 to a billion) is
 // GroupOptions::timeout when they leave it empty (an empty variable is none); PACELINE_FLIGHT_DIR
 // says where operations are recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all
-// ranks or for none, where spans are (telemetry/timeline.h).
-// What is wrong with these or the options is told to the other ranks, where they meet: their
-// Error(kInvalid) too. Errors: those of rendezvous(), connect_mesh() and parse_backend_choice();
-// kUnsupported for a backend that this build has not, kInvalid when the ranks chose different ones.
+// ranks or for none, where spans are (telemetry/timeline.h). What is wrong with these or the
+// options is told to the other ranks, where they meet: their Error(kInvalid) too. Errors: those of
+// rendezvous(), connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this
+// build lacks, kInvalid when the ranks chose different ones.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

@@ -107,7 +107,7 @@ Collective ProcessGroup::make(const Call& call) const {
          self_, op.name);
   }
   // The side that every rank has.
-  const bool by_input = op.only_root_gets || op.output == Extent::kOwnCount;
+  const bool by_input = op.has(kOnlyRootGets) || op.output == Extent::kOwnCount;
   Collective made;
   made.op = call.op;
   made.reduce_op = call.reduce_op;
@@ -122,7 +122,7 @@ Collective ProcessGroup::make(const Call& call) const {
     made.counts = call.counts;
     made.count = saturated_sum(call.counts);
     made.layout = layout_of(call.counts);
-  } else if (op.input == Extent::kCount && !op.only_root_gives) {
+  } else if (op.input == Extent::kCount && !op.has(kOnlyRootGives)) {
     made.count = call.input.count;
   } else if (op.output == Extent::kCount) {
     made.count = call.output.count;
@@ -277,7 +277,7 @@ void ProcessGroup::require_own_process(std::string_view what) const {
         self_, what, name_, owner_.pid());
 }
 
-// Every call comes through here: nothing is put into words for those that may go on.
+// Every call passes here, so no text is made for those that may go on.
 void ProcessGroup::require_member(std::string_view what) const {
   if (is_member()) return;
   fail(ErrorCode::kInvalid,
@@ -290,7 +290,7 @@ void ProcessGroup::require_member(std::string_view what) const {
 
 // A plain call that may run here costs no allocation.
 void ProcessGroup::run(const Call& call, const CallOptions& options) {
-  if (traits_of(call.op).is_message) {
+  if (traits_of(call.op).has(kIsMessage)) {
     post(call, false, options)->wait();
   } else if (options.order) {  // it may end before the device does
     start(call, options)->wait();
@@ -303,7 +303,7 @@ void ProcessGroup::run(const Call& call, const CallOptions& options) {
 }
 
 WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) {
-  if (traits_of(call.op).is_message) return post(call, true, options);
+  if (traits_of(call.op).has(kIsMessage)) return post(call, true, options);
   require_own_process("an asynchronous call");
   return enqueue(
       prepare(call, options),
@@ -381,7 +381,8 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   SymmetricBuffer buffer;
   run_in_order(
       [&](const WaitOptions& wait) {
-        // Moves nothing by itself, but shows who makes another call, or asks for another size.
+        // Moves nothing by itself, but shows which rank makes another call, or asks for another
+        // size.
         execute(call, {}, wait, [&](const Fingerprint& fingerprint, const WaitOptions& recorded) {
           buffer = backend_->allocate_symmetric(bytes, pages, fingerprint, recorded);
         });

@@ -12,15 +12,15 @@
 // (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
 // later call throws its cause; make a new one.
 //
-// Buffers whose bytes, or whose elements of all ranks, no address space has are kInvalid.
+// Buffers larger than an address space, by themselves or for all ranks together, are kInvalid.
 //
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
 // Asynchronous operations run in order on one thread of the group. In a group of one everything is
 // a copy.
 //
 // Errors of every collective: kInvalid (arguments, mismatch), kUnsupported (operation on this
-// type), kTimeout (naming who is missing), kPeerLost (naming who died), kAborted (another rank
-// failed; with its cause).
+// type), kTimeout (naming the ranks that are missing), kPeerLost (naming the rank that died),
+// kAborted (another rank failed; with its cause).
 //
 // Thread safety: every method may be called from any thread; calls are carried out one after
 // another.
@@ -70,8 +70,8 @@ struct GroupOptions {
   std::shared_ptr<Timeline> timeline;
   // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
   std::string backend;
-  // Who waits for an operation on device memory waits for its result, not only until the device has
-  // been given the operation: slower, and errors appear where they happen.
+  // A thread that waits for an operation on device memory waits for its result, not only until the
+  // device has been given the operation: slower, and errors appear where they happen.
   bool blocking_wait = false;
 };
 
@@ -363,9 +363,9 @@ class ProcessGroup {
   // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
   // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
   // outside get a group of which they are not members (is_member()). It begins as any other
-  // collective of this group does, and takes the new group's time limit at most: who makes another
-  // call, means other members or is gone is found out so. Error(kInvalid) for other members is
-  // every rank's, and this group goes on.
+  // collective of this group does, and takes the new group's time limit at most: a rank that makes
+  // another call, names other members or is gone is found out so. Error(kInvalid) for other members
+  // is every rank's, and this group goes on.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           const std::optional<GroupOptions>& options = {});
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
@@ -441,7 +441,7 @@ class ProcessGroup {
   const std::shared_ptr<FailureDomain> failures_;
   std::unique_ptr<Backend> backend_;  // null outside
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
-  std::uint32_t sequence_ = 0;        // of the last collective; touched by whoever runs operations
+  std::uint32_t sequence_ = 0;        // of the last collective; the thread's that runs operations
   std::vector<std::byte> flat_;       // of coalesced calls; likewise
   std::atomic<std::thread::id> visitor_;  // which runs a visit's body
 

@@ -58,8 +58,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   return form(name, color < 0 ? std::vector<int>() : ranks, child);
 }
 
-// Everybody's words, one rank after the other: a collective with a number, which others see as
-// `op`, so that who makes another call, leaves or dies is found out before a group forms.
+// Every rank's words, one after the other: a collective with a number, which others see as `op`, so
+// that a rank that makes another call, leaves or dies is found out before a group forms.
 std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::int64_t> mine,
                                                    const WaitOptions& wait) {
   std::vector<std::int64_t> all(mine.size() * world_ranks_.size());
@@ -120,7 +120,7 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
   return child;
 }
 
-// Whoever dies, aborts or leaves this group meanwhile is found by way of its connections, which
+// A rank that dies, aborts or leaves this group meanwhile is found through its connections, which
 // stand already.
 std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
                                                  const std::vector<int>& ranks,
@@ -145,8 +145,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
     return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), options,
                                           Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
-    // A member's process is gone: the other ranks of this group hear of it from whoever knows
-    // first, and not that this one has left, which it may do next.
+    // A member's process is gone: the other ranks of this group learn of it from the rank that
+    // knows first, and not that this one has left, which it may do next.
     if (error.code() == ErrorCode::kPeerLost) backend_->abort(error);
     throw;
   }

@@ -1,7 +1,6 @@
 // The group's operations with a count for each rank.
 
 #include <algorithm>
-#include <cstdint>
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/core/check.h"
@@ -23,8 +22,8 @@ ProcessGroup::Operation ProcessGroup::counted(const Call& call, const CallOption
   };
 }
 
-// Everybody's counts, one rank after the other. A rank gives those that it sends, then those that
-// it expects.
+// Every rank's counts, one after the other. A rank gives those that it sends, then those that it
+// expects.
 std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size_t> mine,
                                                        const WaitOptions& wait) {
   static_assert(sizeof(std::size_t) == size_of(Dtype::kInt64));

@@ -64,7 +64,7 @@ WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOption
 std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(std::span<const Call> messages,
                                                      const CallOptions& options) {
   for (const Call& message : messages) {
-    check(traits_of(message.op).is_message,
+    check(traits_of(message.op).has(kIsMessage),
           "{}: batch_isend_irecv takes sends and receives, not {}", self_, name_of(message.op));
     make_message(message, options);
   }

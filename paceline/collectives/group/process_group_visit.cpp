@@ -1,4 +1,4 @@
-// The group's visits (visit.h). Where ranks do not see each other's buffers, everybody's block
+// The group's visits (visit.h). Where ranks do not see each other's buffers, every rank's block
 // travels to its visitor and back, a piece at a time.
 
 #include <algorithm>
@@ -85,7 +85,7 @@ void ProcessGroup::visit_copies(const Collective& visit, const VisitBody& body,
   const auto block_of = [&](std::size_t rank) {
     return visited_block(visit.count, visit.dtype, static_cast<int>(rank), world_size());
   };
-  std::vector<std::byte> own, all;  // this rank's elements for each visitor; everybody's for it
+  std::vector<std::byte> own, all;  // this rank's elements for each visitor; all ranks' for it
   std::vector<VisitedBlock> pieces(world);
   std::vector<std::size_t> there(world * world), back(world * world);
   const std::size_t longest = block_of(0).count;

@@ -164,7 +164,7 @@ Schedule build(Algorithm algorithm, const ScheduleSpec& spec) {
 
 Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk) {
   Effort work = traits_of(algorithm).effort(op, sizes, chunk);
-  if (has_counts(op)) {  // whose results need not hear of every rank: build()
+  if (has_counts(op)) {  // whose results need not depend on every rank: build()
     work.rounds += sizes.levels;
     work.messages += sizes.levels;
   }

@@ -45,8 +45,8 @@ bool needs_whole_call(Algorithm algorithm, Op op);
 // neighbouring ranks. Requires: spec.hosts.
 bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
 
-// What one rank does, for ranks that send messages: the algorithm's steps, with what it takes that
-// every rank hears of every other (algorithms/schedule.h). Pure. Requires: serves(algorithm,
+// What one rank does, for ranks that send messages: the algorithm's steps, with what makes every
+// rank learn that every other has begun (algorithms/schedule.h). Pure. Requires: serves(algorithm,
 // spec.op); spec.chunk for kChain, spec.hosts for kHierarchy.
 Schedule build(Algorithm algorithm, const ScheduleSpec& spec);
 

@@ -1,8 +1,7 @@
 #pragma once
 
-// What each algorithm takes, of the busiest rank or host: the formulas that the planner's
-// prediction is made of. Pure, and in the planner's arithmetic (planner.h), so that all ranks come
-// to the same.
+// What each algorithm costs the busiest rank or host: the formulas that the planner's prediction is
+// made of. Pure, and in the planner's arithmetic (planner.h), so that all ranks come to the same.
 
 #include "paceline/collectives/op.h"
 

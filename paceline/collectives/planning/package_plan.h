@@ -20,7 +20,7 @@ class PackagePlan {
   // `members` are the ranks in the world, for messages; none: it is the world.
   explicit PackagePlan(const std::vector<int>& package_of, const std::vector<int>& members = {});
 
-  // Whether there is a way by package: all packages are known, there are several, and each has a
+  // Whether sums by package are possible: all packages are known, there are several, and each has a
   // power of two of neighbouring ranks, at least two, and all the same number.
   bool is_possible() const { return why_not_.empty(); }
   // In place of hosts. Requires: is_possible().

@@ -8,7 +8,7 @@
 // is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
 // (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
 // Compared with the simulator it ignores queueing; tests/collectives/planner_test.cpp holds it to a
-// factor of it.
+// factor of 4.
 
 #include <string>
 #include <vector>

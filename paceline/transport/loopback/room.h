@@ -19,8 +19,8 @@
 
 namespace paceline {
 
-// Wakes whoever sleeps until something happens. The caller reads the count, looks whether what it
-// wants is there already, and sleeps only if the count is still the same.
+// Wakes the threads that sleep until something happens. The caller reads the count, looks whether
+// what it wants is there already, and sleeps only if the count is still the same.
 class Bell {
  public:
   std::uint32_t count() const { return count_.load(); }
@@ -34,8 +34,8 @@ class Bell {
 
 class Room {
  public:
-  // The room of this name, made by whoever comes first and gone with the last owner (the wire of
-  // each rank in it). Error(kInvalid) when a group with another secret made it.
+  // The room of this name, made by the first to come and gone with the last owner (the wire of each
+  // rank in it). Error(kInvalid) when a group with another secret made it.
   static std::shared_ptr<Room> named(const std::string& name, int world_size, const Secret& secret);
 
   Room(std::string name, int world_size, const Secret& secret);
@@ -55,7 +55,7 @@ class Room {
 
   // Of what is said on control and data channels, or of point-to-point messages.
   Bell& bell(int rank, Channel channel);
-  // Rings whoever at `rank` waits for this channel; both when it is the control channel.
+  // Rings the threads of `rank` that wait for this channel; both when it is the control channel.
   void ring(int rank, Channel channel);
   // How often something came on a control channel of `rank`, or a peer left.
   std::uint32_t num_news(int rank) const { return member(rank).num_news.load(); }

@@ -22,12 +22,12 @@ struct Loaded {
 // What UCX reads when it is loaded, unless the user has said otherwise: what fails is this
 // library's to say, and a crash the crash reporter's.
 //
-// To hear of memory that is given back, UCX writes jumps over the C library's mmap(), brk() and
+// To notice memory that is given back, UCX writes jumps over the C library's mmap(), brk() and
 // others, and whenever a context is made tries them out. For brk() it asks the kernel for the
 // heap's end and stores the answer as the C library's, without malloc()'s lock: where another
 // thread's malloc() has moved the end meanwhile, the next one that does finds its heap cut ("break
 // adjusted to free malloc space") and the process is aborted. Only the cache of registrations for
-// RDMA devices needs to hear of such memory.
+// RDMA devices needs to notice such memory.
 void set_defaults() {
   constexpr int kKeepTheUsers = 0;
   setenv("UCX_LOG_LEVEL", "fatal", kKeepTheUsers);

@@ -21,7 +21,7 @@ namespace paceline {
 
 struct UcxInfo {
   bool available = false;
-  std::string text;                       // its version, or why it is not there
+  std::string text;                       // its version, or why it is not available
   std::string advice;                     // how to get it; empty when it is there
   std::vector<std::string> rdma_devices;  // what UCX can reach without the kernel, "mlx5_0:1"
 };
@@ -31,7 +31,7 @@ UcxInfo ucx_info();
 using DescribeRank = std::function<std::string(int rank)>;
 
 // Takes a wire on which every peer is connected, if it succeeds, and moves the channels to `remote`
-// ranks to UCX. Collective among them. Error(kUnsupported) when UCX is not there, kTimeout,
+// ranks to UCX. Collective among them. Error(kUnsupported) when UCX is not available, kTimeout,
 // kPeerLost, and kSystem with what UCX says.
 std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::vector<int>& remote,
                                const DescribeRank& describe, Deadline deadline);

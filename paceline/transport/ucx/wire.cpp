@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMostAddressBytes = 64 << 10;
-// UCX's shared memory does not always wake who sleeps.
+// UCX's shared memory does not always wake a sleeping thread.
 constexpr auto kLongestSleep = 2ms;
 constexpr std::byte kGreeting{0x47};  // on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// More of a message waits until that is through, so that its sender hears of progress.
+// More of a message waits until that is through, so that its sender notices progress.
 constexpr std::size_t kMostAtOnce = 1 << 20;
 constexpr auto kCloseLimit = 1s;
 constexpr auto kLastWordsLimit = 20ms;

@@ -4,8 +4,8 @@
 // and given as a socket does, without waiting.
 //
 // UCX moves nothing unless it is called, neither what it has queued nor what arrives. A thread of
-// the worker's own does, whenever there is something to move, so whoever has sent can go on with
-// its own work; the callers do as well, which is quicker.
+// the worker's own does, whenever there is something to move, so a sender can continue with its own
+// work; the callers do as well, which is quicker.
 //
 // Thread safety: all methods may be called from any thread.
 
@@ -62,8 +62,8 @@ class Worker {
   // Readable when something may have become ready since forget_news().
   int news() const { return news_.get(); }
   void forget_news();
-  // Nothing that was passed to send() is read any more. Whom something was on its way to is reached
-  // no more.
+  // Nothing that was passed to send() is read any more. A peer that something was on its way to is
+  // reached no more.
   void give_up_sends();
 
  private:

@@ -1,7 +1,6 @@
 #include "paceline/collectives/backends/gloo/gloo_library.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -89,7 +88,7 @@ class GlooLibrary : public Library {
 
   void connect(const LibraryContext& context) {
     context_ = std::make_shared<AbortableContext>(rank_, world_size_);
-    // While it connects, Gloo waits five times as long as it is told.
+    // While it connects, Gloo waits five times as long as its timeout.
     context_->setTimeout(std::max(milliseconds(1), timeout_of(context.deadline) / 5));
     GlooStore store(context);
     context_->connect(store, context.address);

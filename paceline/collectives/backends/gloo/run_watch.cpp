@@ -5,7 +5,7 @@
 namespace paceline {
 namespace {
 
-// So long it keeps looking after a run, so that the next one need not wake it.
+// How long it keeps looking after a run, so that the next one need not wake it.
 constexpr int kIdleSlices = 50;
 
 }  // namespace

@@ -1,11 +1,12 @@
 #pragma once
 
 // What the ranks of a group on one host share: a control block and two staging areas of each, and a
-// barrier. Every collective enters here: the ranks say what they mean, wait for each other and
+// barrier. Every collective enters here: the ranks announce their calls, wait for each other and
 // compare.
 //
 // The areas are used in turn, one for each piece of a call, so that no phase is needed for
-// "everybody is done": who arrives at the next phase has finished with the last area but one.
+// "everybody is done": a rank that arrives at the next phase has finished with the last area but
+// one.
 //
 // Thread safety: none; one executor owns it.
 
@@ -28,8 +29,8 @@ class GroupShare {
   // mesh.shared_memory(), and `mesh` outlives this object.
   GroupShare(Mesh& mesh, Deadline deadline);
 
-  // Says what this rank is about to do and waits for all others, who must be about to do the same.
-  // Errors as PhaseBarrier and require_same().
+  // Says what this rank is about to do and waits for all others, which must be about to do the
+  // same. Errors as PhaseBarrier and require_same().
   void enter(const SharedOperation& operation, const Announcement& announcement);
   // As enter(), and learns where the others' buffers lie.
   void enter_with_places(const SharedOperation& operation, const Announcement& announcement);

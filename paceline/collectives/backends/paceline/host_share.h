@@ -1,8 +1,8 @@
 #pragma once
 
 // What the ranks of one host share in a group that spans hosts: scratch that all of them read, and
-// a barrier. Two areas are used in turn, a piece of a call each: who meets in the next piece has
-// finished with the last, so the area of the last but one is free.
+// a barrier. Two areas are used in turn, a piece of a call each: a rank that meets in the next
+// piece has finished with the last, so the area of the last but one is free.
 //
 // Thread safety: none; one executor owns it.
 
@@ -29,8 +29,8 @@ class HostShare {
   void begin_piece() { ++turn_; }
   // Of the piece under way.
   std::byte* area(int rank) const;
-  // Waits for the other ranks of the host; at the first meeting of a collective they compare what
-  // they mean. `while_waiting` is called every few milliseconds. Errors as PhaseBarrier and
+  // Waits for the other ranks of the host; at the first meeting of a collective they compare their
+  // calls. `while_waiting` is called every few milliseconds. Errors as PhaseBarrier and
   // require_same().
   void meet(const Fingerprint& operation, const WaitOptions& wait,
             const std::function<void()>& while_waiting);

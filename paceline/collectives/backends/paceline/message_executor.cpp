@@ -32,7 +32,7 @@ constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
 // A rank that was away for longer may be late, and find what others sent before they gave up.
 constexpr auto kMayBeLateAfter = 20ms;
-// The sequence number of all calls that are none of the group's own.
+// The sequence number of all calls outside the group's numbering.
 constexpr std::uint32_t kNotCounted = 0;
 
 MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_bytes) {

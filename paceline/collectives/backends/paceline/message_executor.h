@@ -11,10 +11,10 @@
 // read each other's, and meet in between.
 //
 // Every message carries the fingerprint, and headers are read as they come, also those that the
-// schedule does not expect: ranks that mean different things may have chosen different algorithms.
-// A rank that has waited for a while tells all others that it is there (a presence), and who asks
-// which ranks it waits for, so that a time-out names the rank that is missing and not one that
-// waits like itself.
+// schedule does not expect: ranks that make different calls may have chosen different algorithms. A
+// rank that has waited for a while tells all others that it has arrived (a presence), and answers
+// ranks that ask which ranks it waits for, so that a time-out names the rank that is missing and
+// not one that waits like itself.
 //
 // Thread safety: none; calls come one at a time.
 
@@ -92,7 +92,7 @@ class MessageExecutor {
   Mapping scratch_;                  // given back with the group, which malloc() would not promise
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // of the reduce under way
-  std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that it was heard of in
+  std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that its messages named
   AwakeClock::time_point last_end_;       // of a collective
 };
 

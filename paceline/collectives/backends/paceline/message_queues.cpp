@@ -17,7 +17,6 @@
 namespace paceline {
 namespace {
 
-constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
 // What fits into a ring is there when the call that sends it returns; of what is larger one copy
 // and two system calls take less than two copies.
 constexpr std::size_t kOfferBytes = 256 << 10;
@@ -25,42 +24,9 @@ constexpr std::size_t kOfferBytes = 256 << 10;
 constexpr std::size_t kAtOnceBytes = 8 << 10;
 constexpr std::chrono::microseconds kTimeToAsk{100};
 
-Fingerprint describe_call(const PointToPointCall& call) {
-  Fingerprint fingerprint;
-  fingerprint.op = Op::kSend;
-  fingerprint.dtype = call.dtype;
-  fingerprint.count = call.count;
-  return fingerprint;
-}
-
 bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
   return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
 }
-
-std::size_t bytes_of(const PointToPointCall& call) { return call.count * size_of(call.dtype); }
-
-// What a call was, without what it keeps alive.
-struct Label {
-  const char* what;
-  Dtype dtype;
-  std::size_t count;
-  bool any_shape;
-  int peer;
-  std::uint32_t tag;
-
-  std::string operator()() const {
-    return fmt::format(
-        "{} of {}, peer {}, tag {}", what,
-        any_shape ? "a tensor with its shape" : fmt::format("{} x {}", name_of(dtype), count),
-        peer == kAnySource ? "any" : std::to_string(peer), tag);
-  }
-};
-
-Label label_of(const char* what, const PointToPointCall& call) {
-  return {what, call.dtype, call.count, call.place != nullptr, call.peer, call.tag};
-}
-
-std::string label(const char* what, const PointToPointCall& call) { return label_of(what, call)(); }
 
 // A blocking call's Work is never asked for its description, so that is not stored.
 WorkPtr new_work(const char* what, const PointToPointCall& call, std::weak_ptr<Progress> progress) {
@@ -68,45 +34,7 @@ WorkPtr new_work(const char* what, const PointToPointCall& call, std::weak_ptr<P
   return std::make_shared<Work>(label_of(what, call), nullptr, std::move(progress));
 }
 
-template <class Head>
-std::span<const std::byte> bytes_of_head(const Head& head) {
-  return std::as_bytes(std::span(&head, 1)).first(head.num_bytes());
-}
-
-// The bytes of a tensor with these sizes; none when there can be no such tensor.
-std::optional<std::size_t> bytes_of_shape(Dtype dtype, std::span<const std::int64_t> sizes) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t size : sizes) {
-    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes))
-      return {};
-  }
-  return bytes;
-}
-
 }  // namespace
-
-// A fingerprint's layout, which messages do not need otherwise, has 1 more than there are sizes.
-std::optional<std::size_t> MessageQueues::Head::num_sizes() const {
-  const std::uint32_t layout = std::bit_cast<Fingerprint>(header.fingerprint).layout;
-  return layout == 0 ? std::optional<std::size_t>() : layout - 1;
-}
-
-std::size_t MessageQueues::Head::num_bytes() const {
-  return kHeaderBytes + num_sizes().value_or(0) * sizeof(std::int64_t);
-}
-
-MessageQueues::Head MessageQueues::head_of(const PointToPointCall& call) {
-  Head head;
-  head.header.tag = call.tag;
-  head.header.payload_bytes = bytes_of(call);
-  Fingerprint fingerprint = describe_call(call);
-  if (call.sizes) {
-    fingerprint.layout = static_cast<std::uint32_t>(call.sizes->size() + 1);
-    std::copy(call.sizes->begin(), call.sizes->end(), head.sizes.begin());
-  }
-  head.header.fingerprint = std::bit_cast<FingerprintWords>(fingerprint);
-  return head;
-}
 
 MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
     : mesh_(mesh),
@@ -118,11 +46,11 @@ MessageQueues::MessageQueues(Mesh& mesh, MessageStreams& streams)
 bool MessageQueues::send_at_once(const PointToPointCall& call) {
   const std::span<const std::byte> payload(call.data, bytes_of(call));
   if (payload.size() > kAtOnceBytes || !sends_[static_cast<std::size_t>(call.peer)].empty() ||
-      !streams_.has_room(call.peer, sizeof(Head) + payload.size())) {
+      !streams_.has_room(call.peer, sizeof(MessageHead) + payload.size())) {
     return false;
   }
-  const Head head = head_of(call);
-  streams_.send(call.peer, bytes_of_head(head), payload);
+  const MessageHead head = MessageHead::of(call);
+  streams_.send(call.peer, head.bytes(), payload);
   return true;
 }
 
@@ -148,7 +76,8 @@ MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& cal
 WorkPtr MessageQueues::send(const PointToPointCall& call, Deadline deadline,
                             std::weak_ptr<Progress> progress) {
   auto work = new_work("send", call, std::move(progress));
-  sends_[static_cast<std::size_t>(call.peer)].push_back({call, head_of(call), deadline, work});
+  sends_[static_cast<std::size_t>(call.peer)].push_back(
+      {call, MessageHead::of(call), deadline, work});
   return work;
 }
 
@@ -176,7 +105,7 @@ std::vector<Interest> MessageQueues::interests() const {
     short events = 0;
     if (!sends_[index].empty()) events |= POLLOUT;
     const Incoming& incoming = incoming_[index];
-    const bool is_read = incoming.got >= bytes_before_payload(incoming.head);
+    const bool is_read = incoming.got >= incoming.head.num_bytes_before_payload();
     const bool stalled = is_read && !incoming.accepted;
     if (!stalled && !incoming.ended) events |= POLLIN;
     if (events != 0) interests.push_back({peer, Channel::kPointToPoint, events});
@@ -194,11 +123,6 @@ bool MessageQueues::pump(bool takes_unexpected) {
   return moved;
 }
 
-// Of a head whose header is there.
-std::size_t MessageQueues::bytes_before_payload(const Head& head) {
-  return head.num_bytes() + (head.header.is_offer() ? sizeof(Incoming::address) : 0);
-}
-
 bool MessageQueues::pump_send(int peer) {
   auto& queue = sends_[static_cast<std::size_t>(peer)];
   if (queue.empty()) return false;
@@ -214,15 +138,15 @@ bool MessageQueues::pump_send(int peer) {
   const std::size_t total = message.head.num_bytes() + payload.size();
   bool has_moved = false;
   if (message.sent < total) {
-    const auto head = bytes_of_head(message.head);
+    const auto head = message.head.bytes();
     const std::size_t sent_payload = message.sent - std::min(message.sent, head.size());
     const ssize_t sent = streams_.send(peer, head.subspan(std::min(message.sent, head.size())),
                                        payload.subspan(sent_payload));
     if (sent < 0) {
       if (would_block(errno)) return false;
       mesh_.throw_if_own(errno, peer, "sending to");
-      mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}", label("send", message.call),
-                                         std::strerror(errno)));
+      mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}",
+                                         label_of("send", message.call)(), std::strerror(errno)));
     }
     message.sent += static_cast<std::size_t>(sent);
     has_moved = true;
@@ -250,14 +174,14 @@ bool MessageQueues::pump_receive(int peer, bool takes_unexpected) {
     if (!read_head(peer, incoming) || !accept_head(peer, incoming, takes_unexpected)) return false;
   }
   const std::size_t total =
-      bytes_before_payload(incoming.head) + incoming.head.header.payload_bytes;
+      incoming.head.num_bytes_before_payload() + incoming.head.header.payload_bytes;
   if (incoming.got < total && !read_payload(peer, incoming)) return false;
   if (incoming.got == total) finish_message(peer, incoming);
   return true;
 }
 
 bool MessageQueues::read_payload(int peer, Incoming& incoming) {
-  const std::size_t done = incoming.got - bytes_before_payload(incoming.head);
+  const std::size_t done = incoming.got - incoming.head.num_bytes_before_payload();
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
   const std::span<std::byte> rest(to + done, incoming.head.header.payload_bytes - done);
   if (incoming.head.header.is_offer()) {
@@ -288,9 +212,10 @@ bool MessageQueues::read_offered(int peer, Incoming& incoming, std::span<std::by
 bool MessageQueues::read_head(int peer, Incoming& incoming) {
   const auto head = std::as_writable_bytes(std::span(&incoming.head, 1));
   const auto address = std::as_writable_bytes(std::span(&incoming.address, 1));
-  while (incoming.got < kHeaderBytes || incoming.got < bytes_before_payload(incoming.head)) {
+  while (incoming.got < sizeof(MessageHeader) ||
+         incoming.got < incoming.head.num_bytes_before_payload()) {
     const std::size_t in_head =
-        incoming.got < kHeaderBytes ? kHeaderBytes : incoming.head.num_bytes();
+        incoming.got < sizeof(MessageHeader) ? sizeof(MessageHeader) : incoming.head.num_bytes();
     const ssize_t got = streams_.receive(
         peer, incoming.got < in_head ? head.subspan(incoming.got, in_head - incoming.got)
                                      : address.subspan(incoming.got - in_head));
@@ -300,13 +225,13 @@ bool MessageQueues::read_head(int peer, Incoming& incoming) {
       return false;
     }
     incoming.got += static_cast<std::size_t>(got);
-    if (incoming.got == kHeaderBytes) require_header(peer, incoming.head);
+    if (incoming.got == sizeof(MessageHeader)) require_header(peer, incoming.head);
     if (incoming.got == incoming.head.num_bytes()) require_shape(peer, incoming.head);
   }
   return true;
 }
 
-void MessageQueues::require_header(int peer, const Head& head) const {
+void MessageQueues::require_header(int peer, const MessageHead& head) const {
   const MessageHeader& header = head.header;
   const Fingerprint theirs = std::bit_cast<Fingerprint>(header.fingerprint);
   const bool is_message =
@@ -319,12 +244,9 @@ void MessageQueues::require_header(int peer, const Head& head) const {
        mesh_.describe(peer));
 }
 
-void MessageQueues::require_shape(int peer, const Head& head) const {
+void MessageQueues::require_shape(int peer, const MessageHead& head) const {
   const auto theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
-  if (!head.num_sizes() ||
-      bytes_of_shape(theirs.dtype, head.shape()) == head.header.payload_bytes) {
-    return;
-  }
+  if (!head.num_sizes() || head.fits_payload()) return;
   fail(ErrorCode::kCorrupt, "{}: {} sent {} bytes as a tensor of {} of shape [{}]", mesh_.self(),
        mesh_.describe(peer), head.header.payload_bytes, name_of(theirs.dtype),
        fmt::join(head.shape(), ", "));
@@ -345,7 +267,7 @@ void MessageQueues::require_senders() const {
     }
     if (!somebody) {
       mesh_.throw_lost(last_ended,
-                       "is gone, and with it the message of " + label("recv", posted.call));
+                       "is gone, and with it the message of " + label_of("recv", posted.call)());
     }
   }
 }
@@ -366,15 +288,16 @@ bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpec
     if (!incoming.take_by->expired()) return false;
   }
   const std::size_t room = kMaxUnexpectedBytes - unexpected_bytes_;
-  if (room < kHeaderBytes || header.payload_bytes > room - kHeaderBytes) return false;
+  if (room < sizeof(MessageHeader) || header.payload_bytes > room - sizeof(MessageHeader))
+    return false;
   incoming.unexpected.resize(header.payload_bytes);
-  unexpected_bytes_ += kHeaderBytes + header.payload_bytes;
+  unexpected_bytes_ += sizeof(MessageHeader) + header.payload_bytes;
   incoming.accepted = true;
   return true;
 }
 
 // Of a receive of any shape: now it knows what it receives, and where to.
-void MessageQueues::match(int peer, const Head& head, PointToPointCall& call) const {
+void MessageQueues::match(int peer, const MessageHead& head, PointToPointCall& call) const {
   require_matching(peer, head, call);
   if (!call.place) return;
   const Fingerprint theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
@@ -382,13 +305,13 @@ void MessageQueues::match(int peer, const Head& head, PointToPointCall& call) co
     call.data = call.place->make(theirs.dtype, head.shape());
   } catch (const std::exception& error) {
     fail(ErrorCode::kSystem, "{}: {}: no memory for {} bytes from {}: {}", mesh_.self(),
-         label("recv", call), head.header.payload_bytes, mesh_.describe(peer), error.what());
+         label_of("recv", call)(), head.header.payload_bytes, mesh_.describe(peer), error.what());
   }
   call.dtype = theirs.dtype;
   call.count = theirs.count;
 }
 
-void MessageQueues::require_matching(int peer, const Head& head,
+void MessageQueues::require_matching(int peer, const MessageHead& head,
                                      const PointToPointCall& call) const {
   Fingerprint theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
   const std::size_t bytes = head.header.payload_bytes;
@@ -396,10 +319,10 @@ void MessageQueues::require_matching(int peer, const Head& head,
     if (head.num_sizes()) return;
   } else {
     theirs.layout = 0;  // a shape that was not asked for does no harm
-    if (theirs == describe_call(call) && bytes == bytes_of(call)) return;
+    if (theirs == fingerprint_of(call) && bytes == bytes_of(call)) return;
   }
   fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag", mesh_.self(),
-       label("recv", call), mesh_.describe(peer), name_of(theirs.dtype), theirs.count,
+       label_of("recv", call)(), mesh_.describe(peer), name_of(theirs.dtype), theirs.count,
        call.place ? " without a shape" : "");
 }
 
@@ -444,7 +367,7 @@ void MessageQueues::deliver_unexpected(Posted& posted) {
 void MessageQueues::deliver(Posted& posted, int peer, const Unexpected& message) {
   if (!message.payload.empty())
     std::memcpy(posted.call.data, message.payload.data(), message.payload.size());
-  unexpected_bytes_ -= kHeaderBytes + message.payload.size();
+  unexpected_bytes_ -= sizeof(MessageHeader) + message.payload.size();
   posted.work->complete(nullptr, peer);
 }
 
@@ -453,20 +376,20 @@ void MessageQueues::check_deadlines() const {
     for (const Outgoing& message : queue) {
       if (put_off(message.deadline).expired()) {
         fail(ErrorCode::kTimeout, "{}: {} timed out: {} does not receive it; {}", mesh_.self(),
-             label("send", message.call), mesh_.describe(message.call.peer), kAdviceForLate);
+             label_of("send", message.call)(), mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
   }
   for (const Incoming& incoming : incoming_) {
     if (incoming.receive && put_off(incoming.receive->deadline).expired()) {
       fail(ErrorCode::kTimeout, "{}: {} timed out in the middle of the message; {}", mesh_.self(),
-           label("recv", incoming.receive->call), kAdviceForLate);
+           label_of("recv", incoming.receive->call)(), kAdviceForLate);
     }
   }
   for (const Posted& posted : receives_) {
     if (put_off(posted.deadline).expired()) {
       fail(ErrorCode::kTimeout, "{}: {} timed out: no message arrived{}; {}", mesh_.self(),
-           label("recv", posted.call),
+           label_of("recv", posted.call)(),
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
            kAdviceForLate);
     }
@@ -493,10 +416,10 @@ std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   if (!unexpected_[index].empty()) return unexpected_[index].front().head.header;
   const Incoming& incoming = incoming_[index];
   if (incoming.receive) return {};
-  if (incoming.got >= kHeaderBytes) return incoming.head.header;
+  if (incoming.got >= sizeof(MessageHeader)) return incoming.head.header;
   MessageHeader header;
   const ssize_t got = streams_.peek(peer, std::as_writable_bytes(std::span(&header, 1)));
-  const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(kHeaderBytes) &&
+  const bool is_whole = incoming.got == 0 && got == static_cast<ssize_t>(sizeof(MessageHeader)) &&
                         (header.magic == MessageHeader::kMagic || header.is_offer());
   return is_whole ? std::optional(header) : std::nullopt;
 }

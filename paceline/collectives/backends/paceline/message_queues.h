@@ -1,12 +1,11 @@
 #pragma once
 
 // The messages of a group that are to be sent, are asked for, or have arrived: matched by sender
-// and tag, in the order of sending, and moved as far as the streams take them. Who moves them, and
-// when, is point_to_point.h's.
+// and tag, in the order of sending, and moved as far as the streams take them. point_to_point.h
+// decides which thread moves them, and when.
 //
 // Thread safety: none.
 
-#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "paceline/collectives/backend.h"
+#include "paceline/collectives/backends/paceline/message_head.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/message.h"
 #include "paceline/transport/message_streams.h"
@@ -61,18 +61,9 @@ class MessageQueues {
   std::vector<std::shared_ptr<void>> take_dropped() { return std::exchange(dropped_, {}); }
 
  private:
-  // What travels ahead of a payload.
-  struct Head {
-    MessageHeader header;
-    std::array<std::int64_t, kMaxMessageSizes> sizes{};  // num_sizes() of them travel
-
-    std::optional<std::size_t> num_sizes() const;  // none: it has no shape
-    std::size_t num_bytes() const;
-    std::span<const std::int64_t> shape() const { return {sizes.data(), num_sizes().value_or(0)}; }
-  };
   struct Outgoing {
     PointToPointCall call;
-    Head head;
+    MessageHead head;
     Deadline deadline;
     WorkPtr work;
     std::size_t sent = 0;       // of what goes through the stream
@@ -84,12 +75,12 @@ class MessageQueues {
     WorkPtr work;
   };
   struct Unexpected {
-    Head head;
+    MessageHead head;
     std::vector<std::byte> payload;
   };
   // What is being read from one peer.
   struct Incoming {
-    Head head;
+    MessageHead head;
     std::uint64_t address = 0;          // of an offered payload,
     std::optional<Deadline> take_by;    // which waits to be asked for
     std::size_t got = 0;                // of head, address and payload together
@@ -99,23 +90,21 @@ class MessageQueues {
     bool ended = false;                 // the peer sends nothing more
   };
 
-  static Head head_of(const PointToPointCall& call);
-  static std::size_t bytes_before_payload(const Head& head);
   bool pump_send(int peer);
   bool pump_receive(int peer, bool takes_unexpected);
   bool read_head(int peer, Incoming& incoming);
   bool read_payload(int peer, Incoming& incoming);
   bool read_offered(int peer, Incoming& incoming, std::span<std::byte> rest);
-  void require_header(int peer, const Head& head) const;
-  void require_shape(int peer, const Head& head) const;
+  void require_header(int peer, const MessageHead& head) const;
+  void require_shape(int peer, const MessageHead& head) const;
   bool accept_head(int peer, Incoming& incoming, bool takes_unexpected);
   void finish_message(int peer, Incoming& incoming);
   void deliver_unexpected(Posted& posted);
   void deliver(Posted& posted, int peer, const Unexpected& message);
   void let_go(PointToPointCall& call);
   std::optional<MessageHeader> next_unreceived(int peer) const;
-  void match(int peer, const Head& head, PointToPointCall& call) const;
-  void require_matching(int peer, const Head& head, const PointToPointCall& call) const;
+  void match(int peer, const MessageHead& head, PointToPointCall& call) const;
+  void require_matching(int peer, const MessageHead& head, const PointToPointCall& call) const;
 
   Mesh& mesh_;
   MessageStreams& streams_;

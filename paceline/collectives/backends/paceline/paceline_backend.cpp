@@ -14,7 +14,7 @@
 namespace paceline {
 namespace {
 
-// Ends the group, of which all ranks hear, for what is being caught, and throws that on.
+// Ends the group because of the exception being handled, tells all ranks, and rethrows it.
 [[noreturn]] void rethrow_aborting(const Mesh& mesh,
                                    const std::function<void(const Error& cause)>& abort) {
   try {
@@ -34,7 +34,7 @@ bool is_one_host(const Mesh& mesh) {
   return mesh.neighbours().size() == static_cast<std::size_t>(mesh.world_size());
 }
 
-// Nothing where a rank of the host got no memory: every one of them hears of it
+// Empty when a rank of the host got no memory: every one of them learns of it
 // (SharedMemory::allocate), so all do without.
 template <class Share>
 std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadline) {
@@ -113,8 +113,8 @@ void PacelineBackend::tell_all(std::span<const std::byte> mine, std::span<std::b
   execute(call, make_fingerprint(call, 0, generation_, group_), {deadline, true});
 }
 
-// Before the first page is taken: the kernel does not refuse pages that a machine or a cgroup has
-// not, it ends a process. All ranks have looked before any of them goes on.
+// Before the first page is taken: the kernel does not refuse pages that the machine or cgroup
+// lacks, it ends a process. All ranks have looked before any of them continues.
 void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
   struct Seen {
     std::uint64_t needed = 0;
@@ -208,7 +208,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
   return {std::move(blocks), mesh_->rank(), bytes, mapping, mesh_->failure_flag()};
 }
 
-// Every rank hears of everybody's, and comes to the same verdict.
+// Every rank learns all ranks' results, and comes to the same verdict.
 void PacelineBackend::require_no_problem(const std::optional<Error>& own,
                                          const Fingerprint& fingerprint, const WaitOptions& wait) {
   using Words = std::array<char, 256>;

@@ -42,7 +42,8 @@ class PacelineBackend : public Backend {
   void abort(const Error& cause) override;
   bool failed() const override { return mesh_->failed(); }
 
-  // For libraries that carry out this group's collectives: who is there, and who has died.
+  // For libraries that carry out this group's collectives: which ranks are there, and which have
+  // died.
   Mesh& mesh() const { return *mesh_; }
 
  private:
@@ -66,7 +67,7 @@ class PacelineBackend : public Backend {
   const Agreement agreed_;
   std::optional<SharedExecutor> shared_;                // with a group share
   std::optional<MessageExecutor> messages_;             // without
-  const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and who waits for a message
+  const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and waiting threads
 };
 
 }  // namespace paceline

@@ -53,7 +53,7 @@ void PhaseBarrier::announce(const Announcement& announcement) {
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
   own.digests[slot_] = digest_;
   own.announcements[slot_] = announcement;
-  if (sequence_ == 0) return;  // none of the group's own calls
+  if (sequence_ == 0) return;  // outside the group's numbering
   own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
                         static_cast<std::uint8_t>(announcement.fingerprint.op),
                     std::memory_order_relaxed);
@@ -157,7 +157,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     }
     if (mesh_.is_asked()) mesh_.answer(absent_ranks());
     if (is_late && !has_time_for_answers()) {
-      if (absent_ranks().empty()) return;  // all came just now
+      if (absent_ranks().empty()) return;  // all have just arrived
       throw slow_wait_error(mesh_, operation, wait, begin, describe_absent());
     }
     warn_of_slow_wait(mesh_, operation, begin, asks_ && sequence_ != 0, steps_,

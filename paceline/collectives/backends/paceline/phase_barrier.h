@@ -1,15 +1,15 @@
 #pragma once
 
 // The ranks of one host in step: a counter of phases per rank in shared memory. A rank arrives at a
-// phase by raising its own counter, and passes when every peer's counter has reached it.
-// Everything a rank wrote before it arrived is visible to all who passed.
+// phase by raising its own counter, and passes when every peer's counter has reached it. Everything
+// a rank wrote before it arrived is visible to all that passed.
 //
 // Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
 // that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
 // slices it looks for dead peers, abort notices and the deadline.
 //
-// Who gives up at a phase, having arrived there, says so in its block: whoever comes after that
-// must not pass as if the others had waited.
+// A rank that gives up at a phase, having arrived there, says so in its block: one that arrives
+// later must not pass as if the others had waited.
 //
 // Memory ordering: a counter is raised with sequential consistency and read with acquire, so that
 // either the waiter sees the new phase or the arriving rank sees the waiter's entry in `sleepers`
@@ -43,9 +43,9 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. Two announcements, used in turn: no rank can be
-// two collectives ahead. Two others for calls that are none of the group's own, which all have
-// number 0. A digest of what they are about, and whether the rank has given up, lie beside the
-// phase, so that peers who need no more fetch one cache line.
+// two collectives ahead. Two others for calls outside the group's numbering, which all have number
+// 0. A digest of each, and whether the rank has given up, lie beside the phase, so that peers that
+// need no more fetch one cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
   std::atomic<std::uint32_t> given_up;  // at this phase; 0: not

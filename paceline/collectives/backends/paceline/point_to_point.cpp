@@ -12,8 +12,8 @@ namespace paceline {
 namespace {
 
 constexpr std::chrono::milliseconds kPollSlice{10};
-// After so many rounds over the peers whoever moves messages lets others in, and after so many
-// turns it looks at deadlines, also when something moves all the time.
+// After so many rounds over the peers the thread that moves messages lets others in, and after so
+// many turns it looks at deadlines, also when something moves all the time.
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
@@ -21,7 +21,7 @@ constexpr unsigned kSendsPerPump = 16;
 // Rounds that move nothing before a call sleeps.
 constexpr int kMessageSpins = 1500;
 constexpr int kMessageSpinsWhenSharingCores = 20;
-// Who calls asynchronously often waits for something next, and then moves the rest itself.
+// A caller of an asynchronous operation often waits for something next, and then moves the rest.
 constexpr std::chrono::microseconds kPatience{100};
 
 class Asleep {
@@ -137,7 +137,7 @@ WorkPtr PointToPoint::taken_from(int peer) {
   return work;
 }
 
-// Of an asynchronous call: whoever waits for it later.
+// Of an asynchronous call: a thread that waits for it later.
 std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
   return call.is_blocking ? std::weak_ptr<Progress>() : weak_from_this();
 }
@@ -238,7 +238,7 @@ void PointToPoint::run(const std::stop_token& stop) {
       look_around();
       if (!is_left()) break;
       if (has_moved) {
-        lock.unlock();  // who calls may go on
+        lock.unlock();  // callers may continue
         std::this_thread::yield();
         lock.lock();
       } else {

@@ -1,9 +1,9 @@
 #pragma once
 
 // send and recv. A message is matched by sender and tag, in the order of sending. All of a group's
-// messages are moved together, so that a send and a receive never wait for each other: by whoever
-// waits for one of them, and by a thread of the group's, started when it is needed, when no thread
-// does. A small message to a rank of this host is there when the call that sends it returns.
+// messages are moved together, so that a send and a receive never wait for each other: by the
+// threads that wait for one of them, and when none does by a thread of the group's, started when it
+// is needed. A small message to a rank of this host is there when the call that sends it returns.
 //
 // A message that has not been asked for yet is kept, up to MessageQueues::kMaxUnexpectedBytes per
 // group; beyond that its sender waits. One that was never asked for when the group ends in order is
@@ -38,7 +38,7 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   WorkPtr send(const PointToPointCall& call, Deadline deadline);
   WorkPtr receive(const PointToPointCall& call, Deadline deadline);
   void progress(const Work& work, Deadline limit) override;
-  // Makes who sleeps look at the mesh's failure now.
+  // Makes sleeping threads look at the mesh's failure now.
   void wake() { streams_.wake(); }
 
  private:
@@ -73,7 +73,7 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool is_closed_ = false;
   bool somebody_sleeps_ = false;  // and is woken by wake()
   unsigned sent_at_once_ = 0;
-  int callers_ = 0;               // who wait for a message, and move all
+  int callers_ = 0;               // that wait for a message, and move all
   bool has_idle_thread_ = false;  // it wants to be told when something is left
   // This object, if what a call kept alive owned it: for the thread.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);

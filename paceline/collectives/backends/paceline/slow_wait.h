@@ -4,9 +4,9 @@
 // deadline. Both name the ranks that are missing, and count the time in which this process was
 // awake.
 //
-// Who is waited for may wait itself, for a third. So before a rank names anybody it asks all others
-// which ranks they wait for (Mesh::ask_peers), gives them kAnswerLimit, and follows the answers to
-// ranks that gave none.
+// A rank that others wait for may wait for a third. So before a rank names another it asks all
+// others which ranks they wait for (Mesh::ask_peers), gives them kAnswerLimit, and follows the
+// answers to ranks that gave none.
 
 #include <chrono>
 #include <functional>
@@ -25,7 +25,7 @@ inline constexpr std::chrono::milliseconds kAnswerLimit{250};
 struct Suspect {
   int rank = 0;
   bool has_come = false;  // to the operation
-  int waiter = 0;         // who waits for it, perhaps this rank
+  int waiter = 0;         // that waits for it, perhaps this rank
 };
 // The ranks that block those that this rank waits for, as far as the answers tell; if some of them
 // have not arrived, only these. Empty when all of them say that they wait.
