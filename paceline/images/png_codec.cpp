@@ -66,6 +66,8 @@ void open_step(PngState& state) {
   png_set_read_fn(state.png, &state, give_bytes);
   // EncodedImage has limits of its own, with a message that says which.
   png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+  // libpng takes the memory of a chunk before it reads it, and none is longer than the file.
+  png_set_chunk_malloc_max(state.png, state.unread.size());
   png_set_keep_unknown_chunks(state.png, PNG_HANDLE_CHUNK_NEVER,
                               reinterpret_cast<png_const_bytep>(kSkipped), kNumSkipped);
   png_read_info(state.png, state.info);

@@ -1,7 +1,11 @@
 set(SOURCES
+  colour.cpp
+  crop.cpp
   encoded_image.cpp
   exif.cpp
   image_file.cpp
+  image_list.cpp
+  image_pipeline.cpp
   resample.cpp
   resample_portable.cpp
   ${PACELINE_IMAGE_SOURCES})

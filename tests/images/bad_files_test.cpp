@@ -92,6 +92,12 @@ TEST(BadFiles, a_bomb_is_refused_before_anything_of_its_size_is_allocated) {
   });
 }
 
+TEST(BadFiles, a_chunk_that_is_longer_than_its_file_takes_no_memory) {
+  std::string file = png_of(sample_image({8, 8}), {.orientation = 6});
+  file[file.find("eXIf") - 4] = '\x60';
+  expect_refused(file, {"not a sound PNG"});
+}
+
 TEST(BadFiles, a_jpeg_of_a_thousand_scans_is_refused) {
   const std::string one = jpeg_of(sample_image({64, 64}), {.progressive = true, .components = 1});
   // Its first scan, again and again.

@@ -1,7 +1,9 @@
-// The same pixels as Pillow's: decoding, resizing, cropping and changing colours. Each is compared
-// byte for byte, with no tolerance; images_reference.py says what it leaves in which file.
+// The same pixels as Pillow's and torchvision's: decoding, resizing, cropping, changing colours,
+// evaluation. Each is compared byte for byte, or float for float, with no tolerance; what is random
+// by its distribution. images_reference.py says what it leaves in which file.
 
-#include <cstdio>
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -9,8 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "paceline/core/check.h"
+#include "paceline/images/colour.h"
+#include "paceline/images/crop.h"
 #include "paceline/images/encoded_image.h"
 #include "paceline/images/image_file.h"
+#include "paceline/images/image_list.h"
+#include "paceline/images/image_pipeline.h"
 #include "paceline/images/resample.h"
 
 #include "tests/harness/fresh_directory.h"
@@ -29,7 +35,7 @@ testing::AssertionResult run_reference(const std::string& what, const FreshDirec
   if (std::system(command.c_str()) == 0) return testing::AssertionSuccess();
   std::ifstream in(log);
   return testing::AssertionFailure()
-         << "images_reference.py " << what << " (it needs python3-pil and python3-numpy):\n"
+         << "images_reference.py " << what << " (it needs python3-pil and python3-torchvision):\n"
          << std::string(std::istreambuf_iterator<char>(in), {});
 }
 
@@ -110,6 +116,97 @@ TEST(ImagesParity, a_part_decoded_alone_and_resized_is_as_by_pillow) {
     const Image part = opened.image.decode({numbers[0], numbers[1], numbers[2], numbers[3]});
     EXPECT_EQ(difference(resize(part, expected.size()), expected), 0) << file.filename();
   });
+}
+
+TEST(ImagesParity, colours_are_changed_as_by_pillow) {
+  const FreshDirectory folder;
+  ASSERT_TRUE(run_reference("colour", folder));
+  const Image original = Opened(folder.file("colour.png")).image.decode();
+  for_each_result(folder, [&](const fs::path& file, const Image& expected) {
+    const std::string way = file.filename().string().substr(std::string("colour.png.").size());
+    const double factor = std::stod(way.substr(way.find('.') + 1));
+    Image image = resize(original, original.size());
+    if (way.starts_with("brightness")) adjust_brightness(image, factor);
+    if (way.starts_with("contrast")) adjust_contrast(image, factor);
+    if (way.starts_with("saturation")) adjust_saturation(image, factor);
+    if (way.starts_with("hue")) adjust_hue(image, factor);
+    EXPECT_EQ(difference(image, expected), 0) << way;
+  });
+}
+
+TEST(ImagesParity, evaluation_has_the_floats_of_torchvision) {
+  const FreshDirectory folder;
+  ASSERT_TRUE(run_reference("evaluate", folder));
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".floats") continue;
+    const fs::path path = fs::path(entry.path()).replace_extension();
+    const std::string file = path.string().substr(0, path.string().find(".jpg") + 4);
+    const auto numbers = numbers_behind(path.string(), ".jpg");
+    const ImagePipeline pipeline({.size = {numbers[1], numbers[2]},
+                                  .shorter_side = numbers[0],
+                                  .mean = kImageNetMean,
+                                  .std = kImageNetStd,
+                                  .reducing_gap = 0});
+    std::vector<float> expected(static_cast<std::size_t>(pipeline.num_values())), seen = expected;
+    std::ifstream in(entry.path(), std::ios::binary);
+    in.read(reinterpret_cast<char*>(expected.data()),
+            static_cast<std::streamsize>(expected.size() * sizeof(float)));
+    ASSERT_TRUE(in.good());
+    pipeline.apply(read_image_file(file, 1 << 30), file, seen.data(), false, 0, 0);
+    EXPECT_TRUE(seen == expected) << path.filename();
+    ++count;
+  }
+  EXPECT_EQ(count, 24);
+}
+
+TEST(ImagesParity, a_folder_is_listed_as_by_torchvision) {
+  const FreshDirectory folder;
+  ASSERT_TRUE(run_reference("folder", folder));
+  std::ifstream in(folder.file("samples.txt"));
+  const std::string expected(std::istreambuf_iterator<char>(in), {});
+  const ImageList list(folder.file("tree"));
+  std::string seen;
+  for (std::int64_t i = 0; i < list.size(); ++i)
+    seen += fmt::format("{} {}\n", list.label(i), list.path(i));
+  EXPECT_EQ(seen, expected);
+  EXPECT_EQ(list.size(), 13);
+}
+
+// Both draw 8,000 times, with random numbers of their own: means within 6 standard errors, and
+// deviations within 5 %.
+TEST(ImagesParity, random_regions_are_distributed_as_torchvisions) {
+  const FreshDirectory folder;
+  ASSERT_TRUE(run_reference("draws", folder));
+  std::ifstream in(folder.file("draws.txt"));
+  std::string what;
+  Size size;
+  int count = 0;
+  while (in >> what >> size.width >> size.height) {
+    std::array<double, 4> means, deviations, sums{}, squares{};
+    for (double& value : means) in >> value;
+    for (double& value : deviations) in >> value;
+    SampleRandom random(3, 0, count++);
+    int drawn = 0;
+    for (int i = 0; i < 8000; ++i) {
+      const Region region = what == "crop" ? random_resized_crop(size, {}, random)
+                                           : random_erasing(size, {.probability = 1}, random);
+      if (region.width == 0) continue;
+      ++drawn;
+      const std::array<int, 4> values = {region.y, region.x, region.height, region.width};
+      for (std::size_t k = 0; k < 4; ++k) {
+        sums[k] += values[k];
+        squares[k] += static_cast<double>(values[k]) * values[k];
+      }
+    }
+    for (std::size_t k = 0; k < 4; ++k) {
+      const double mean = sums[k] / drawn, deviation = std::sqrt(squares[k] / drawn - mean * mean);
+      const double error = deviations[k] * std::sqrt(2.0 / drawn);
+      EXPECT_NEAR(mean, means[k], 6 * error + 1e-9) << what << " " << size.width << " " << k;
+      EXPECT_NEAR(deviation, deviations[k], 0.05 * deviations[k] + 1e-9) << what << " " << k;
+    }
+  }
+  EXPECT_EQ(count, 8);
 }
 
 }  // namespace

@@ -5,8 +5,11 @@
     images_reference.py resize FOLDER    IMAGE.WxH: a file resized by BILINEAR
     images_reference.py crop FOLDER      IMAGE.X.Y.W.H.WxH: a part of it, resized
     images_reference.py colour FOLDER    IMAGE.KIND.FACTOR: Pillow's (and torchvision's) colour changes
+    images_reference.py evaluate FOLDER  IMAGE.SHORTER.WxH: torchvision's Resize, CenterCrop, ToTensor and Normalize
+    images_reference.py folder FOLDER    a tree of files; samples.txt: label and path as torchvision's ImageFolder lists them
+    images_reference.py draws FOLDER     draws.txt: means and deviations of what torchvision draws at random
 
-Pixels are in FILE.pixels: width and height, little-endian 32 bits, then three bytes a pixel.
+Pixels are in FILE.pixels: width and height, little-endian 32 bits, then three bytes a pixel; floats in FILE.floats.
 """
 import os
 import struct
@@ -122,4 +125,50 @@ def write_colours(folder):
         keep(f"{name}.hue.{factor}", adjust_hue(image, factor))
 
 
-{"decode": write_files, "resize": write_resized, "crop": write_crops, "colour": write_colours}[sys.argv[1]](sys.argv[2])
+def write_evaluated(folder):
+    from torchvision import transforms
+    random = np.random.RandomState(10)
+    for i, (width, height) in enumerate(((500, 375), (375, 500), (64, 64), (33, 257), (700, 90), (224, 225))):
+        image = sample(width, height, i)
+        name = os.path.join(folder, f"{i}.jpg")
+        image.save(name, quality=90)
+        for _ in range(4):
+            shorter, to_width, to_height = (int(v) for v in random.randint(20, 300, 3))
+            steps = transforms.Compose([
+                transforms.Resize(shorter), transforms.CenterCrop((to_height, to_width)), transforms.ToTensor(),
+                transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+            values = steps(Image.open(name).convert("RGB"))
+            with open(f"{name}.{shorter}.{to_width}x{to_height}.floats", "wb") as f:
+                f.write(values.contiguous().numpy().tobytes())
+
+
+def write_folder(folder):
+    from torchvision.datasets import ImageFolder
+    root = os.path.join(folder, "tree")
+    for name in ("b/2.png", "b/10.JPG", "B/x.jpeg", "a/z.png", "a/sub/1.png", "a/sub-1/0.png", "a/sub.d/0.png", "a/sub/deep/7.png",
+                 ".hidden/1.png", "\u00e9t\u00e9/\u4f60.png", "c d/e f.png", "c d/note.txt", "outside.png"):
+        path = os.path.join(root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, "w").close()
+    os.symlink("../b", os.path.join(root, "a", "link"))
+    with open(os.path.join(folder, "samples.txt"), "w") as f:
+        f.writelines(f"{label} {path}\n" for path, label in ImageFolder(root).samples)
+
+
+def write_draws(folder):
+    import torch
+    from torchvision import transforms
+    torch.manual_seed(1)
+    with open(os.path.join(folder, "draws.txt"), "w") as f:
+        for width, height in (500, 375), (32, 32), (300, 40), (40, 300):
+            image = sample(width, height)
+            drawn = np.array([transforms.RandomResizedCrop.get_params(image, (0.08, 1), (3 / 4, 4 / 3))
+                              for _ in range(8000)], dtype="float64")  # top, left, height, width
+            f.write(f"crop {width} {height} " + " ".join(str(v) for v in (*drawn.mean(0), *drawn.std(0))) + "\n")
+            blank = torch.zeros(3, height, width)
+            drawn = [transforms.RandomErasing.get_params(blank, (0.02, 0.33), (0.3, 3.3), [0.0]) for _ in range(8000)]
+            drawn = np.array([d[:4] for d in drawn if d[2:4] != (height, width)], dtype="float64")
+            f.write(f"erase {width} {height} " + " ".join(str(v) for v in (*drawn.mean(0), *drawn.std(0))) + "\n")
+
+
+{"evaluate": write_evaluated, "folder": write_folder, "draws": write_draws, "decode": write_files, "resize": write_resized, "crop": write_crops, "colour": write_colours}[sys.argv[1]](sys.argv[2])
