@@ -2,9 +2,11 @@
 
 // Everything: distributed training for LibTorch programs.
 
+#include "paceline/data/batch_mixing.h"
 #include "paceline/data/data_loader.h"
 #include "paceline/data/distributed_sampler.h"
 #include "paceline/data/image_dataset.h"
+#include "paceline/data/image_folder.h"
 #include "paceline/data/image_samples.h"
 #include "paceline/data/token_dataset.h"
 #include "paceline/data/torch_sampler.h"

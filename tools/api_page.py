@@ -18,6 +18,8 @@ UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
 # Included by those headers: the types that their functions take and return.
 ALSO = ("paceline/collectives/buffer.h", "paceline/collectives/call.h",
         "paceline/collectives/planning/planning_options.h", "paceline/collectives/work.h", "paceline/core/dtype.h",
+        "paceline/images/colour.h", "paceline/images/crop.h", "paceline/images/encoded_image.h", "paceline/images/image.h",
+        "paceline/images/image_list.h", "paceline/images/image_pipeline.h",
         "paceline/optim/optimizer.h", "paceline/optim/parameter_group.h", "paceline/optim/schedule.h",
         "paceline/store/store.h", "paceline/telemetry/phase_times.h", "paceline/train/run_parts.h",
         "paceline/train/training_state.h", "paceline/transport/link_options.h")

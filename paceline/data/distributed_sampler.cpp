@@ -1,6 +1,7 @@
 #include "paceline/data/distributed_sampler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -10,17 +11,23 @@
 namespace paceline::data {
 namespace {
 
+constexpr std::int64_t kMaxWeights = 1 << 24;  // at::multinomial's limit
+
 // The whole epoch's order. The generator, hence the permutation, is Python's
 // torch.Generator().manual_seed(seed).
-std::vector<std::int64_t> epoch_order(std::int64_t num_samples, bool shuffle, std::uint64_t seed) {
+std::vector<std::int64_t> epoch_order(std::int64_t num_samples, const SamplerOptions& options,
+                                      std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples));
-  if (!shuffle) {
+  if (!options.shuffle) {
     std::iota(order.begin(), order.end(), 0);
     return order;
   }
-  const at::Tensor permutation =
-      at::randperm(num_samples, at::detail::createCPUGenerator(seed), at::kLong);
-  std::copy_n(permutation.data_ptr<std::int64_t>(), num_samples, order.begin());
+  const at::Generator generator = at::detail::createCPUGenerator(seed);
+  const at::Tensor drawn =
+      options.weights ? at::multinomial(at::tensor(*options.weights, at::kDouble), num_samples,
+                                        /*replacement=*/true, generator)
+                      : at::randperm(num_samples, generator, at::kLong);
+  std::copy_n(drawn.data_ptr<std::int64_t>(), num_samples, order.begin());
   return order;
 }
 
@@ -30,12 +37,29 @@ void require_rank(std::int64_t num_samples, int num_replicas, int rank) {
         rank, num_replicas);
 }
 
+void require_weights(std::int64_t num_samples, const SamplerOptions& options) {
+  if (!options.weights) return;
+  const auto& weights = *options.weights;
+  check(options.shuffle, "sampler: weights without shuffle");
+  check(std::ssize(weights) == num_samples, "sampler: {} weights for {} samples", weights.size(),
+        num_samples);
+  check(num_samples < kMaxWeights, "sampler: weights for {} samples; LibTorch takes up to {}",
+        num_samples, kMaxWeights);
+  double sum = 0;
+  for (const double weight : weights) {
+    check(weight >= 0 && std::isfinite(weight), "sampler: a weight of {}", weight);
+    sum += weight;
+  }
+  check(sum > 0 && std::isfinite(sum), "sampler: the sum of the weights is {}", sum);
+}
+
 }  // namespace
 
 DistributedSampler::DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                                        const SamplerOptions& options)
     : num_samples_(num_samples), num_replicas_(num_replicas), rank_(rank), options_(options) {
   require_rank(num_samples, num_replicas, rank);
+  require_weights(num_samples, options);
 }
 
 void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t consumed) {
@@ -51,8 +75,7 @@ std::int64_t DistributedSampler::size() const {
 }
 
 std::vector<std::int64_t> DistributedSampler::order() const {
-  return epoch_order(num_samples_, options_.shuffle,
-                     options_.seed + static_cast<std::uint64_t>(epoch_));
+  return epoch_order(num_samples_, options_, options_.seed + static_cast<std::uint64_t>(epoch_));
 }
 
 std::vector<std::int64_t> DistributedSampler::indices() const {

@@ -3,6 +3,7 @@
 // Which samples a rank sees, and in which order.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace paceline::data {
@@ -12,6 +13,9 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
   bool drop_last = false;  // drop the tail that does not divide by the ranks, instead of repeating
                            // the first samples
+  // One for each sample, 0 or above; the same on every rank. An epoch then draws as many samples as
+  // there are, with repetition, as PyTorch's WeightedRandomSampler seeded by seed + epoch.
+  std::shared_ptr<const std::vector<double>> weights = nullptr;
 };
 
 // PyTorch's DistributedSampler, index for index: a permutation seeded by seed + epoch, padded or
@@ -22,7 +26,8 @@ struct SamplerOptions {
 // exact sample by any number of ranks.
 class DistributedSampler {
  public:
-  // Error(kInvalid) when num_samples is 0, or rank is not in [0, num_replicas).
+  // Error(kInvalid) when num_samples is 0, rank is not in [0, num_replicas), or the weights are of
+  // another number, negative, all 0 or not finite, or go with shuffle = false.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                      const SamplerOptions& options = {});
 

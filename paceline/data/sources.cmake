@@ -1,4 +1,5 @@
 set(SOURCES
+  batch_mixing.cpp
   batch_plan.cpp
   data_loader.cpp
   dataset.cpp
@@ -7,6 +8,7 @@ set(SOURCES
   gzip_file.cpp
   idx_file.cpp
   image_dataset.cpp
+  image_folder.cpp
   token_dataset.cpp
   torch_sampler.cpp
   transform.cpp)

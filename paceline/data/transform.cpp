@@ -1,31 +1,9 @@
 #include "paceline/data/transform.h"
 
 #include "paceline/core/check.h"
+#include "paceline/images/sample_random.h"
 
 namespace paceline::data {
-namespace {
-
-// SplitMix64 (Steele, Lea and Flood, 2014): a good 64-bit mix of its state, cheap enough to seed
-// anew for every sample.
-class SampleRandom {
- public:
-  explicit SampleRandom(std::uint64_t state) : state_(state) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  // In [0, bound); the bias of a bound far below 2^32 is below 2^-32.
-  std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>((next() >> 32) * static_cast<std::uint64_t>(bound) >> 32);
-  }
-
- private:
-  std::uint64_t state_;
-};
-
-}  // namespace
 
 ImageTransform::ImageTransform(const ImageShape& shape, const TransformOptions& options,
                                std::uint64_t seed)
@@ -50,8 +28,7 @@ ImageTransform::ImageTransform(const ImageShape& shape, const TransformOptions& 
 ImageTransform::Placement ImageTransform::place(std::int64_t epoch, std::int64_t index) const {
   Placement placement;
   if (options_.crop_padding == 0 && !options_.random_flip) return placement;
-  SampleRandom mixed(seed_ ^ static_cast<std::uint64_t>(epoch) * 0xd1342543de82ef95u);
-  SampleRandom random(mixed.next() ^ static_cast<std::uint64_t>(index));
+  images::SampleRandom random(seed_, epoch, index);
   if (options_.crop_padding > 0) {
     const std::int64_t places = 2 * options_.crop_padding + 1;
     placement.shift_y = random.below(places) - options_.crop_padding;

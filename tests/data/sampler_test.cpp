@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -138,6 +139,51 @@ TEST(Sampler, a_rank_outside_the_replicas_or_a_position_outside_the_epoch_is_ref
   EXPECT_THROW(sampler.set_epoch(-1), Error);
   EXPECT_THROW(sampler.set_epoch(0, -4), Error);
   EXPECT_THROW(sampler.set_epoch(0, 6), Error);
+}
+
+SamplerOptions weighted(std::vector<double> weights, std::uint64_t seed = 0) {
+  return {.seed = seed, .weights = std::make_shared<const std::vector<double>>(std::move(weights))};
+}
+
+// list(WeightedRandomSampler(weights, 8, True, generator=torch.Generator().manual_seed(seed)))
+TEST(WeightedSampler, indices_are_those_of_pythons) {
+  const std::vector<double> weights = {0.5, 0, 2, 1, 4, 0.25, 1, 1};
+  DistributedSampler sampler(8, 1, 0, weighted(weights));
+  EXPECT_THAT(sampler.indices(), ElementsAre(7, 4, 4, 7, 4, 5, 2, 3));
+  sampler.set_epoch(7);
+  EXPECT_THAT(sampler.indices(), ElementsAre(3, 3, 6, 4, 7, 6, 3, 4));
+}
+
+TEST(WeightedSampler, samples_come_as_often_as_their_weights_say_on_all_ranks_together) {
+  std::vector<double> weights(6000, 0);
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<double>(i % 3);
+  std::array<int, 3> seen{};
+  Indices together(6000);
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto mine = DistributedSampler(6000, 3, rank, weighted(weights)).indices();
+    ASSERT_EQ(mine.size(), 2000U);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      ++seen[static_cast<std::size_t>(mine[i] % 3)];
+      together[3 * i + static_cast<std::size_t>(rank)] = mine[i];
+    }
+  }
+  EXPECT_EQ(seen[0], 0);
+  EXPECT_NEAR(seen[1], 2000, 200);
+  EXPECT_EQ(together, DistributedSampler(6000, 1, 0, weighted(weights)).indices());
+}
+
+TEST(WeightedSampler, weights_that_do_not_fit_are_refused) {
+  const auto refused = [](const SamplerOptions& options) {
+    EXPECT_THROW(DistributedSampler(3, 1, 0, options), Error);
+  };
+  refused(weighted({1, 1}));
+  refused(weighted({1, -1, 1}));
+  refused(weighted({0, 0, 0}));
+  refused(weighted({1, NAN, 1}));
+  refused(weighted({1, INFINITY, 1}));
+  SamplerOptions in_order = weighted({1, 1, 1});
+  in_order.shuffle = false;
+  refused(in_order);
 }
 
 }  // namespace

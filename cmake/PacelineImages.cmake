@@ -1,0 +1,48 @@
+# Whether JPEG and PNG are decoded: paceline/images/jpeg_codec.cpp and png_codec.cpp, or no_codecs.cpp with the reason that the first
+# image's error gives.
+#
+# PACELINE_WITH_IMAGES: AUTO builds them when both libraries are found, ON makes their absence an error, OFF leaves them out.
+#
+# Sets PACELINE_IMAGE_SOURCES (relative to paceline/images) and PACELINE_IMAGE_LIBRARIES (files, so that the installed package needs no
+# find module).
+set(PACELINE_WITH_IMAGES AUTO CACHE STRING "Decoders of JPEG and PNG: AUTO, ON or OFF")
+set_property(CACHE PACELINE_WITH_IMAGES PROPERTY STRINGS AUTO ON OFF)
+
+set(PACELINE_IMAGE_LIBRARIES "")
+set(missing "")
+if(NOT PACELINE_WITH_IMAGES MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "PACELINE_WITH_IMAGES is AUTO, ON or OFF, not '${PACELINE_WITH_IMAGES}'")
+elseif(PACELINE_WITH_IMAGES STREQUAL OFF)
+  set(missing "PACELINE_WITH_IMAGES is OFF")
+else()
+  find_package(JPEG QUIET)
+  find_package(PNG QUIET)
+  if(NOT JPEG_FOUND OR NOT PNG_FOUND)
+    set(missing "libjpeg-turbo or libpng was not found: apt-get install libjpeg62-turbo-dev libpng-dev")
+  else()
+    file(STRINGS ${JPEG_INCLUDE_DIR}/jpeglib.h crops REGEX jpeg_crop_scanline)
+    if(NOT crops)
+      set(missing "${JPEG_INCLUDE_DIR} has another libjpeg than libjpeg-turbo: apt-get install libjpeg62-turbo-dev")
+    endif()
+  endif()
+endif()
+if(missing AND PACELINE_WITH_IMAGES STREQUAL ON)
+  message(FATAL_ERROR "PACELINE_WITH_IMAGES is ON, but ${missing}")
+elseif(missing)
+  message(STATUS "Images: not decoded: ${missing}")
+  set(PACELINE_HAS_IMAGES OFF)
+  set(PACELINE_IMAGE_SOURCES no_codecs.cpp)
+  set_property(SOURCE paceline/images/no_codecs.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_IMAGES=\"${missing}\"")
+else()
+  message(STATUS "Images: JPEG and PNG are decoded")
+  set(PACELINE_HAS_IMAGES ON)
+  set(PACELINE_IMAGE_SOURCES jpeg_codec.cpp png_codec.cpp)
+  set(PACELINE_IMAGE_LIBRARIES ${JPEG_LIBRARIES} ${PNG_LIBRARIES})
+  set(image_includes ${JPEG_INCLUDE_DIRS} ${PNG_INCLUDE_DIRS})
+  list(REMOVE_ITEM image_includes ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+  foreach(source IN LISTS PACELINE_IMAGE_SOURCES)
+    foreach(include IN LISTS image_includes)
+      set_property(SOURCE paceline/images/${source} APPEND PROPERTY COMPILE_OPTIONS "-isystem${include}")
+    endforeach()
+  endforeach()
+endif()
