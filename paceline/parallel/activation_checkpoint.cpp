@@ -33,6 +33,21 @@ class InnerPass {
 thread_local int InnerPass::depth_ = 0;
 thread_local std::vector<std::function<void()>> InnerPass::kept_;
 
+// While a part runs.
+class RunningPart {
+ public:
+  RunningPart() { ++depth_; }
+  ~RunningPart() { --depth_; }
+  RunningPart(const RunningPart&) = delete;
+  RunningPart& operator=(const RunningPart&) = delete;
+
+  static bool is_within() { return depth_ > 0; }
+
+ private:
+  static thread_local int depth_;
+};
+thread_local int RunningPart::depth_ = 0;
+
 // Puts the random state back that was there before.
 class RandomStateGuard {
  public:
@@ -65,6 +80,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     part->state = random_state();
     context->save_for_backward(inputs.vec());
     context->saved_data["part"] = c10::IValue::make_capsule(part);
+    const RunningPart running;
     return part->run(inputs.vec());
   }
 
@@ -81,6 +97,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       const RandomStateGuard state(part.state);
       const at::AutoGradMode with_gradients(true);
       const Autocast autocast(part.autocast_type, part.is_autocast);
+      const RunningPart running;
       const TensorList outputs = part.run(inputs);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
@@ -124,6 +141,8 @@ at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
   };
   return checkpoint(on_list, TensorList{input}).front();
 }
+
+bool is_in_checkpoint() { return RunningPart::is_within(); }
 
 void at_end_of_backward(std::function<void()> then) {
   if (InnerPass::is_within()) return InnerPass::keep(std::move(then));

@@ -21,12 +21,16 @@ namespace paceline {
 using TensorList = std::vector<at::Tensor>;
 
 // Requires: `part` does the same when it is called again, and lives as long as the graph. Its
-// outputs are tensors that depend on nothing that requires a gradient but `inputs` and parameters.
+// outputs are tensors that depend on nothing that requires a gradient but `inputs` and parameters,
+// and no DistributedDataParallel's forward() runs in it: wrap parts within the module instead.
 // Only the CPU's random state is restored. Any thread.
 TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
                       const TensorList& inputs);
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
                       const at::Tensor& input);
+
+// Whether this thread runs such a part, for the first or for the second time.
+bool is_in_checkpoint();
 
 // Calls `then` when the outermost backward pass of this thread has computed all gradients; in the
 // order of the calls. Requires: within a backward pass.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "paceline/core/check.h"
+#include "paceline/parallel/activation_checkpoint.h"
 #include "paceline/parallel/lockstep.h"
 #include "paceline/parallel/sync_batch_norm.h"
 #include "paceline/tensor/collectives.h"
@@ -93,6 +94,13 @@ void DataParallelState::broadcast_buffers(int root) {
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
     : state_(state), is_shard_(state.reducer_->has_shards() && torch::GradMode::is_enabled()) {
+  if (is_in_checkpoint()) {
+    fail(ErrorCode::kInvalid,
+         "rank {}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
+         "beginning communicates, and would do so again in the backward pass; call checkpoint() on "
+         "parts of the module, within the module's own forward()",
+         state.group_->rank());
+  }
   state.before_forward(samples);
   if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->num_shards_done());
 }

@@ -138,7 +138,8 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
-  // The module's forward, with any arguments and any result.
+  // The module's forward, with any arguments and any result. Error(kInvalid) in a part of
+  // checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     const DataParallelState::Pass pass(state_, batch_size_of(args...));

@@ -8,35 +8,40 @@ namespace {
 
 using Doing = UnevenInputs::Doing;
 
-// Model and optimizer announce what they do while it lives.
+// How a rank takes a step, and what is called before it on a rank with inputs.
+struct Stepping {
+  std::function<void()> take;
+  std::function<void(std::function<void()> before)> set_before;
+};
+
+// Model and steps announce what they do while it lives.
 class Joining {
  public:
-  Joining(DataParallelState& model, optim::Optimizer* optimizer, UnevenInputs& inputs)
-      : model_(model), optimizer_(optimizer) {
+  Joining(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs)
+      : model_(model), stepping_(stepping) {
     model_.set_uneven_inputs(&inputs);
-    if (optimizer_ != nullptr)
-      optimizer_->set_before_step([&inputs] { inputs.announce(Doing::kStep); });
+    stepping_.set_before([&inputs] { inputs.announce(Doing::kStep); });
   }
   ~Joining() {
     model_.set_uneven_inputs(nullptr);
-    if (optimizer_ != nullptr) optimizer_->set_before_step({});
+    stepping_.set_before({});
   }
   Joining(const Joining&) = delete;
   Joining& operator=(const Joining&) = delete;
 
  private:
   DataParallelState& model_;
-  optim::Optimizer* const optimizer_;
+  const Stepping& stepping_;
 };
 
 // Does what the ranks with inputs do, until none is left. Returns one that was left last.
-int follow(DataParallelState& model, optim::Optimizer* optimizer, UnevenInputs& inputs) {
+int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs) {
   constexpr int kManyPasses = 1000;
   for (int num_passes = 0;;) {
     const auto others = inputs.announce(Doing::kNothingMore);
     if (others.num_active == 0) return others.first_active;
     if (others.doing == Doing::kAveragingPass) model.pass_without_inputs(others);
-    if (others.doing == Doing::kStep) optimizer->step();
+    if (others.doing == Doing::kStep) stepping.take();
     if (others.doing == Doing::kAveragingPass && ++num_passes == kManyPasses) {
       log::warning(
           fmt::format("join: this rank's inputs ended {} passes ago, and other ranks still have "
@@ -46,10 +51,8 @@ int follow(DataParallelState& model, optim::Optimizer* optimizer, UnevenInputs& 
   }
 }
 
-}  // namespace
-
-void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
-          const JoinOptions& options) {
+void join_with(DataParallelState& model, const Stepping& stepping,
+               const std::function<void()>& loop, const JoinOptions& options) {
   const int rank = model.group().rank();
   const Reducer& reducer = model.reducer();
   check(!reducer.has_shards(),
@@ -60,12 +63,30 @@ void join(DataParallelState& model, optim::Optimizer* optimizer, const std::func
         rank);
   UnevenInputs inputs(model.shared_group(), options);
   {
-    const Joining joining(model, optimizer, inputs);
+    const Joining joining(model, stepping, inputs);
     loop();
   }
-  const int last = follow(model, optimizer, inputs);
+  const int last = follow(model, stepping, inputs);
   model.set_uneven_inputs(nullptr);
   model.take_model_of(last);
+}
+
+}  // namespace
+
+void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
+          const JoinOptions& options) {
+  const Stepping stepping{
+      [&] { step(); }, [&](std::function<void()> before) { step.set_before(std::move(before)); }};
+  join_with(model, stepping, loop, options);
+}
+
+void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
+          const JoinOptions& options) {
+  const Stepping stepping{[&] { optimizer->step(); },
+                          [&](std::function<void()> before) {
+                            if (optimizer != nullptr) optimizer->set_before_step(std::move(before));
+                          }};
+  join_with(model, stepping, loop, options);
 }
 
 }  // namespace paceline

@@ -5,6 +5,10 @@
 // next module's. All-reduces must start in the same order on every rank, and a parameter that one
 // rank does not use would otherwise change it there.
 //
+// The order of the modules is that of each one's first gradient in the pass on this rank. Requires:
+// that order is the same on every rank, so a pass on which ranks differ in which modules they use,
+// or in which comes last in the graph, is an error on all of them (Reducer::require_same_module()).
+//
 // Thread safety: none of an object; of() from any thread.
 
 #include <cstdint>

@@ -69,6 +69,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (!is_planned_) note_order(index, parameter.is_ready);
   if (parameter.is_ready) expect_another(parameter);
   parameter.is_ready = true;
+  if (is_alone()) note_non_finite(index);
   if (!is_planned_) return;
   store_gradient(parameter, incoming);
   note_non_finite(index);
@@ -174,6 +175,7 @@ void Reducer::launch_complete_buckets() {
 void Reducer::note_non_finite(std::size_t index) {
   if (options_.non_finite == NonFinite::kIgnore || not_finite_ || !device_.is_cpu()) return;
   const at::Tensor& gradient = parameters_[index].named.tensor.grad();
+  if (!gradient.defined()) return;
   if (options_.non_finite == NonFinite::kReport && gradient.nbytes() >= kLargeBytes) return;
   if (!is_finite(gradient)) not_finite_ = index;
 }
@@ -242,7 +244,10 @@ void Reducer::end_backward() {
   if (options_.require_all_used && has_inputs_) require_all_ready();
   std::chrono::duration<double> waited{};
   const bool averages_now = averages();
-  if (!is_alone()) {
+  if (averages_now) note_accumulated();
+  if (is_alone()) {
+    if (not_finite_) say_non_finite({.rank = 0, .parameter = *not_finite_});
+  } else {
     in_lockstep([this] {
       if (!is_planned_) plan();
     });
@@ -260,6 +265,13 @@ void Reducer::end_backward() {
   ++num_steps_;
   exposed_seconds_ += waited.count();
   passes_.end_backward(waited.count());
+}
+
+// What passes before this one gave parameters that this one does not use.
+void Reducer::note_accumulated() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].is_used && !parameters_[i].is_ready) note_non_finite(i);
+  }
 }
 
 // The gradients of a shard that is not the last one.
@@ -311,7 +323,7 @@ void Reducer::say_non_finite(const PassReport::NotFinite& found) {
     fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), what);
   const auto count = static_cast<std::uint64_t>(++num_non_finite_);
   if (group_->rank() != 0 || !std::has_single_bit(count)) return;
-  log::warning(fmt::format("{}, and so is every rank's average{}", what,
+  log::warning(fmt::format("{}{}{}", what, is_alone() ? "" : ", and so is every rank's average",
                            count > 1 ? fmt::format("; {} steps so far", count) : ""));
 }
 

@@ -60,8 +60,9 @@
 namespace paceline {
 
 // What happens when a gradient is not finite. kReport looks at those of less than 512 KiB, which
-// costs next to nothing: what is wrong with a loss shows in the gradients of biases and norms.
-// kError looks at all.
+// costs next to nothing. It finds a loss that is not finite, because then the gradients of most
+// parameters are not, small ones among them; it misses a large gradient that alone is not, until
+// the weights that it has spoilt make the loss so. kError looks at all.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 struct ReducerOptions {
@@ -170,6 +171,7 @@ class Reducer : public GradientSync {
   WorkPtr start_round(std::size_t index);
   [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
   void end_backward();
+  void note_accumulated();
   void add_shard();
   void average();
   void require_all_ready();

@@ -5,6 +5,9 @@
 // pass, another part in the next one, and the hashes travel with the gradients. Bits are compared,
 // not numbers: the payload of a NaN and the sign of a zero count.
 //
+// It cannot tell damage from rounding: where the ranks' processors differ, all that every rank
+// computes by itself must not depend on the processor (docs/data_parallel.md lists what does).
+//
 // Cost: a hash of 1/`passes` of the parameters in each pass.
 //
 // Thread safety: none.

@@ -1,8 +1,10 @@
 #pragma once
 
 // Random numbers that belong to a rank. LibTorch's generator belongs to the process, so ranks that
-// are threads of one take numbers from each other. Once a thread has called seed_rank(), it has a
-// generator of its own, which what is here uses.
+// are threads of one take numbers from each other, in an order that no two runs share. Once a
+// thread has called seed_rank(), it has a generator of its own, which what is here uses: call it
+// first in every rank that is a thread and whose numbers are to repeat themselves. A DataLoader
+// with logical shards calls it for each shard.
 
 #include <cstdint>
 
@@ -26,9 +28,10 @@ struct RandomState {
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
-// As torch::dropout, by rank_generator(), on the CPU. Elements of `input` become 0 with probability
-// `p`, the others are divided by 1 - p; outside of training it returns its input. Error(kInvalid)
-// unless 0 <= p < 1.
+// As torch::dropout, by rank_generator(), on the CPU. Where ranks are threads, two runs drop the
+// same elements only after seed_rank(). Elements of `input` become 0 with probability `p`, the
+// others are divided by 1 - p; outside of training it returns its input. Error(kInvalid) unless
+// 0 <= p < 1.
 at::Tensor dropout(const at::Tensor& input, double p, bool is_training);
 
 }  // namespace paceline

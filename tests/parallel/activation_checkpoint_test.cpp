@@ -122,6 +122,19 @@ TEST(Checkpoint, that_throws_in_the_backward_pass_leaves_the_next_one_alone) {
   EXPECT_TRUE(at::equal(weight.grad(), at::ones({2})));
 }
 
+TEST(Checkpoint, refuses_a_wrapper_s_forward_in_its_part) {
+  for (const auto& result : harness::run_ranks(2, [](ProcessGroup& group) {
+         DistributedDataParallel model(std::make_shared<torch::nn::LinearImpl>(3, 3),
+                                       std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+         checkpoint([&](const at::Tensor& x) { return model.forward(x); }, at::ones({2, 3}));
+       })) {
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
+    EXPECT_NE(std::string(result.error->what()).find("in a part of checkpoint()"),
+              std::string::npos);
+  }
+}
+
 // Whether a part that two checkpoints share ends up averaged, in a bucket with all others and in
 // one of its own, from the first pass on.
 // A suite, and so a process, of its own: LibTorch 2 refuses a backward pass in a process whose

@@ -8,6 +8,9 @@
 #include <torch/torch.h>
 
 #include "paceline/optim/adam.h"
+#include "paceline/optim/clip_gradients.h"
+#include "paceline/optim/exponential_moving_average.h"
+#include "paceline/optim/lr_schedules.h"
 #include "paceline/optim/sgd.h"
 #include "paceline/tensor/collectives.h"
 
@@ -163,6 +166,62 @@ TEST(Join, without_an_optimizer_the_model_is_that_of_who_had_inputs_last) {
     EXPECT_TRUE(at::allclose(model.module().weight, weight, 1e-4, 1e-6));
     EXPECT_TRUE(at::allclose(model.module().rare, rare, 1e-4, 1e-6));
   });
+}
+
+// Clipping before the optimizer's step, a schedule and an average of the weights after it: ranks
+// without inputs do all of it, and have the same everywhere.
+TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
+  const std::vector<int> num_inputs = {2, 5, 3};
+  constexpr double kMaxNorm = 0.3;
+  // What one process computes.
+  Line line;
+  optim::Sgd alone(line.parameters(), {.lr = kRate});
+  optim::StepLr alone_schedule(alone, {.step_size = 2});
+  for (int step = 0; step < 5; ++step) {
+    for (auto& parameter : line.parameters()) parameter.mutable_grad() = at::zeros({4});
+    for (int rank = 0; rank < 3; ++rank) {
+      if (step < num_inputs[static_cast<std::size_t>(rank)])
+        (line.forward(input_of(rank, step), true) / 3).backward();
+    }
+    optim::clip_grad_norm(line.parameters(), kMaxNorm);
+    alone.step();
+    alone_schedule.step();
+  }
+  for (const bool sharded : {false, true}) {
+    harness::run_ranks_ok(3, [&](ProcessGroup& group) {
+      DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+      optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+      if (sharded) optimizer.shard(loan(group));
+      optim::StepLr schedule(optimizer, {.step_size = 2});
+      optim::ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.5});
+      int num_steps = 0;
+      JoinedStep step([&] {
+        optim::clip_grad_norm(model->parameters(), kMaxNorm);
+        optimizer.step();
+        schedule.step();
+        average.update();
+        optimizer.zero_grad();
+        // Collective: every rank is here.
+        EXPECT_EQ(all_reduce_value(group, ++num_steps, ReduceOp::kMin), num_steps);
+      });
+      join(model, step, [&] {
+        for (int i = 0; i < num_inputs[static_cast<std::size_t>(group.rank())]; ++i) {
+          model.forward(input_of(group.rank(), i), true).backward();
+          step();
+        }
+      });
+      EXPECT_TRUE(at::allclose(model.module().weight, line.weight, 1e-4, 1e-6)) << sharded;
+      EXPECT_EQ(schedule.num_steps(), 5);
+      EXPECT_EQ(optimizer.learning_rate(), alone.learning_rate());
+      for (const auto& [name, tensor] : average.state()) {
+        const at::Tensor other = tensor.clone();
+        broadcast(group, other, 0);
+        EXPECT_TRUE(at::equal(other, tensor)) << name;
+      }
+      step();  // outside of join() it is just called
+      EXPECT_EQ(schedule.num_steps(), 6);
+    });
+  }
 }
 
 // Two passes a step, the first under no_sync(): nothing is to be done for it elsewhere.

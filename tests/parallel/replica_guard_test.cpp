@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -219,6 +220,66 @@ TEST(NonFiniteGradient, is_said_with_rank_parameter_and_step) {
       EXPECT_THAT(
           result.error->what(),
           HasSubstr("rank 1's gradient of parameter second.weight is not finite in step 3"));
+    }
+  }
+}
+
+TEST(NonFiniteGradient, of_a_rank_alone_is_said_too) {
+  for (const bool is_error : {false, true}) {
+    const auto results = harness::run_ranks(1, [&](ProcessGroup& group) {
+      DistributedDataParallelOptions options;
+      if (is_error) options.non_finite = NonFinite::kError;
+      DistributedDataParallel model(std::make_shared<Guarded>(), on_loan(group), options);
+      for (int step = 1; step <= 3; ++step) {
+        const float factor = step == 2 ? std::numeric_limits<float>::quiet_NaN() : 1.F;
+        for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+        (model.forward(at::ones({2, 300})).sum() * factor).backward();
+      }
+    });
+    ASSERT_EQ(results[0].error.has_value(), is_error);
+    if (is_error) {
+      EXPECT_THAT(results[0].error->what(), HasSubstr("is not finite in step 2"));
+    }
+  }
+}
+
+// A parameter that only a pass under no_sync() uses, which does not average.
+TEST(NonFiniteGradient, that_an_accumulating_pass_left_is_said_with_the_average) {
+  struct TwoParts : torch::nn::Module {
+    TwoParts() {
+      always = register_parameter("always", at::ones({4}));
+      at_first = register_parameter("at_first", at::ones({4}));
+    }
+    at::Tensor forward(bool first, float factor) {
+      return first ? (always * at_first * factor).sum() : always.sum();
+    }
+    at::Tensor always, at_first;
+  };
+  for (const int world : {1, 2}) {
+    for (const int step_of_nan : {1, 2}) {
+      const auto results = harness::run_ranks(world, [&](ProcessGroup& group) {
+        DistributedDataParallelOptions options;
+        options.non_finite = NonFinite::kError;
+        DistributedDataParallel model(std::make_shared<TwoParts>(), on_loan(group), options);
+        for (int step = 1; step <= 2; ++step) {
+          for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+          const bool is_bad = step == step_of_nan && group.rank() == world - 1;
+          {
+            const auto paused = model.no_sync();
+            model.forward(true, 1.F).backward();
+          }
+          if (is_bad)
+            model.module().at_first.mutable_grad()[2] = std::numeric_limits<float>::infinity();
+          model.forward(false, 1.F).backward();
+        }
+      });
+      for (const auto& result : results) {
+        ASSERT_TRUE(result.error) << world;
+        EXPECT_THAT(result.error->what(),
+                    HasSubstr(fmt::format("rank {}'s gradient of parameter at_first is not finite "
+                                          "in step {}",
+                                          world - 1, step_of_nan)));
+      }
     }
   }
 }
