@@ -15,3 +15,8 @@
 #include "paceline/core/exit_code.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/rendezvous.h"
+#include "paceline/schedules/named_plans.h"
+#include "paceline/schedules/picture.h"
+#include "paceline/schedules/search.h"
+#include "paceline/schedules/simulate.h"
+#include "paceline/schedules/validate.h"
