@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
+#include "paceline/optim/words.h"
 
 namespace paceline {
 
@@ -20,6 +21,16 @@ struct GradientBucket {
   std::vector<at::Tensor> gradients;  // each its place in `flat`, with its parameter's shape
 };
 
+// What a hook keeps between passes of one gradient of a bucket: a tensor of the hook's own.
+struct KeptTensor {
+  std::string kind;          // "error"; one of a kind for each gradient at most
+  std::size_t gradient = 0;  // of the bucket
+  at::Tensor tensor;         // float32; a view into the hook's memory, into which others are copied
+  // Of every rank its own: a part of the gradients that has not been averaged yet. False: the same
+  // on every rank.
+  bool is_owed = false;
+};
+
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
@@ -27,10 +38,19 @@ class CommunicationHook {
   // With everything that must be the same on all ranks: "bf16_compress", "power_sgd rank 2".
   virtual std::string name() const = 0;
   // Collective; when buckets have been planned: what was kept of buckets by their index belongs to
-  // others now. Their places stay until the next plan.
+  // others now. Their places stay until the next plan. What kept() gave of each parameter before is
+  // copied into what it gives now.
   virtual void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
     (void)group, (void)buckets;
   }
+  // For checkpoints (hook_state.h), between passes: what it keeps of a bucket of the last
+  // prepare(), and how far it has come, in words that are the same on every rank.
+  virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
+    (void)bucket;
+    return {};
+  }
+  virtual optim::Words progress() const { return {}; }
+  virtual void set_progress(const optim::Words& words) { (void)words; }
   // Whether all ranks end a pass with the same gradients.
   virtual bool keeps_replicas_equal() const { return true; }
   // Starts a round of communication and returns it, or null when there is none left and

@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/core/check.h"
+#include "paceline/parallel/low_rank.h"
 #include "paceline/tensor/collectives.h"
 
 namespace paceline {
@@ -25,22 +26,26 @@ at::Tensor as_matrix(const at::Tensor& gradient) {
   return gradient.reshape({gradient.size(0), -1});
 }
 
-// The columns, one after the other (Gram-Schmidt); a column of zeros stays one.
-void orthogonalize(const at::Tensor& matrix, double epsilon) {
-  constexpr std::int64_t kMostByGramSchmidt = 2;
-  if (matrix.size(1) > kMostByGramSchmidt) {
-    matrix.copy_(std::get<0>(at::linalg_qr(matrix)));
-    return;
-  }
-  for (std::int64_t i = 0; i < matrix.size(1); ++i) {
-    const at::Tensor column = matrix.select(1, i);
-    const double norm = column.norm().item<double>() + epsilon;
-    if (norm > 0) column.div_(norm);
-    if (i + 1 == matrix.size(1)) break;
-    const at::Tensor rest = matrix.narrow(1, i + 1, matrix.size(1) - i - 1);
-    rest.sub_(at::outer(column, column.matmul(rest)));
-  }
+// The part of `like_flat` that has the place of `gradient` in the bucket.
+at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
+                      const at::Tensor& gradient) {
+  const auto offset = gradient.data_ptr<float>() - bucket.flat.data_ptr<float>();
+  return like_flat.as_strided(gradient.sizes(), gradient.strides(),
+                              like_flat.storage_offset() + offset);
 }
+
+// What a hook with error feedback has left out of each gradient.
+void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
+                std::vector<KeptTensor>& kept) {
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
+    kept.push_back({"error", i, same_place(errors, bucket, bucket.gradients[i]), true});
+}
+
+void orthogonalize_columns(const at::Tensor& matrix, double epsilon) {
+  orthogonalize(matrix.data_ptr<float>(), matrix.size(0), matrix.size(1), epsilon);
+}
+
+constexpr const char* kNumSteps = "num_steps";
 
 }  // namespace
 
@@ -169,7 +174,7 @@ WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
     state.whole_places[i].copy_(bucket.gradients[state.whole[i]]);
   if (!options_.warm_start) start_from_random(state);
   for (Matrix& matrix : state.matrices) {
-    orthogonalize(matrix.q, options_.orthogonalization_epsilon);
+    orthogonalize_columns(matrix.q, options_.orthogonalization_epsilon);
     at::mm_out(matrix.p, as_matrix(bucket.gradients[matrix.gradient]), matrix.q);
   }
   return all_reduce_async(group, state.whole_and_p, ReduceOp::kMean);
@@ -178,7 +183,7 @@ WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
 WorkPtr PowerSgdHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
                              State& state) const {
   for (Matrix& matrix : state.matrices) {
-    orthogonalize(matrix.p, options_.orthogonalization_epsilon);
+    orthogonalize_columns(matrix.p, options_.orthogonalization_epsilon);
     at::mm_out(matrix.q, as_matrix(bucket.gradients[matrix.gradient]).t(), matrix.p);
   }
   return all_reduce_async(group, state.qs, ReduceOp::kMean);
@@ -189,9 +194,28 @@ void PowerSgdHook::multiply(const GradientBucket& bucket, State& state) const {
     bucket.gradients[state.whole[i]].copy_(state.whole_places[i]);
   for (const Matrix& matrix : state.matrices) {
     const at::Tensor& gradient = bucket.gradients[matrix.gradient];
-    gradient.copy_(at::mm(matrix.p, matrix.q.t()).view(gradient.sizes()));
+    const at::Tensor product = at::empty(gradient.sizes(), at::kFloat);
+    multiply_factors(matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(), matrix.p.size(0),
+                     matrix.q.size(0), matrix.p.size(1), product.data_ptr<float>());
+    gradient.copy_(product);
   }
   if (options_.use_error_feedback) at::sub_out(state.error, state.input, bucket.flat);
+}
+
+std::vector<KeptTensor> PowerSgdHook::kept(const GradientBucket& bucket) {
+  const State& state = states_.at(bucket.index);
+  std::vector<KeptTensor> kept;
+  if (options_.use_error_feedback) add_errors(state.error, bucket, kept);
+  if (!options_.warm_start) return kept;
+  for (const Matrix& matrix : state.matrices)
+    kept.push_back({"factor", matrix.gradient, matrix.q, false});
+  return kept;
+}
+
+optim::Words PowerSgdHook::progress() const { return {{kNumSteps, optim::to_word(num_steps_)}}; }
+
+void PowerSgdHook::set_progress(const optim::Words& words) {
+  num_steps_ = optim::count_in(words, kNumSteps, "power_sgd");
 }
 
 // ---- the largest elements
@@ -231,6 +255,12 @@ WorkPtr TopKHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
   }
   bucket.flat.div_(group.world_size());
   return nullptr;
+}
+
+std::vector<KeptTensor> TopKHook::kept(const GradientBucket& bucket) {
+  std::vector<KeptTensor> kept;
+  add_errors(states_.at(bucket.index).error, bucket, kept);
+  return kept;
 }
 
 }  // namespace paceline

@@ -1,8 +1,8 @@
 #pragma once
 
 // Gradients that travel in fewer bytes: as 16-bit floats, as low-rank factors, or as their largest
-// elements only. What a hook keeps between passes (the errors of the last ones) is not part of a
-// checkpoint.
+// elements only. What the hooks keep between passes (what the last ones have left out, and factors)
+// goes into checkpoints (hook_state.h).
 
 #include <cstdint>
 #include <memory>
@@ -43,7 +43,8 @@ struct PowerSgdOptions {
 
 // Vogels, Karimireddy and Jaggi, 2019: a gradient of n x m, dim 0 and the rest, travels as factors
 // of n x rank and m x rank. Options and their defaults are PyTorch's, whose limits on start_step do
-// not apply here: buckets do not change after the first pass. Float32 gradients.
+// not apply here: buckets do not change after the first pass. Float32 gradients on the CPU. All
+// ranks get the same bits, also where their processors differ (low_rank.h).
 class PowerSgdHook : public CommunicationHook {
  public:
   // Error(kInvalid) for a rank below 1, or a rate or epsilon below 0.
@@ -51,6 +52,9 @@ class PowerSgdHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
+  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
+  optim::Words progress() const override;
+  void set_progress(const optim::Words& words) override;
 
  private:
   struct Matrix {
@@ -86,6 +90,7 @@ class TopKHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
+  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
 
  private:
   struct State {

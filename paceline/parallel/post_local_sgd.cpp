@@ -8,6 +8,12 @@
 #include "paceline/tensor/collectives.h"
 
 namespace paceline {
+namespace {
+
+constexpr const char* kSteps = "num_steps";
+constexpr const char* kAverager = "periodic averager";
+
+}  // namespace
 
 std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group) {
   return group.split(group.hosts().host_of[static_cast<std::size_t>(group.rank())], group.rank());
@@ -30,6 +36,12 @@ WorkPtr PostLocalSgdHook::start_round(ProcessGroup& group, const GradientBucket&
   return nullptr;
 }
 
+optim::Words PostLocalSgdHook::progress() const { return {{kSteps, optim::to_word(num_steps_)}}; }
+
+void PostLocalSgdHook::set_progress(const optim::Words& words) {
+  num_steps_ = optim::count_in(words, kSteps, "post_local_sgd");
+}
+
 PeriodicAverager::PeriodicAverager(std::shared_ptr<ProcessGroup> group,
                                    std::vector<at::Tensor> parameters,
                                    const PeriodicAveragerOptions& options)
@@ -41,10 +53,32 @@ PeriodicAverager::PeriodicAverager(std::shared_ptr<ProcessGroup> group,
 
 void PeriodicAverager::average() {
   const std::int64_t step = num_steps_++;
-  if (step < options_.warmup_steps || (step - options_.warmup_steps) % options_.period != 0) return;
+  averaged_ =
+      step >= options_.warmup_steps && (step - options_.warmup_steps) % options_.period == 0;
+  if (!averaged_) return;
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters_)
     all_reduce(*group_, parameter.detach(), ReduceOp::kMean);
+}
+
+optim::Words PeriodicAverager::options() const {
+  return {{"period", optim::to_word(options_.period)},
+          {"warmup_steps", optim::to_word(options_.warmup_steps)}};
+}
+
+optim::Words PeriodicAverager::state() const {
+  optim::Words words = options();
+  words[kSteps] = optim::to_word(num_steps_);
+  return words;
+}
+
+void PeriodicAverager::require_own(const optim::Words& state) const {
+  optim::require_same_words(state, options(), kAverager);
+}
+
+void PeriodicAverager::set_state(const optim::Words& state) {
+  require_own(state);
+  num_steps_ = optim::count_in(state, kSteps, kAverager);
 }
 
 }  // namespace paceline

@@ -7,12 +7,17 @@
 //   model.register_comm_hook(std::make_shared<PostLocalSgdHook>(host_group(*group), 1000));
 //   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
 //   ... optimizer.step(); averager.average();
+//
+// Between two averages the hosts' parameters differ, and their momenta always do. A checkpoint has
+// rank 0's: save when averaged(), and a resumed run goes on from the parameters of all ranks, with
+// the same bits where the optimizer keeps no momenta. An optimizer must not be sharded.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "paceline/optim/words.h"
 #include "paceline/parallel/communication_hook.h"
 
 namespace paceline {
@@ -27,6 +32,8 @@ class PostLocalSgdHook : public CommunicationHook {
   PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
+  optim::Words progress() const override;
+  void set_progress(const optim::Words& words) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
 
  private:
@@ -49,12 +56,23 @@ class PeriodicAverager {
   // After each step of the optimizer. Makes every parameter the mean of all ranks' once
   // `warmup_steps` calls have gone, at once and then at every `period`-th call; collective then.
   void average();
+  // Whether the last average() averaged, so that all replicas are equal.
+  bool averaged() const { return averaged_; }
+
+  // For a checkpoint: its options and how often average() was called. Error(kInvalid) that lists
+  // what differs when `state` is of an averager with other options.
+  optim::Words state() const;
+  void require_own(const optim::Words& state) const;
+  void set_state(const optim::Words& state);
 
  private:
+  optim::Words options() const;
+
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const std::vector<at::Tensor> parameters_;
   const PeriodicAveragerOptions options_;
   std::int64_t num_steps_ = 0;
+  bool averaged_ = false;
 };
 
 }  // namespace paceline

@@ -216,27 +216,6 @@ at::Tensor Reducer::leaving(const Bucket& bucket) const {
   return bucket.wide.copy_(bucket.flat);
 }
 
-// What goes wrong in the hook itself no other rank would hear of.
-WorkPtr Reducer::start_round(std::size_t index) {
-  try {
-    return hook_->start_round(*group_, view_of(index), buckets_[index].round);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted)
-      throw with_advice(error);
-    fail_in_hook(index, error.what());
-  } catch (const std::exception& error) {
-    fail_in_hook(index, error.what());
-  }
-}
-
-void Reducer::fail_in_hook(std::size_t index, const char* why) {
-  const std::string message =
-      fmt::format("communication hook {} failed in round {} of bucket {}: {}", hook_->name(),
-                  buckets_[index].round, index, why);
-  group_->abort(message);
-  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
-}
-
 // ---- its end
 
 // After an error the next forward pass forgets this one.

@@ -48,6 +48,7 @@
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/parallel/communication_hook.h"
 #include "paceline/parallel/gradient_sync.h"
+#include "paceline/parallel/hook_state.h"
 #include "paceline/parallel/launch_turns.h"
 #include "paceline/parallel/pass_counter.h"
 #include "paceline/parallel/pass_report.h"
@@ -105,6 +106,13 @@ class Reducer : public GradientSync {
   // the ranks' hooks have different names.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   bool has_hook() const { return hook_ != nullptr; }
+  // For checkpoints, between passes; local. The tensors are the hook's own memory.
+  HookState hook_state() const;
+  // Error(kInvalid) that shows both when `words` are of a hook of another name.
+  void require_own_hook(const optim::Words& words) const;
+  // What hook_state() gave, of the same parameters: the hook goes on from there. Requires a hook.
+  // The same words on every rank; error as above.
+  void set_hook_state(HookState state);
 
   // For join(). Of the averages of the next pass: what those with inputs give is divided by it.
   void set_divisor(const UnevenInputs::Others& others);
@@ -168,8 +176,6 @@ class Reducer : public GradientSync {
   at::Tensor leaving(const Bucket& bucket) const;
   void write_report();
   void read_report();
-  WorkPtr start_round(std::size_t index);
-  [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
   void end_backward();
   void note_accumulated();
   void add_shard();
@@ -195,8 +201,15 @@ class Reducer : public GradientSync {
   std::vector<std::size_t> agreed_order();
   void make_bucket(BucketPlan plan);
   at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
-  GradientBucket view_of(std::size_t index) const;
   at::Tensor content(const Bucket& bucket) const;
+
+  // reducer_hook.cpp: the communication hook.
+  void prepare_hook();
+  GradientBucket view_of(std::size_t index) const;
+  std::string name_of(const GradientBucket& bucket, const KeptTensor& kept) const;
+  std::vector<std::size_t> order_of_hook() const;
+  WorkPtr start_round(std::size_t index);
+  [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
 
   // From here on the copy into a bucket costs more than an all-reduce of its own.
   static constexpr std::size_t kLargeBytes = 512 << 10;
@@ -209,6 +222,7 @@ class Reducer : public GradientSync {
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
   const std::uint64_t number_;                // among this group's modules
   std::shared_ptr<CommunicationHook> hook_;   // owners: the user and this; null: the average
+  std::optional<HookState> kept_by_hook_;     // until the next plan
   std::vector<Parameter> parameters_;
   bool is_planned_ = false;
   std::vector<std::size_t> order_;  // of gradients, in a pass without buckets

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include <fmt/ranges.h>
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -134,22 +132,9 @@ void Reducer::add_hook(std::size_t index) {
       [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
 }
 
-void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
-  const auto names = all_gather_object(*group_, hook ? hook->name() : "none");
-  const auto self = static_cast<std::size_t>(group_->rank());
-  check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
-        "rank {}: the ranks chose different communication hooks: {}", group_->rank(),
-        fmt::join(names, ", "));
-  check(!hook || !has_shards(),
-        "rank {}: communication hook {}: with logical shards gradients are added up exactly, and "
-        "travel as they are",
-        group_->rank(), hook ? hook->name() : "");
-  hook_ = std::move(hook);
-  forget_plan();
-}
-
 // Gradients keep the memory that they lie in.
 void Reducer::forget_plan() {
+  if (hook_ && is_planned_) kept_by_hook_ = hook_state();
   is_planned_ = false;
   buckets_.clear();
   for (auto& parameter : parameters_) parameter.place = at::Tensor();
@@ -192,19 +177,18 @@ void Reducer::plan() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].is_trained && parameters_[i].is_ready) note_non_finite(i);
   }
-  if (!hook_) return;
-  std::vector<GradientBucket> views;
-  for (std::size_t i = 0; i + 1 < buckets_.size(); ++i) views.push_back(view_of(i));
-  hook_->prepare(*group_, views);
+  if (hook_) prepare_hook();
 }
 
 // Rank 0's order of gradients: first those that came once, then those that came several times, then
-// those that did not come.
+// those that did not come. A hook that goes on gets the buckets that it had.
 std::vector<std::size_t> Reducer::agreed_order() {
+  if (auto kept = order_of_hook(); !kept.empty()) order_ = std::move(kept);
   const auto is_late = [this](std::size_t index) { return parameters_[index].is_late; };
   std::stable_partition(order_.begin(), order_.end(), std::not_fn(is_late));
   for (std::size_t i = parameters_.size(); i-- > 0;) {
-    if (parameters_[i].is_trained && !parameters_[i].is_ready) order_.push_back(i);
+    const bool is_there = std::find(order_.begin(), order_.end(), i) != order_.end();
+    if (parameters_[i].is_trained && !is_there) order_.push_back(i);
   }
   std::vector<std::int64_t> shared(order_.begin(), order_.end());
   group_->broadcast(std::span(shared), 0);
@@ -232,15 +216,6 @@ void Reducer::make_bucket(BucketPlan plan) {
 at::Tensor Reducer::make_flat(std::int64_t count, at::ScalarType type) const {
   if (device_.is_cpu()) return empty_symmetric(*group_, {count}, type);
   return at::zeros({count}, at::TensorOptions(type).device(device_));
-}
-
-GradientBucket Reducer::view_of(std::size_t index) const {
-  const Bucket& bucket = buckets_[index];
-  GradientBucket view{index, index + 2 == buckets_.size(), bucket.flat, {}};
-  for (const std::size_t i : bucket.plan.parameters) {
-    view.gradients.push_back(parameters_[i].place);
-  }
-  return view;
 }
 
 at::Tensor Reducer::content(const Bucket& bucket) const {

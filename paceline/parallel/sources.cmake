@@ -7,11 +7,13 @@ set(SOURCES
   join.cpp
   launch_turns.cpp
   lockstep.cpp
+  low_rank.cpp
   module_replicas.cpp
   pass_counter.cpp
   pass_report.cpp
   post_local_sgd.cpp
   reducer.cpp
+  reducer_hook.cpp
   reducer_plan.cpp
   replica_check.cpp
   replica_guard.cpp
@@ -24,3 +26,6 @@ set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
 # Loops that only -O3 vectorises.
 set_source_files_properties(paceline/parallel/finite.cpp PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON
   SKIP_UNITY_BUILD_INCLUSION ON)
+# The same bits on every processor: no fused multiply-add.
+set_source_files_properties(paceline/parallel/low_rank.cpp PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
+  SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)

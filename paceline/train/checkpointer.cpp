@@ -17,6 +17,7 @@
 #include "paceline/core/log.h"
 #include "paceline/parallel/replica_guard.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/train/hook_snapshot.h"
 #include "paceline/train/run_snapshot.h"
 
 namespace paceline::train {
@@ -176,6 +177,12 @@ optim::NamedTensors Checkpointer::average_state() const {
   return parts_.average == nullptr ? optim::NamedTensors() : parts_.average->state();
 }
 
+// Collective. On `root`, or, if there is none, on every rank.
+optim::NamedTensors Checkpointer::hook_state(std::optional<int> root) const {
+  if (parts_.reducer == nullptr) return {};
+  return gather_hook_state(*group_, parts_.reducer->hook_state(), root);
+}
+
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
   require_sound(state, module, optimizer);
@@ -186,8 +193,9 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
   const int world_size = group_->world_size();
   std::optional<optim::NamedTensors> optimizer_state;
   if (!can_stage_parts(optimizer)) optimizer_state = optimizer.state();
+  const Tensors of_hook = hook_state(0);
   const HeldRun run = held_run(module, optimizer, optimizer_state ? &*optimizer_state : nullptr,
-                               parts_, random_states);
+                               parts_, of_hook, random_states);
   const bool is_staged = staging_.stage(run.held);
   if (!is_staged && !optimizer_state) optimizer_state = optimizer.state();
   return ask_rank_0(*group_, [&] {
@@ -199,7 +207,7 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
     } else {
       auto owned =
           snapshot_of(world_size, state, tensors_of(module, *optimizer_state, average_state()),
-                      optimizer, parts_, random_states);
+                      optimizer, parts_, of_hook, random_states);
       owned.snapshot.run = mark_.run;
       writer_->save(state.step, owned.snapshot);
     }
@@ -228,9 +236,10 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
   const auto random_states = all_gather(*group_, random_generator().get_state());
   Tensors tensors = tensors_of(module, optimizer.state(), average_state());
   take_buffers_of_rank_0(*group_, module, tensors);
+  const Tensors of_hook = hook_state(std::nullopt);
   bool kept = true;
   if (memory_) {
-    auto owned = snapshot_of(group_->world_size(), state, tensors, optimizer, parts_,
+    auto owned = snapshot_of(group_->world_size(), state, tensors, optimizer, parts_, of_hook,
                              at::stack(random_states));
     add_mark(owned.snapshot.metadata);
     try {
@@ -269,6 +278,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   const Tensors tensors = tensors_of(module, optimizer_state, average);
   const auto writing = optimizer.writable_parameters();
   at::Tensor random_states;
+  Tensors of_hook;
   std::string words;
   std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
   std::int64_t on_disk = newest_on_disk().value_or(Newest::kNone);
@@ -288,6 +298,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       if (offered != newest.step) return;
       const TakenRun taken = take_over(*loaded, tensors, optimizer, parts_);
       random_states = taken.random_states;
+      of_hook = taken.hook_state;
       words = taken.words;
     });
     words = broadcast_object(*group_, words, newest.rank);
@@ -296,6 +307,10 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   optimizer.set_state(optimizer_state);
   if (parts_.average != nullptr) parts_.average->set_state(average);
   take_words(words, optimizer, parts_);
+  if (parts_.reducer != nullptr && parts_.reducer->has_hook()) {
+    parts_.reducer->set_hook_state(
+        scatter_hook_state(*group_, of_hook, newest.rank, hook_words_in(words)));
+  }
   restore_random_state(*group_, random_states, newest.rank);
   return RestoredRun{state_in(words), newest.in_memory};
 }

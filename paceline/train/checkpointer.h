@@ -1,11 +1,11 @@
 #pragma once
 
 // Saves and restores a whole training run: parameters, buffers, optimizer with its learning rates,
-// schedule, loss scaler and average of the weights (attach()), position in the data, and every
-// rank's random state. A run that was interrupted and resumed ends
-// with the same bits as one that was not, given the same number of ranks. Buffers that differ
-// (BatchNorm's statistics) are rank 0's: what all ranks evaluate and go on with
-// (DistributedDataParallel).
+// schedule, loss scaler, average of the weights and communication hook (attach()), position in the
+// data, and every rank's random state. A run that was interrupted and resumed ends with the same
+// bits as one that was not, given the same number of ranks. With another number a hook's residuals
+// become their mean on every rank (parallel/hook_state.h). Buffers that differ (BatchNorm's
+// statistics) are rank 0's: what all ranks evaluate and go on with (DistributedDataParallel).
 //
 // On the disk rank 0 writes and reads; the others get everything from it, so that only rank 0 needs
 // the folder. The writing itself happens in the background, from a copy that the ranks of rank 0's
@@ -117,6 +117,7 @@ class Checkpointer {
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer& optimizer) const;
   optim::NamedTensors average_state() const;
+  optim::NamedTensors hook_state(std::optional<int> root) const;
   bool can_stage_parts(const optim::Optimizer& optimizer) const;
   FoundStates find_states() const;
   void disown(const JobStart& start, const FoundStates& found);

@@ -20,15 +20,16 @@ void add_phase(PhaseTimes& times, Phase phase, PhaseTimes::Clock::time_point beg
   times.record(phase, begin, end);
 }
 
-void backward(const at::Tensor& loss, GradientSync& gradients, PhaseTimes& times) {
+void backward(const at::Tensor& loss, GradientSync& gradients, PhaseTimes& times,
+              const LoopHooks& hooks) {
   const auto begin = PhaseTimes::Clock::now();
-  loss.backward();
+  (hooks.scale_loss ? hooks.scale_loss(loss) : loss).backward();
   add_phase(times, Phase::kBackward, begin, gradients.take_exposed_seconds());
 }
 
-void step(optim::Optimizer& optimizer, PhaseTimes& times) {
+void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks) {
   const auto begin = PhaseTimes::Clock::now();
-  optimizer.step();
+  hooks.take_step ? hooks.take_step() : optimizer.step();
   optimizer.zero_grad();
   add_phase(times, Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
 }
@@ -73,27 +74,28 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
 
 // One batch's part of the step's gradients; the last part is reduced with them all.
 double add_gradients(const data::Batch& batch, const LossFunction& loss, GradientSync& gradients,
-                     PhaseTimes& times) {
+                     PhaseTimes& times, const LoopHooks& hooks) {
   at::Tensor value;
   {
     const auto timed = times.measure(Phase::kForward);
     value = loss(batch);
   }
   gradients.set_synchronize(batch.ends_step);
-  backward(batch.weight == 1 ? value : value * batch.weight, gradients, times);
+  backward(batch.weight == 1 ? value : value * batch.weight, gradients, times, hooks);
   return value.item<double>();
 }
 
 // Nothing at the end of the epoch.
 std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction& loss,
-                                   GradientSync& gradients, PhaseTimes& times) {
+                                   GradientSync& gradients, PhaseTimes& times,
+                                   const LoopHooks& hooks) {
   auto batch = next_batch(loader, times);
   if (!batch) return {};
   StepSum sum;
   double all = 0;
   for (;; batch = next_batch(loader, times)) {
     const auto count = batch->weight > 0 ? static_cast<double>(batch->data.size(0)) : 0;
-    sum.loss += count * add_gradients(*batch, loss, gradients, times);
+    sum.loss += count * add_gradients(*batch, loss, gradients, times, hooks);
     all += count;
     if (batch->weight > 0) sum.samples += batch->data.size(0);
     if (batch->ends_step) break;
@@ -138,9 +140,9 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(step_log, times);
-      const auto sum = add_up_step(loader, loss, gradients, times);
+      const auto sum = add_up_step(loader, loss, gradients, times, hooks);
       if (!sum) break;
-      step(optimizer, times);
+      step(optimizer, times, hooks);
       ++state.step;
       logged.end(state.step, sum->samples);
       state.consumed = loader.consumed();

@@ -29,6 +29,11 @@ struct StepReport {
 };
 
 struct LoopHooks {
+  // What backward passes begin with instead of the loss: GradScaler::scale().
+  std::function<at::Tensor(const at::Tensor& loss)> scale_loss;
+  // Instead of the optimizer's step(), with the gradients of the whole step: clipping before it,
+  // GradScaler::step(), a schedule or an average of the weights after it.
+  std::function<void()> take_step;
   std::function<void(const StepReport& report)> after_step;
   // Asked after after_step: true ends the loop here. All ranks must answer alike (AgreedStop).
   std::function<bool()> stop_requested;

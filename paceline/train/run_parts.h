@@ -8,6 +8,8 @@
 #include "paceline/optim/exponential_moving_average.h"
 #include "paceline/optim/grad_scaler.h"
 #include "paceline/optim/schedule.h"
+#include "paceline/parallel/post_local_sgd.h"
+#include "paceline/parallel/reducer.h"
 
 namespace paceline::train {
 
@@ -16,6 +18,8 @@ struct RunParts {
   optim::Schedule* schedule = nullptr;
   optim::GradScaler* scaler = nullptr;
   optim::ExponentialMovingAverage* average = nullptr;
+  Reducer* reducer = nullptr;  // whose communication hook, if any, keeps something between passes
+  PeriodicAverager* averager = nullptr;
 };
 
 }  // namespace paceline::train

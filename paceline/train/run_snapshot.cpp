@@ -32,6 +32,9 @@ std::vector<std::int64_t> strides_of(const at::Tensor& dense) {
 constexpr const char* kSchedule = "schedule";
 constexpr const char* kScaler = "grad_scaler";
 constexpr const char* kAverage = "average";
+constexpr const char* kHook = "communication_hook";
+constexpr const char* kAverager = "periodic_averager";
+constexpr const char* kHookTensors = "hook.";
 constexpr const char* kLearningRates = "learning_rates";
 constexpr const char* kGroups = "group_sizes";
 
@@ -40,6 +43,16 @@ std::vector<std::size_t> group_sizes(const optim::Optimizer& optimizer) {
   std::vector<std::size_t> sizes(optimizer.num_groups());
   for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) ++sizes[optimizer.group_of(i)];
   return sizes;
+}
+
+// As the other parts: null where the reducer has no hook.
+struct Hook {
+  const Reducer& reducer;
+  void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
+};
+std::optional<Hook> hook_of(const RunParts& parts) {
+  if (parts.reducer == nullptr || !parts.reducer->has_hook()) return std::nullopt;
+  return Hook{*parts.reducer};
 }
 
 std::string encode(const TrainingState& state, const optim::Optimizer& optimizer,
@@ -58,6 +71,8 @@ std::string encode(const TrainingState& state, const optim::Optimizer& optimizer
   if (parts.schedule != nullptr) json[kSchedule] = parts.schedule->state();
   if (parts.scaler != nullptr) json[kScaler] = parts.scaler->state();
   if (parts.average != nullptr) json[kAverage] = parts.average->options();
+  if (hook_of(parts)) json[kHook] = parts.reducer->hook_state().words;
+  if (parts.averager != nullptr) json[kAverager] = parts.averager->state();
   return json.dump();
 }
 
@@ -100,9 +115,12 @@ std::string difference_of(const nlohmann::json& saved, const char* key, const Pa
 }
 
 void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
+  const auto hook = hook_of(parts);
   const std::string differences = difference_of(saved, kSchedule, parts.schedule) +
                                   difference_of(saved, kScaler, parts.scaler) +
-                                  difference_of(saved, kAverage, parts.average);
+                                  difference_of(saved, kAverage, parts.average) +
+                                  difference_of(saved, kHook, hook ? &*hook : nullptr) +
+                                  difference_of(saved, kAverager, parts.averager);
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
@@ -127,6 +145,7 @@ void require_same_tensors(const Snapshot& snapshot, const Tensors& tensors) {
     saved.erase(name);
   }
   saved.erase(kRandomStates);
+  std::erase_if(saved, [](const auto& entry) { return entry.first.starts_with(kHookTensors); });
   for (const auto& [name, what] : saved)
     differences += fmt::format("\n  {}: {} in the checkpoint, not here", name, what);
   check(differences.empty(), "the checkpoint is of another model or optimizer:{}", differences);
@@ -178,8 +197,10 @@ Snapshot words_of(int world_size, const TrainingState& state, const optim::Optim
 
 OwnedSnapshot snapshot_of(int world_size, const TrainingState& state, Tensors tensors,
                           const optim::Optimizer& optimizer, const RunParts& parts,
-                          const at::Tensor& random_states) {
+                          const Tensors& hook_state, const at::Tensor& random_states) {
   OwnedSnapshot owned{std::move(tensors), words_of(world_size, state, optimizer, parts)};
+  for (const auto& [name, tensor] : hook_state)
+    owned.tensors.emplace_back(kHookTensors + name, tensor);
   owned.tensors.emplace_back(kRandomStates, random_states);
   for (auto& [name, tensor] : owned.tensors) {
     tensor = tensor.contiguous();  // a copy where the memory format is another
@@ -189,7 +210,7 @@ OwnedSnapshot snapshot_of(int world_size, const TrainingState& state, Tensors te
 }
 
 HeldRun held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                 const Tensors* whole_state, const RunParts& parts,
+                 const Tensors* whole_state, const RunParts& parts, const Tensors& hook_state,
                  const at::Tensor& random_states) {
   using By = HeldTensor::By;
   HeldRun run;
@@ -209,6 +230,7 @@ HeldRun held_run(const torch::nn::Module& module, const optim::Optimizer& optimi
     for (const auto& [name, tensor] : parts.average->state())
       add(run, "average." + name, tensor, By::kAll);
   }
+  for (const auto& [name, tensor] : hook_state) add(run, kHookTensors + name, tensor, By::kRoot);
   add(run, kRandomStates, random_states, By::kRoot);
   return run;
 }
@@ -225,7 +247,12 @@ TakenRun take_over(const LoadedCheckpoint& loaded, const Tensors& tensors,
   for (const auto& named : snapshot.tensors) by_name[named.name] = &named;
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) tensor.copy_(to_tensor(*by_name.at(name)));
-  return {snapshot.metadata.at(kWords), to_tensor(*by_name.at(kRandomStates))};
+  TakenRun taken{snapshot.metadata.at(kWords), to_tensor(*by_name.at(kRandomStates)), {}};
+  for (const auto& [name, named] : by_name) {
+    if (name.starts_with(kHookTensors))
+      taken.hook_state.emplace_back(name.substr(std::strlen(kHookTensors)), to_tensor(*named));
+  }
+  return taken;
 }
 
 TrainingState state_in(const std::string& words) {
@@ -252,6 +279,11 @@ void take_words(const std::string& words, optim::Optimizer& optimizer, const Run
   optimizer.set_learning_rates(learning_rates_in(json));
   if (parts.schedule != nullptr) parts.schedule->set_state(json.at(kSchedule).get<optim::Words>());
   if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Words>());
+  if (parts.averager != nullptr) parts.averager->set_state(json.at(kAverager).get<optim::Words>());
+}
+
+optim::Words hook_words_in(const std::string& words) {
+  return nlohmann::json::parse(words).value(kHook, optim::Words());
 }
 
 }  // namespace paceline::train

@@ -34,10 +34,10 @@ struct OwnedSnapshot {
   Snapshot snapshot;
 };
 
-// `random_states`: one row a rank.
+// `hook_state`: as gather_hook_state() gives it. `random_states`: one row a rank.
 OwnedSnapshot snapshot_of(int world_size, const TrainingState& state, optim::NamedTensors tensors,
                           const optim::Optimizer& optimizer, const RunParts& parts,
-                          const at::Tensor& random_states);
+                          const optim::NamedTensors& hook_state, const at::Tensor& random_states);
 // The same without its tensors.
 Snapshot words_of(int world_size, const TrainingState& state, const optim::Optimizer& optimizer,
                   const RunParts& parts);
@@ -48,29 +48,32 @@ struct HeldRun {
   std::vector<HeldTensor> held;
 };
 
-// The same tensors for ranks that put the snapshot together. Buffers and `random_states`, which
-// need have a value on rank 0 only, are rank 0's. The optimizer's state is `whole_state`, or, where
-// that is null, the part of it that this rank keeps.
+// The same tensors for ranks that put the snapshot together. Buffers, `hook_state` and
+// `random_states`, which need have a value on rank 0 only, are rank 0's. The optimizer's state is
+// `whole_state`, or, where that is null, the part of it that this rank keeps.
 HeldRun held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer,
                  const optim::NamedTensors* whole_state, const RunParts& parts,
-                 const at::Tensor& random_states);
+                 const optim::NamedTensors& hook_state, const at::Tensor& random_states);
 
 // What take_over() does not fill in itself.
 struct TakenRun {
   std::string words;  // for state_in() and take_words()
   at::Tensor random_states;
+  optim::NamedTensors hook_state;  // as gather_hook_state() gave it
 };
 
 // Fills the run's tensors. Error(kInvalid), with nothing changed, when the checkpoint is of another
-// model or optimizer, or of a schedule, a scaler or an average of the weights with other
-// parameters, with all that differs.
+// model or optimizer, or of a schedule, a scaler, an average of the weights, a communication hook
+// or a periodic averager with other parameters, with all that differs.
 TakenRun take_over(const LoadedCheckpoint& loaded, const optim::NamedTensors& tensors,
                    const optim::Optimizer& optimizer, const RunParts& parts);
 
 TrainingState state_in(const std::string& words);
-// Gives the optimizer its learning rates and the schedule and the scaler their states. Requires:
-// words that take_over() returned, for the same parts.
+// Gives the optimizer its learning rates and the schedule, the scaler and the periodic averager
+// their states. Requires: words that take_over() returned, for the same parts.
 void take_words(const std::string& words, optim::Optimizer& optimizer, const RunParts& parts);
+// Of a communication hook's HookState.
+optim::Words hook_words_in(const std::string& words);
 // Of a checkpoint with this metadata; nothing when it is not one of a training run.
 std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata);
 

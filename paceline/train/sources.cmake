@@ -2,6 +2,7 @@ set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
   evaluate.cpp
+  hook_snapshot.cpp
   loop.cpp
   progress.cpp
   run_ownership.cpp

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/optim/grad_scaler.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/run_report.h"
@@ -56,6 +57,40 @@ TEST(Loop, replicas_stay_equal) {
                                      run.model.module().head->weight.detach().flatten()});
     for (const auto& other : all_gather(group, parameters))
       EXPECT_TRUE(at::equal(other, parameters));
+  });
+}
+
+// Scaled by a power of two and divided by it again, gradients have the same bits; and so has the
+// loss that is reported. An overflow in one rank's loss skips the step on all.
+TEST(Loop, takes_the_step_that_its_hooks_take_with_the_loss_that_they_scale) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    SmallRun plain(borrow(group)), scaled(borrow(group));
+    std::vector<double> losses, scaled_losses;
+    LoopHooks hooks;
+    hooks.after_step = [&](const StepReport& report) { losses.push_back(report.loss); };
+    for (auto* run : {&plain, &scaled}) run->model.eval();  // without dropout
+    plain.train({.max_steps = 4}, hooks);
+    optim::GradScaler scaler({.init_scale = 1024});
+    int num_taken = 0;
+    hooks.after_step = [&](const StepReport& report) { scaled_losses.push_back(report.loss); };
+    hooks.scale_loss = [&](const at::Tensor& loss) { return scaler.scale(loss); };
+    hooks.take_step = [&] {
+      num_taken += scaler.step(scaled.optimizer) ? 1 : 0;
+      scaler.update();
+    };
+    scaled.train({.max_steps = 4}, hooks);
+    EXPECT_EQ(num_taken, 4);
+    EXPECT_EQ(scaled_losses, losses);
+    EXPECT_TRUE(at::equal(scaled.flat(), plain.flat()));
+
+    const at::Tensor before = scaled.flat();
+    hooks.scale_loss = [&](const at::Tensor& loss) {
+      return scaler.scale(loss) * (group.rank() == 1 ? INFINITY : 1.0);
+    };
+    scaled.train({.max_steps = 5}, hooks);
+    EXPECT_EQ(num_taken, 4);
+    EXPECT_EQ(scaler.loss_scale(), 512);
+    EXPECT_TRUE(at::equal(scaled.flat(), before));
   });
 }
 
