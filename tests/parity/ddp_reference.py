@@ -1,21 +1,28 @@
 #!/usr/bin/python3
-"""What Python's DistributedDataParallel computes over Gloo on 2 ranks, for ddp_parity_test.cpp to compare with.
+"""What Python's DistributedDataParallel and DataParallel compute, for ddp_parity_test.cpp, join_parity_test.cpp and
+data_parallel_parity_test.cpp to compare with.
 
-    ddp_reference.py FOLDER
+    ddp_reference.py CASE... FOLDER
+
+Two ranks over Gloo; DataParallel and what is said to be one process are rank 0's alone.
 
 Leaves raw little-endian files in FOLDER: inputs.f32 [step, rank, batch, 20], labels.i64 [step, rank, batch], weights.f32 (all
 parameters in order), powersgd.seed (of the first factors), and for each case CASE.losses.f32 [rank, step] and CASE.final.f32 (the
-weights after the last step). The cases: plain, unused (find_unused_parameters), fp16, bf16, powersgd1, powersgd2 (the rank), and
-batch_norm, which is one process with BatchNorm on the whole batch.
+weights after the last step). The cases: plain, unused (find_unused_parameters), fp16, bf16, powersgd1, powersgd2 (the rank),
+batch_norm, which is one process with BatchNorm on the whole batch; join and join_active (inputs of rank 0 end after 13 steps; the
+averages divide by the ranks, or by those with inputs); whole (DataParallel, which on a CPU runs the module on the whole batch), and
+parts: for each of the numbers of samples and replicas below chunks.i64, the sizes of torch.chunk's parts, and in parts.f64 the outputs of
+the parts one after another and the sum of their gradients, what DataParallel is documented to do on several devices.
 """
-import datetime
+import contextlib
 import os
-import socket
-import subprocess
 import sys
 
+from reference_ranks import is_rank, join_group, run_ranks, write
+
 RANKS, STEPS, BATCH, WIDTH = 2, 20, 8, 20
-LIMIT_S = 100
+JOIN_STEPS = (13, STEPS)  # of each rank
+SAMPLES, REPLICAS = (1, 2, 3, 5, 7, 8, 10, 16), (1, 2, 3, 4, 5)
 
 
 def is_used(rank, step):
@@ -74,14 +81,36 @@ def take_steps(case, model, module, batches):
     import torch.nn.functional as F
 
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
-    losses = torch.empty(STEPS)
-    for step, (inputs, labels, use_extra) in enumerate(batches):
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(inputs, use_extra), labels)
-        loss.backward()
-        optimizer.step()
-        losses[step] = loss.item()
+    losses = torch.zeros(STEPS)
+    uneven = model.join(divide_by_initial_world_size=case == "join") if case.startswith("join") else contextlib.nullcontext()
+    with uneven:
+        for step, (inputs, labels, use_extra) in enumerate(batches):
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(inputs, use_extra), labels)
+            loss.backward()
+            optimizer.step()
+            losses[step] = loss.item()
     return losses
+
+
+def write_parts(folder, weights, inputs):
+    """The parts of a batch, one after another: their outputs and the sum of their gradients."""
+    import torch
+
+    rows, chunks = inputs.flatten(0, 2), []
+    results = []
+    for samples in SAMPLES:
+        for replicas in REPLICAS:
+            module = make_model(norm=False)
+            module.load_state_dict(weights)
+            parts = rows[:samples].chunk(replicas)
+            chunks += [len(part) for part in parts] + [0] * (max(REPLICAS) - len(parts))
+            outputs = torch.cat([module(part, True) for part in parts])
+            outputs.square().sum().backward()
+            gradients = [p.grad.flatten() for p in module.parameters() if p.requires_grad]
+            results += [outputs.detach().flatten(), *gradients]
+    write(torch.tensor(chunks), folder, "chunks.i64")
+    write(torch.cat(results).double(), folder, "parts.f64")
 
 
 def run_case(case, folder, weights, inputs, labels, rank):
@@ -90,13 +119,16 @@ def run_case(case, folder, weights, inputs, labels, rank):
 
     module = make_model(norm=case == "batch_norm")
     module.load_state_dict(weights)
-    if case == "batch_norm":
+    if case in ("batch_norm", "whole"):
         batches = [(inputs[step].flatten(0, 1), labels[step].flatten(), True) for step in range(STEPS)]
-        losses = take_steps(case, module, module, batches)
+        model = torch.nn.DataParallel(module) if case == "whole" else module
+        losses = take_steps(case, model, module, batches)
     else:
         model = torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=case == "unused")
         register(case, model)
         batches = [(inputs[step, rank], labels[step, rank], case != "unused" or is_used(rank, step)) for step in range(STEPS)]
+        if case.startswith("join"):
+            batches = batches[:JOIN_STEPS[rank]]
         losses = take_steps(case, model, module, batches)
     all_losses = [torch.empty(STEPS) for _ in range(RANKS)]
     dist.all_gather(all_losses, losses)
@@ -105,15 +137,12 @@ def run_case(case, folder, weights, inputs, labels, rank):
         write(torch.cat([p.detach().flatten() for p in module.parameters()]), folder, f"{case}.final.f32")
 
 
-def train(folder):
+def train(cases, folder):
     import numpy
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
-    os.environ["USE_LIBUV"] = "0"  # Debian 13's PyTorch is built without it
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
-    rank = dist.get_rank()
+    rank = join_group()
     torch.manual_seed(1)
     weights = {key: value.clone() for key, value in make_model(norm=True).state_dict().items()}
     inputs = torch.randn(STEPS, RANKS, BATCH, WIDTH)
@@ -124,8 +153,11 @@ def train(folder):
         write(torch.cat([p.detach().flatten() for p in make_with(weights).parameters()]), folder, "weights.f32")
         with open(os.path.join(folder, "powersgd.seed"), "w") as f:
             print(numpy.random.RandomState(0).randint(1_000_000_000), file=f)
-    for case in ("plain", "unused", "fp16", "bf16", "powersgd1", "powersgd2", "batch_norm"):
-        run_case(case, folder, weights, inputs, labels, rank)
+    for case in cases:
+        if case != "parts":
+            run_case(case, folder, weights, inputs, labels, rank)
+        elif rank == 0:
+            write_parts(folder, weights, inputs)
     dist.barrier()
 
 
@@ -135,28 +167,7 @@ def make_with(weights):
     return model
 
 
-def write(tensor, folder, name):
-    tensor.contiguous().numpy().tofile(os.path.join(folder, name))
-
-
-def start_ranks():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    processes = []
-    for rank in range(RANKS):
-        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
-               "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        processes.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:]], env=env))
-    try:
-        codes = [process.wait(LIMIT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    sys.exit(max(abs(code) for code in codes))
-
-
-if "RANK" in os.environ:
-    train(sys.argv[1])
+if is_rank():
+    train(sys.argv[1:-1], sys.argv[-1])
 else:
-    start_ranks()
+    run_ranks(RANKS)

@@ -2,20 +2,14 @@
 // parameters, average, autocast, loss scaling; LAMB and LARS against their formulas in float64.
 // optim_reference.py says what it leaves in which file.
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <torch/torch.h>
 
-#include "paceline/core/check.h"
 #include "paceline/optim/adam.h"
 #include "paceline/optim/clip_gradients.h"
 #include "paceline/optim/exponential_moving_average.h"
@@ -26,6 +20,8 @@
 #include "paceline/optim/reduce_lr_on_plateau.h"
 #include "paceline/optim/sgd.h"
 #include "paceline/tensor/autocast.h"
+
+#include "tests/parity/reference.h"
 
 namespace paceline::optim {
 namespace {
@@ -40,29 +36,12 @@ class OptimParity : public testing::Test {
  protected:
   // Runs the reference once for all tests of this program.
   static void SetUpTestSuite() {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("optim-parity-{}", getpid());
-    std::filesystem::create_directories(folder_);
-    const std::string command =
-        fmt::format("/usr/bin/python3 '{}' '{}' > '{}/output' 2>&1", PACELINE_OPTIM_REFERENCE,
-                    folder_.string(), folder_.string());
-    ASSERT_EQ(std::system(command.c_str()), 0)
-        << std::ifstream(folder_ / "output").rdbuf()
-        << "\nDebian's package python3-torch brings PyTorch for /usr/bin/python3";
+    reference_ = std::make_unique<parity::Reference>("optim_reference.py");
+    ASSERT_EQ(reference_->failure(), "");
   }
-  static void TearDownTestSuite() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
+  static void TearDownTestSuite() { reference_.reset(); }
 
-  static at::Tensor read(const std::string& name) {
-    const auto path = folder_ / (name + ".f64");
-    const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path));
-    at::Tensor row = at::empty({bytes / 8}, at::kDouble);
-    std::ifstream in(path, std::ios::binary);
-    if (bytes > 0) in.read(static_cast<char*>(row.data_ptr()), bytes);
-    check(in.good(), "{} cannot be read", path.string());
-    return row;
-  }
+  static at::Tensor read(const std::string& name) { return reference_->row(name); }
   static std::vector<double> numbers(const std::string& name) {
     const at::Tensor row = read(name);
     return {row.data_ptr<double>(), row.data_ptr<double>() + row.numel()};
@@ -85,9 +64,9 @@ class OptimParity : public testing::Test {
       parameters[i].mutable_grad() = gradients[i].clone();
   }
   static at::Tensor flat(const std::vector<at::Tensor>& tensors) {
-    std::vector<at::Tensor> parts;
-    for (const auto& tensor : tensors) parts.push_back(tensor.detach().flatten().to(at::kDouble));
-    return at::cat(parts);
+    std::vector<at::Tensor> wide;
+    for (const auto& tensor : tensors) wide.push_back(tensor.detach().to(at::kDouble));
+    return parity::flat(wide);
   }
   static std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
     std::vector<at::Tensor> all;
@@ -117,10 +96,8 @@ class OptimParity : public testing::Test {
     expect_rows(name, optimizer, parameters, tolerance, [&] { return flat(parameters); });
   }
 
-  static std::filesystem::path folder_;
+  inline static std::unique_ptr<parity::Reference> reference_;
 };
-
-std::filesystem::path OptimParity::folder_;
 
 TEST_F(OptimParity, steps_of_groups_are_pythons) {
   auto p = start();

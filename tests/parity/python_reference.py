@@ -1,29 +1,27 @@
 #!/usr/bin/python3
 """What Python's PyTorch computes, for parity_test.cpp to compare with.
 
-    python_reference.py samplers FILE    a table of DistributedSampler's indices
+    python_reference.py samplers FOLDER  a table of DistributedSampler's indices, in FOLDER/samplers
     python_reference.py MODEL FOLDER     50 steps of DistributedDataParallel over Gloo, 2 ranks, by each optimizer
 
 A training run leaves raw little-endian files in FOLDER: images.f32 [step, rank, batch, ...], labels.i64 [step, rank, batch],
 weights.f32 (all parameters in order), OPTIMIZER.losses.f32 [rank, step].
 """
-import datetime
 import os
-import socket
-import subprocess
 import sys
 
+from reference_ranks import is_rank, join_group, run_ranks, write
+
 RANKS, STEPS, BATCH = 2, 50, 8
-LIMIT_S = 100
 
 
-def write_samplers(path):
+def write_samplers(folder):
     from torch.utils.data.distributed import DistributedSampler
 
     table = [(n, ranks, seed, epoch, shuffle, drop_last)
              for n in (1, 2, 3, 7, 64, 1000, 50001) for ranks in (1, 2, 3, 8) for seed in (0, 42) for epoch in (0, 3)
              for shuffle in (True, False) for drop_last in (False, True)]
-    with open(path, "w") as f:
+    with open(os.path.join(folder, "samplers"), "w") as f:
         for n, ranks, seed, epoch, shuffle, drop_last in table:
             for rank in range(ranks) if n < 1000 else (0, ranks - 1):
                 sampler = DistributedSampler(range(n), num_replicas=ranks, rank=rank, shuffle=shuffle, seed=seed,
@@ -71,10 +69,7 @@ def train(name, folder):
     import torch.distributed as dist
     import torch.nn.functional as F
 
-    torch.set_num_threads(1)
-    os.environ["USE_LIBUV"] = "0"  # Debian 13's PyTorch is built without it
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
-    rank = dist.get_rank()
+    rank = join_group()
     torch.manual_seed(1)
     weights = {key: value.clone() for key, value in make_model(name).state_dict().items()}
     images = torch.randn(STEPS, RANKS, BATCH, *make_model(name).shape)
@@ -106,30 +101,9 @@ def train(name, folder):
     dist.barrier()
 
 
-def write(tensor, folder, name):
-    tensor.contiguous().numpy().tofile(os.path.join(folder, name))
-
-
-def start_ranks():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    processes = []
-    for rank in range(RANKS):
-        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
-               "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        processes.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:]], env=env))
-    try:
-        codes = [process.wait(LIMIT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    sys.exit(max(abs(code) for code in codes))
-
-
 if sys.argv[1] == "samplers":
     write_samplers(sys.argv[2])
-elif "RANK" in os.environ:
+elif is_rank():
     train(sys.argv[1], sys.argv[2])
 else:
-    start_ranks()
+    run_ranks(RANKS)
