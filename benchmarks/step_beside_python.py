@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """step_beside_python.py BUILD [--model cnn|resnet] [--rounds N] [--steps N]: a step of data parallelism, in turns with Python's.
 
-The same model, batch (32 a rank of 3x32x32), optimizer (Adam), LibTorch (Debian's python3-torch is built on the libtorch that BUILD uses)
+The same model, batch (32 a rank of 3x32x32, channels last), optimizer (Adam), LibTorch (Debian's python3-torch is built on the libtorch that BUILD uses)
 and one thread a rank: 2 ranks of data_parallel_bench under `paceline run`, and 2 of this program over Gloo; then each with one rank, which
 communicates with nobody: the floor that both share. Prints milliseconds a step: the median and the range of the rounds.
 """
@@ -72,7 +72,7 @@ def run_rank(model_name, steps):
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(make_model(model_name))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
-    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    images, labels = torch.randn(BATCH, 3, 32, 32).to(memory_format=torch.channels_last), torch.randint(10, (BATCH,))
 
     def take(count):
         for _ in range(count):
