@@ -3,6 +3,8 @@
 #include "paceline/core/check.h"
 #include "paceline/optim/adam.h"
 #include "paceline/optim/sgd.h"
+#include "paceline/parallel/compression_hooks.h"
+#include "paceline/tensor/autocast.h"
 
 namespace train_cnn {
 
@@ -22,6 +24,10 @@ Model::Model(const Options& options, const paceline::data::ImageDataset& images)
     const models::CnnOptions shape{images.channels(), images.height(), images.width(), classes};
     cnn = register_module("cnn", models::Cnn(shape));
   }
+  if (options.precision == "bf16") type = at::kBFloat16;
+  if (options.precision == "autocast-bf16") autocast = at::kBFloat16;
+  if (options.precision == "autocast-fp16") autocast = at::kHalf;
+  to(type);
   // Convolutions on the CPU are faster when the channels are the innermost dimension.
   for (auto& parameter : parameters()) {
     if (parameter.dim() == 4)
@@ -30,7 +36,10 @@ Model::Model(const Options& options, const paceline::data::ImageDataset& images)
 }
 
 at::Tensor Model::forward(const at::Tensor& images) {
-  return net ? net->forward(images) : cnn->forward(images);
+  std::optional<paceline::Autocast> casting;
+  if (autocast) casting.emplace(*autocast);
+  const at::Tensor input = images.to(type);
+  return (net ? net->forward(input) : cnn->forward(input)).to(at::kFloat);
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Options& options,
@@ -44,6 +53,15 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& options,
   if (options.optimizer == "adamw")
     return std::make_unique<optim::AdamW>(std::move(parameters), adam);
   return std::make_unique<optim::Adam>(std::move(parameters), adam);
+}
+
+std::shared_ptr<paceline::CommunicationHook> make_hook(const Options& options) {
+  if (options.hook == "bf16") return std::make_shared<paceline::CompressHook>(at::kBFloat16);
+  if (options.hook == "fp16") return std::make_shared<paceline::CompressHook>(at::kHalf);
+  if (options.hook == "topk") return std::make_shared<paceline::TopKHook>(options.topk_density);
+  if (options.hook != "powersgd") return nullptr;
+  return std::make_shared<paceline::PowerSgdHook>(
+      paceline::PowerSgdOptions{.rank = options.powersgd_rank, .start_step = options.hook_start});
 }
 
 }  // namespace train_cnn

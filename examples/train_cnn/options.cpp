@@ -94,6 +94,37 @@ void declare_training(CLI::App& app, Options& options) {
                  "paceline, gloo, c10d, mpi or oneccl [PACELINE_BACKEND, or paceline]");
 }
 
+void declare_step(CLI::App& app, Options& options) {
+  Group step(app, "Step");
+  step.value("--schedule", options.schedule, "NAME",
+             "Learning rate: constant, step, cosine, one-cycle or plateau")
+      ->check(is_one_of({"constant", "step", "cosine", "one-cycle", "plateau"}));
+  step.count("--warmup", options.warmup,
+             "Steps in which the rate of cosine or one-cycle rises; 0: none, or 30%", 0);
+  step.count("--schedule-steps", options.schedule_steps,
+             "Steps of the whole schedule; 0: those of this run", 0);
+  step.count("--rate-every", options.rate_every,
+             "Steps after which schedule step takes a tenth; 0: a third of all", 0);
+  step.number("--clip-norm", options.clip_norm, "Largest norm of the gradients; 0: any");
+  step.number("--clip-value", options.clip_value, "Largest element of the gradients; 0: any");
+  step.value("--precision", options.precision, "NAME",
+             "float32, bf16 (parameters too), autocast-bf16 or autocast-fp16")
+      ->check(is_one_of({"float32", "bf16", "autocast-bf16", "autocast-fp16"}));
+  step.number("--ema", options.ema,
+              "Decay of an average of the weights, which is then evaluated; 0: none", 1);
+}
+
+void declare_communication(CLI::App& app, Options& options) {
+  Group communication(app, "Communication of gradients");
+  communication
+      .value("--hook", options.hook, "NAME", "none, bf16, fp16, powersgd or topk: fewer bytes")
+      ->check(is_one_of({"none", "bf16", "fp16", "powersgd", "topk"}));
+  communication.count("--powersgd-rank", options.powersgd_rank, "Rank of powersgd's factors", 1);
+  communication.count("--hook-start", options.hook_start, "Steps before powersgd compresses", 0);
+  communication.number("--topk-density", options.topk_density,
+                       "Share of the elements that topk sends", 1);
+}
+
 void declare_output(CLI::App& app, Options& options) {
   Group output(app, "Output");
   auto* const directory = output.value("--checkpoint-dir", options.checkpoint_dir, "DIR",
@@ -129,12 +160,28 @@ void check_together(const Options& options) {
         "--model net: takes images of 1x28x28, those of --dataset cifar10 are 3x32x32; use --model "
         "cnn");
   }
+  if (options.warmup > 0 && options.schedule != "cosine" && options.schedule != "one-cycle") {
+    throw UsageError(
+        fmt::format("--warmup: --schedule {} has none; use cosine or one-cycle", options.schedule));
+  }
+  if (options.clip_norm > 0 && options.clip_value > 0) {
+    throw UsageError("--clip-norm and --clip-value: choose one");
+  }
+  const bool takes_float32 = options.hook == "powersgd" || options.hook == "topk";
+  if (takes_float32 && options.precision == "bf16") {
+    throw UsageError(fmt::format(
+        "--hook {}: takes float32 gradients, and those of --precision bf16 are not; use "
+        "autocast-bf16",
+        options.hook));
+  }
 }
 
 // False when --help was asked for. Throws UsageError.
 bool parse(Options& options, CLI::App& app, const std::vector<std::string>& arguments) {
   declare_data(app, options);
   declare_training(app, options);
+  declare_step(app, options);
+  declare_communication(app, options);
   declare_output(app, options);
   const CommandLine line = split_command_line(app, arguments);
   if (!line.program.empty()) {

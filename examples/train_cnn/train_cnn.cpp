@@ -20,6 +20,7 @@
 #include "examples/train_cnn/images.h"
 #include "examples/train_cnn/model.h"
 #include "examples/train_cnn/options.h"
+#include "examples/train_cnn/training_step.h"
 
 namespace train_cnn {
 namespace {
@@ -42,9 +43,14 @@ class TrainingRun {
         test_loader_(make_test_loader(options, images, *group_)),
         model_(std::make_shared<Model>(options, *images.training), group_),
         optimizer_(make_optimizer(options, model_->parameters())),
+        step_(options, *optimizer_, num_steps()),
         progress_(num_steps(), group_->world_size(), !is_first()),
         times_(group_->timeline()) {
-    optimizer_->shard(group_);
+    if (const auto hook = make_hook(options)) {
+      model_.register_comm_hook(hook);  // a divided step would send the parameters whole
+    } else {
+      optimizer_->shard(group_);
+    }
     if (!options.metrics.empty() && is_first()) metrics_ = paceline::MetricsLog(options.metrics);
     if (!options.tensorboard.empty() && is_first()) {
       scalars_ = paceline::TensorBoardLog(options.tensorboard);
@@ -69,6 +75,8 @@ class TrainingRun {
       return torch::nn::functional::cross_entropy(model_(batch.data), batch.target);
     };
     const train::LoopHooks hooks{
+        .scale_loss = [&](const at::Tensor& unscaled) { return step_.scaled(unscaled); },
+        .take_step = [&] { step_.take(); },
         .after_step = [&](const auto& report) { after_step(report); },
         .stop_requested = [&] { return stop_ && stop_->requested(*group_); },
         .after_epoch = [&](const auto&) { after_epoch(); }};
@@ -122,6 +130,9 @@ class TrainingRun {
     checkpointer_.emplace(
         group_, options_.checkpoint_dir,
         train::CheckpointerOptions{.memory = in_memory ? train::memory_path() : std::string()});
+    train::RunParts parts = step_.parts();
+    parts.reducer = &model_.reducer();  // for what its hook keeps
+    checkpointer_->attach(parts);
     stop_.emplace(paceline::AgreedStopOptions{.file = options_.stop_file});
     const auto restored = checkpointer_->begin(
         model_.module(), *optimizer_,
@@ -146,6 +157,7 @@ class TrainingRun {
                                         options_.checkpoint_dir, state_.data, data));
     }
     state_.data = data;
+    if (step_.has_schedule()) return;  // --lr is where it began
     const double saved = optimizer_->learning_rate();
     if (!options_.lr_given || saved == options_.lr) return;
     optimizer_->set_learning_rate(options_.lr);
@@ -184,9 +196,12 @@ class TrainingRun {
   void after_step(const train::StepReport& report) {
     samples_ += report.samples;
     progress_.after_step(report);
-    metrics_.write("step",
-                   {{"step", state_.step}, {"epoch", state_.epoch + 1}, {"loss", report.loss}});
+    metrics_.write("step", {{"step", state_.step},
+                            {"epoch", state_.epoch + 1},
+                            {"loss", report.loss},
+                            {"learning_rate", step_.learning_rate()}});
     scalars_.scalar("train/loss", state_.step, report.loss);
+    scalars_.scalar("train/learning_rate", state_.step, step_.learning_rate());
     const auto due = [&](std::int64_t every) { return every > 0 && state_.step % every == 0; };
     if (due(options_.checkpoint_every)) save();
     if (due(options_.memory_checkpoint_every)) save_to_memory();
@@ -194,6 +209,7 @@ class TrainingRun {
 
   void after_epoch() {
     evaluate();
+    step_.end_epoch(evaluation_.loss);
     progress_.note(fmt::format("epoch {}: test accuracy {:.2f}%, loss {:.4f}", state_.epoch,
                                100 * evaluation_.accuracy, evaluation_.loss));
     metrics_.write("epoch", {{"epoch", state_.epoch},
@@ -206,6 +222,7 @@ class TrainingRun {
 
   void evaluate() {
     const auto timed = times_.measure(Phase::kEvaluation);
+    const auto averaged = step_.averaged_weights();
     model_->eval();
     evaluation_ = train::evaluate(*group_, *test_loader_,
                                   [&](const at::Tensor& images) { return model_(images); });
@@ -234,6 +251,7 @@ class TrainingRun {
   const std::unique_ptr<data::DataLoader> test_loader_;
   paceline::DistributedDataParallel<Model> model_;
   const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
+  TrainingStep step_;
   std::optional<train::Checkpointer> checkpointer_;
   std::optional<paceline::AgreedStop> stop_;  // where there is a place to save to
   train::TrainingState state_{.seed = options_.seed};

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# train_cnn_steps_test.sh PACELINE TRAIN_CNN: what the flags of a step and of communication do. Each one changes the losses, and a run that was
+# interrupted and resumed has the losses, rates and accuracy of one that was not.
+set -uo pipefail
+# shellcheck source=tests/examples/small_job.sh
+source "$(dirname "$0")/small_job.sh" "$1" "$2"
+
+run=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --schedule-steps 16 --seed 3)
+
+# The steps, without the time that they took, and the accuracies.
+results() { grep -E '"event":"(step|epoch|end)"' "$1" | grep -oE '"(step|loss|learning_rate|accuracy|test_loss)":[^,}]*'; }
+# first_and_last FILE: the learning rates of the first and the last step.
+first_and_last() { grep '"event":"step"' "$1" | sed -n '1p;$p' | grep -oE '"learning_rate":[^,}]*' | cut -d: -f2 | paste -sd' '; }
+export -f results first_and_last
+
+# goes_on NAME FLAGS...: 16 steps at once, and 8 and 8.
+goes_on() {
+  local name=$1
+  shift
+  local at="$work/$name"
+  expect "$name" 0 ' s, 16 steps' "${run[@]}" "$@" --max-steps 16 --metrics "$at.straight"
+  expect "${name}_first" 0 ' s, 8 steps' "${run[@]}" "$@" --max-steps 8 --metrics "$at.first" --checkpoint-dir "$at.run"
+  expect "${name}_resumed" 0 'resumed at step 8' "${run[@]}" "$@" --max-steps 16 --metrics "$at.second" --checkpoint-dir "$at.run" --resume
+  # shellcheck disable=SC2016
+  expect "${name}_is_the_same" 0 '^the same$' bash -c '
+    wanted=$(results "$1.straight")
+    [ "$wanted" = "$(grep -v "\"end\"" "$1.first" >"$1.steps"; results "$1.steps"; results "$1.second")" ] && [ -n "$wanted" ] && echo "the same"' _ "$at"
+}
+# differs NAME OTHER: the flags of NAME have an effect.
+differs() { expect "$1_is_not_$2" 1 '' cmp <(results "$work/$1.straight") <(results "$work/$2.straight"); }
+
+goes_on plain
+goes_on cosine --schedule cosine --warmup 3 --clip-norm 0.5 --ema 0.9
+goes_on one_cycle --schedule one-cycle --clip-value 0.001 --optimizer sgd --lr 0.05
+goes_on step --schedule step --rate-every 5 --precision bf16 --optimizer adamw
+goes_on plateau --schedule plateau --precision autocast-bf16 --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300
+goes_on powersgd --hook powersgd --powersgd-rank 2 --hook-start 3
+goes_on topk --hook topk --topk-density 0.05
+goes_on bf16 --hook bf16
+goes_on fp16 --hook fp16
+for name in cosine powersgd topk bf16 fp16; do differs $name plain; done
+expect clipping_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --schedule cosine --warmup 3 --ema 0.9 --metrics "$work/unclipped.straight"
+differs cosine unclipped
+expect ema_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --schedule cosine --warmup 3 --clip-norm 0.5 --metrics "$work/no_ema.straight"
+differs cosine no_ema
+
+expect rates_of_plain 0 '^0.001 0.001$' bash -c 'first_and_last "$1"' _ "$work/plain.straight"
+expect rates_of_cosine 0 '^0.000333[0-9]* [0-9.e-]*e-05$' bash -c 'first_and_last "$1"' _ "$work/cosine.straight"
+expect rates_of_one_cycle 0 '^0.002[0-9]* [0-9.e-]*e-0[678]$' bash -c 'first_and_last "$1"' _ "$work/one_cycle.straight"
+expect rates_of_step 0 '^0.001 (1e-06|0.0000010*|9.99[0-9]*e-07|1.000[0-9]*e-06)$' bash -c 'first_and_last "$1"' _ "$work/step.straight"
+expect rates_of_plateau 0 '^1e-06 .*e-08$' bash -c 'first_and_last "$1"' _ "$work/plateau.straight"
+
+# Another number of ranks, another hook, another schedule.
+expect one_rank_goes_on 0 'resumed at step 16' "$train_cnn" "${data[@]}" --epochs 40 --schedule-steps 16 --max-steps 20 --hook topk \
+  --topk-density 0.05 --checkpoint-dir "$work/topk.run" --resume
+expect another_hook 1 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "${run[@]}" --hook topk --max-steps 30 \
+  --checkpoint-dir "$work/topk.run" --resume
+expect another_schedule 1 'schedule: none here, one in the checkpoint' "${run[@]}" --max-steps 20 --clip-norm 0.5 --ema 0.9 \
+  --checkpoint-dir "$work/cosine.run" --resume
+
+# float16 needs operators that LibTorch has from 2.4 on.
+if "$train_cnn" "${data[@]}" --max-steps 1 2>&1 | grep -qE 'LibTorch (1\.|2\.[0-3]\.)'; then
+  expect float16_is_refused 1 'use bfloat16, or LibTorch 2.4' "${run[@]}" --max-steps 4 --precision autocast-fp16
+else
+  goes_on float16 --precision autocast-fp16 --clip-norm 1
+fi
+
+expect warmup_of_nothing 2 '--warmup: --schedule step has none; use cosine or one-cycle' "$train_cnn" --schedule step --warmup 3
+expect two_ways_to_clip 2 '--clip-norm and --clip-value: choose one' "$train_cnn" --clip-norm 1 --clip-value 1
+expect compressed_16_bits 2 '--hook topk: takes float32 gradients' "$train_cnn" --hook topk --precision bf16
+expect too_long_a_warmup 1 '--warmup 16: the schedule has 16 steps' "${run[@]}" --schedule cosine --warmup 16
+exit "$((failures > 0))"
