@@ -2,6 +2,8 @@
 
 // Everything: distributed training for LibTorch programs.
 
+#include "paceline/autograd/messages.h"
+#include "paceline/autograd/regions.h"
 #include "paceline/data/batch_mixing.h"
 #include "paceline/data/data_loader.h"
 #include "paceline/data/distributed_sampler.h"
@@ -36,6 +38,7 @@
 #include "paceline/parallel/join.h"
 #include "paceline/parallel/post_local_sgd.h"
 #include "paceline/parallel/sync_batch_norm.h"
+#include "paceline/pipeline/pipeline.h"
 #include "paceline/telemetry/metrics_log.h"
 #include "paceline/telemetry/tensorboard_log.h"
 #include "paceline/tensor/autocast.h"

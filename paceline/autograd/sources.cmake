@@ -1,0 +1,4 @@
+set(SOURCES
+  messages.cpp
+  regions.cpp)
+set(LIBRARIES fmt::fmt)

@@ -1,0 +1,62 @@
+#pragma once
+
+// The backward pass of one micro-batch through one stage, as a whole or in two halves: first the
+// gradients of the stage's inputs, later those of its parameters. Both ways run the same nodes'
+// formulas, so the bits are the same.
+//
+// The halves. A node that leads to an input and, by another edge, to parameters (a linear layer's)
+// makes two gradients. The first half runs what leads to inputs, and keeps the gradient that comes
+// to each such node; the second half begins at these nodes and runs only what leads to parameters.
+// Where that is not possible, because a parameter is reached from several nodes, the second half
+// runs from the outputs again: slower, with the same result. What the forward pass has saved stays
+// until the second half.
+//
+// Thread safety: none.
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+
+namespace paceline {
+
+class BackwardPass {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  // Gradients flow from `outputs` (any; those without a graph are passed over) to `inputs` and
+  // `parameters`, leaves that require gradients.
+  BackwardPass(const Tensors& outputs, Tensors inputs, Tensors parameters);
+
+  struct Gradients {
+    Tensors of_inputs, of_parameters;  // undefined: none
+  };
+  // Once. `gradients` are of the outputs; undefined ones are of outputs that nothing used.
+  Gradients whole(const Tensors& gradients);
+  // Once, in this order.
+  Tensors input_half(const Tensors& gradients);
+  Tensors weight_half();
+
+  // Whether the second half repeats what the first one did.
+  bool repeats() const { return repeats_; }
+
+ private:
+  // Where gradients of parameters branch off from those of inputs.
+  struct Branch {
+    std::vector<torch::autograd::Edge> entries;  // the node's inputs
+    std::vector<std::size_t> parameters;
+    Tensors gradients;  // by entry, from the first half
+  };
+
+  void take_roots(const Tensors& gradients);
+  void find_branches();
+  Tensors run(const Tensors& targets, bool keep_graph) const;
+  Tensors run_branches();
+
+  const Tensors outputs_, inputs_, parameters_;
+  Tensors roots_, root_gradients_;
+  std::vector<Branch> branches_;
+  bool repeats_ = false;
+};
+
+}  // namespace paceline

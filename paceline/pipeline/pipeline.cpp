@@ -1,0 +1,294 @@
+#include "paceline/pipeline/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include "paceline/collectives/group/text.h"
+#include "paceline/core/check.h"
+#include "paceline/pipeline/backward_pass.h"
+#include "paceline/pipeline/gradient_order.h"
+#include "paceline/pipeline/stage_links.h"
+#include "paceline/schedules/validate.h"
+
+namespace paceline {
+namespace {
+
+using Tensors = PipelineStage::Tensors;
+using Direction = StageLinks::Direction;
+using pipeline::Action;
+using pipeline::ActionKind;
+
+std::string shapes_of(const Tensors& tensors) {
+  std::vector<std::string> texts;
+  for (const at::Tensor& tensor : tensors) {
+    texts.push_back(tensor.defined() ? fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                                                   fmt::join(tensor.sizes(), ", "))
+                                     : "undefined");
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+Tensors trainable(const Tensors& parameters) {
+  Tensors result;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.defined() && parameter.requires_grad()) result.push_back(parameter);
+  }
+  return result;
+}
+
+bool carries_gradient(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+}  // namespace
+
+// A stage of this rank, and what it keeps of micro-batches on their way.
+struct Pipeline::Run {
+  struct OnItsWay {
+    Tensors inputs, outputs;
+    std::unique_ptr<BackwardPass> pass;
+  };
+  struct Stage {
+    explicit Stage(const PipelineStage& given)
+        : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
+    const PipelineStage& function;
+    const Tensors parameters;
+    GradientOrder gradients;
+    std::map<int, OnItsWay> on_its_way;  // by micro-batch
+  };
+
+  Run(const std::shared_ptr<ProcessGroup>& of, const pipeline::Plan& planned,
+      const std::vector<PipelineStage>& stages)
+      : group(*of), plan(planned), links(of, planned) {
+    for (const PipelineStage& stage : stages) own.emplace(stage.index, stage);
+  }
+
+  bool is_last(int stage) const { return stage + 1 == plan.num_stages(); }
+
+  void begin(const std::vector<Tensors>& given) {
+    if (own.count(0) > 0) {
+      check(given.size() == static_cast<std::size_t>(plan.num_micro_batches),
+            "rank {}: {} micro-batches for a plan of {}", group.rank(), given.size(),
+            plan.num_micro_batches);
+    }
+    result = {};
+    if (own.count(plan.num_stages() - 1) > 0)
+      result.losses.resize(static_cast<std::size_t>(plan.num_micro_batches));
+    for (auto& [index, stage] : own) {
+      stage.on_its_way.clear();
+      stage.gradients.begin_step();
+    }
+  }
+
+  void carry_out(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
+    Stage& stage = own.at(action.stage);
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return forward(stage, action, given, loss);
+      case ActionKind::kWeightGradient:
+        return weight_gradient(stage, action);
+      case ActionKind::kBackward:
+      case ActionKind::kInputGradient:
+        return backward(stage, action);
+    }
+  }
+
+  void forward(Stage& stage, const Action& action, const std::vector<Tensors>& given,
+               const Loss& loss) {
+    const auto [kind, index, micro_batch] = action;
+    OnItsWay& item = stage.on_its_way[micro_batch];
+    item.inputs = index == 0 ? given[static_cast<std::size_t>(micro_batch)]
+                             : links.receive(index, micro_batch, Direction::kForward);
+    begin_work();
+    Tensors leaves;
+    for (at::Tensor& input : item.inputs) {
+      input = input.detach();
+      if (index > 0 && carries_gradient(input)) leaves.push_back(input.requires_grad_());
+    }
+    item.outputs = run_stage(stage.function, action, item.inputs);
+    if (is_last(index)) item.outputs = {scaled_loss(action, item.outputs, loss)};
+    Tensors roots;
+    for (const at::Tensor& output : item.outputs) {
+      if (carries_gradient(output)) roots.push_back(output);
+    }
+    item.pass = std::make_unique<BackwardPass>(roots, leaves, stage.parameters);
+    if (is_last(index)) return;
+    Tensors sent;
+    for (const at::Tensor& output : item.outputs) sent.push_back(output.detach());
+    links.send(index, micro_batch, Direction::kForward, sent);
+  }
+
+  Tensors run_stage(const PipelineStage& stage, const Action& action, const Tensors& inputs) {
+    try {
+      Tensors outputs = stage.forward(inputs);
+      for (const at::Tensor& output : outputs)
+        check(output.defined(), "it returned an undefined tensor");
+      return outputs;
+    } catch (const Error& error) {
+      throw Error(error.code(), what_of_stage(action, inputs, error.what()));
+    } catch (const c10::Error& error) {
+      throw Error(ErrorCode::kInvalid,
+                  what_of_stage(action, inputs, error.what_without_backtrace()));
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::kInvalid, what_of_stage(action, inputs, error.what()));
+    }
+  }
+
+  std::string what_of_stage(const Action& action, const Tensors& inputs, const char* what) const {
+    return fmt::format("rank {}: {}: stage {} of {} failed on inputs {}: {}", group.rank(),
+                       to_string(action), action.stage, plan.num_stages(), shapes_of(inputs), what);
+  }
+
+  at::Tensor scaled_loss(const Action& action, const Tensors& outputs, const Loss& loss) {
+    at::Tensor value;
+    try {
+      value = loss(outputs, action.micro_batch);
+    } catch (const std::exception& error) {
+      fail(ErrorCode::kInvalid, "rank {}: {}: the loss of outputs {} failed: {}", group.rank(),
+           to_string(action), shapes_of(outputs), error.what());
+    }
+    check(value.defined() && value.numel() == 1,
+          "rank {}: {}: the loss is {}; it must be one number", group.rank(), to_string(action),
+          shapes_of({value}));
+    result.losses[static_cast<std::size_t>(action.micro_batch)] = value.detach();
+    return value / plan.num_micro_batches;
+  }
+
+  Tensors gradients_of_outputs(const OnItsWay& item, const Action& action) {
+    if (is_last(action.stage)) return {at::ones_like(item.outputs[0])};
+    Tensors roots;
+    for (const at::Tensor& output : item.outputs) {
+      if (carries_gradient(output)) roots.push_back(output);
+    }
+    Tensors gradients =
+        links.receive(action.stage, action.micro_batch, Direction::kBackward, roots.size());
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      check(!gradients[i].defined() || gradients[i].sizes() == roots[i].sizes(),
+            "rank {}: {}: the gradient is {}, the output {}", group.rank(), to_string(action),
+            shapes_of({gradients[i]}), shapes_of({roots[i]}));
+    }
+    return gradients;
+  }
+
+  void backward(Stage& stage, const Action& action) {
+    OnItsWay& item = stage.on_its_way.at(action.micro_batch);
+    const Tensors gradients = gradients_of_outputs(item, action);
+    begin_work();
+    Tensors of_inputs;
+    if (action.kind == ActionKind::kBackward) {
+      auto both = item.pass->whole(gradients);
+      of_inputs = std::move(both.of_inputs);
+      stage.gradients.add(action.micro_batch, std::move(both.of_parameters));
+      stage.on_its_way.erase(action.micro_batch);
+    } else {
+      of_inputs = item.pass->input_half(gradients);
+    }
+    if (action.stage > 0)
+      links.send(action.stage, action.micro_batch, Direction::kBackward, of_inputs);
+  }
+
+  void weight_gradient(Stage& stage, const Action& action) {
+    begin_work();
+    OnItsWay& item = stage.on_its_way.at(action.micro_batch);
+    stage.gradients.add(action.micro_batch, item.pass->weight_half());
+    stage.on_its_way.erase(action.micro_batch);
+  }
+
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  // What the action waited for has come.
+  void begin_work() { work_began = now(); }
+
+  ProcessGroup& group;
+  const pipeline::Plan& plan;
+  StageLinks links;
+  std::map<int, Stage> own;
+  PipelineStep result;
+  double work_began = 0;
+};
+
+std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
+                                                        int num_micro_batches) {
+  check(batch.defined() && batch.dim() > 0 && num_micro_batches > 0 &&
+            batch.size(0) % num_micro_batches == 0,
+        "a batch of {} does not divide into {} micro-batches along dimension 0", shapes_of({batch}),
+        num_micro_batches);
+  std::vector<PipelineStage::Tensors> result;
+  for (const at::Tensor& part : batch.chunk(num_micro_batches)) result.push_back({part});
+  return result;
+}
+
+Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
+                   std::vector<PipelineStage> stages)
+    : group_(std::move(group)),
+      plan_(std::move(plan)),
+      stages_(std::move(stages)),
+      run_(std::make_unique<Run>(group_, plan_, stages_)) {
+  require_same_plan();
+  pipeline::validate(plan_);
+  check(plan_.num_ranks() == group_->world_size(),
+        "rank {}: the plan {} is for {} ranks; group {} has {}", group_->rank(), plan_.name,
+        plan_.num_ranks(), group_->name(), group_->world_size());
+  require_own_stages();
+}
+
+Pipeline::~Pipeline() = default;
+
+void Pipeline::require_same_plan() const {
+  const std::string own = to_csv(plan_);
+  const auto texts = all_gather_text(*group_, own);
+  const auto other = std::find_if(texts.begin(), texts.end(),
+                                  [&](const std::string& text) { return text != texts[0]; });
+  check(other == texts.end(), "rank {}: rank {} has another pipeline plan than rank 0",
+        group_->rank(), other - texts.begin());
+}
+
+void Pipeline::require_own_stages() const {
+  std::vector<int> given, wanted;
+  for (const PipelineStage& stage : stages_) given.push_back(stage.index);
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    if (plan_.rank_of_stage[static_cast<std::size_t>(stage)] == group_->rank())
+      wanted.push_back(stage);
+  }
+  std::sort(given.begin(), given.end());
+  check(given == wanted, "rank {}: stages [{}] were given; plan {} has [{}] on this rank",
+        group_->rank(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
+}
+
+PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
+  const at::AutoGradMode with_gradients(true);
+  const double start = Run::now();
+  try {
+    run_->begin(inputs);
+    for (const Action& action : plan_.ranks[static_cast<std::size_t>(group_->rank())]) {
+      run_->carry_out(action, inputs, loss);
+      run_->result.actions.push_back({action, run_->work_began - start, Run::now() - start});
+    }
+    run_->links.finish_sends();
+  } catch (const Error& error) {
+    const bool is_known = error.code() == ErrorCode::kAborted ||
+                          error.code() == ErrorCode::kPeerLost ||
+                          error.code() == ErrorCode::kTimeout;
+    if (!is_known) group_->abort(error.what());
+    throw;
+  } catch (const std::exception& error) {
+    const std::string what =
+        fmt::format("rank {}: a pipeline's step failed: {}", group_->rank(), error.what());
+    group_->abort(what);
+    throw Error(ErrorCode::kInvalid, what);
+  }
+  return std::move(run_->result);
+}
+
+}  // namespace paceline

@@ -1,0 +1,7 @@
+set(SOURCES
+  backward_pass.cpp
+  gradient_order.cpp
+  measured.cpp
+  pipeline.cpp
+  stage_links.cpp)
+set(LIBRARIES fmt::fmt)
