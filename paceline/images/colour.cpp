@@ -80,8 +80,9 @@ void adjust_contrast(Image& image, double factor) {
   if (bytes.empty()) return;
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < bytes.size(); i += 3) sum += grey(&bytes[i]);
-  const double mean = static_cast<double>(sum) / static_cast<double>(bytes.size() / 3);
-  blend_with(image, static_cast<int>(mean + 0.5), factor);
+  const std::size_t num_pixels = bytes.size() / 3;
+  const double mean = static_cast<double>(sum) / static_cast<double>(num_pixels);
+  blend_with(image, static_cast<int>(std::lround(mean)), factor);
 }
 
 void adjust_saturation(Image& image, double factor) {

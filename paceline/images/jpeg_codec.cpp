@@ -116,12 +116,13 @@ void rows_step(JpegState& state) {
   for (int y = 0; y < region.height; ++y) {
     JSAMPROW row = state.row;
     jpeg_read_scanlines(&info, &row, 1);
-    const std::uint8_t* from = row + (region.x - state.first_column) * info.output_components;
+    const std::uint8_t* from =
+        row + static_cast<std::ptrdiff_t>(region.x - state.first_column) * info.output_components;
     std::uint8_t* to = state.image->row(y);
     if (info.output_components == 4) {
       cmyk_to_rgb(from, to, region.width);
     } else {
-      std::memcpy(to, from, static_cast<std::size_t>(3 * region.width));
+      std::memcpy(to, from, static_cast<std::size_t>(Image::kChannels * region.width));
     }
   }
 }

@@ -88,8 +88,8 @@ void start_step(PngState& state) {
 }
 
 void copy_row(PngState& state, const std::uint8_t* row, int y) {
-  std::memcpy(state.image->row(y - state.region.y), row + 3 * state.region.x,
-              static_cast<std::size_t>(3 * state.region.width));
+  std::memcpy(state.image->row(y - state.region.y), row + Image::kChannels * state.region.x,
+              static_cast<std::size_t>(Image::kChannels * state.region.width));
 }
 
 void rows_step(PngState& state) {

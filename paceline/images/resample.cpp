@@ -18,12 +18,19 @@ const RowKernels& kernels() {
   return portable::kRowKernels;
 }
 
+// Of numbers that are not negative, or become 0.
+int half_up(double x) { return static_cast<int>(std::floor(x + 0.5)); }
+
+std::size_t first_weight(const AxisPlan& plan, int output) {
+  return static_cast<std::size_t>(output) * static_cast<std::size_t>(plan.num_taps);
+}
+
 double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
 
 bool keeps_all(const AxisPlan& plan, int offset, int size) {
   if (plan.size() != size) return false;
   for (int i = 0; i < size; ++i) {
-    const std::int32_t* weights = plan.weights.data() + i * plan.num_taps;
+    const std::int32_t* weights = plan.weights.data() + first_weight(plan, i);
     const int own = i + offset - plan.begins[static_cast<std::size_t>(i)];
     if (own < 0 || own >= plan.num_taps || weights[own] != 1 << 22) return false;
   }
@@ -55,8 +62,8 @@ Image along_columns(const Image& part, int y, const AxisPlan& rows) {
   for (int i = 0; i < rows.size(); ++i) {
     const auto at = static_cast<std::size_t>(i);
     kernels().along_columns(part.row(rows.begins[at] - y), part.row_bytes(),
-                            rows.weights.data() + i * rows.num_taps, rows.counts[at], out.row(i),
-                            out.row_bytes());
+                            rows.weights.data() + first_weight(rows, i), rows.counts[at],
+                            out.row(i), out.row_bytes());
   }
   return out;
 }
@@ -73,8 +80,8 @@ AxisPlan plan_axis(int input_size, double from, double to, int output_size, int 
   std::vector<double> weights(static_cast<std::size_t>(plan.num_taps));
   for (int i = 0; i < count; ++i) {
     const double center = from + (first + i + 0.5) * scale;
-    const int begin = std::max(0, static_cast<int>(center - width + 0.5));
-    const int end = std::min(input_size, static_cast<int>(center + width + 0.5));
+    const int begin = std::max(0, half_up(center - width));
+    const int end = std::min(input_size, half_up(center + width));
     double sum = 0;
     for (int input = begin; input < end; ++input) {
       const double weight = triangle((input - center + 0.5) / width);
@@ -84,8 +91,8 @@ AxisPlan plan_axis(int input_size, double from, double to, int output_size, int 
     for (int tap = 0; tap < end - begin; ++tap) {
       double weight = weights[static_cast<std::size_t>(tap)];
       if (sum != 0) weight /= sum;
-      plan.weights[static_cast<std::size_t>(i * plan.num_taps + tap)] =
-          static_cast<std::int32_t>(0.5 + weight * (1 << 22));
+      plan.weights[first_weight(plan, i) + static_cast<std::size_t>(tap)] =
+          half_up(weight * (1 << 22));
     }
     plan.begins.push_back(begin);
     plan.counts.push_back(end - begin);

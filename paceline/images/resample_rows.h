@@ -36,6 +36,8 @@ namespace {
 
 constexpr int kWeightBits = 22;
 constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
+constexpr std::ptrdiff_t kChannels = 3;
+constexpr std::ptrdiff_t kWidth = 8;  // elements of a vector
 
 using Bytes8 [[gnu::vector_size(8)]] = std::uint8_t;
 using Ints8 [[gnu::vector_size(32)]] = std::int32_t;
@@ -49,18 +51,18 @@ void along_rows(const std::uint8_t* first, const std::uint8_t* second, std::uint
                 std::uint8_t* second_out, const int* begins, const int* counts,
                 const std::int32_t* weights, int num_taps, int count) {
   for (int i = 0; i < count; ++i, weights += num_taps) {
-    const std::ptrdiff_t at = 3 * static_cast<std::ptrdiff_t>(begins[i]);
+    const std::ptrdiff_t at = kChannels * begins[i];
     Ints8 sums = {kHalf, kHalf, kHalf, kHalf, kHalf, kHalf, kHalf, kHalf};
     for (int tap = 0; tap < counts[i]; ++tap) {
       Bytes8 bytes;
-      std::memcpy(&bytes, first + at + 3 * tap, 4);
-      std::memcpy(reinterpret_cast<char*>(&bytes) + 4, second + at + 3 * tap, 4);
+      std::memcpy(&bytes, first + at + kChannels * tap, 4);
+      std::memcpy(reinterpret_cast<char*>(&bytes) + 4, second + at + kChannels * tap, 4);
       sums += __builtin_convertvector(bytes, Ints8) * weights[tap];
     }
     // The weights are not negative and their sum is 1, but for their rounding: at most 255.
     const Bytes8 out = __builtin_convertvector(sums >> kWeightBits, Bytes8);
-    std::memcpy(first_out + 3 * i, &out, 4);
-    std::memcpy(second_out + 3 * i, reinterpret_cast<const char*>(&out) + 4, 4);
+    std::memcpy(first_out + kChannels * i, &out, 4);
+    std::memcpy(second_out + kChannels * i, reinterpret_cast<const char*>(&out) + 4, 4);
   }
 }
 
@@ -73,13 +75,13 @@ void along_columns(const std::uint8_t* rows, std::ptrdiff_t stride, const std::i
     for (int tap = 0; tap < num_taps; ++tap) {
       for (int part = 0; part < 4; ++part) {
         Bytes8 bytes;
-        std::memcpy(&bytes, rows + tap * stride + i + 8 * part, sizeof bytes);
+        std::memcpy(&bytes, rows + tap * stride + i + kWidth * part, sizeof bytes);
         sums[part] += __builtin_convertvector(bytes, Ints8) * weights[tap];
       }
     }
     for (int part = 0; part < 4; ++part) {
       const Bytes8 bytes = __builtin_convertvector(sums[part] >> kWeightBits, Bytes8);
-      std::memcpy(out + i + 8 * part, &bytes, sizeof bytes);
+      std::memcpy(out + i + kWidth * part, &bytes, sizeof bytes);
     }
   }
   for (; i < num_bytes; ++i) {

@@ -12,7 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include "paceline/collectives/group/text.h"
+#include "paceline/collectives/group/objects.h"
 #include "paceline/core/check.h"
 #include "paceline/pipeline/backward_pass.h"
 #include "paceline/pipeline/gradient_order.h"
@@ -247,7 +247,7 @@ Pipeline::~Pipeline() = default;
 
 void Pipeline::require_same_plan() const {
   const std::string own = to_csv(plan_);
-  const auto texts = all_gather_text(*group_, own);
+  const auto texts = all_gather_object(*group_, own);
   const auto other = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return text != texts[0]; });
   check(other == texts.end(), "rank {}: rank {} has another pipeline plan than rank 0",
