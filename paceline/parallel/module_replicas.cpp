@@ -189,8 +189,9 @@ std::shared_ptr<ReplicaSet> ModuleReplicas::make_set() const {
            "clone() ({})",
            module_->name(), error.what_without_backtrace());
     }
-    const auto& clone = *set->modules.back();
-    check(typeid(clone) == typeid(*module_),
+    const torch::nn::Module& original = *module_;
+    const torch::nn::Module& clone = *set->modules.back();
+    check(typeid(clone) == typeid(original),
           "DataParallel: clone() of {} returns another type, {}; derive it from "
           "torch::nn::Cloneable<{}>",
           module_->name(), clone.name(), module_->name());
