@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/secret.h"
 
 namespace paceline::data {
 namespace {
@@ -28,17 +29,21 @@ void write_as(std::ofstream& file, std::span<const std::int32_t> tokens) {
 }  // namespace
 
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens, TokenWidth width) {
-  const std::string partial = path + ".partial";
-  {
+  // A name of its own: ranks that all write to one path must not write into each other's file.
+  const std::string partial = path + ".partial-" + random_hex(8);
+  std::error_code error;
+  try {
     std::ofstream file(partial, std::ios::binary | std::ios::trunc);
     width == TokenWidth::k16 ? write_as<std::uint16_t>(file, tokens)
                              : write_as<std::int32_t>(file, tokens);
     file.close();
     if (!file) throw system_error("writing " + partial);
+    std::filesystem::rename(partial, path, error);
+    if (error) fail(ErrorCode::kSystem, "renaming {} to {}: {}", partial, path, error.message());
+  } catch (const Error&) {
+    std::filesystem::remove(partial, error);
+    throw;
   }
-  std::error_code error;
-  std::filesystem::rename(partial, path, error);
-  if (error) fail(ErrorCode::kSystem, "renaming {} to {}: {}", partial, path, error.message());
 }
 
 at::Tensor map_tokens(const std::string& path, TokenWidth width) {
@@ -50,7 +55,7 @@ at::Tensor map_tokens(const std::string& path, TokenWidth width) {
     fail(ErrorCode::kCorrupt, "{}: {} bytes are not a row of tokens of {} bytes", path, bytes,
          bytes_a_token);
   }
-  return at::from_file(path, /*shared=*/true, bytes / bytes_a_token,
+  return at::from_file(path, /*shared=*/false, bytes / bytes_a_token,
                        at::TensorOptions(width == TokenWidth::k16 ? at::kShort : at::kInt));
 }
 

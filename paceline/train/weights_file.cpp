@@ -12,6 +12,7 @@
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/secret.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
@@ -65,10 +66,15 @@ void write_weights(const std::string& path, const TensorsByName& tensors) {
   std::vector<std::span<const std::byte>> parts{as_bytes(layout.head)};
   for (const std::size_t index : layout.order) parts.push_back(named[index].bytes);
   FileSystem& files = FileSystem::real();
-  const std::string partial = path + ".partial";
-  if (files.unlink(partial) != 0 && errno != ENOENT) refuse("removing " + partial);
-  write_plain_file(files, partial, parts);
-  if (files.rename(partial, path) != 0) refuse("renaming " + partial + " to " + path);
+  // A name of its own: ranks that all save to one path must not write into each other's file.
+  const std::string partial = path + ".partial-" + random_hex(8);
+  try {
+    write_plain_file(files, partial, parts);
+    if (files.rename(partial, path) != 0) refuse("renaming " + partial + " to " + path);
+  } catch (const Error&) {
+    files.unlink(partial);
+    throw;
+  }
 }
 
 TensorsByName read_weights(const std::string& path) {

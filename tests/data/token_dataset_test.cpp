@@ -53,6 +53,23 @@ TEST(TokenDataset, a_file_is_mapped_in_both_widths) {
   }
 }
 
+TEST(TokenDataset, a_file_stays_as_it_is_whatever_is_done_to_its_tokens) {
+  const FreshDirectory folder;
+  const std::string file = folder.file("text.bin");
+  write_tokens(file, count_up(20));
+  map_tokens(file).zero_();
+  EXPECT_EQ(map_tokens(file)[7].item<std::int64_t>(), 7);
+}
+
+TEST(TokenDataset, a_write_that_fails_leaves_the_old_file_and_nothing_else) {
+  const FreshDirectory folder;
+  const std::string file = folder.file("text.bin");
+  write_tokens(file, count_up(20));
+  EXPECT_THROW(write_tokens(file, std::vector<std::int32_t>{1, 65'536}), Error);
+  EXPECT_EQ(map_tokens(file).numel(), 20);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
 TEST(TokenDataset, a_loader_makes_batches_of_it) {
   const auto dataset = std::make_shared<TokenDataset>("text", torch::arange(101, torch::kInt), 10);
   DataLoader loader(dataset, DistributedSampler(dataset->size(), 2, 1, {.shuffle = false}),

@@ -1,5 +1,7 @@
 #include "paceline/train/weights_file.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
@@ -64,10 +66,25 @@ TEST(WeightsFile, weights_are_loaded_or_every_difference_is_listed) {
 TEST(WeightsFile, a_file_is_replaced_whole) {
   const FreshDirectory folder;
   const std::string file = folder.write("weights.safetensors", "something else");
-  folder.write("weights.safetensors.partial", "left by a program that was killed");
   write_weights(file, {{"a", torch::ones({3})}});
   EXPECT_TRUE(torch::equal(read_weights(file).at("a"), torch::ones({3})));
-  EXPECT_FALSE(std::filesystem::exists(file + ".partial"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(WeightsFile, ranks_that_all_write_one_file_leave_one_whole) {
+  const FreshDirectory folder;
+  const std::string file = folder.file("weights.safetensors");
+  std::vector<std::jthread> writers;
+  for (int rank = 0; rank < 4; ++rank) {
+    writers.emplace_back([&file, rank] {
+      for (int round = 0; round < 20; ++round)
+        write_weights(file, {{"a", torch::full({100'000}, rank)}});
+    });
+  }
+  writers.clear();
+  const at::Tensor found = read_weights(file).at("a");
+  EXPECT_TRUE(torch::equal(found, torch::full_like(found, found[0].item<double>())));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
 TEST(WeightsFile, what_cannot_be_read_or_written_is_said_by_name) {
