@@ -9,8 +9,10 @@ torch::nn::Conv2dOptions three_by_three(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2dOptions(in, out, 3).padding(1);
 }
 
-at::Tensor relu_and_halve(const at::Tensor& features) {
-  return at::max_pool2d(at::relu(features), 2);
+// The pool comes first, which has the same values and gradients and leaves a quarter to do.
+at::Tensor halve_and_relu(const at::Tensor& features) {
+  at::Tensor half = at::max_pool2d(features, 2);
+  return at::relu_(half);
 }
 
 }  // namespace
@@ -32,8 +34,9 @@ void CnnImpl::reset() {
 }
 
 at::Tensor CnnImpl::forward(const at::Tensor& images) {
-  const auto features = relu_and_halve(conv2_(relu_and_halve(conv1_(images))));
-  return linear2_.forward(at::relu(linear1_.forward(features.flatten(1))));
+  const auto features = halve_and_relu(conv2_(halve_and_relu(conv1_(images))));
+  at::Tensor hidden = linear1_.forward(features.flatten(1));
+  return linear2_.forward(at::relu_(hidden));
 }
 
 }  // namespace paceline::models

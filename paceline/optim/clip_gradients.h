@@ -11,7 +11,9 @@
 // 1, 2 and infinity are the C library's.) It reads the gradients once.
 //
 // With DistributedDataParallel call these after the backward pass: every rank has the same
-// gradients then, and so the same norm, also where the optimizer is divided among ranks.
+// gradients then, and so the same norm, also where the optimizer is divided among ranks. Where
+// gradients are divided too (fully_shard.h), give the optimizer: each rank reads its part, and the
+// norms are collective. The bits are those of whole gradients.
 //
 // Parameters without a gradient do not count; a tensor that is given twice counts once. Errors:
 // kInvalid for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU.
@@ -20,6 +22,8 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "paceline/optim/optimizer.h"
 
 namespace paceline::optim {
 
@@ -30,14 +34,17 @@ struct ClipOptions {
 
 // The norm of all gradients as if they were one vector; nothing is changed.
 double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2);
+double grad_norm(const Optimizer& optimizer, double norm_type = 2);
 
 // Multiplies the gradients by max_norm / (norm + 1e-6) where that is below 1. Returns the norm
 // before. A norm that is not finite makes all gradients 0 or NaN, as in PyTorch, unless
 // `error_if_nonfinite` leaves them and throws.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                       const ClipOptions& options = {});
+double clip_grad_norm(const Optimizer& optimizer, double max_norm, const ClipOptions& options = {});
 
 // Brings each element into [-clip_value, clip_value]; NaN stays.
 void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
+void clip_grad_value(const Optimizer& optimizer, double clip_value);
 
 }  // namespace paceline::optim

@@ -46,7 +46,7 @@ bool GradScaler::divide(const Optimizer& optimizer) const {
   }
   const auto factor = static_cast<float>(1.0 / static_cast<double>(scale_));
   std::atomic<bool> finite{true};
-  for (const at::Tensor& gradient : gradients_of(optimizer.parameters())) {
+  for (const at::Tensor& gradient : optimizer.gradient_memory()) {
     for_blocks(gradient, true, [&](std::int64_t, float* elements, std::int64_t count) {
       if (!all_finite(elements, count)) finite.store(false, std::memory_order_relaxed);
       ::paceline::optim::scale(elements, count, factor);
@@ -60,7 +60,8 @@ void GradScaler::unscale(Optimizer& optimizer) {
         "grad_scaler: these gradients have been unscaled since the last update()");
   const at::NoGradGuard no_grad;
   std::int32_t nonfinite = divide(optimizer) ? 0 : 1;
-  if (group_) group_->all_reduce(std::span(&nonfinite, 1), ReduceOp::kMax);
+  ProcessGroup* const group = optimizer.shards_gradients() ? optimizer.shard_group() : group_.get();
+  if (group != nullptr) group->all_reduce(std::span(&nonfinite, 1), ReduceOp::kMax);
   seen_[&optimizer].found_nonfinite = nonfinite != 0;
 }
 

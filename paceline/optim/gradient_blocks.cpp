@@ -46,7 +46,7 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
     at::Tensor gradient = parameter.grad();
     if (gradient.strides() != parameter.strides())
       gradient = at::empty_like(parameter, gradient.options()).copy_(gradient);
-    all.push_back({i, gradient});
+    all.push_back({i, gradient, 0});
   });
   return all;
 }

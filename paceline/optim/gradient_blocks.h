@@ -10,10 +10,11 @@
 
 namespace paceline::optim {
 
-// A gradient in the memory order of its parameter.
+// A gradient, or a part of it, in the memory order of its parameter.
 struct OrderedGradient {
-  std::size_t parameter;  // its number
-  at::Tensor tensor;      // a copy where the gradient has another order
+  std::size_t parameter;   // its number
+  at::Tensor tensor;       // a copy where the gradient has another order
+  std::int64_t first = 0;  // where the part begins in the whole: with a block
 };
 
 // Of the parameters that have one, each tensor once, in order. Error(kInvalid) for gradients that

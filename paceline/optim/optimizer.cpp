@@ -21,6 +21,9 @@ namespace {
 constexpr const char* kNumSteps = "num_steps";
 constexpr const char* kMaster = "master";
 
+// From here on a gradient is a unit of its own: it may be reduced where it lies.
+constexpr std::size_t kAloneBytes = 512 << 10;
+
 bool is_16_bit(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
 void require_fusable(const at::Tensor& parameter, std::size_t number) {
@@ -62,7 +65,8 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
   check(!groups.empty(), "an optimizer needs a parameter group");
   add_parameters(groups);
   num_steps_.resize(parameters_.size());
-  make_rows();
+  has_gradient_.resize(parameters_.size());
+  make_rows(0);
 }
 
 // Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
@@ -81,15 +85,31 @@ void Optimizer::add_parameters(const std::vector<GroupTensors>& groups) {
   }
 }
 
-void Optimizer::make_rows() {
-  places_.resize(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+// One row a type; or rows of units, from the last parameter on, as gradients come.
+void Optimizer::make_rows(std::size_t unit_bytes) {
+  const std::size_t count = parameters_.size();
+  places_.resize(count);
+  rows_.clear();
+  std::vector<std::size_t> open;  // rows that more parameters fit into: at most one a type
+  for (std::size_t n = 0; n < count; ++n) {
+    const std::size_t i = unit_bytes > 0 ? count - 1 - n : n;
     const auto type = parameters_[i].scalar_type();
-    auto row = std::ranges::find(rows_, type, &Row::type);
-    if (row == rows_.end()) row = rows_.insert(row, Row{.type = type});
-    places_[i] = {static_cast<std::size_t>(row - rows_.begin()), row->tensors.size()};
-    row->parameters.push_back(i);
-    row->tensors.push_back(parameters_[i]);
+    const bool is_alone = unit_bytes > 0 && parameters_[i].nbytes() >= kAloneBytes;
+    const auto found = is_alone ? open.end() : std::ranges::find_if(open, [&](std::size_t row) {
+      return rows_[row].type == type;
+    });
+    const std::size_t number = found == open.end() ? rows_.size() : *found;
+    if (found == open.end()) {
+      rows_.push_back(Row{.type = type});
+      if (!is_alone) open.push_back(number);
+    }
+    Row& row = rows_[number];
+    places_[i] = {number, row.tensors.size()};
+    row.parameters.push_back(i);
+    row.tensors.push_back(parameters_[i]);
+    std::size_t bytes = 0;
+    for (const auto& tensor : row.tensors) bytes += tensor.nbytes();
+    if (unit_bytes > 0 && bytes >= unit_bytes) std::erase(open, number);
   }
   allocate_state();
 }
@@ -97,7 +117,9 @@ void Optimizer::make_rows() {
 // For as many ranks as there are now.
 void Optimizer::allocate_state() {
   for (Row& row : rows_) {
-    row.layout = FlatLayout(row.tensors, group_ ? group_->world_size() : 1);
+    row.layout = FlatLayout(row.tensors, group_ ? group_->world_size() : 1,
+                            shards_gradients_ ? FlatLayout::kBlock : 0);
+    if (shards_gradients_) row.gradients = at::zeros({row.layout.part_count()}, at::kFloat);
     const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
     row.state.clear();
     for (std::size_t name = 0; name < num_states; ++name)
@@ -162,7 +184,8 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   if (group->world_size() == 1) return;
   group_ = std::move(group);
   const at::NoGradGuard no_grad;
-  allocate_state();
+  shards_gradients_ = options.unit_bytes > 0;
+  make_rows(options.unit_bytes);
   if (options.one_copy) return make_one_copy(options.names);
   for (Row& row : rows_) {
     row.flat = empty_symmetric(*group_, {row.layout.count()}, row.type);
@@ -265,6 +288,35 @@ std::string Optimizer::state_name(std::size_t name, std::size_t parameter) const
 
 void Optimizer::zero_grad() {
   for (auto& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  has_gradient_.assign(parameters_.size(), false);
+}
+
+std::vector<OrderedGradient> Optimizer::gradients() const {
+  if (!shards_gradients_) return ordered_gradients(parameters_);
+  std::vector<OrderedGradient> all;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!has_gradient_[i]) continue;
+    const auto [first, last] = own_elements(i);
+    const at::Tensor own =
+        first < last ? row_of(i).gradients.narrow(0, state_offset(i) + first, last - first)
+                     : at::empty({0}, at::kFloat);
+    all.push_back({i, own, std::max<std::int64_t>(first, 0)});
+  }
+  return all;
+}
+
+std::vector<at::Tensor> Optimizer::gradient_memory() const {
+  if (!shards_gradients_) return gradients_of(parameters_);
+  std::vector<at::Tensor> all;
+  for (const auto& own : gradients()) all.push_back(own.tensor);
+  return all;
+}
+
+std::vector<GradientUnit> Optimizer::gradient_units() const {
+  std::vector<GradientUnit> units;
+  if (!shards_gradients_) return units;
+  for (const Row& row : rows_) units.push_back({row.parameters, row.layout, row.gradients});
+  return units;
 }
 
 at::Tensor Optimizer::whole(const at::Tensor& own) const {
@@ -354,6 +406,12 @@ void Optimizer::fail_corrupt(std::size_t parameter, std::size_t name, std::uint3
       "left {:08x}; memory is failing or was overwritten: continue from a checkpoint",
       who, name < state_names_.size() ? state_names_[name] : kMaster, parameter,
       num_steps_[parameter], found, expected));
+}
+
+std::size_t Optimizer::num_gradient_bytes() const {
+  std::size_t bytes = 0;
+  for (const OrderedGradient& gradient : gradients()) bytes += gradient.tensor.nbytes();
+  return bytes;
 }
 
 std::size_t Optimizer::num_state_bytes() const {

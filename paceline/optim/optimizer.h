@@ -16,6 +16,10 @@
 // nothing to get from others. A write to a parameter outside of a step ends the process, after a
 // line that names it (one_copy.h); load what is to be loaded with writable_parameters().
 //
+// Gradients can be divided too (ShardOptions::unit_bytes; stage 2 of ZeRO): each rank then has
+// those of its part only, which a backward pass brings (fully_shard.h), and `.grad` stays undefined
+// between passes. Clip and unscale them through the optimizer (clip_gradients.h, grad_scaler.h).
+//
 // 16-bit parameters (bfloat16, float16) have a float32 master in the state: a step reads the 16-bit
 // gradient, updates the master and rounds it into the parameter. Where a parameter is not its
 // rounded master any more, because it was loaded or averaged since, the master becomes the
@@ -42,13 +46,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
+#include "paceline/optim/gradient_blocks.h"
 #include "paceline/optim/kernels.h"
 #include "paceline/sharding/one_copy.h"
 #include "paceline/tensor/flat_layout.h"
 
 namespace paceline::optim {
-
-struct OrderedGradient;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -57,6 +60,15 @@ struct ShardOptions {
   bool one_copy = false;
   // Of parameters(), for the line about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};
+  // Above 0: gradients are divided too, in units of about so many bytes of parameters.
+  std::size_t unit_bytes = 0;
+};
+
+// Parameters whose gradients are reduced together, each rank's part to that rank.
+struct GradientUnit {
+  std::vector<std::size_t> parameters;  // their numbers, in the order of `layout`
+  FlatLayout layout;                    // with a part for each rank
+  at::Tensor own;                       // this rank's part of the gradients: float32
 };
 
 // What one rank keeps of a tensor of state(): a run of its elements, in the order of its memory.
@@ -81,6 +93,7 @@ class Optimizer {
   // With one copy: while what this returns lives, this process may write to the parameters from
   // outside of a step, the same values as every other rank. Null otherwise.
   std::shared_ptr<void> writable_parameters() const;
+  bool has_one_copy() const { return copy_ != nullptr; }
 
   // Called at the beginning of each step; empty: nothing is.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
@@ -89,6 +102,18 @@ class Optimizer {
   void step();
   // Drops the gradients, so that the next backward pass writes new ones instead of adding to zeros.
   void zero_grad();
+  // The gradients that this rank has: whole ones, or, where they are divided, of its part.
+  // Error(kInvalid) for those that are not dense float32, bfloat16 or float16 tensors on the CPU.
+  std::vector<OrderedGradient> gradients() const;
+  // Their memory, to change them in place; errors as above.
+  std::vector<at::Tensor> gradient_memory() const;
+
+  // Where gradients are divided: what they are divided into, in about the order in which a backward
+  // pass brings them, and whose gradients are there, on some rank or other.
+  bool shards_gradients() const { return shards_gradients_; }
+  std::vector<GradientUnit> gradient_units() const;
+  bool has_gradient(std::size_t parameter) const { return has_gradient_[parameter]; }
+  void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }
 
   std::size_t num_groups() const { return learning_rates_.size(); }
   double learning_rate(std::size_t group = 0) const { return learning_rates_.at(group); }
@@ -121,7 +146,7 @@ class Optimizer {
   // How many steps each parameter has taken: the last tensor of state(). Every rank keeps them all.
   std::pair<std::string, at::Tensor> num_steps() const;
   // Whose ranks the state is divided among; null when it is not.
-  const ProcessGroup* shard_group() const { return group_.get(); }
+  ProcessGroup* shard_group() const { return group_.get(); }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
   void set_state(const NamedTensors& state);
   // Reads all that this rank keeps of the state. DamagedState when it is not what the last step
@@ -129,6 +154,7 @@ class Optimizer {
   void verify_state() const;
   // What this rank keeps.
   std::size_t num_state_bytes() const;
+  std::size_t num_gradient_bytes() const;
   // Seconds that steps have spent on the other ranks' parts since the last call.
   double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
 
@@ -170,7 +196,7 @@ class Optimizer {
   static constexpr std::size_t kMaxSums = kMaxStates + 1;  // with the master
   using Sums = std::array<WordSums, kMaxSums>;
 
-  // The parameters of one element type.
+  // Parameters of one element type: all of them, or those of a unit.
   struct Row {
     at::ScalarType type;
     std::vector<std::size_t> parameters;  // their numbers
@@ -178,6 +204,7 @@ class Optimizer {
     FlatLayout layout;
     at::Tensor flat;                // the parameters, when sharded, as a step writes them
     std::vector<at::Tensor> state;  // [name]: this rank's part; of a 16-bit row last the master
+    at::Tensor gradients;           // this rank's part, where they are divided
   };
   // Where a parameter lies.
   struct Place {
@@ -192,7 +219,7 @@ class Optimizer {
   };
 
   void add_parameters(const std::vector<GroupTensors>& groups);
-  void make_rows();
+  void make_rows(std::size_t unit_bytes);
   void allocate_state();
   void make_pieces();
   const Row& row_of(std::size_t parameter) const { return rows_[places_[parameter].row]; }
@@ -237,6 +264,8 @@ class Optimizer {
   std::size_t slots_a_part_ = 0;
   at::Tensor norm_sums_;                 // [slot, 2]
   std::vector<std::int64_t> num_steps_;  // [parameter]: those that had a gradient
+  bool shards_gradients_ = false;
+  std::vector<bool> has_gradient_;  // [parameter], where gradients are divided
   double exposed_seconds_ = 0;
   std::function<void()> before_step_;
 };

@@ -38,7 +38,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 void Optimizer::step() try {
   if (before_step_) before_step_();
   const at::NoGradGuard no_grad;
-  const auto gradients = ordered_gradients(parameters_);
+  const auto gradients = this->gradients();
   if (norms_ == Norms::kPerParameter) measure_norms(gradients);
   // With one copy nobody may read the old values any more, and then everybody reads the new ones.
   if (copy_) wait_for_all();
@@ -80,7 +80,7 @@ Optimizer::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int6
     for (std::size_t name = 0; name < state_names_.size(); ++name) state[name] = state_at(name);
     std::byte* const parameter =
         parameter_to_write(i) + static_cast<std::size_t>(at) * parameters_[i].itemsize();
-    const std::byte* const given = element(gradient.tensor, at);
+    const std::byte* const given = element(gradient.tensor, at - gradient.first);
     if (widens) widen(gradient_type, given, widened.data(), count);
     float* const values =
         with_master ? state_at(state_names_.size()) : reinterpret_cast<float*>(parameter);

@@ -44,6 +44,9 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
   for (const auto& parameter : all) parameters_.push_back(parameter.tensor);
   take_model_of(0);
+  if (options_.optimizer != nullptr) shard_optimizer(all);
+  const bool divides_gradients =
+      options_.optimizer != nullptr && options_.optimizer->shards_gradients();
   reducer_ = std::make_unique<Reducer>(
       group_, all,
       ReducerOptions{.buckets = options.buckets,
@@ -51,7 +54,32 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
                      .guard_passes = options.guard_passes,
                      .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
-                     .at_end_of_step = [this] { shard_buffers_.end_step(); }});
+                     .at_end_of_step = [this] { shard_buffers_.end_step(); },
+                     .optimizer = divides_gradients ? options_.optimizer : nullptr});
+}
+
+void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& parameters) {
+  const auto& known = options_.optimizer->parameters();
+  for (const auto& parameter : parameters) {
+    const bool is_known = std::ranges::any_of(
+        known, [&](const auto& tensor) { return tensor.is_same(parameter.tensor); });
+    check(is_known || !parameter.tensor.requires_grad(),
+          "rank {}: parameter {} requires a gradient and is not one of the optimizer's, which is "
+          "to be divided among the ranks: give it to the optimizer, or freeze it with "
+          "set_requires_grad(false)",
+          group_->rank(), parameter.name);
+  }
+  optim::ShardOptions shard = options_.shard;
+  shard.names.clear();
+  for (const auto& tensor : known) {
+    const auto found = std::ranges::find_if(
+        parameters, [&](const auto& parameter) { return parameter.tensor.is_same(tensor); });
+    check(found != parameters.end(),
+          "rank {}: parameter {} of the optimizer is not one of the module's", group_->rank(),
+          shard.names.size());
+    shard.names.push_back(found->name);
+  }
+  options_.optimizer->shard(group_, shard);
 }
 
 // What is normalised over the shards that are computed at once depends on the number of ranks.
@@ -66,6 +94,10 @@ void DataParallelState::require_shards_apart() const {
   }
 }
 
+void DataParallelState::forget_gradients() {
+  if (options_.optimizer != nullptr) options_.optimizer->zero_grad();
+}
+
 void DataParallelState::take_model_of(int rank) {
   broadcast_parameters(rank);
   broadcast_buffers(rank);
@@ -73,6 +105,7 @@ void DataParallelState::take_model_of(int rank) {
 
 void DataParallelState::broadcast_parameters(int root) {
   if (group_->world_size() == 1) return;
+  if (options_.optimizer != nullptr && options_.optimizer->has_one_copy()) return;
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters_) broadcast(*group_, parameter.detach(), root);
 }

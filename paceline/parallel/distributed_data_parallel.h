@@ -60,6 +60,10 @@ struct DistributedDataParallelOptions {
   // calls set_synchronize(batch.ends_step) of the reducer before each pass, as train::run_loop()
   // does.
   std::int64_t logical_shards = job_logical_shards();
+  // Divided among the ranks, once they have rank 0's parameters, as `shard` says (fully_shard.h);
+  // its names are the module's. Must outlive the wrapper; null: the loop's optimizer is its own.
+  optim::Optimizer* optimizer = nullptr;
+  optim::ShardOptions shard = {};
 };
 
 // What does not depend on the module's type.
@@ -93,10 +97,13 @@ class DataParallelState {
   void pass_without_inputs(const UnevenInputs::Others& others);
   // Collective: that rank's parameters and buffers, on every rank.
   void take_model_of(int rank);
+  // Those that an optimizer divides.
+  void forget_gradients();
 
  private:
   void before_forward(std::int64_t samples);
   void require_shards_apart() const;
+  void shard_optimizer(const std::vector<NamedParameter>& parameters);
   void broadcast_parameters(int root);
   void broadcast_buffers(int root);
 
@@ -158,7 +165,11 @@ class DistributedDataParallel {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
-  void zero_grad() { module_->zero_grad(); }
+  // Also the parts that an optimizer of fully_shard() has, which the module's own leaves.
+  void zero_grad() {
+    module_->zero_grad();
+    state_.forget_gradients();
+  }
 
   // Collective, between passes (Reducer::set_hook()).
   void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {

@@ -71,7 +71,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   parameter.is_ready = true;
   if (is_alone()) note_non_finite(index);
   if (!is_planned_) return;
-  store_gradient(parameter, incoming);
+  if (!divides() || make_room(parameter.bucket, index)) store_gradient(parameter, incoming);
   note_non_finite(index);
   if (parameter.is_late) return;
   --buckets_[parameter.bucket].missing;
@@ -105,7 +105,11 @@ void Reducer::begin_pass() {
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
-  for (auto& bucket : buckets_) bucket.missing = bucket.plan.parameters.size();
+  for (auto& bucket : buckets_) {
+    bucket.missing = static_cast<std::size_t>(std::ranges::count_if(
+        bucket.plan.parameters, [this](std::size_t i) { return parameters_[i].is_trained; }));
+    bucket.has_room = false;
+  }
   for (auto& parameter : parameters_) parameter.is_ready = false;
   if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
 }
@@ -113,6 +117,7 @@ void Reducer::begin_pass() {
 void Reducer::pass_without_inputs() {
   if (in_backward_) forget_failed_pass();
   follow_requirements();
+  if (divides() && !is_planned_) plan();
   drop_gradients();
   const bool synchronized = std::exchange(synchronize_, true);
   has_inputs_ = false;
@@ -202,6 +207,7 @@ void Reducer::launch(std::size_t index) {
     bucket.work = start_round(index);
     return;
   }
+  if (is_unit(index)) return launch_parts(index);
   TensorCall call{.op = Op::kAllReduce, .reduce_op = ReduceOp::kMean};
   call.input = call.output = leaving(bucket);
   if (has_shards()) bucket.shards.finish(call.input);
@@ -278,6 +284,7 @@ void Reducer::read_report() {
   if (!device_.is_cpu()) return;
   report_.read(divisor());
   require_same_module();
+  if (divides()) tell_optimizer();
   if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
   if (const auto found = report_.not_finite()) say_non_finite(*found);
 }
@@ -322,6 +329,7 @@ void Reducer::require_all_ready() {
 }
 
 void Reducer::complete_buckets() {
+  if (divides()) return complete_parts();
   for (auto& parameter : parameters_) {
     if (parameter.is_trained && !parameter.is_ready) stand_in_for(parameter);
   }
@@ -347,13 +355,8 @@ void Reducer::wait_for_buckets() {
     goes_on = false;
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       auto& bucket = buckets_[i];
-      const auto work = std::exchange(bucket.work, nullptr);
-      if (!work) continue;
-      in_lockstep([&] { work->wait(); });
-      if (bucket.wide.defined()) {
-        const at::NoGradGuard no_grad;
-        bucket.flat.copy_(bucket.wide);
-      }
+      if (!bucket.work) continue;
+      finish(i);
       if (!hook_ || bucket.plan.parameters.empty()) continue;
       ++bucket.round;
       bucket.work = start_round(i);
@@ -362,7 +365,18 @@ void Reducer::wait_for_buckets() {
   }
 }
 
+void Reducer::finish(std::size_t index) {
+  auto& bucket = buckets_[index];
+  const auto work = std::exchange(bucket.work, nullptr);
+  if (!work) return;
+  in_lockstep([&] { work->wait(); });
+  const at::NoGradGuard no_grad;
+  if (is_unit(index)) return finish_parts(index);
+  if (bucket.wide.defined()) bucket.flat.copy_(bucket.wide);
+}
+
 void Reducer::take_averages_of_others() {
+  if (divides()) return;
   bool has_read = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto& parameter = parameters_[i];
@@ -382,7 +396,8 @@ void Reducer::before_forward(std::int64_t samples) {
   if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;
   if (in_backward_) forget_failed_pass();
   follow_requirements();
-  if (has_shards() && num_shards_done_ == 0 && at::GradMode::is_enabled()) drop_gradients();
+  if (divides() && !is_planned_) plan();
+  if (has_shards() && num_shards_done_ == 0 && at::GradMode::is_enabled()) forget_gradients();
   saw_forward_ = true;
   passes_.begin_forward(samples, at::GradMode::is_enabled());
 }
@@ -393,6 +408,7 @@ void Reducer::forget_failed_pass() {
   try {
     for (auto& bucket : buckets_) {
       if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
+      bucket.received = at::Tensor();
     }
     // No bucket is like this call. A rank whose pass went on is thus told apart, also where its
     // next bucket is as large as the one that begins the next pass here.
@@ -410,6 +426,12 @@ void Reducer::forget_failed_pass() {
     parameter.is_used = false;
     parameter.stand_in = at::Tensor();
   }
+  forget_gradients();
+}
+
+// Also those that the optimizer has been given.
+void Reducer::forget_gradients() {
+  if (divides()) options_.optimizer->zero_grad();
   drop_gradients();
 }
 

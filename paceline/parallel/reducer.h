@@ -29,6 +29,13 @@
 // rank; the last one averages the sum over all shards of all ranks. A step's gradients replace
 // those of the step before.
 //
+// Where an optimizer divides gradients among the ranks (ReducerOptions::optimizer), its units are
+// the buckets, and each is reduced to the parts of the ranks that update them. Small gradients pass
+// through a few slots of memory, which buckets take in turn; a gradient for which there is no slot
+// yet stays where autograd left it. Once a bucket has left, its `.grad`s are undefined: what a pass
+// holds at a time is a few buckets, not the model's gradients. (With logical shards, which a rank
+// adds up first, each bucket has memory of its own.)
+//
 // A backward pass before the first call of before_forward() is an error: the module ran past the
 // wrapper, which shares its buffers.
 //
@@ -45,6 +52,7 @@
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/core/logical_shards.h"
+#include "paceline/optim/optimizer.h"
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/parallel/communication_hook.h"
 #include "paceline/parallel/gradient_sync.h"
@@ -78,14 +86,18 @@ struct ReducerOptions {
   NonFinite non_finite = NonFinite::kReport;
   std::int64_t logical_shards = 0;            // of a step, the same on every rank; 0: none
   std::function<void()> at_end_of_step = {};  // with logical shards: after the last of its passes
+  // Gets each rank's part of the averages, where it divides them. Must outlive the reducer; null:
+  // every rank gets all of them.
+  optim::Optimizer* optimizer = nullptr;
 };
 
 class Reducer : public GradientSync {
  public:
   // Collective. Requires: the same parameters on every rank; those that require gradients are
-  // dense. Error(kInvalid) when they are not all on one device, kUnsupported when the group's
-  // backend does not reach it. With logical shards also kInvalid when the ranks do not fit them, or
-  // compute with different numbers of threads, and kUnsupported unless the engine adds up.
+  // dense, and the optimizer's. Error(kInvalid) when they are not all on one device, kUnsupported
+  // when the group's backend does not reach it. With logical
+  // shards also kInvalid when the ranks do not fit them, or compute with different numbers of
+  // threads, and kUnsupported unless the engine adds up.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
           const ReducerOptions& options);
   // Takes the hooks out; gradients stay valid.
@@ -139,7 +151,11 @@ class Reducer : public GradientSync {
     at::Tensor flat;          // undefined for a gradient that is reduced where it lies
     std::size_t missing = 0;  // gradients that are not there yet
     WorkPtr work;
-    int round = 0;  // of the hook's
+    // Of gradients that are divided:
+    bool has_room = false;  // in this pass
+    at::Tensor received;    // this rank's part; undefined: it comes to the optimizer's at once
+    bool adds = false;      // it to what an earlier pass has brought
+    int round = 0;          // of the hook's
     ShardSum shards;
     at::Tensor wide;  // travels for 16-bit gradients in logical shards: their sums are float32
   };
@@ -184,12 +200,14 @@ class Reducer : public GradientSync {
   void complete_buckets();
   static void stand_in_for(Parameter& parameter);
   void wait_for_buckets();
+  void finish(std::size_t index);
   void take_averages_of_others();
   bool guards_replicas() const;
   std::int64_t divisor() const;
   void require_same_module() const;
   void say_non_finite(const PassReport::NotFinite& found);
   void forget_failed_pass();
+  void forget_gradients();
   void drop_gradients();
 
   // reducer_plan.cpp: what buckets there are.
@@ -202,6 +220,17 @@ class Reducer : public GradientSync {
   void make_bucket(BucketPlan plan);
   at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
   at::Tensor content(const Bucket& bucket) const;
+
+  // reducer_parts.cpp: gradients that are divided among the ranks.
+  bool divides() const { return options_.optimizer != nullptr && group_->world_size() > 1; }
+  std::vector<BucketPlan> plan_units();
+  void make_slots();
+  bool make_room(std::size_t index, std::size_t but);
+  bool is_unit(std::size_t bucket) const { return divides() && bucket < units_.size(); }
+  void launch_parts(std::size_t index);
+  void finish_parts(std::size_t index);
+  void complete_parts();
+  void tell_optimizer();
 
   // reducer_hook.cpp: the communication hook.
   void prepare_hook();
@@ -227,7 +256,9 @@ class Reducer : public GradientSync {
   bool is_planned_ = false;
   std::vector<std::size_t> order_;  // of gradients, in a pass without buckets
   std::vector<Bucket> buckets_;
-  PassReport report_;  // in the last bucket
+  std::vector<optim::GradientUnit> units_;  // [bucket], but the last one: gradients are divided
+  std::vector<at::Tensor> slots_;           // bytes; bucket i uses slot i modulo their number
+  PassReport report_;                       // in the last bucket
   std::optional<ReplicaGuard> guard_;
   std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
   std::int64_t num_non_finite_ = 0;        // steps with one

@@ -30,6 +30,10 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
         "rank {}: communication hook {}: with logical shards gradients are added up exactly, and "
         "travel as they are",
         group_->rank(), hook ? hook->name() : "");
+  check(!hook || !divides(),
+        "rank {}: communication hook {}: a hook makes averages for every rank, and here each rank "
+        "gets those of its part (fully_shard with stage 2 or 3): take stage 1",
+        group_->rank(), hook ? hook->name() : "");
   forget_plan();
   hook_ = std::move(hook);
   kept_by_hook_.reset();

@@ -140,7 +140,7 @@ void Reducer::forget_plan() {
   for (auto& parameter : parameters_) parameter.place = at::Tensor();
 }
 
-// Collective, at the end of a backward pass.
+// Collective, at the end of a backward pass; before one where gradients are divided.
 void Reducer::plan() {
   std::vector<NamedParameter> named;
   std::vector<at::Tensor> tensors;
@@ -159,18 +159,21 @@ void Reducer::plan() {
   } else if (large_need_no_copy_) {
     limits.alone_bytes = std::min(limits.alone_bytes, kLargeBytes);
   }
-  auto plans = plan_buckets(tensors, agreed_order(), limits);
-  // A hook does not see the report.
-  if (plans.empty() || plans.back().is_alone || plans.back().layout.type() != at::kFloat || hook_) {
+  auto plans = divides() ? plan_units() : plan_buckets(tensors, agreed_order(), limits);
+  // A hook does not see the report, and it goes to every rank.
+  if (plans.empty() || plans.back().is_alone || plans.back().layout.type() != at::kFloat || hook_ ||
+      divides()) {
     plans.emplace_back();
   }
   const auto report_size =
       static_cast<std::int64_t>(PassReport::size(parameters_.size(), group_->world_size()));
   const std::int64_t offset = plans.back().layout.append(report_size);
   for (auto& plan : plans) make_bucket(std::move(plan));
+  if (divides()) make_slots();
   report_ = {buckets_.back().flat.narrow(0, offset, report_size), parameters_.size(),
              group_->rank(), group_->world_size()};
   is_planned_ = true;
+  if (divides()) return;  // before a pass
   for (auto& parameter : parameters_) {
     if (parameter.is_trained && parameter.is_ready) store_gradient(parameter, {});
   }
@@ -198,14 +201,15 @@ std::vector<std::size_t> Reducer::agreed_order() {
 void Reducer::make_bucket(BucketPlan plan) {
   Bucket bucket;
   const FlatLayout& layout = plan.layout;
-  if (!plan.is_alone) bucket.flat = make_flat(layout.count(), layout.type());
+  const bool takes_turns = divides() && !plan.parameters.empty();  // at the slots
+  if (!plan.is_alone && !takes_turns) bucket.flat = make_flat(layout.count(), layout.type());
   if (has_shards() && is_16_bit(layout.type())) {
     bucket.wide = make_flat(layout.count(), at::kFloat);
   }
   for (std::size_t i = 0; i < plan.parameters.size(); ++i) {
     auto& parameter = parameters_[plan.parameters[i]];
     parameter.bucket = buckets_.size();
-    if (!plan.is_alone) {
+    if (!plan.is_alone && !takes_turns) {
       parameter.place = layout.place(bucket.flat, i, parameter.named.tensor);
     }
   }

@@ -4,6 +4,7 @@ set(SOURCES
   compression_hooks.cpp
   distributed_data_parallel.cpp
   finite.cpp
+  fully_shard.cpp
   join.cpp
   launch_turns.cpp
   lockstep.cpp
@@ -14,6 +15,7 @@ set(SOURCES
   post_local_sgd.cpp
   reducer.cpp
   reducer_hook.cpp
+  reducer_parts.cpp
   reducer_plan.cpp
   replica_check.cpp
   replica_guard.cpp

@@ -29,6 +29,25 @@ TEST(FlatLayout, parts_are_equal_and_made_of_whole_blocks) {
   }
 }
 
+// So that sums over a tensor's blocks do not depend on the array, or on who has which part.
+TEST(FlatLayout, a_tensors_own_blocks_lie_within_blocks_of_the_array) {
+  const std::vector<std::int64_t> sizes = {3000, 5, 700, 400, 1024, 1, 2049};
+  std::vector<at::Tensor> tensors;
+  for (const std::int64_t size : sizes) tensors.push_back(at::zeros({size}));
+  const FlatLayout layout(tensors, 3, FlatLayout::kBlock);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    for (std::int64_t begin = 0; begin < sizes[i]; begin += layout.block()) {
+      const std::int64_t last = std::min(begin + layout.block(), sizes[i]) - 1;
+      EXPECT_EQ((layout.offset(i) + begin) / 1024, (layout.offset(i) + last) / 1024) << i;
+    }
+    if (i > 0) {
+      EXPECT_GE(layout.offset(i), layout.offset(i - 1) + sizes[i - 1]);
+    }
+  }
+  EXPECT_EQ(layout.part_count() % 1024, 0);
+  EXPECT_EQ(layout.count(), 12 * 1024);
+}
+
 TEST(FlatLayout, the_layout_of_no_tensors_has_no_elements) {
   EXPECT_EQ(FlatLayout({}, 4).count(), 0);
 }

@@ -1,0 +1,21 @@
+#include "paceline/parallel/fully_shard.h"
+
+#include "paceline/core/check.h"
+
+namespace paceline {
+
+DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
+                                               const FullyShardOptions& options) {
+  check(options.stage >= 1 && options.stage <= 3,
+        "fully_shard: stage {}: there are 1 (the optimizer's state is divided), 2 (gradients, too) "
+        "and 3 (parameters, too)",
+        options.stage);
+  check(options.unit_bytes > 0, "fully_shard: units of 0 bytes");
+  DistributedDataParallelOptions all = options.data_parallel;
+  all.optimizer = &optimizer;
+  all.shard = {.one_copy = options.stage == 3,
+               .unit_bytes = options.stage >= 2 ? options.unit_bytes : 0};
+  return all;
+}
+
+}  // namespace paceline

@@ -1,0 +1,358 @@
+// fully_shard against DistributedDataParallel with the whole step on every rank: the same bits, for
+// every stage.
+
+#include "paceline/parallel/fully_shard.h"
+
+#include <functional>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "paceline/optim/adam.h"
+#include "paceline/optim/clip_gradients.h"
+#include "paceline/optim/grad_scaler.h"
+#include "paceline/optim/lamb.h"
+#include "paceline/optim/sgd.h"
+#include "paceline/parallel/compression_hooks.h"
+
+#include "tests/harness/expect_error.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_ranks;
+using harness::run_ranks_ok;
+
+constexpr std::int64_t kWidth = 40;
+constexpr std::int64_t kTowerSteps = 4;
+constexpr std::size_t kSmallUnits = 4096;  // more of them than have room at a time
+
+// A tied weight, a gradient of 640 KB, a layer for some inputs only, BatchNorm. With `backwards`
+// parameters are named from the last used to the first, so that gradients come in the order that
+// units are not in.
+struct Tower : torch::nn::Module {
+  explicit Tower(bool backwards) {
+    const auto linear = [](std::int64_t in, std::int64_t out) {
+      return torch::nn::Linear(in, out);
+    };
+    std::vector<std::pair<std::string, torch::nn::Linear*>> parts{
+        {"tied", &tied},           {"a", &a},       {"b", &b},          {"c", &c},
+        {"sometimes", &sometimes}, {"wide", &wide}, {"narrow", &narrow}};
+    if (backwards) std::reverse(parts.begin(), parts.end());
+    for (const auto& [name, part] : parts) {
+      const std::int64_t in = name == "narrow" ? 4096 : kWidth;
+      const std::int64_t out = name == "wide" ? 4096 : name == "narrow" ? 3 : kWidth;
+      *part = register_module(name, linear(in, out));
+    }
+    norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
+  }
+  at::Tensor forward(const at::Tensor& input, bool uses_all = true) {
+    at::Tensor x = torch::tanh(tied(input));
+    x = torch::tanh(norm(b(torch::tanh(a(x)))));
+    x = torch::tanh(at::linear(c(x), tied->weight.t()));
+    if (uses_all) x = x + sometimes(x);
+    return narrow(torch::relu(wide(x)));
+  }
+  torch::nn::Linear tied{nullptr}, a{nullptr}, b{nullptr}, c{nullptr}, sometimes{nullptr};
+  torch::nn::Linear wide{nullptr}, narrow{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+std::shared_ptr<Tower> make_tower(bool backwards = false) {
+  static std::mutex mutex;  // the generator belongs to the process
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(3);
+  return std::make_shared<Tower>(backwards);
+}
+
+std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
+  return {&group, [](auto*) {}};
+}
+
+at::Tensor tower_input(std::int64_t step, int rank) {
+  const auto seed = static_cast<std::uint64_t>(100 * step + rank);
+  return at::randn({6, kWidth}, at::detail::createCPUGenerator(seed));
+}
+
+at::Tensor tower_loss(const at::Tensor& output) { return output.square().mean(); }
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<optim::Optimizer>(const std::vector<at::Tensor>&)>;
+
+std::unique_ptr<optim::Optimizer> make_adam(const std::vector<at::Tensor>& parameters) {
+  return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{.lr = 0.01});
+}
+
+// A replica whose step is divided as the stage says; stage 0: DistributedDataParallel, and every
+// rank takes the whole step.
+struct Trainee {
+  Trainee(ProcessGroup& group, int stage, std::shared_ptr<Tower> tower,
+          const MakeOptimizer& make = make_adam, DistributedDataParallelOptions options = {})
+      : net(std::move(tower)),
+        optimizer(make(net->parameters())),
+        model(net, borrowed(group),
+              stage == 0 ? options
+                         : sharded_options(*optimizer, {.stage = stage,
+                                                        .unit_bytes = kSmallUnits,
+                                                        .data_parallel = std::move(options)})) {}
+  double clip(double norm) const { return optim::clip_grad_norm(*optimizer, norm); }
+
+  std::shared_ptr<Tower> net;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  DistributedDataParallel<Tower> model;
+};
+
+void expect_same(const Trainee& got, const Trainee& wanted, const std::string& what) {
+  const auto names = wanted.net->named_parameters();
+  for (const auto& item : got.net->named_parameters())
+    EXPECT_TRUE(at::equal(item.value(), names[item.key()])) << what << ": " << item.key();
+  const auto state = got.optimizer->state();
+  const auto expected = wanted.optimizer->state();
+  ASSERT_EQ(state.size(), expected.size());
+  for (std::size_t i = 0; i < state.size(); ++i)
+    EXPECT_TRUE(at::equal(state[i].second, expected[i].second)) << what << ": " << state[i].first;
+}
+
+// Runs `train` for DistributedDataParallel and each stage, and compares what came out.
+void expect_bits_of_ddp(int ranks, const std::function<void(Trainee&, int rank)>& train,
+                        const MakeOptimizer& make = make_adam, bool backwards = false) {
+  run_ranks_ok(ranks, [&](ProcessGroup& group) {
+    Trainee whole(group, 0, make_tower(backwards), make);
+    train(whole, group.rank());
+    for (const int stage : {1, 2, 3}) {
+      Trainee divided(group, stage, make_tower(backwards), make);
+      train(divided, group.rank());
+      expect_same(divided, whole,
+                  fmt::format("rank {} of {}, stage {}", group.rank(), ranks, stage));
+      group.barrier();
+    }
+  });
+}
+
+void train_plainly(Trainee& trainee, int rank) {
+  for (std::int64_t step = 0; step < kTowerSteps; ++step) {
+    trainee.optimizer->zero_grad();
+    tower_loss(trainee.model->forward(tower_input(step, rank))).backward();
+    trainee.clip(0.1);
+    trainee.optimizer->step();
+  }
+}
+
+TEST(FullyShard, every_stage_has_the_bits_of_data_parallelism) {
+  for (const int ranks : {1, 2, 3, 4, 8}) expect_bits_of_ddp(ranks, train_plainly);
+}
+
+TEST(FullyShard, gradients_may_come_in_any_order) {
+  expect_bits_of_ddp(2, train_plainly, make_adam, true);
+}
+
+TEST(FullyShard, norms_over_whole_parameters_are_the_same) {
+  const MakeOptimizer make_lamb = [](const auto& parameters) {
+    return std::make_unique<optim::Lamb>(parameters, optim::LambOptions{.lr = 0.01});
+  };
+  for (const int ranks : {2, 3}) expect_bits_of_ddp(ranks, train_plainly, make_lamb);
+}
+
+TEST(FullyShard, gradients_accumulate_without_communication) {
+  expect_bits_of_ddp(2, [](Trainee& trainee, int rank) {
+    for (std::int64_t step = 0; step < kTowerSteps; ++step) {
+      trainee.optimizer->zero_grad();
+      {
+        const auto paused = trainee.model.no_sync();
+        tower_loss(trainee.model->forward(tower_input(step, rank), step % 2 == 0)).backward();
+      }
+      tower_loss(trainee.model->forward(tower_input(step + 50, rank), step % 2 == 1)).backward();
+      trainee.optimizer->step();
+    }
+  });
+}
+
+TEST(FullyShard, gradients_of_two_passes_are_added) {
+  for (const int stage : {2, 3}) {
+    run_ranks_ok(2, [stage](ProcessGroup& group) {
+      const MakeOptimizer make_sgd = [](const auto& parameters) {
+        return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 1});
+      };
+      Trainee whole(group, 0, make_tower(), make_sgd);
+      Trainee divided(group, stage, make_tower(), make_sgd);
+      for (Trainee* trainee : {&whole, &divided}) {
+        trainee->net->eval();
+        trainee->model.zero_grad();
+        for (int pass = 0; pass < 3; ++pass)
+          tower_loss(trainee->model->forward(tower_input(pass, group.rank()), pass == 1))
+              .backward();
+        trainee->optimizer->step();
+      }
+      const auto expected = whole.net->named_parameters();
+      for (const auto& item : divided.net->named_parameters())
+        EXPECT_TRUE(at::allclose(item.value(), expected[item.key()], 1e-5, 1e-6)) << item.key();
+      group.barrier();
+    });
+  }
+}
+
+TEST(FullyShard, the_wrappers_zero_grad_drops_divided_gradients) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    Trainee trainee(group, 2, make_tower());
+    tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
+    EXPECT_GT(optim::grad_norm(*trainee.optimizer), 0);
+    trainee.model.zero_grad();
+    EXPECT_EQ(optim::grad_norm(*trainee.optimizer), 0);
+  });
+}
+
+// On one rank only, on none, and on all, in turns.
+TEST(FullyShard, unused_parameters_are_as_in_data_parallelism) {
+  expect_bits_of_ddp(3, [](Trainee& trainee, int rank) {
+    for (std::int64_t step = 0; step < 6; ++step) {
+      trainee.optimizer->zero_grad();
+      const bool uses_all = step % 3 == 0 || (step % 3 == 1 && rank == 1);
+      tower_loss(trainee.model->forward(tower_input(step, rank), uses_all)).backward();
+      trainee.optimizer->step();
+    }
+  });
+}
+
+TEST(FullyShard, frozen_and_thawed_parameters_are_as_in_data_parallelism) {
+  expect_bits_of_ddp(2, [](Trainee& trainee, int rank) {
+    for (std::int64_t step = 0; step < 6; ++step) {
+      for (auto& parameter : trainee.net->wide->parameters())
+        parameter.set_requires_grad(step < 2 || step >= 4);
+      trainee.net->a->weight.set_requires_grad(step != 3);
+      trainee.optimizer->zero_grad();
+      tower_loss(trainee.model->forward(tower_input(step, rank))).backward();
+      trainee.clip(0.1);
+      trainee.optimizer->step();
+    }
+  });
+}
+
+TEST(FullyShard, sixteen_bit_parameters_have_masters_in_parts) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    const auto make = [] {
+      auto tower = make_tower();
+      tower->to(at::kBFloat16);
+      return tower;
+    };
+    const auto train = [&](Trainee& trainee) {
+      for (std::int64_t step = 0; step < kTowerSteps; ++step) {
+        trainee.optimizer->zero_grad();
+        const at::Tensor input = tower_input(step, group.rank()).to(at::kBFloat16);
+        tower_loss(trainee.model->forward(input)).backward();
+        trainee.optimizer->step();
+      }
+    };
+    Trainee whole(group, 0, make());
+    train(whole);
+    for (const int stage : {1, 2, 3}) {
+      Trainee divided(group, stage, make());
+      train(divided);
+      expect_same(divided, whole, fmt::format("rank {}, stage {}", group.rank(), stage));
+      group.barrier();
+    }
+  });
+}
+
+TEST(FullyShard, logical_shards_have_the_same_bits_for_every_number_of_ranks) {
+  constexpr std::int64_t kShards = 4;
+  std::vector<at::Tensor> expected;
+  for (const int stage : {0, 2, 3}) {
+    for (const int ranks : {1, 2, 4}) {
+      run_ranks_ok(ranks, [&](ProcessGroup& group) {
+        Trainee trainee(group, stage, make_tower(), make_adam, {.logical_shards = kShards});
+        const std::int64_t own = kShards / ranks;
+        for (std::int64_t step = 0; step < kTowerSteps; ++step) {
+          for (std::int64_t i = 0; i < own; ++i) {
+            trainee.model.reducer().set_synchronize(i + 1 == own);
+            const auto shard = static_cast<int>(group.rank() * own + i);
+            tower_loss(trainee.model->forward(tower_input(step, shard), shard != 2)).backward();
+          }
+          trainee.clip(0.1);
+          trainee.optimizer->step();
+        }
+        group.barrier();
+        if (group.rank() != 0) return;
+        const auto parameters = trainee.net->parameters();
+        for (const auto& parameter : parameters) {
+          if (stage == 0 && ranks == 1) expected.push_back(parameter.detach().clone());
+        }
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+          EXPECT_TRUE(at::equal(parameters[i], expected[i])) << stage << ", " << ranks << ": " << i;
+      });
+    }
+  }
+}
+
+TEST(FullyShard, a_rank_keeps_its_part_of_gradients_and_state) {
+  constexpr int kRanks = 4;
+  run_ranks_ok(kRanks, [](ProcessGroup& group) {
+    Trainee trainee(group, 2, make_tower());
+    tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
+    std::int64_t elements = 0;
+    for (const auto& parameter : trainee.net->parameters()) {
+      EXPECT_FALSE(parameter.grad().defined());
+      elements += parameter.numel();
+    }
+    const auto own = static_cast<std::int64_t>(trainee.optimizer->num_gradient_bytes() / 4);
+    EXPECT_EQ(all_reduce_value(group, own, ReduceOp::kSum), elements);
+    // Units are divided in blocks of 1,024 elements.
+    EXPECT_LE(trainee.optimizer->num_state_bytes(), 8 * (elements / kRanks + 24 * 1024));
+  });
+}
+
+TEST(FullyShard, all_ranks_skip_a_step_whose_gradients_overflow_in_one_part) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    Trainee trainee(group, 2, make_tower());
+    optim::GradScaler scaler;
+    const auto before = trainee.net->narrow->bias.detach().clone();
+    auto loss = scaler.scale(tower_loss(trainee.model->forward(tower_input(0, group.rank()))));
+    loss.backward();
+    // Elements of a part that one rank has.
+    if (group.rank() == 1) trainee.optimizer->gradient_memory().front().fill_(INFINITY);
+    const auto own = trainee.optimizer->gradients().front().tensor.numel();
+    EXPECT_GT(all_reduce_value(group, own, ReduceOp::kMax), 0);
+    EXPECT_FALSE(scaler.step(*trainee.optimizer));
+    EXPECT_TRUE(at::equal(trainee.net->narrow->bias, before));
+  });
+}
+
+TEST(FullyShard, goes_on_after_an_exception_in_every_ranks_backward_pass) {
+  expect_bits_of_ddp(2, [](Trainee& trainee, int rank) {
+    trainee.optimizer->zero_grad();
+    auto input = tower_input(0, rank).set_requires_grad(true);
+    input.register_hook(
+        [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("of the test"); });
+    EXPECT_THROW(tower_loss(trainee.model->forward(input)).backward(), std::runtime_error);
+    train_plainly(trainee, rank);
+  });
+}
+
+TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto tower = make_tower();
+    optim::Adam adam(tower->parameters(), {});
+    expect_error(ErrorCode::kInvalid, {"stage 4"},
+                 [&] { fully_shard(tower, borrowed(group), adam, {.stage = 4}); });
+    expect_error(ErrorCode::kInvalid, {"units of 0 bytes"},
+                 [&] { fully_shard(tower, borrowed(group), adam, {.unit_bytes = 0}); });
+    optim::Adam some(tower->wide->parameters(), {});
+    expect_error(ErrorCode::kInvalid,
+                 {"parameter tied.weight requires a gradient and is not one of the optimizer's"},
+                 [&] { fully_shard(tower, borrowed(group), some); });
+    auto more = tower->parameters();
+    more.push_back(at::zeros({3}).set_requires_grad(true));
+    optim::Adam foreign(more, {});
+    expect_error(ErrorCode::kInvalid, {"parameter 16 of the optimizer is not one of the module's"},
+                 [&] { fully_shard(tower, borrowed(group), foreign); });
+    auto model = fully_shard(tower, borrowed(group), adam, {.stage = 2});
+    expect_error(ErrorCode::kInvalid, {"take stage 1"},
+                 [&] { model.register_comm_hook(std::make_shared<CompressHook>(at::kBFloat16)); });
+  });
+}
+
+}  // namespace
+}  // namespace paceline
