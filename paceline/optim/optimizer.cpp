@@ -197,8 +197,35 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   }
 }
 
-// Each rank fills in its part, so that these pages are of its own NUMA node.
+// The ranks that share a copy, and those with which this one exchanges what hosts have updated: one
+// of each host.
+void Optimizer::split_by_host() {
+  const Hosts hosts = group_->hosts();
+  const int self = group_->rank();
+  const auto host = static_cast<std::size_t>(hosts.host_of[static_cast<std::size_t>(self)]);
+  const auto& mine = hosts.members[host];
+  for (const auto& members : hosts.members) {
+    if (members.size() == mine.size()) continue;
+    fail(ErrorCode::kUnsupported,
+         "rank {}: one copy of the parameters a host needs as many ranks on each: there are {} and "
+         "{}",
+         self, mine.size(), members.size());
+  }
+  const auto number = std::ranges::find(mine, self) - mine.begin();
+  peer_ranks_.clear();
+  for (const auto& members : hosts.members)
+    peer_ranks_.push_back(members[static_cast<std::size_t>(number)]);
+  if (hosts.members.size() == 1) {
+    host_ = group_;
+    return;
+  }
+  host_ = group_->split(static_cast<int>(host), self);
+  peers_ = group_->split(static_cast<int>(number), static_cast<int>(host));
+}
+
+// Each rank fills in its part, so that these pages are of its own NUMA node, and its peers' parts.
 void Optimizer::make_one_copy(const std::vector<std::string>& names) {
+  split_by_host();
   constexpr std::size_t kPage = 4096;
   std::vector<std::size_t> offsets;
   std::vector<NamedRange> ranges;
@@ -214,7 +241,7 @@ void Optimizer::make_one_copy(const std::vector<std::string>& names) {
     }
     bytes += (static_cast<std::size_t>(row.layout.count()) * element + kPage - 1) / kPage * kPage;
   }
-  const auto copy = std::make_shared<OneCopy>(*group_, bytes, std::move(ranges));
+  const auto copy = std::make_shared<OneCopy>(*host_, bytes, std::move(ranges));
   copy_ = copy;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     Row& row = rows_[i];
@@ -224,19 +251,21 @@ void Optimizer::make_one_copy(const std::vector<std::string>& names) {
     };
     row.flat = view(copy->data());
     for (const std::size_t parameter : row.parameters) {
-      const auto [first, last] = own_elements(parameter);
-      if (first >= last) continue;
-      const std::size_t element = at::elementSize(row.type);
-      const auto begin = static_cast<std::size_t>(first) * element;
-      std::memcpy(parameter_to_write(parameter) + begin,
-                  static_cast<const std::byte*>(parameters_[parameter].data_ptr()) + begin,
-                  static_cast<std::size_t>(last - first) * element);
+      for (const int part : peer_ranks_) {
+        const auto [first, last] = elements_in(parameter, part);
+        if (first >= last) continue;
+        const std::size_t element = at::elementSize(row.type);
+        const auto begin = static_cast<std::size_t>(first) * element;
+        std::memcpy(parameter_to_write(parameter) + begin,
+                    static_cast<const std::byte*>(parameters_[parameter].data_ptr()) + begin,
+                    static_cast<std::size_t>(last - first) * element);
+      }
     }
     const at::Tensor seen = view(copy->read_only());
     for (std::size_t index = 0; index < row.tensors.size(); ++index)
       row.tensors[index].set_data(row.layout.place(seen, index, row.tensors[index]));
   }
-  group_->barrier();
+  host_->barrier();
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
@@ -270,10 +299,16 @@ std::int64_t Optimizer::state_offset(std::size_t parameter) const {
 }
 
 // Of a parameter, [first, last) in the order of its memory; none when last <= first.
-std::pair<std::int64_t, std::int64_t> Optimizer::own_elements(std::size_t parameter) const {
-  const std::int64_t offset = state_offset(parameter);
+std::pair<std::int64_t, std::int64_t> Optimizer::elements_in(std::size_t parameter,
+                                                             int part) const {
+  const FlatLayout& layout = row_of(parameter).layout;
+  const std::int64_t offset = layout.offset(places_[parameter].index) - layout.part_count() * part;
   return {std::max<std::int64_t>(0, -offset),
-          std::min(parameters_[parameter].numel(), row_of(parameter).layout.part_count() - offset)};
+          std::min(parameters_[parameter].numel(), layout.part_count() - offset)};
+}
+
+std::pair<std::int64_t, std::int64_t> Optimizer::own_elements(std::size_t parameter) const {
+  return elements_in(parameter, group_ ? group_->rank() : 0);
 }
 
 at::Tensor Optimizer::own_state(std::size_t parameter, std::size_t name) const {

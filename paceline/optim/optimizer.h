@@ -11,9 +11,10 @@
 // ranks. This is stage 1 of ZeRO (Rajbhandari et al., 2020). The parameters have the same bits as
 // without it.
 //
-// On one host the parameters can exist once besides, for all ranks (ShardOptions::one_copy): the
-// modules of all ranks read the same memory, each rank's step writes its part there, and there is
-// nothing to get from others. A write to a parameter outside of a step ends the process, after a
+// The parameters can exist once a host besides, for all its ranks (ShardOptions::one_copy): their
+// modules read the same memory, each rank's step writes its part there, and there is nothing to get
+// from others of the host; what other hosts' ranks have updated crosses the network once a host. A
+// write to a parameter outside of a step ends the process, after a
 // line that names it (one_copy.h); load what is to be loaded with writable_parameters().
 //
 // Gradients can be divided too (ShardOptions::unit_bytes; stage 2 of ZeRO): each rank then has
@@ -56,7 +57,8 @@ namespace paceline::optim {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct ShardOptions {
-  // One copy of the parameters for all ranks. Error(kUnsupported) where they share no memory.
+  // One copy of the parameters for the ranks of each host. Error(kUnsupported) where these share no
+  // memory, and where hosts have different numbers of ranks.
   bool one_copy = false;
   // Of parameters(), for the line about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};
@@ -227,6 +229,7 @@ class Optimizer {
   std::int64_t own_begin(const Row& row) const;
   // Of element 0 of a parameter, in the state of its row.
   std::int64_t state_offset(std::size_t parameter) const;
+  std::pair<std::int64_t, std::int64_t> elements_in(std::size_t parameter, int part) const;
   std::pair<std::int64_t, std::int64_t> own_elements(std::size_t parameter) const;
   at::Tensor own_state(std::size_t parameter, std::size_t name) const;
   std::size_t num_states(const Row& row) const { return row.state.size(); }
@@ -245,9 +248,11 @@ class Optimizer {
   [[noreturn]] void fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
                                  std::uint32_t found) const;
   void make_one_copy(const std::vector<std::string>& names);
+  void split_by_host();
   std::byte* parameter_to_write(std::size_t parameter) const;
   void exchange_parts();
-  void wait_for_all();
+  void exchange_hosts();
+  void wait_for_host();
   at::Tensor whole(const at::Tensor& own) const;
 
   std::vector<at::Tensor> parameters_;
@@ -259,6 +264,10 @@ class Optimizer {
   std::vector<Place> places_;            // [parameter]
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
   std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters; null: each rank has one
+  std::shared_ptr<ProcessGroup> host_;   // the ranks that share the copy
+  std::shared_ptr<ProcessGroup>
+      peers_;                    // this rank's like on the other hosts; null: there are none
+  std::vector<int> peer_ranks_;  // of peers_, in the group
   std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter][name] of what is kept here
   std::vector<std::vector<Piece>> pieces_;                 // [parameter], in order; with norms only
   std::size_t slots_a_part_ = 0;

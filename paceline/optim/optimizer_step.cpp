@@ -41,13 +41,14 @@ void Optimizer::step() try {
   const auto gradients = this->gradients();
   if (norms_ == Norms::kPerParameter) measure_norms(gradients);
   // With one copy nobody may read the old values any more, and then everybody reads the new ones.
-  if (copy_) wait_for_all();
+  if (copy_) wait_for_host();
   for (const OrderedGradient& gradient : gradients) {
     update_parameter(gradient);
     ++num_steps_[gradient.parameter];
   }
   if (copy_) {
-    wait_for_all();
+    if (peers_) exchange_hosts();
+    wait_for_host();
   } else if (group_) {
     exchange_parts();
   }
@@ -189,9 +190,27 @@ void Optimizer::exchange_parts() {
   exposed_seconds_ += seconds_since(begin);
 }
 
-void Optimizer::wait_for_all() {
+// Each rank of a host brings what its peers on the other hosts have updated.
+void Optimizer::exchange_hosts() {
   const auto begin = std::chrono::steady_clock::now();
-  group_->barrier();
+  for (const Row& row : rows_) {
+    const std::int64_t count = row.layout.part_count();
+    const at::Tensor parts = at::empty({peers_->world_size() * count}, row.type);
+    peers_->all_gather(dense_cpu_view(row.flat.narrow(0, own_begin(row), count)),
+                       dense_cpu_view(parts));
+    for (std::size_t host = 0; host < peer_ranks_.size(); ++host) {
+      const int rank = peer_ranks_[host];
+      if (rank == group_->rank()) continue;
+      row.flat.narrow(0, rank * count, count)
+          .copy_(parts.narrow(0, static_cast<std::int64_t>(host) * count, count));
+    }
+  }
+  exposed_seconds_ += seconds_since(begin);
+}
+
+void Optimizer::wait_for_host() {
+  const auto begin = std::chrono::steady_clock::now();
+  host_->barrier();
   exposed_seconds_ += seconds_since(begin);
 }
 

@@ -13,17 +13,18 @@
 //
 // Stage 1 divides the optimizer's state, and its step. Stage 2 divides gradients as well: each
 // rank gets those of the part that it updates, while the backward pass runs, and `.grad` stays
-// undefined. Stage 3 keeps the parameters once for all ranks, in memory that they share: nothing is
-// gathered, and a write to a parameter outside of a step ends the process, after a line that names
-// it. All of them give the bits of DistributedDataParallel with the whole step on every rank.
+// undefined. Stage 3 keeps the parameters once a host, in memory that its ranks share: nothing is
+// gathered there, what other hosts update comes once a host after each step, and a write to a
+// parameter outside of a step ends the process, after a line that names it. All of them give the
+// bits of DistributedDataParallel with the whole step on every rank.
 //
 // What comes back is a DistributedDataParallel: accumulation, unused and frozen parameters, tied
 // weights, logical shards, join() and the replica guard are as there. Communication hooks need
 // stage 1.
 //
 // Cost in memory, for P float32 parameters and Adam on W ranks, in bytes on each, beside
-// activations: 16 P without; stage 1 8 P + 8 P / W; stage 2 4 P + 12 P / W; stage 3 16 P / W. Under
-// stages 2 and 3 a backward pass needs four units besides.
+// activations: 16 P without; stage 1 8 P + 8 P / W; stage 2 4 P + 12 P / W; stage 3 12 P / W, and
+// 4 P once a host. Under stages 2 and 3 a backward pass needs four units besides.
 
 #include <cstddef>
 #include <memory>
@@ -46,8 +47,9 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
 
 // Collective; before the optimizer's first step. `optimizer` must outlive what is returned and have
 // all parameters of `module` that require gradients, and none of others. Errors are those of
-// DistributedDataParallel; also kUnsupported for stage 3 where the ranks share no memory, and
-// kSystem, on every rank, where there is not room for the copy.
+// DistributedDataParallel; also kUnsupported for stage 3 where ranks of a host share no
+// memory or hosts have different numbers of ranks, and kSystem, on every rank, where there is not
+// room for the copy.
 template <class Module>
 DistributedDataParallel<Module> fully_shard(std::shared_ptr<Module> module,
                                             std::shared_ptr<ProcessGroup> group,

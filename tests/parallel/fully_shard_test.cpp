@@ -119,8 +119,9 @@ void expect_same(const Trainee& got, const Trainee& wanted, const std::string& w
 
 // Runs `train` for DistributedDataParallel and each stage, and compares what came out.
 void expect_bits_of_ddp(int ranks, const std::function<void(Trainee&, int rank)>& train,
-                        const MakeOptimizer& make = make_adam, bool backwards = false) {
-  run_ranks_ok(ranks, [&](ProcessGroup& group) {
+                        const MakeOptimizer& make = make_adam, bool backwards = false,
+                        const harness::RanksOptions& options = {}) {
+  const auto body = [&](ProcessGroup& group) {
     Trainee whole(group, 0, make_tower(backwards), make);
     train(whole, group.rank());
     for (const int stage : {1, 2, 3}) {
@@ -130,7 +131,8 @@ void expect_bits_of_ddp(int ranks, const std::function<void(Trainee&, int rank)>
                   fmt::format("rank {} of {}, stage {}", group.rank(), ranks, stage));
       group.barrier();
     }
-  });
+  };
+  run_ranks_ok(ranks, body, options);
 }
 
 void train_plainly(Trainee& trainee, int rank) {
@@ -148,6 +150,18 @@ TEST(FullyShard, every_stage_has_the_bits_of_data_parallelism) {
 
 TEST(FullyShard, gradients_may_come_in_any_order) {
   expect_bits_of_ddp(2, train_plainly, make_adam, true);
+}
+
+harness::RanksOptions on_hosts(int ranks_a_host) {
+  return {.adjust = [ranks_a_host](int rank, GroupOptions& group) {
+    group.link.host = "h" + std::to_string(rank / ranks_a_host);
+  }};
+}
+
+TEST(FullyShard, each_host_has_a_copy) {
+  expect_bits_of_ddp(4, train_plainly, make_adam, false, on_hosts(2));
+  expect_bits_of_ddp(2, train_plainly, make_adam, false, on_hosts(1));
+  expect_bits_of_ddp(6, train_plainly, make_adam, false, on_hosts(2));
 }
 
 TEST(FullyShard, norms_over_whole_parameters_are_the_same) {
@@ -352,6 +366,18 @@ TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
     expect_error(ErrorCode::kInvalid, {"take stage 1"},
                  [&] { model.register_comm_hook(std::make_shared<CompressHook>(at::kBFloat16)); });
   });
+}
+
+TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
+  run_ranks_ok(
+      3,
+      [](ProcessGroup& group) {
+        const auto tower = make_tower();
+        optim::Adam adam(tower->parameters(), {});
+        expect_error(ErrorCode::kUnsupported, {"as many ranks on each: there are"},
+                     [&] { fully_shard(tower, borrowed(group), adam); });
+      },
+      on_hosts(2));
 }
 
 }  // namespace
