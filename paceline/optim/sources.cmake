@@ -10,6 +10,7 @@ set(SOURCES
   lr_schedules.cpp
   one_cycle_lr.cpp
   optimizer.cpp
+  optimizer_shard.cpp
   optimizer_step.cpp
   reduce_lr_on_plateau.cpp
   schedule.cpp

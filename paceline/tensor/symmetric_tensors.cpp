@@ -30,6 +30,10 @@ class TensorAllocator : public PortableAllocator {
     const std::lock_guard lock(mutex_);
     return current_ != nullptr;
   }
+  void release_unused() const {
+    const std::lock_guard lock(mutex_);
+    if (current_) current_->release_unused();
+  }
   void free(void* block) {
     {
       const std::lock_guard lock(mutex_);
@@ -102,6 +106,8 @@ SymmetricTensors::SymmetricTensors(ProcessGroup& group, std::size_t bytes) {
   }
   allocator().use(arena_);
 }
+
+void SymmetricTensors::release_unused() { allocator().release_unused(); }
 
 SymmetricTensors::~SymmetricTensors() {
   if (arena_) allocator().use(nullptr);

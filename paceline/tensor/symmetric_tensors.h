@@ -31,6 +31,10 @@ class SymmetricTensors {
   SymmetricTensors(const SymmetricTensors&) = delete;
   SymmetricTensors& operator=(const SymmetricTensors&) = delete;
 
+  // Gives the pages of freed tensors back to the system: after many were freed that do not come
+  // again. Any thread; does nothing where tensors are allocated as usual.
+  static void release_unused();
+
  private:
   std::shared_ptr<SymmetricArena>
       arena_;  // owners: this, and the allocator while tensors lie in it

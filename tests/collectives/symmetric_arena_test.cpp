@@ -50,6 +50,26 @@ TEST(SymmetricArena, blocks_are_aligned_and_apart_and_whole_again_when_all_are_f
   });
 }
 
+TEST(SymmetricArena, what_is_free_can_be_given_back_to_the_system_and_used_again) {
+  const auto results = harness::run_process_ranks(2, [](ProcessGroup& group) {
+    SymmetricArena arena(group, 4 * kMega);
+    std::byte* const kept = arena.allocate(kMega);
+    std::byte* const freed = arena.allocate(kMega);
+    std::fill_n(kept, kMega, std::byte{7});
+    std::fill_n(freed, kMega, std::byte{7});
+    arena.deallocate(freed);
+    arena.release_unused();
+    std::byte* const again = arena.allocate(kMega);
+    const bool is_fresh = again == freed && again[0] == std::byte{0} &&
+                          again[kMega - 1] == std::byte{0};
+    std::fill_n(again, kMega, std::byte{9});
+    const bool is_kept = kept[0] == std::byte{7} && kept[kMega - 1] == std::byte{7};
+    group.barrier();
+    return std::string(is_fresh && is_kept && again[5] == std::byte{9} ? "right" : "wrong");
+  });
+  for (const auto& result : results) EXPECT_EQ(result.report, "right");
+}
+
 TEST(SymmetricArena, a_request_that_does_not_fit_is_null) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     SymmetricArena arena(group, kMega);

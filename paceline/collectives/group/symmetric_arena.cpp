@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include <sys/mman.h>
+
 namespace paceline {
 namespace {
 
@@ -52,6 +54,13 @@ void SymmetricArena::deallocate(std::byte* block) {
     }
   }
   add_free(begin, size);
+}
+
+void SymmetricArena::release_unused() {
+  const std::lock_guard lock(mutex_);
+  if (!area_.is_live()) return;
+  // Memory that is no file's is refused, and keeps its pages.
+  for (const auto& [begin, size] : free_) madvise(area_.data() + begin, size, MADV_REMOVE);
 }
 
 bool SymmetricArena::is_empty() {

@@ -36,6 +36,8 @@ class SymmetricArena {
     const auto* const byte = static_cast<const std::byte*>(address);
     return byte >= area_.data() && byte < area_.data() + area_.bytes();
   }
+  // Gives the pages of free ranges back to the system, which are fresh when they are used again.
+  void release_unused();
   // Whether no block is given out.
   bool is_empty();
 

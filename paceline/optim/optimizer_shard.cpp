@@ -1,0 +1,124 @@
+// How an Optimizer is divided among ranks (optimizer.h).
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/ATen.h>
+
+#include "paceline/core/check.h"
+#include "paceline/optim/optimizer.h"
+#include "paceline/tensor/collectives.h"
+#include "paceline/tensor/symmetric_tensors.h"
+
+namespace paceline::optim {
+
+void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
+  check(!group_ && !has_stepped(), "rank {}: an optimizer is sharded once, before its first step",
+        group->rank());
+  check(options.names.empty() || options.names.size() == parameters_.size(),
+        "rank {}: {} names were given for {} parameters", group->rank(), options.names.size(),
+        parameters_.size());
+  if (group->world_size() == 1) return;
+  group_ = std::move(group);
+  const at::NoGradGuard no_grad;
+  shards_gradients_ = options.unit_bytes > 0;
+  make_rows(options.unit_bytes);
+  if (options.one_copy) {
+    make_one_copy(options.names);
+    return SymmetricTensors::release_unused();  // of what the parameters lay in
+  }
+  for (Row& row : rows_) {
+    row.flat = empty_symmetric(*group_, {row.layout.count()}, row.type);
+    for (std::size_t index = 0; index < row.tensors.size(); ++index) {
+      const at::Tensor place = row.layout.place(row.flat, index, row.tensors[index]);
+      place.copy_(row.tensors[index]);
+      row.tensors[index].set_data(place);
+    }
+  }
+}
+
+// The ranks that share a copy, and those with which this one exchanges what hosts have updated: one
+// of each host.
+void Optimizer::split_by_host() {
+  const Hosts hosts = group_->hosts();
+  const int self = group_->rank();
+  const auto host = static_cast<std::size_t>(hosts.host_of[static_cast<std::size_t>(self)]);
+  const auto& mine = hosts.members[host];
+  for (const auto& members : hosts.members) {
+    if (members.size() == mine.size()) continue;
+    fail(ErrorCode::kUnsupported,
+         "rank {}: one copy of the parameters a host needs as many ranks on each: there are {} and "
+         "{}",
+         self, mine.size(), members.size());
+  }
+  const auto number = std::ranges::find(mine, self) - mine.begin();
+  peer_ranks_.clear();
+  for (const auto& members : hosts.members)
+    peer_ranks_.push_back(members[static_cast<std::size_t>(number)]);
+  if (hosts.members.size() == 1) {
+    host_ = group_;
+    return;
+  }
+  host_ = group_->split(static_cast<int>(host), self);
+  peers_ = group_->split(static_cast<int>(number), static_cast<int>(host));
+}
+
+// Each rank fills in its part, so that these pages are of its own NUMA node, and its peers' parts.
+void Optimizer::make_one_copy(const std::vector<std::string>& names) {
+  split_by_host();
+  constexpr std::size_t kPage = 4096;
+  std::vector<std::size_t> offsets;
+  std::vector<NamedRange> ranges;
+  std::size_t bytes = 0;
+  for (const Row& row : rows_) {
+    offsets.push_back(bytes);
+    const std::size_t element = at::elementSize(row.type);
+    for (std::size_t index = 0; index < row.parameters.size(); ++index) {
+      const std::size_t i = row.parameters[index];
+      const auto offset = static_cast<std::size_t>(row.layout.offset(index)) * element;
+      ranges.push_back(
+          {bytes + offset, "parameter " + (names.empty() ? std::to_string(i) : names[i])});
+    }
+    bytes += (static_cast<std::size_t>(row.layout.count()) * element + kPage - 1) / kPage * kPage;
+  }
+  const auto copy = std::make_shared<OneCopy>(*host_, bytes, std::move(ranges));
+  copy_ = copy;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    Row& row = rows_[i];
+    const auto view = [&](std::byte* begin) {
+      return at::from_blob(
+          begin + offsets[i], {row.layout.count()}, [copy](void*) {}, row.type);
+    };
+    row.flat = view(copy->data());
+    for (const std::size_t parameter : row.parameters) {
+      for (const int part : peer_ranks_) {
+        const auto [first, last] = elements_in(parameter, part);
+        if (first >= last) continue;
+        const std::size_t element = at::elementSize(row.type);
+        const auto begin = static_cast<std::size_t>(first) * element;
+        std::memcpy(parameter_to_write(parameter) + begin,
+                    static_cast<const std::byte*>(parameters_[parameter].data_ptr()) + begin,
+                    static_cast<std::size_t>(last - first) * element);
+      }
+    }
+    const at::Tensor seen = view(copy->read_only());
+    for (std::size_t index = 0; index < row.tensors.size(); ++index)
+      row.tensors[index].set_data(row.layout.place(seen, index, row.tensors[index]));
+  }
+  host_->barrier();
+}
+
+std::shared_ptr<void> Optimizer::writable_parameters() const {
+  return copy_ ? std::make_shared<OneCopy::Writing>(*copy_) : nullptr;
+}
+
+// Element 0, in the order of its memory.
+std::byte* Optimizer::parameter_to_write(std::size_t parameter) const {
+  if (!copy_) return static_cast<std::byte*>(parameters_[parameter].data_ptr());
+  const Row& row = row_of(parameter);
+  return static_cast<std::byte*>(row.flat.data_ptr()) +
+         static_cast<std::size_t>(row.layout.offset(places_[parameter].index)) *
+             row.flat.itemsize();
+}
+
+}  // namespace paceline::optim
