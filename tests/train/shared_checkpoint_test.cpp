@@ -141,6 +141,7 @@ TEST(SharedCheckpoint, of_one_copy_of_the_parameters_has_the_bytes_of_many) {
 
 // 2 steps by 2 ranks, 2 more by 3 that have one copy, are 4 steps.
 TEST(SharedCheckpoint, one_copy_of_the_parameters_goes_on_from_any) {
+  at::set_num_threads(1);  // the ranks are forked, which LibTorch's threads do not survive
   const auto take_steps = [](OddNet& net, optim::Optimizer& optimizer, int first, int last) {
     for (int step = first; step <= last; ++step) {
       for (std::size_t i = 0; i < net.values.size(); ++i)
