@@ -60,8 +60,8 @@ TEST(SymmetricArena, what_is_free_can_be_given_back_to_the_system_and_used_again
     arena.deallocate(freed);
     arena.release_unused();
     std::byte* const again = arena.allocate(kMega);
-    const bool is_fresh = again == freed && again[0] == std::byte{0} &&
-                          again[kMega - 1] == std::byte{0};
+    const bool is_fresh =
+        again == freed && again[0] == std::byte{0} && again[kMega - 1] == std::byte{0};
     std::fill_n(again, kMega, std::byte{9});
     const bool is_kept = kept[0] == std::byte{7} && kept[kMega - 1] == std::byte{7};
     group.barrier();
