@@ -8,6 +8,7 @@
 #include "paceline/checkpoint/memory_checkpoint.h"
 #include "paceline/checkpoint/shared_staging.h"
 #include "paceline/collectives/group/agreed_stop.h"
+#include "paceline/collectives/group/device_mesh.h"
 #include "paceline/collectives/group/init.h"
 #include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/process_group.h"

@@ -54,7 +54,7 @@ def headers():
 
 def engine_modules():
     above = (ROOT / "paceline/LAYERS").read_text().split("# --- LibTorch")[0]
-    return set(re.findall(r"^([a-z]+)\s*:", above, re.M))
+    return set(re.findall(r"^([a-z_]+)\s*:", above, re.M))
 
 
 def sentence(comment):

@@ -18,7 +18,7 @@ def read_layers():
     for line in (ROOT / "LAYERS").read_text().splitlines():
         if line.startswith("# --- LibTorch"):
             torch_line = True
-        match = re.match(r"^([a-z]+)\s*:\s*(.*)$", line)
+        match = re.match(r"^([a-z_]+)\s*:\s*(.*)$", line)
         if not match:
             continue
         name, layers = match.group(1), match.group(2).split()

@@ -43,6 +43,7 @@ set(SOURCES
   group/calibration.cpp
   group/call_order.cpp
   group/clock_offset.cpp
+  group/device_mesh.cpp
   group/init.cpp
   group/objects.cpp
   group/process_group.cpp

@@ -23,10 +23,21 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options, const Layers& laye
 
 void AttentionImpl::reset() {
   const std::int64_t projected = (options_.heads + 2 * key_value_heads()) * head_width();
-  c_attn_ = layers_.linear({options_.width, projected});
+  c_attn_ = layers_.make_first({options_.width, projected},
+                               {.block = "heads",
+                                .width = head_width(),
+                                .counts = {options_.heads, key_value_heads(), key_value_heads()}});
   register_module("c_attn", c_attn_.ptr());
-  c_proj_ = layers_.linear({options_.width, options_.width});
+  c_proj_ =
+      layers_.make_last({options_.width, options_.width},
+                        {.block = "heads", .width = head_width(), .counts = {options_.heads}});
   register_module("c_proj", c_proj_.ptr());
+}
+
+AttentionImpl::Heads AttentionImpl::heads_in(std::int64_t features) const {
+  const std::int64_t all = options_.heads + 2 * key_value_heads();
+  const std::int64_t here = features / head_width();
+  return {.queries = here * options_.heads / all, .keys = here * key_value_heads() / all};
 }
 
 // Of [N, heads, T, width], by the angle of each position.
@@ -57,13 +68,14 @@ at::Tensor AttentionImpl::remember(const at::Tensor& now, at::Tensor& all,
 
 at::Tensor AttentionImpl::forward(const at::Tensor& states, const at::Tensor& bias,
                                   KeyValues* past) {
-  const std::int64_t sequences = states.size(0);
-  const std::int64_t length = states.size(1);
+  const at::Tensor projected = c_attn_.forward<at::Tensor>(states);
+  const std::int64_t sequences = projected.size(0);
+  const std::int64_t length = projected.size(1);
   const std::int64_t before = past == nullptr ? 0 : past->count;
-  const auto projected = c_attn_.forward<at::Tensor>(states).view(
-      {sequences, length, options_.heads + 2 * key_value_heads(), head_width()});
-  const auto heads = projected.transpose(1, 2).split_with_sizes(
-      {options_.heads, key_value_heads(), key_value_heads()}, 1);
+  const Heads here = heads_in(projected.size(2));
+  const auto heads = projected.view({sequences, length, here.queries + 2 * here.keys, head_width()})
+                         .transpose(1, 2)
+                         .split_with_sizes({here.queries, here.keys, here.keys}, 1);
   at::Tensor queries = heads[0], keys = heads[1], values = heads[2];
   if (options_.rotary_base > 0) {
     queries = turned(queries, before);
@@ -88,16 +100,18 @@ at::Tensor AttentionImpl::forward(const at::Tensor& states, const at::Tensor& bi
     scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
   }
   if (bias.defined()) scores = scores + bias;
-  const at::Tensor weights = layers_.dropout(scores.softmax(-1), options_.dropout, is_training());
-  const at::Tensor joined =
-      at::matmul(weights, values).transpose(1, 2).reshape({sequences, length, options_.width});
+  const at::Tensor weights =
+      layers_.drop_inner(scores.softmax(-1), options_.dropout, is_training());
+  const at::Tensor joined = at::matmul(weights, values)
+                                .transpose(1, 2)
+                                .reshape({sequences, length, here.queries * head_width()});
   return layers_.dropout(c_proj_.forward<at::Tensor>(joined), options_.dropout, is_training());
 }
 
 KeyValues AttentionImpl::make_past(std::int64_t sequences, std::int64_t positions) const {
   const at::Tensor like = c_attn_.ptr()->parameters().front();
   const auto make = [&] {
-    return at::empty({sequences, key_value_heads(), positions, head_width()},
+    return at::empty({sequences, heads_in(like.size(0)).keys, positions, head_width()},
                      like.options().requires_grad(false));
   };
   return {.keys = make(), .values = make()};

@@ -40,8 +40,9 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   void reset() override;
 
   // [N, T, width] -> [N, T, width]. `bias`: added to the scores, of a shape that broadcasts to
-  // [N, heads, T, T]; undefined: nothing. `past`: the positions before these, to which these are
-  // added; null: there are none. Error(kInvalid) when it has no room for them.
+  // [N, heads, T, T], the same for all heads where they are divided; undefined: nothing. `past`:
+  // the positions before these, to which these are added; null: there are none. Error(kInvalid)
+  // when it has no room for them.
   at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
                      KeyValues* past = nullptr);
 
@@ -53,6 +54,12 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   std::int64_t key_value_heads() const {
     return options_.key_value_heads > 0 ? options_.key_value_heads : options_.heads;
   }
+  // Heads of queries, and of keys as of values, in so many features of the projection: the layers
+  // may make fewer than all (InnerFeatures).
+  struct Heads {
+    std::int64_t queries, keys;
+  };
+  Heads heads_in(std::int64_t features) const;
   at::Tensor turned(const at::Tensor& heads, std::int64_t first_position) const;
   at::Tensor remember(const at::Tensor& now, at::Tensor& all, std::int64_t count) const;
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-12;
 
-torch::nn::LayerNorm make_norm(std::int64_t width) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(kNormEpsilon));
+torch::nn::LayerNormOptions norm_of(std::int64_t width) {
+  return torch::nn::LayerNormOptions({width}).eps(kNormEpsilon);
 }
 
 }  // namespace
@@ -40,16 +40,19 @@ TransformerBlockOptions BertImpl::block_options() const {
 
 void BertImpl::reset() {
   const std::int64_t width = options_.width;
-  words_ = register_module("words", torch::nn::Embedding(options_.vocabulary, width));
+  words_ = layers_.embedding({options_.vocabulary, width});
+  register_module("words", words_.ptr());
   positions_ = register_module("positions", torch::nn::Embedding(options_.context, width));
   segments_ = register_module("segments", torch::nn::Embedding(options_.segments, width));
-  embedding_norm_ = register_module("embedding_norm", make_norm(width));
+  embedding_norm_ = layers_.layer_norm(norm_of(width));
+  register_module("embedding_norm", embedding_norm_.ptr());
   blocks_ = register_module("blocks", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < options_.layers; ++layer)
     blocks_->push_back(TransformerBlock(block_options(), layers_));
   head_ = layers_.linear({width, width});
   register_module("head", head_.ptr());
-  head_norm_ = register_module("head_norm", make_norm(width));
+  head_norm_ = layers_.layer_norm(norm_of(width));
+  register_module("head_norm", head_norm_.ptr());
   head_bias_ = register_parameter("head_bias", torch::zeros({options_.vocabulary}));
   init_transformer(*this, 1);
 }
@@ -59,9 +62,10 @@ at::Tensor BertImpl::embed(const at::Tensor& tokens, const at::Tensor& segments)
   check(length <= options_.context, "bert: {} tokens are more than the context of {}", length,
         options_.context);
   const at::Tensor positions = at::arange(length, at::device(tokens.device()).dtype(at::kLong));
-  const at::Tensor all = words_->forward(tokens) + positions_->forward(positions) +
+  const at::Tensor all = words_.forward<at::Tensor>(tokens) + positions_->forward(positions) +
                          segments_->forward(segments.defined() ? segments : at::zeros_like(tokens));
-  return layers_.dropout(embedding_norm_->forward(all), options_.dropout, is_training());
+  return layers_.dropout(embedding_norm_.forward<at::Tensor>(layers_.spread_out(all)),
+                         options_.dropout, is_training());
 }
 
 at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& segments,
@@ -75,8 +79,9 @@ at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& segment
   }
   for (std::size_t layer = 0; layer < blocks_->size(); ++layer)
     states = blocks_->at<TransformerBlockImpl>(layer).forward(states, bias);
-  const at::Tensor last = head_norm_->forward(at::gelu(head_.forward<at::Tensor>(states)));
-  return at::linear(last, words_->weight, head_bias_);
+  const at::Tensor last =
+      head_norm_.forward<at::Tensor>(at::gelu(head_.forward<at::Tensor>(states)));
+  return layers_.logits(last, weight_of(words_), head_bias_);
 }
 
 }  // namespace paceline::models

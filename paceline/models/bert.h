@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
 #include "paceline/models/layers.h"
@@ -51,11 +51,10 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
 
   BertOptions options_;
   Layers layers_;
-  torch::nn::Embedding words_{nullptr}, positions_{nullptr}, segments_{nullptr};
-  torch::nn::LayerNorm embedding_norm_{nullptr}, head_norm_{nullptr};
-  torch::nn::ModuleList blocks_;
-  torch::nn::AnyModule head_;
+  torch::nn::AnyModule words_, embedding_norm_, head_, head_norm_;
   at::Tensor head_bias_;
+  torch::nn::Embedding positions_{nullptr}, segments_{nullptr};
+  torch::nn::ModuleList blocks_;
 };
 TORCH_MODULE(Bert);
 

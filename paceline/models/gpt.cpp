@@ -23,35 +23,29 @@ TransformerBlockOptions GptImpl::block_options() const {
 }
 
 void GptImpl::reset() {
-  wte_ = register_module("wte", torch::nn::Embedding(options_.vocabulary, options_.width));
+  wte_ = layers_.embedding({options_.vocabulary, options_.width});
+  register_module("wte", wte_.ptr());
   if (options_.rotary_base == 0)
     wpe_ = register_module("wpe", torch::nn::Embedding(options_.context, options_.width));
   h_ = register_module("h", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < options_.layers; ++layer)
     h_->push_back(TransformerBlock(block_options(), layers_));
-  ln_f_ =
-      register_module("ln_f", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options_.width})));
+  ln_f_ = layers_.layer_norm(torch::nn::LayerNormOptions({options_.width}));
+  register_module("ln_f", ln_f_.ptr());
   init_transformer(*this, 2 * options_.layers);
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
   const std::int64_t before = past == nullptr ? 0 : past->count;
-  const std::int64_t length = tokens.size(1);
-  check(before + length <= options_.context, "gpt: {} tokens are more than the context of {}",
-        before + length, options_.context);
-  at::Tensor states = wte_->forward(tokens);
-  if (!wpe_.is_empty()) {
-    const at::Tensor positions =
-        at::arange(before, before + length, at::device(tokens.device()).dtype(at::kLong));
-    states = states + wpe_->forward(positions);
-  }
+  at::Tensor states =
+      layers_.spread_out(embed_tokens(tokens, before, options_.context, wte_, wpe_));
   states = layers_.dropout(states, options_.dropout, is_training());
   for (std::size_t layer = 0; layer < h_->size(); ++layer) {
     states = h_->at<TransformerBlockImpl>(layer).forward(
         states, {}, past == nullptr ? nullptr : &past->layers[layer]);
   }
-  if (past != nullptr) past->count += length;
-  return at::linear(ln_f_->forward(states), wte_->weight);
+  if (past != nullptr) past->count += tokens.size(1);
+  return layers_.logits(ln_f_.forward<at::Tensor>(states), weight_of(wte_), {});
 }
 
 GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
@@ -60,6 +54,16 @@ GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
     past.layers.push_back(h_->at<TransformerBlockImpl>(layer).make_past(sequences, tokens));
   }
   return past;
+}
+
+at::Tensor embed_tokens(const at::Tensor& tokens, std::int64_t before, std::int64_t context,
+                        torch::nn::AnyModule& words, torch::nn::Embedding& positions) {
+  const std::int64_t end = before + tokens.size(1);
+  check(end <= context, "gpt: {} tokens are more than the context of {}", end, context);
+  const at::Tensor states = words.forward<at::Tensor>(tokens);
+  if (positions.is_empty()) return states;
+  return states +
+         positions->forward(at::arange(before, end, at::device(tokens.device()).dtype(at::kLong)));
 }
 
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& next_tokens) {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
 #include "paceline/models/layers.h"
@@ -56,15 +56,22 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   const GptOptions& options() const { return options_; }
 
  private:
+  friend class GptStageImpl;  // takes some of a whole model's modules
+
   TransformerBlockOptions block_options() const;
 
   GptOptions options_;
   Layers layers_;
-  torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
+  torch::nn::AnyModule wte_, ln_f_;
+  torch::nn::Embedding wpe_{nullptr};
   torch::nn::ModuleList h_;
-  torch::nn::LayerNorm ln_f_{nullptr};
 };
 TORCH_MODULE(Gpt);
+
+// What a model's blocks begin with: the embedded tokens [N, T], of positions from `before` on;
+// `positions` empty: none are learned. Error(kInvalid) for positions beyond the context.
+at::Tensor embed_tokens(const at::Tensor& tokens, std::int64_t before, std::int64_t context,
+                        torch::nn::AnyModule& words, torch::nn::Embedding& positions);
 
 // The mean over all positions of the cross-entropy of `logits` [N, T, vocabulary] with the tokens
 // that come next, [N, T].

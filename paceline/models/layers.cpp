@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 namespace paceline::models {
 
@@ -16,6 +18,23 @@ torch::nn::AnyModule batch_norm_2d(std::int64_t channels) {
 
 at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training) {
   return at::dropout(input, p, is_training);
+}
+
+torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options) {
+  return torch::nn::AnyModule(torch::nn::LayerNorm(options));
+}
+
+torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options) {
+  return torch::nn::AnyModule(torch::nn::Embedding(options));
+}
+
+at::Tensor plain_logits(const at::Tensor& states, const at::Tensor& weight,
+                        const at::Tensor& bias) {
+  return bias.defined() ? at::linear(states, weight, bias) : at::linear(states, weight);
+}
+
+at::Tensor weight_of(const torch::nn::AnyModule& layer) {
+  return layer.ptr()->named_parameters(/*recurse=*/false)["weight"];
 }
 
 }  // namespace paceline::models

@@ -3,9 +3,11 @@ set(SOURCES
   bert.cpp
   cnn.cpp
   conv_norm.cpp
+  division.cpp
   efficient_net.cpp
   generate.cpp
   gpt.cpp
+  gpt_stage.cpp
   hugging_face.cpp
   layers.cpp
   mnist_net.cpp

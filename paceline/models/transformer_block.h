@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include <torch/nn/cloneable.h>
-#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
 #include "paceline/models/attention.h"
@@ -41,14 +41,14 @@ class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
 
   TransformerBlockOptions options_;
   Layers layers_;
-  torch::nn::LayerNorm ln_1_{nullptr}, ln_2_{nullptr};
+  torch::nn::AnyModule ln_1_, ln_2_, c_fc_, c_proj_;
   Attention attn_{nullptr};
-  torch::nn::AnyModule c_fc_, c_proj_;
 };
 TORCH_MODULE(TransformerBlock);
 
 // GPT-2's and BERT's initial values: weights normal with a deviation of 0.02, those that end a
 // residual branch (c_proj) divided by the square root of `num_branches`; biases 0; norms are left.
+// A layer that holds a part of its weights (division.h) gets that part of the whole layer's.
 void init_transformer(torch::nn::Module& module, std::int64_t num_branches);
 
 }  // namespace paceline::models

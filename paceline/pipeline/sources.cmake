@@ -3,5 +3,6 @@ set(SOURCES
   gradient_order.cpp
   measured.cpp
   pipeline.cpp
-  stage_links.cpp)
+  stage_links.cpp
+  tied_weights.cpp)
 set(LIBRARIES fmt::fmt)

@@ -383,6 +383,26 @@ TEST(Explain, two_groups_that_wait_for_each_other) {
             "world.0); every rank must use its groups in the same order");
 }
 
+TEST(Explain, a_circle_of_groups_is_told_in_full) {
+  // Rank r is in the group with its next rank, and missing in the one with the rank before.
+  const auto rank = [](int r) {
+    return Rank(r, 3)
+        .group(1, "world.a" + std::to_string(r), 0, 2)
+        .group(2, "world.a" + std::to_string((r + 2) % 3), 1, 2)
+        .in_group(1)
+        .call(Op::kAllReduce, 1, 1 + r);
+  };
+  const auto found = explain_all({rank(0), rank(1), rank(2)});
+  EXPECT_EQ(found.verdict, Verdict::kCrossed);
+  for (int r = 0; r < 3; ++r) {
+    const std::string number = std::to_string(r);
+    EXPECT_THAT(found.sentence, HasSubstr("rank " + number +
+                                          " in all_reduce #1 (float32 x 1000, "
+                                          "sum, group world.a" +
+                                          number + ")"));
+  }
+}
+
 TEST(Explain, a_chain_of_groups_is_followed_to_its_end) {
   // 0 waits for 1 in world, 1 waits for 2 in world.0, 2 computes.
   const auto found =

@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$1"
 
-layers=$(sed -nE 's/^([a-z]+) *: *(.*[^ ])? *$/\1: \2/p' paceline/LAYERS)
-table=$(sed -nE 's/^\| `([a-z]+)` \| ([a-z ]*)\|.*/\1: \2/p' docs/architecture.md | sed -E 's/ +$//')
+layers=$(sed -nE 's/^([a-z_]+) *: *(.*[^ ])? *$/\1: \2/p' paceline/LAYERS)
+table=$(sed -nE 's/^\| `([a-z_]+)` \| ([a-z_ ]*)\|.*/\1: \2/p' docs/architecture.md | sed -E 's/ +$//')
 layers=$(echo "$layers" | sed -E 's/ +$//')
 if [ "$table" != "$layers" ]; then
   echo "module_table: docs/architecture.md (<) is not what paceline/LAYERS says (>)" >&2

@@ -58,9 +58,8 @@ std::optional<Explanation> where_it_stands(std::span<const GroupPositions> group
   for (;;) {
     const Stand* next = stand_that_holds(*way.back(), stands);
     if (next == nullptr) return flight::explain_stand(*way.back(), groups);
-    if (std::find(way.begin(), way.end(), next) != way.end()) {
-      return flight::explain_crossing(*next, *way.back());
-    }
+    const auto before = std::find(way.begin(), way.end(), next);
+    if (before != way.end()) return flight::explain_crossing(std::span(before, way.end()));
     way.push_back(next);
   }
 }

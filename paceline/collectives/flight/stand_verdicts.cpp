@@ -143,15 +143,18 @@ std::optional<Explanation> find_mismatch(const Stand& stand) {
   return at(Verdict::kMismatch, stand, few, text);
 }
 
-Explanation explain_crossing(const Stand& a, const Stand& b) {
-  const auto side = [](const Stand& stand) {
-    return fmt::format("{} in {}", ranks_text(ranks_of(stand.inside)),
-                       full_text(*stand.operation, stand.group));
-  };
-  return at(Verdict::kCrossed, a, ranks_of(a.inside),
-            fmt::format("ranks wait for each other in different groups: {}, {}; every rank must "
-                        "use its groups in the same order",
-                        side(a), side(b)));
+Explanation explain_crossing(std::span<const Stand* const> circle) {
+  std::string sides;
+  for (const Stand* stand : circle) {
+    sides +=
+        fmt::format("{}{} in {}", sides.empty() ? "" : ", ", ranks_text(ranks_of(stand->inside)),
+                    full_text(*stand->operation, stand->group));
+  }
+  return at(
+      Verdict::kCrossed, *circle.front(), ranks_of(circle.front()->inside),
+      fmt::format("ranks wait for each other in different groups: {}; every rank must use its "
+                  "groups in the same order",
+                  sides));
 }
 
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups) {

@@ -14,8 +14,9 @@ namespace paceline::flight {
 // Its members describe the operation differently.
 std::optional<Explanation> find_mismatch(const Stand& stand);
 
-// A rank that is missing in one of them is inside the other, or in a stand that leads there.
-Explanation explain_crossing(const Stand& a, const Stand& b);
+// A circle: a rank that is missing in one of them is inside the next, and one that is missing in
+// the last inside the first.
+Explanation explain_crossing(std::span<const Stand* const> circle);
 
 // What is missing here is in no other stand. `groups`: all, for what its members do elsewhere.
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups);

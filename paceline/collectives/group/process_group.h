@@ -369,9 +369,11 @@ class ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           const std::optional<GroupOptions>& options = {});
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
-  // with a negative color are members of none: what they get has no ranks.
+  // with a negative color are members of none: what they get has no ranks. `label`, the same on
+  // every rank, becomes a part of the groups' names, for messages.
   std::shared_ptr<ProcessGroup> split(int color, int key,
-                                      const std::optional<GroupOptions>& options = {});
+                                      const std::optional<GroupOptions>& options = {},
+                                      std::string_view label = {});
 
   // Local, any thread: fails what is under way here and tells the other ranks `reason`.
   void abort(const std::string& reason);

@@ -36,7 +36,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
-                                                  const std::optional<GroupOptions>& options) {
+                                                  const std::optional<GroupOptions>& options,
+                                                  std::string_view label) {
   require_member("split");
   const GroupOptions child = options_of_child(options);
   const std::array<std::int64_t, 2> mine = {color, key};
@@ -45,7 +46,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   run_in_order(
       [&](const WaitOptions& wait) {
         all = gather_for(Op::kSplit, mine, wait);
-        name = fmt::format("{}.{}.{}", name_, num_children_++, color);
+        name = fmt::format("{}.{}.{}{}", name_, num_children_++, label, color);
       },
       {.timeout = child.timeout});
   std::vector<int> ranks;
