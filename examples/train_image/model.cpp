@@ -22,7 +22,7 @@ namespace models = paceline::models;
 
 constexpr int kDepths[] = {18, 34, 50, 101};
 constexpr int kEfficientNetSizes[] = {224, 240, 288, 300, 380, 456, 528, 600};  // B0 to B7
-constexpr std::int64_t kSmall = 64;  // images up to this get ResNet's small beginning
+constexpr std::int64_t kSmall = 40;  // images up to this get ResNet's small beginning
 
 // The number at the end of "resnet18" and "efficientnet_b3"; none in "cnn" and "net".
 std::optional<int> number_of(const std::string& model, const std::string& family) {

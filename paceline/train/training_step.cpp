@@ -63,8 +63,8 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
 
 void TrainingStep::take() {
   if (scaler_) scaler_->unscale(optimizer_);  // before clipping
-  if (options_.clip_norm > 0) optim::clip_grad_norm(optimizer_.parameters(), options_.clip_norm);
-  if (options_.clip_value > 0) optim::clip_grad_value(optimizer_.parameters(), options_.clip_value);
+  if (options_.clip_norm > 0) optim::clip_grad_norm(optimizer_, options_.clip_norm);
+  if (options_.clip_value > 0) optim::clip_grad_value(optimizer_, options_.clip_value);
   learning_rate_ = optimizer_.learning_rate();
   if (scaler_) {
     scaler_->step(optimizer_);
