@@ -55,7 +55,7 @@ class Paceline:
 
     def on_hosts(self, folder, steps, *launch):
         return [program(self.options.build, "apps", "paceline"), "run", *launch,
-                program(self.options.build, "examples", "train_cnn"), "--dataset", "cifar10", "--data-dir", self.options.data,
+                program(self.options.build, "examples", "train_image"), "--dataset", "cifar10", "--data-dir", self.options.data,
                 "--lr", "1e-5", "--weight-decay", "0.005", "--checkpoint-dir", f"{folder}/run", "--epochs", "100000",
                 "--max-steps", str(steps), "--checkpoint-every", str(self.options.save_every)]
 
@@ -74,7 +74,7 @@ class Paceline:
         return {"PACELINE_SECRET_FILE": path}
 
     def only_load(self):
-        return [program(self.options.build, "examples", "train_cnn"), "--help"]
+        return [program(self.options.build, "examples", "train_image"), "--help"]
 
     @staticmethod
     def weights(folder):

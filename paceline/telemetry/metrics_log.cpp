@@ -12,8 +12,11 @@ MetricsLog::MetricsLog(const std::string& path)
   if (!file_) throw system_error("opening the metrics file " + path);
 }
 
-void MetricsLog::write(const std::string& event,
-                       std::initializer_list<std::pair<std::string, Value>> fields) {
+void MetricsLog::write(const std::string& event, std::initializer_list<Field> fields) {
+  write(event, std::vector<Field>(fields));
+}
+
+void MetricsLog::write(const std::string& event, const std::vector<Field>& fields) {
   if (!file_) return;
   nlohmann::ordered_json line;
   line["event"] = event;

@@ -12,12 +12,14 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace paceline {
 
 class MetricsLog {
  public:
   using Value = std::variant<double, std::int64_t, std::string>;
+  using Field = std::pair<std::string, Value>;
 
   // Writes nothing.
   MetricsLog() = default;
@@ -26,7 +28,8 @@ class MetricsLog {
 
   // {"event":"step","step":10,"loss":0.5}: the fields in the given order. Numbers that JSON cannot
   // express become null.
-  void write(const std::string& event, std::initializer_list<std::pair<std::string, Value>> fields);
+  void write(const std::string& event, std::initializer_list<Field> fields);
+  void write(const std::string& event, const std::vector<Field>& fields);
 
  private:
   struct Close {

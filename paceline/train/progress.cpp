@@ -25,6 +25,12 @@ bool draws() {
 
 }  // namespace
 
+std::string clock_text(std::int64_t seconds) {
+  const auto hours = seconds / 3600, minutes = seconds / 60 % 60;
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, seconds % 60);
+  return fmt::format("{}:{:02}", minutes, seconds % 60);
+}
+
 Progress::Progress(std::int64_t total_steps, int world_size, bool silent)
     : total_steps_(total_steps),
       world_size_(world_size),
@@ -34,10 +40,24 @@ Progress::Progress(std::int64_t total_steps, int world_size, bool silent)
 
 void Progress::after_step(const StepReport& report) {
   samples_since_ += report.samples * world_size_;
+  if (first_step_ < 0) {  // the first one prepares memory and is slow
+    first_step_ = report.state.step;
+    first_step_end_ = std::chrono::steady_clock::now();
+  }
   if (silent_) return;
   const auto interval = terminal_ ? std::chrono::milliseconds(kTerminalInterval)
                                   : std::chrono::milliseconds(kPlainInterval);
   if (std::chrono::steady_clock::now() - last_written_ >= interval) write(report);
+}
+
+// ", 1:02:03 left"; nothing after the first step, and at the end.
+std::string Progress::time_left(std::int64_t step) const {
+  const std::int64_t taken = step - first_step_, left = total_steps_ - step;
+  if (taken <= 0 || left <= 0) return {};
+  const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - first_step_end_;
+  const auto seconds = static_cast<std::int64_t>(so_far.count() / static_cast<double>(taken) *
+                                                 static_cast<double>(left));
+  return fmt::format(", {} left", clock_text(seconds));
 }
 
 void Progress::write(const StepReport& report) {
@@ -45,8 +65,8 @@ void Progress::write(const StepReport& report) {
   const double seconds = std::chrono::duration<double>(now - last_written_).count();
   const double rate = static_cast<double>(samples_since_) / seconds;
   const std::string line =
-      fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} samples/s", report.state.epoch + 1,
-                  report.state.step, total_steps_, report.loss, rate);
+      fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} samples/s{}", report.state.epoch + 1,
+                  report.state.step, total_steps_, report.loss, rate, time_left(report.state.step));
   // On a terminal the line is written over itself; "\033[K" clears what a longer one left.
   fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");
   std::fflush(stdout);

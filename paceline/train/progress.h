@@ -1,6 +1,7 @@
 #pragma once
 
-// One line that follows the training on a terminal, plain lines elsewhere: rank 0's view.
+// One line that follows the training on a terminal, plain lines elsewhere: rank 0's view, with the
+// time that is left at the pace so far, evaluations and checkpoints included.
 
 #include <chrono>
 #include <cstdint>
@@ -9,6 +10,9 @@
 #include "paceline/train/loop.h"
 
 namespace paceline::train {
+
+// "2:03" and "1:02:03" of so many seconds.
+std::string clock_text(std::int64_t seconds);
 
 class Progress {
  public:
@@ -22,12 +26,15 @@ class Progress {
 
  private:
   void write(const StepReport& report);
+  std::string time_left(std::int64_t step) const;
 
   const std::int64_t total_steps_;
   const int world_size_;
   const bool silent_;
   const bool terminal_;
   std::chrono::steady_clock::time_point last_written_;
+  std::chrono::steady_clock::time_point first_step_end_;
+  std::int64_t first_step_ = -1;  // of this process
   std::int64_t samples_since_ = 0;
   bool in_line_ = false;
 };

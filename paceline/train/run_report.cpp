@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/train/test_result.h"
+
 namespace paceline::train {
 namespace {
 
@@ -48,13 +50,11 @@ RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double secon
   return report;
 }
 
-std::string RunReport::table(const Evaluation& evaluation) const {
+std::string RunReport::table() const {
   std::string text;
   const auto row = [&](std::string_view name, const std::string& value) {
-    text += fmt::format("  {:<24}{}\n", name, value);
+    text += table_row(std::string(name), value);
   };
-  row("test accuracy", fmt::format("{:.2f}% of {} images (loss {:.4f})", 100 * evaluation.accuracy,
-                                   evaluation.samples, evaluation.loss));
   row("training time", fmt::format("{:.1f} s, {} steps", seconds, steps));
   row("throughput", fmt::format("{:.0f} samples/s", samples_per_second));
   double accounted = 0;

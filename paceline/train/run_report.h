@@ -1,13 +1,12 @@
 #pragma once
 
-// What a finished run tells: accuracy, throughput, where the time went, and which rank was slowest.
+// What a finished run tells: throughput, where the time went, and which rank was slowest.
 
 #include <cstdint>
 #include <string>
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/telemetry/phase_times.h"
-#include "paceline/train/evaluate.h"
 
 namespace paceline::train {
 
@@ -20,8 +19,8 @@ struct RunReport {
   int slowest_rank = 0;   // the one that computed longest
   double slowest_by = 0;  // seconds above the mean
 
-  // The closing table.
-  std::string table(const Evaluation& evaluation) const;
+  // The closing table's rows.
+  std::string table() const;
 };
 
 // Collective.

@@ -3,11 +3,18 @@ set(SOURCES
   checkpointer_begin.cpp
   evaluate.cpp
   hook_snapshot.cpp
+  launch_hint.cpp
   loop.cpp
+  named_choices.cpp
   progress.cpp
+  run_checkpoints.cpp
   run_ownership.cpp
   run_report.cpp
   run_snapshot.cpp
   runtime.cpp
+  test_result.cpp
+  training_process.cpp
+  training_run.cpp
+  training_step.cpp
   weights_file.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

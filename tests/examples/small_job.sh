@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034
-# For scripts that start train_cnn: source it with the arguments PACELINE TRAIN_CNN. A folder $work that goes away at the end, a small
+# For scripts that start train_image: source it with the arguments PACELINE TRAIN_IMAGE. A folder $work that goes away at the end, a small
 # data set, expect(), and $failures.
 paceline=$1
-train_cnn=$2
+train_image=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TMPDIR=$work/tmp  # for the logs of jobs that are meant to fail

@@ -29,7 +29,7 @@ runtime=$(echo "$packages"/paceline_*.deb) dev=$(echo "$packages"/libpaceline-de
 expect the_command_names_what_it_needs 'Depends: .*libc6.*libhwloc.*libsodium' "$(dpkg-deb -I "$runtime" | tr '\n' ' ')"
 expect the_library_names_what_it_is_linked_with 'Depends: .*libhwloc-dev' "$(dpkg-deb -I "$dev")"
 refuse neither_needs_python_or_libtorch 'pip|python|torch' "$(dpkg-deb -f "$runtime" Depends; dpkg-deb -f "$dev" Depends)"
-refuse the_command_is_no_library '\.a$|/include/|train_cnn' "$(dpkg-deb -c "$runtime")"
+refuse the_command_is_no_library '\.a$|/include/|train_image' "$(dpkg-deb -c "$runtime")"
 refuse the_library_is_no_command '/bin/|/libexec/' "$(dpkg-deb -c "$dev")"
 
 # dpkg's list of what is installed is this machine's, so a dependency that it does not meet is an error.

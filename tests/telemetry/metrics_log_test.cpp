@@ -20,7 +20,8 @@ TEST(MetricsLog, appends_one_json_object_a_line) {
     MetricsLog log(path);
     log.write("step",
               {{"step", std::int64_t{round}}, {"loss", 0.25}, {"note", std::string("a \"b\"\n")}});
-    log.write("bad", {{"loss", std::nan("")}});
+    const std::vector<MetricsLog::Field> fields{{"loss", std::nan("")}};
+    log.write("bad", fields);
   }
   std::ifstream file(path);
   std::string line;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train_cnn_freeze_test.sh PACELINE TRAIN_CNN: the node of rank 0, which writes the checkpoints, freezes. The other node goes on at once, and what
+# train_image_freeze_test.sh PACELINE TRAIN_IMAGE: the node of rank 0, which writes the checkpoints, freezes. The other node goes on at once, and what
 # thaws changes nothing in the folder.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
@@ -13,7 +13,7 @@ port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0
 node() {
   "$paceline" run --nproc-per-node 1 --nnodes 1:2 --rdzv-endpoint "127.0.0.1:$port" --rdzv-id frozen --shutdown-timeout 20 \
     --rdzv-conf "keep_alive_interval=0.2,keep_alive_max_attempt=5,join_timeout=8,is_host=$1" \
-    "$train_cnn" "${data[@]}" --epochs 100000 --checkpoint-dir "$work/run" --checkpoint-every 2 --metrics "$work/steps.jsonl" >"$work/node.$1" 2>&1 &
+    "$train_image" "${data[@]}" --epochs 100000 --checkpoint-dir "$work/run" --checkpoint-every 2 --metrics "$work/steps.jsonl" >"$work/node.$1" 2>&1 &
 }
 steps() { grep -c '"event":"step"' "$work/steps.jsonl" 2>/dev/null; }
 # wait_until SECONDS COMMAND...

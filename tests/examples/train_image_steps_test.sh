@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# train_cnn_steps_test.sh PACELINE TRAIN_CNN: what the flags of a step and of communication do. Each one changes the losses, and a run that was
+# train_image_steps_test.sh PACELINE TRAIN_IMAGE: what the flags of a step and of communication do. Each one changes the losses, and a run that was
 # interrupted and resumed has the losses, rates and accuracy of one that was not.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-run=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --schedule-steps 16 --seed 3)
+run=("${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --schedule-steps 16 --seed 3)
 
 # The steps, without the time that they took, and the accuracies.
 results() { grep -E '"event":"(step|epoch|end)"' "$1" | grep -oE '"(step|loss|learning_rate|accuracy|test_loss)":[^,}]*'; }
@@ -51,7 +51,7 @@ expect rates_of_step 0 '^0.001 (1e-06|0.0000010*|9.99[0-9]*e-07|1.000[0-9]*e-06)
 expect rates_of_plateau 0 '^1e-06 .*e-08$' bash -c 'first_and_last "$1"' _ "$work/plateau.straight"
 
 # Another number of ranks, another hook, another schedule.
-expect one_rank_goes_on 0 'resumed at step 16' "$train_cnn" "${data[@]}" --epochs 40 --schedule-steps 16 --max-steps 20 --hook topk \
+expect one_rank_goes_on 0 'resumed at step 16' "$train_image" "${data[@]}" --epochs 40 --schedule-steps 16 --max-steps 20 --hook topk \
   --topk-density 0.05 --checkpoint-dir "$work/topk.run" --resume
 expect another_hook 1 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "${run[@]}" --hook topk --max-steps 30 \
   --checkpoint-dir "$work/topk.run" --resume
@@ -59,14 +59,14 @@ expect another_schedule 1 'schedule: none here, one in the checkpoint' "${run[@]
   --checkpoint-dir "$work/cosine.run" --resume
 
 # float16 needs operators that LibTorch has from 2.4 on.
-if "$train_cnn" "${data[@]}" --max-steps 1 2>&1 | grep -qE 'LibTorch (1\.|2\.[0-3]\.)'; then
+if "$train_image" "${data[@]}" --max-steps 1 2>&1 | grep -qE 'LibTorch (1\.|2\.[0-3]\.)'; then
   expect float16_is_refused 1 'use bfloat16, or LibTorch 2.4' "${run[@]}" --max-steps 4 --precision autocast-fp16
 else
   goes_on float16 --precision autocast-fp16 --clip-norm 1
 fi
 
-expect warmup_of_nothing 2 '--warmup: --schedule step has none; use cosine or one-cycle' "$train_cnn" --schedule step --warmup 3
-expect two_ways_to_clip 2 '--clip-norm and --clip-value: choose one' "$train_cnn" --clip-norm 1 --clip-value 1
-expect compressed_16_bits 2 '--hook topk: takes float32 gradients' "$train_cnn" --hook topk --precision bf16
+expect warmup_of_nothing 2 '--warmup: --schedule step has none; use cosine or one-cycle' "$train_image" --schedule step --warmup 3
+expect two_ways_to_clip 2 '--clip-norm and --clip-value: choose one' "$train_image" --clip-norm 1 --clip-value 1
+expect compressed_16_bits 2 '--hook topk: takes float32 gradients' "$train_image" --hook topk --precision bf16
 expect too_long_a_warmup 1 '--warmup 16: the schedule has 16 steps' "${run[@]}" --schedule cosine --warmup 16
 exit "$((failures > 0))"

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# train_cnn_test.sh PACELINE TRAIN_CNN MPIEXEC: the main job as a user meets it, good and bad input.
+# train_image_test.sh PACELINE TRAIN_IMAGE MPIEXEC: the main job as a user meets it, good and bad input.
 set -uo pipefail
 mpiexec=$3  # of the MPI in this build; empty without one
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-expect alone 0 'test accuracy +(9[0-9]|100)' "$train_cnn" "${data[@]}" --epochs 3
-expect two_ranks 0 '2 ranks x 1 thread; backend paceline, transport shm' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
-expect over_tcp 0 'transport tcp' env PACELINE_TRANSPORT=tcp "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1
-expect net_with_sgd 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --model net --optimizer sgd --lr 0.05 --augment
+expect alone 0 'test accuracy +(9[0-9]|100)' "$train_image" "${data[@]}" --epochs 3
+expect two_ranks 0 '2 ranks x 1 thread; backend paceline, transport shm' "${run2[@]}" "$train_image" "${data[@]}" --epochs 1
+expect over_tcp 0 'transport tcp' env PACELINE_TRANSPORT=tcp "${run2[@]}" "$train_image" "${data[@]}" --epochs 1
+expect net_with_sgd 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --model net --optimizer sgd --lr 0.05 --augment crop
 expect hand_set_variables 0 'launched by env' bash -c '
   export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 12000)) WORLD_SIZE=2  # below those that the kernel gives
   RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "$@" & RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$@"; code=$?; wait; exit $code' \
-  _ "$train_cnn" "${data[@]}" --max-steps 3
+  _ "$train_image" "${data[@]}" --max-steps 3
 
 # Every backend of this build that works on host memory trains to the same accuracy. (Sums of two have the same bits everywhere.)
-accuracy=$("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 | grep -o 'test accuracy.*')
+accuracy=$("${run2[@]}" "$train_image" "${data[@]}" --epochs 1 --seed 5 | grep -o 'test accuracy.*')
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 for backend in gloo mpi oneccl c10d; do
   # c10d is LibTorch's, of which the command knows nothing.
   if [ "$backend" = c10d ]; then
-    missing=$("${run2[@]}" "$train_cnn" "${data[@]}" --max-steps 1 --backend c10d 2>&1 | grep -o "'c10d' is not part of this build.*" || true)
+    missing=$("${run2[@]}" "$train_image" "${data[@]}" --max-steps 1 --backend c10d 2>&1 | grep -o "'c10d' is not part of this build.*" || true)
   else
     missing=$("$paceline" doctor | grep -E "backend $backend " | grep -v "^OK" || true)
   fi
@@ -30,25 +30,25 @@ for backend in gloo mpi oneccl c10d; do
   fi
   launch=("${run2[@]}")
   [ "$backend" = mpi ] && launch=("$mpiexec" -n 2 env OMP_NUM_THREADS=1)
-  expect "backend_$backend" 0 "backend $backend, .*" "${launch[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
+  expect "backend_$backend" 0 "backend $backend, .*" "${launch[@]}" "$train_image" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
   expect "accuracy_$backend" 0 "^${accuracy//[()]/.}\$" bash -c '"$@" | grep -o "test accuracy.*"' _ \
-    "${launch[@]}" "$train_cnn" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
+    "${launch[@]}" "$train_image" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
 done
 
 # mpirun gives its ranks a terminal of its own making; what is behind it here is a pipe.
 if [ -n "$mpiexec" ]; then
   # shellcheck disable=SC2016
   expect plain_lines_in_a_pipe 0 '^0 escapes$' env TERM=xterm bash -c '"$@" | cat >"$0" && grep -q "test accuracy" "$0" &&
-    echo "$(grep -c "$(printf "\033")" "$0") escapes"' "$work/piped" "$mpiexec" -n 2 env OMP_NUM_THREADS=1 "$train_cnn" "${data[@]}" --epochs 4
+    echo "$(grep -c "$(printf "\033")" "$0") escapes"' "$work/piped" "$mpiexec" -n 2 env OMP_NUM_THREADS=1 "$train_image" "${data[@]}" --epochs 4
 fi
 
 # Interrupted and resumed, against not interrupted: the same final loss, digit for digit.
 # shellcheck disable=SC2016
-expect straight 0 'test accuracy' bash -o pipefail -c '"$@" | tee "$0"' "$work/straight.out" "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 \
+expect straight 0 'test accuracy' bash -o pipefail -c '"$@" | tee "$0"' "$work/straight.out" "${run2[@]}" "$train_image" "${data[@]}" --epochs 2 \
   --metrics "$work/straight.jsonl" --tensorboard "$work/straight_board"
-expect first_half 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --max-steps 13 \
+expect first_half 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 2 --max-steps 13 \
   --checkpoint-dir "$work/run" --checkpoint-every 6
-expect second_half 0 'resumed at step 13' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --checkpoint-dir "$work/run" --resume \
+expect second_half 0 'resumed at step 13' "${run2[@]}" "$train_image" "${data[@]}" --epochs 2 --checkpoint-dir "$work/run" --resume \
   --metrics "$work/resumed.jsonl"
 if [ "$(tail -n 2 "$work/straight.jsonl" | head -n 1)" != "$(tail -n 2 "$work/resumed.jsonl" | head -n 1)" ]; then
   echo "FAILED resume: the last epoch differs"
@@ -68,8 +68,8 @@ expect epochs_on_the_screen_and_in_tensorboard 0 '^alike: 1 2 $' /usr/bin/python
   "$work/straight.jsonl" "$work/straight.out" "$work/straight_board"
 
 # Asked to stop, by a file, by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
-expect reference 0 'test accuracy' "${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/straight"
-stoppable=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 40 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
+expect reference 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --checkpoint-dir "$work/straight"
+stoppable=("${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
   --stop-file "$work/stop")
 touch "$work/stop"
 expect stop_by_file 85 'stopped after step 1 by the file .*stop; to continue: the same command with --resume' "${stoppable[@]}"
@@ -97,7 +97,7 @@ fi
 # Ctrl-C at a terminal: alone, under the launcher and under mpirun, whose ranks get SIGTERM for it and whose exit code is its own. Open MPI
 # leaves them a second; version 4 can be told otherwise. With 5 the checkpoint of the last step may come too late, and an earlier one is good.
 press=("$(dirname "$0")/press_ctrl_c.py")
-interrupted=("$train_cnn" "${data[@]}" --epochs 2000)
+interrupted=("$train_image" "${data[@]}" --epochs 2000)
 said='stopped after step [0-9]+ by SIGINT; to continue: the same command with --resume'
 expect ctrl_c_alone 85 "$said" "${press[@]}" "$work/int1.jsonl" 4 "${interrupted[@]}" --checkpoint-dir "$work/int1" --metrics "$work/int1.jsonl"
 expect ctrl_c_run 85 "$said" "${press[@]}" "$work/int2.jsonl" 4 "${run2[@]}" "${interrupted[@]}" --checkpoint-dir "$work/int2" \
@@ -112,19 +112,19 @@ for run in 1 2 ${mpiexec:+3}; do
 done
 
 # Continued from the memory that the launcher keeps, which no disk has; without a launcher, a file of the user's choice.
-memory=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 2 --memory-checkpoint-every 5 --checkpoint-dir)
+memory=("${run2[@]}" "$train_image" "${data[@]}" --epochs 2 --memory-checkpoint-every 5 --checkpoint-dir)
 export PACELINE_MEMORY_CHECKPOINT=$work/state
 expect memory_first 0 'test accuracy' "${memory[@]}" "$work/memory" --max-steps 8
 rm -r "$work/memory"
 expect memory_resumed 0 'resumed at step 5, from memory' "${memory[@]}" "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
 expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}" "$work/launchers_memory"
-expect memory_needs_a_launcher 1 'PACELINE_MEMORY_CHECKPOINT' "$train_cnn" "${data[@]}" --checkpoint-dir "$work/memory" \
+expect memory_needs_a_launcher 1 'PACELINE_MEMORY_CHECKPOINT' "$train_image" "${data[@]}" --checkpoint-dir "$work/memory" \
   --memory-checkpoint-every 5
 
 # What the ranks did when, and scalars for TensorBoard.
 expect timeline 0 "timeline: $work/trace.json \\([0-9]+ spans of 2 ranks\\)" "$paceline" run --nproc-per-node 2 --timeline "$work/trace.json" \
-  "$train_cnn" "${data[@]}" --epochs 1 --checkpoint-dir "$work/traced" --tensorboard "$work/board"
+  "$train_image" "${data[@]}" --epochs 1 --checkpoint-dir "$work/traced" --tensorboard "$work/board"
 # shellcheck disable=SC2016
 expect trace_has_everything 0 '^complete$' /usr/bin/python3 -c '
 import json, sys
@@ -138,16 +138,16 @@ print("complete" if not missing and steps == spans.count((1, "step")) == 10 else
 expect event_file 0 'events.out.tfevents' ls "$work/board"
 
 # Bad input.
-expect no_folder 1 'data folder /nonexistent does not exist' "$train_cnn" --dataset mnist --data-dir /nonexistent
+expect no_folder 1 'data folder /nonexistent does not exist' "$train_image" --dataset mnist --data-dir /nonexistent
 mkdir "$work/empty"
-expect empty_folder 1 'has neither train-images-idx3-ubyte nor' "$train_cnn" --dataset mnist --data-dir "$work/empty"
-expect cifar_needs_folder 1 'needs --data-dir' "$train_cnn" --dataset cifar10
+expect empty_folder 1 'has neither train-images-idx3-ubyte nor' "$train_image" --dataset mnist --data-dir "$work/empty"
+expect cifar_needs_folder 1 'needs --data-dir' "$train_image" --dataset cifar10
 cp -r "$work/idx" "$work/short"
 truncate -s 1000 "$work/short/train-images-idx3-ubyte"
-expect truncated 1 'train-images-idx3-ubyte: ends at byte' "$train_cnn" --dataset mnist --data-dir "$work/short"
+expect truncated 1 'train-images-idx3-ubyte: ends at byte' "$train_image" --dataset mnist --data-dir "$work/short"
 cp -r "$work/idx" "$work/label"
 printf '\x63' | dd of="$work/label/train-labels-idx1-ubyte" bs=1 seek=20 conv=notrunc status=none
-expect label_out_of_range 1 'train-labels-idx1-ubyte: byte 20: the label 99' "${run2[@]}" "$train_cnn" --dataset mnist --data-dir "$work/label"
+expect label_out_of_range 1 'train-labels-idx1-ubyte: byte 20: the label 99' "${run2[@]}" "$train_image" --dataset mnist --data-dir "$work/label"
 cp -r "$work/idx" "$work/wide"
 for images in "$work"/wide/*images*; do
   printf '\0\0\0\x0e\0\0\0\x38' | dd of="$images" bs=1 seek=8 conv=notrunc status=none
@@ -155,14 +155,14 @@ done
 for flag in "--batch-size 0" "--epochs -1" "--lr x" "--dataset nothing" "--threads 99999" "--resume" "--stop-file x" "--memory-checkpoint-every 3" "--optimizer rms" \
   "--lr nan" "--momentum nan" "--weight-decay inf" "--seed -1" "--model net --dataset cifar10"; do
   # shellcheck disable=SC2086
-  expect "flag $flag" 2 "${flag%% *}" "$train_cnn" "${data[@]}" $flag
+  expect "flag $flag" 2 "${flag%% *}" "$train_image" "${data[@]}" $flag
 done
-expect mistyped_flag 2 "train_cnn: unknown option --epoch; did you mean --epochs\\?; see train_cnn --help" "$train_cnn" --epoch 3
-expect mistyped_word 2 "train_cnn: --optimizer: 'adma' is not one of adam, adamw, sgd; did you mean adam\\?" "$train_cnn" --optimizer adma
-expect out_of_range 2 "train_cnn: --batch-size: '0' is not a whole number from 1 to " "$train_cnn" --batch_size 0
-expect word_too_many 2 "train_cnn: 'mnist' was not expected" "$train_cnn" mnist
-expect other_size 1 '28x28, those of mnist are 1x14x56' "$train_cnn" --dataset mnist --data-dir "$work/wide" --model net
-expect uneven_global_batch 0 '86 steps' "${run2[@]}" "$train_cnn" "${data[@]}" --global-batch-size 7 --micro-batch-size 2 --epochs 1
-expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_cnn" "${data[@]}"
+expect mistyped_flag 2 "train_image: unknown option --epoch; did you mean --epochs\\?; see train_image --help" "$train_image" --epoch 3
+expect mistyped_word 2 "train_image: --optimizer: 'adma' is not one of adam, adamw, sgd, lamb, lars; did you mean adam\\?" "$train_image" --optimizer adma
+expect out_of_range 2 "train_image: --batch-size: '0' is not a whole number from 1 to " "$train_image" --batch_size 0
+expect word_too_many 2 "train_image: 'mnist' was not expected" "$train_image" mnist
+expect other_size 1 '28x28, those of mnist are 1x14x56' "$train_image" --dataset mnist --data-dir "$work/wide" --model net
+expect uneven_global_batch 0 '86 steps' "${run2[@]}" "$train_image" "${data[@]}" --global-batch-size 7 --micro-batch-size 2 --epochs 1
+expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_image" "${data[@]}"
 
 exit "$((failures > 0))"

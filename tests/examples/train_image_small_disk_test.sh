@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# train_cnn_small_disk_test.sh PACELINE TRAIN_CNN: a disk with room for all checkpoints that are kept, but not for one more: saving goes on,
+# train_image_small_disk_test.sh PACELINE TRAIN_IMAGE: a disk with room for all checkpoints that are kept, but not for one more: saving goes on,
 # which is said in the log and in the closing table.
 set -uo pipefail
 [ "$(id -u)" = 0 ] || { echo "skipped: to mount a small disk needs root"; exit 77; }
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-run1=("$train_cnn" "${data[@]}" --epochs 1)
+run1=("$train_image" "${data[@]}" --epochs 1)
 expect measured 0 'test accuracy' "${run1[@]}" --max-steps 1 --checkpoint-dir "$work/one"
 size=$(($(du -k "$work/one/step-00000001" | cut -f1) * 7 / 2 + 16))
 mkdir "$work/small"

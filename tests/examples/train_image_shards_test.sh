@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# train_cnn_shards_test.sh PACELINE TRAIN_CNN: a training in logical shards ends with the same weights and optimizer state whatever the
+# train_image_shards_test.sh PACELINE TRAIN_IMAGE: a training in logical shards ends with the same weights and optimizer state whatever the
 # number of ranks: the same all the time, another after each resume, or fewer after the loss of a host.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
 steps=45
-job=("$train_cnn" "${data[@]}" --batch-size 4 --epochs 40 --checkpoint-every 5)
+job=("$train_image" "${data[@]}" --batch-size 4 --epochs 40 --checkpoint-every 5)
 run=("$paceline" run --logical-shards 8 --nproc-per-node)
 
 # The newest checkpoint's tensors, but for the random states, of which each rank has one.

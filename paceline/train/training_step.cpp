@@ -1,22 +1,23 @@
-#include "examples/train_cnn/training_step.h"
+#include "paceline/train/training_step.h"
 
 #include <algorithm>
 
 #include "paceline/core/check.h"
 #include "paceline/optim/clip_gradients.h"
+#include "paceline/optim/lr_schedules.h"
 #include "paceline/optim/one_cycle_lr.h"
+#include "paceline/optim/reduce_lr_on_plateau.h"
 
-namespace train_cnn {
+namespace paceline::train {
 namespace {
 
-namespace optim = paceline::optim;
-
-std::unique_ptr<optim::Schedule> make_schedule(const Options& options, optim::Optimizer& optimizer,
+std::unique_ptr<optim::Schedule> make_schedule(const StepOptions& options,
+                                               optim::Optimizer& optimizer,
                                                std::int64_t num_steps) {
   const std::int64_t steps = options.schedule_steps > 0 ? options.schedule_steps : num_steps;
-  paceline::check(options.warmup < steps,
-                  "--warmup {}: the schedule has {} steps; see --schedule-steps", options.warmup,
-                  steps);
+  check(options.warmup_steps < steps,
+        "--warmup {}: the schedule has {} steps; see --schedule-steps", options.warmup_steps,
+        steps);
   if (options.schedule == "step") {
     const std::int64_t every =
         options.rate_every > 0 ? options.rate_every : std::max<std::int64_t>(steps / 3, 1);
@@ -24,32 +25,36 @@ std::unique_ptr<optim::Schedule> make_schedule(const Options& options, optim::Op
   }
   if (options.schedule == "cosine") {
     return std::make_unique<optim::CosineAnnealingLr>(
-        optimizer, optim::CosineAnnealingLrOptions{.t_max = steps - options.warmup,
-                                                   .warmup_steps = options.warmup});
+        optimizer, optim::CosineAnnealingLrOptions{.t_max = steps - options.warmup_steps,
+                                                   .warmup_steps = options.warmup_steps});
   }
   if (options.schedule == "one-cycle") {
-    optim::OneCycleLrOptions cycle{
-        .max_lr = {options.lr}, .total_steps = steps, .cycle_momentum = optimizer.momentum(0) > 0};
-    if (options.warmup > 0)
-      cycle.pct_start = static_cast<double>(options.warmup) / static_cast<double>(steps);
+    optim::OneCycleLrOptions cycle{.max_lr = optimizer.learning_rates(),
+                                   .total_steps = steps,
+                                   .cycle_momentum = optimizer.momentum(0) > 0};
+    if (options.warmup_steps > 0)
+      cycle.pct_start = static_cast<double>(options.warmup_steps) / static_cast<double>(steps);
     return std::make_unique<optim::OneCycleLr>(optimizer, cycle);
   }
   if (options.schedule == "plateau") {
     return std::make_unique<optim::ReduceLrOnPlateau>(
         optimizer, optim::ReduceLrOnPlateauOptions{.patience = 2});
   }
+  check(options.schedule == "constant",
+        "unknown schedule '{}'; choose one of constant, step, cosine, one-cycle, plateau",
+        options.schedule);
   return nullptr;
 }
 
 }  // namespace
 
-TrainingStep::TrainingStep(const Options& options, optim::Optimizer& optimizer,
+TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimizer,
                            std::int64_t num_steps)
     : options_(options),
       optimizer_(optimizer),
       schedule_(make_schedule(options, optimizer, num_steps)),
       learning_rate_(optimizer.learning_rate()) {
-  if (options.precision == "autocast-fp16") scaler_.emplace();
+  if (options.scales_loss) scaler_.emplace();
   if (options.ema > 0) {
     average_.emplace(optimizer.parameters(),
                      optim::ExponentialMovingAverageOptions{.decay = options.ema});
@@ -58,8 +63,8 @@ TrainingStep::TrainingStep(const Options& options, optim::Optimizer& optimizer,
 
 void TrainingStep::take() {
   if (scaler_) scaler_->unscale(optimizer_);  // before clipping
-  if (options_.clip_norm > 0) optim::clip_grad_norm(optimizer_.parameters(), options_.clip_norm);
-  if (options_.clip_value > 0) optim::clip_grad_value(optimizer_.parameters(), options_.clip_value);
+  if (options_.clip_norm > 0) optim::clip_grad_norm(optimizer_, options_.clip_norm);
+  if (options_.clip_value > 0) optim::clip_grad_value(optimizer_, options_.clip_value);
   learning_rate_ = optimizer_.learning_rate();
   if (scaler_) {
     scaler_->step(optimizer_);
@@ -67,7 +72,7 @@ void TrainingStep::take() {
   } else {
     optimizer_.step();
   }
-  if (auto* const by_steps = dynamic_cast<LrSchedule*>(schedule_.get())) by_steps->step();
+  if (auto* const by_steps = dynamic_cast<optim::LrSchedule*>(schedule_.get())) by_steps->step();
   if (average_) average_->update();
 }
 
@@ -81,10 +86,10 @@ std::unique_ptr<optim::ExponentialMovingAverage::Swap> TrainingStep::averaged_we
   return std::make_unique<optim::ExponentialMovingAverage::Swap>(*average_);
 }
 
-paceline::train::RunParts TrainingStep::parts() {
+RunParts TrainingStep::parts() {
   return {.schedule = schedule_.get(),
           .scaler = scaler_ ? &*scaler_ : nullptr,
           .average = average_ ? &*average_ : nullptr};
 }
 
-}  // namespace train_cnn
+}  // namespace paceline::train

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train_cnn_short_calls_test.sh PACELINE TRAIN_CNN SHORT_CALLS LIBRARY: a training whose calls to the kernel are interrupted, refused and cut
+# train_image_short_calls_test.sh PACELINE TRAIN_IMAGE SHORT_CALLS LIBRARY: a training whose calls to the kernel are interrupted, refused and cut
 # short ends with the bits of an undisturbed one, over shared memory and over TCP, plain and encrypted. SHORT_CALLS_SEED repeats a run.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
@@ -9,7 +9,7 @@ export SHORT_CALLS_SEED=${SHORT_CALLS_SEED:-$RANDOM}
 echo "SHORT_CALLS_SEED=$SHORT_CALLS_SEED"
 gzip "$work"/idx/*labels*  # unpacked by the program
 
-job=("$train_cnn" "${data[@]}" --epochs 1 --checkpoint-every 4)
+job=("$train_image" "${data[@]}" --epochs 1 --checkpoint-every 4)
 # shellcheck disable=SC2016
 same_bits='
   plain=$(ls -d "$1"/plain/step-* | tail -n 1) short=$(ls -d "$1/$2"/step-* | tail -n 1)

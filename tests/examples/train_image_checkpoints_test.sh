@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# train_cnn_checkpoints_test.sh PACELINE TRAIN_CNN: whose checkpoints a run goes on with, and from where; ends and hints.
+# train_image_checkpoints_test.sh PACELINE TRAIN_IMAGE: whose checkpoints a run goes on with, and from where; ends and hints.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
 # A used folder is nobody's to begin in: neither at the first start nor after a restart, with which the launcher answers every failure.
-run1=("$train_cnn" "${data[@]}" --epochs 1)
+run1=("$train_image" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
 expect begun_in_a_used_folder 1 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
 expect restarted_in_a_used_folder 1 'started this job again, but the checkpoints there .the newest of step 19. are not the job.s own' \
-  "${run2[@]}" --max-restarts 1 "$train_cnn" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
+  "${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
 # The same name of a job says nothing: an older job's may be called so too.
-again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_cnn" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
+again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_image" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
 expect job_of_a_name 0 'test accuracy' "${again[@]}"
 expect next_job_of_that_name 1 'are not the job.s own' "${again[@]}" --seed 7
 expect resumed_after_all 0 'resumed at step 6' "${again[@]}" --resume
 
 # A restart goes on with what its own job has left, without --resume; also before there is anything.
 dies=(--max-restarts 1 --chaos 'kill:rank=1@step8')
-long=("$train_cnn" "${data[@]}" --epochs 30)
+long=("$train_image" "${data[@]}" --epochs 30)
 expect restarted 0 'resumed at step [0-9]*[02468]$' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 100 \
   --checkpoint-dir "$work/restarted" --checkpoint-every 2
 expect restarted_from_nothing 0 'no checkpoint yet; from the beginning' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 100 \
@@ -29,7 +29,7 @@ expect resumed_and_restarted 0 '^2$' bash -c '"$@" | grep -c "resumed at step 1"
   --max-steps 190 --checkpoint-dir "$work/restarted" --checkpoint-every 2 --resume
 
 # Memory that the user named, with an older run's state.
-memory=("${run2[@]}" --max-restarts 1 "$train_cnn" "${data[@]}" --max-steps 8 --memory-checkpoint-every 2)
+memory=("${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --max-steps 8 --memory-checkpoint-every 2)
 export PACELINE_MEMORY_CHECKPOINT=$work/state
 expect memory_of_one 0 'test accuracy' "${memory[@]}" --checkpoint-dir "$work/memory"
 expect memory_is_used 1 'PACELINE_MEMORY_CHECKPOINT. holds step 8 of an earlier run' "${memory[@]}" --checkpoint-dir "$work/other"
@@ -66,13 +66,13 @@ for prefix, count in (("train", 9), ("t10k", 4)):
     with open(f"{folder}/{prefix}-labels-idx1-ubyte", "wb") as f:
         f.write(struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(range(count)))
 PY
-nine=("$train_cnn" --dataset mnist --data-dir "$work/nine" --batch-size 1 --epochs 2 --checkpoint-dir "$work/padded" --checkpoint-every 3)
+nine=("$train_image" --dataset mnist --data-dir "$work/nine" --batch-size 1 --epochs 2 --checkpoint-dir "$work/padded" --checkpoint-every 3)
 expect four_ranks 0 'test accuracy' "$paceline" run --nproc-per-node 4 "${nine[@]}" --max-steps 3
 expect one_rank_after_four 0 'resumed at step 3' "${nine[@]}" --resume
 
 # Other data or another learning rate.
 expect other_data 1 'the run in .*seed trains on .* .600 images., this program was given .* .9 images.' \
-  "$train_cnn" --dataset mnist --data-dir "$work/nine" --checkpoint-dir "$work/seed" --resume
+  "$train_image" --dataset mnist --data-dir "$work/nine" --checkpoint-dir "$work/seed" --resume
 expect other_rate 0 'learning rate 0.002 from here on, 0.001 before' "${run1[@]}" --lr 0.002 --max-steps 18 --checkpoint-dir "$work/seed" --resume
 expect that_rate_stays 0 '^0$' bash -c '"$@" | grep -c "learning rate"; true' _ "${run1[@]}" --max-steps 19 --checkpoint-dir "$work/seed" --resume
 
@@ -90,19 +90,19 @@ expect stop_at_the_end 0 'test accuracy' "${run1[@]}" --batch-size 600 --checkpo
 
 # What a run recommends works as it stands.
 hint() { sed -n 's/^  next  *//p' "$1"; }
-(cd "$(dirname "$train_cnn")" && PATH=/usr/bin:/bin "./$(basename "$train_cnn")" "${data[@]}" --epochs 1 --max-steps 2) >"$work/hint"
+(cd "$(dirname "$train_image")" && PATH=/usr/bin:/bin "./$(basename "$train_image")" "${data[@]}" --epochs 1 --max-steps 2) >"$work/hint"
 # shellcheck disable=SC2016
-expect hint_of_one 0 '2 ranks x' bash -c 'cd "$1" && PATH=/usr/bin:/bin bash -c "$2"' _ "$(dirname "$train_cnn")" "$(hint "$work/hint")"
-limited=("${run2[@]}" "$train_cnn" "${data[@]}" --max-steps 4 --checkpoint-every 2 --checkpoint-dir "$work/hints")
+expect hint_of_one 0 '2 ranks x' bash -c 'cd "$1" && PATH=/usr/bin:/bin bash -c "$2"' _ "$(dirname "$train_image")" "$(hint "$work/hint")"
+limited=("${run2[@]}" "$train_image" "${data[@]}" --max-steps 4 --checkpoint-every 2 --checkpoint-dir "$work/hints")
 "${limited[@]}" >"$work/hint"
 read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
 expect hint_after_max_steps 0 ' s, 4 steps' "${limited[@]}" "${more[@]}"
 # Also where no checkpoint was due before the end.
-sparse=("${run2[@]}" "$train_cnn" "${data[@]}" --max-steps 3 --checkpoint-dir "$work/sparse")
+sparse=("${run2[@]}" "$train_image" "${data[@]}" --max-steps 3 --checkpoint-dir "$work/sparse")
 "${sparse[@]}" >"$work/hint"
 read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
 expect hint_without_a_checkpoint_before 0 'resumed at step 3$' "${sparse[@]}" "${more[@]}"
-ended=("${run2[@]}" "$train_cnn" "${data[@]}" --epochs 1 --checkpoint-dir "$work/ended")
+ended=("${run2[@]}" "$train_image" "${data[@]}" --epochs 1 --checkpoint-dir "$work/ended")
 "${ended[@]}" >"$work/hint"
 read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
 expect hint_after_an_epoch 0 ' s, 10 steps' "${ended[@]}" "${more[@]}"

@@ -1,0 +1,35 @@
+#pragma once
+
+// The network that the flags choose.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include "paceline/collectives/group/process_group.h"
+#include "paceline/train/named_choices.h"
+
+namespace train_image {
+
+struct Images;
+struct Options;
+
+std::vector<std::string> model_names();
+// Height and width of the images that it is usually trained on, where any size would do.
+std::int64_t usual_image_size(const std::string& model);
+
+// Maps images to logits in float32, computed with the precision of the flags.
+struct Model : torch::nn::Module {
+  // Error(kInvalid) when the network does not take such images.
+  Model(const Options& options, const Images& images,
+        const std::shared_ptr<paceline::ProcessGroup>& group);
+  at::Tensor forward(const at::Tensor& images);
+
+  torch::nn::AnyModule network;  // its parameters have the names that torchvision's have
+  const paceline::train::Precision precision;
+};
+
+}  // namespace train_image

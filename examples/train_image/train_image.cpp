@@ -1,0 +1,105 @@
+// Trains a network on images, alone or with any number of ranks:
+//
+//   train_image
+//   paceline run --nproc-per-node 2 train_image
+//   paceline run --nproc-per-node 4 train_image --dataset folder --data-dir imagenet --model resnet50
+//
+// What is here is the program's own: images, model, loss, evaluation. The loop, checkpoints,
+// metrics and the closing table are train::TrainingRun's (paceline/train/training_run.h).
+
+#include <fmt/format.h>
+
+#include <torch/torch.h>
+
+#include "paceline/collectives/group/shared_error.h"
+#include "paceline/paceline.h"
+
+#include "examples/train_image/images.h"
+#include "examples/train_image/model.h"
+#include "examples/train_image/options.h"
+
+namespace train_image {
+namespace {
+
+namespace data = paceline::data;
+namespace train = paceline::train;
+
+std::string title(const Options& options, const Images& images) {
+  const bool trains = !options.evaluate;
+  return fmt::format("train_image: {} on {} ({} {} images of {}x{}x{})", options.model, images.name,
+                     trains ? images.num_training : images.testing->size(),
+                     trains ? "training" : "test", images.channels, images.height, images.width);
+}
+
+// --evaluate: no training, only the result.
+int print_result(const Options& options, const paceline::ProcessGroup& group,
+                 const train::TestResult& result) {
+  if (group.rank() != 0) return 0;
+  fmt::print("{}", train::table_of(result));
+  if (options.training.run.metrics.empty()) return 0;
+  std::vector<paceline::MetricsLog::Field> fields(result.values.begin(), result.values.end());
+  fields.emplace_back("test_loss", result.loss);
+  paceline::MetricsLog(options.training.run.metrics).write("evaluation", fields);
+  return 0;
+}
+
+int run(const Options& options) {
+  const auto& flags = options.training;
+  const train::TrainingProcess process(flags.process, flags.seed);
+  const auto& group = process.group();
+  const Images images = load_images(options);
+  process.print_opening(title(options, images));
+
+  const auto network = std::make_shared<Model>(options, images, group);
+  torch::nn::Module& weights = *network->network.ptr();
+  if (options.evaluate) {  // rank 0's weights are everybody's below
+    paceline::on_rank(0, *group, [&] {
+      paceline::load_weights(weights, paceline::read_weights(flags.run.weights));
+    });
+  }
+  paceline::DistributedDataParallel<Model> model(network, group,
+                                                 {.logical_shards = flags.loading.logical_shards});
+
+  const auto test_loader = make_test_loader(options, images, *group);
+  const auto test = [&] {
+    const auto forward = [&](const at::Tensor& inputs) { return model(inputs); };
+    return train::test_result(train::evaluate(*group, *test_loader, forward));
+  };
+  if (options.evaluate) {
+    model->eval();
+    return print_result(options, *group, test());
+  }
+
+  const auto optimizer = train::make_optimizer(flags.optimizer, model->parameters());
+  if (const auto hook = train::make_hook(flags.hook)) {
+    model.register_comm_hook(hook);  // a divided step would send the parameters whole
+  } else {
+    optimizer->shard(group);
+  }
+  const auto loss = [&](const data::Batch& batch) {
+    const at::Tensor logits = model(batch.data);
+    train::require_labels(batch, logits.size(1), images.name);
+    return torch::nn::functional::cross_entropy(logits, batch.target);
+  };
+  train::TrainingRun training(
+      group,
+      {.module = model.module(),
+       .reducer = model.reducer(),
+       .optimizer = *optimizer,
+       .data = fmt::format("{} ({} images)", images.name, images.num_training),
+       .make_loader =
+           [&](std::uint64_t seed) { return make_training_loader(options, images, seed, *group); },
+       .loss = loss,
+       .test = test,
+       .weights = [&] { return paceline::weights_of(weights); }},
+      flags.run);
+  return training.train();
+}
+
+}  // namespace
+}  // namespace train_image
+
+int main(int argc, char** argv) {
+  return paceline::train::run_guarded(
+      [&] { return train_image::run(train_image::parse_options(argc, argv)); });
+}

@@ -1,0 +1,74 @@
+#pragma once
+
+// The flags that every training program has, whatever its model and data: optimizer, step, batches,
+// checkpoints, output. A program adds its own groups.
+//
+//   CLI::App app("Trains ...", "my_program");
+//   training_flags::FlagGroup data(app, "Data");
+//   data.value("--data-dir", options.data_dir, "DIR", "Folder of the data");
+//   training_flags::parse(argc, argv, app, options.training, [&] { ... });
+
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "paceline/data/data_loader.h"
+#include "paceline/train/named_choices.h"
+#include "paceline/train/training_process.h"
+#include "paceline/train/training_run.h"
+
+#include "apps/option_value.h"
+
+namespace training_flags {
+
+struct TrainingFlags {
+  paceline::train::ProcessOptions process;
+  paceline::train::OptimizerChoice optimizer;
+  paceline::train::HookChoice hook;
+  std::string precision = "float32";  // as train::precision_of() takes it
+  paceline::data::DataLoaderOptions loading;
+  paceline::train::TrainingRunOptions run{.epochs = 2};
+  std::uint64_t seed = 0;
+};
+
+inline constexpr long kMost = 1L << 40;
+inline constexpr double kMostNumber = 1e9;
+
+// Adds options of one group to the help, with their defaults.
+class FlagGroup {
+ public:
+  FlagGroup(CLI::App& app, const char* name) : app_(app), name_(name) {}
+
+  template <class T>
+  CLI::Option* value(const char* name, T& target, const char* type, const char* text) {
+    return app_.add_option(name, target, text)
+        ->type_name(type)
+        ->group(name_)
+        ->capture_default_str();
+  }
+  template <class T>
+  CLI::Option* count(const char* name, T& target, const char* text, long min, long max = kMost) {
+    auto* const option =
+        value(name, target, "N", text)->check(paceline::apps::is_whole_number(min, max));
+    return static_cast<long>(target) < min ? option->default_str("") : option;
+  }
+  void number(const char* name, double& target, const char* text, double max = kMostNumber) {
+    value(name, target, "X", text)->check(paceline::apps::is_number(0, max));
+  }
+  CLI::Option* flag(const char* name, bool& target, const char* text) {
+    return app_.add_flag(name, target, text)->group(name_);
+  }
+
+ private:
+  CLI::App& app_;
+  const char* name_;
+};
+
+// Adds the groups of TrainingFlags behind the program's own and reads the command line. `check`
+// throws UsageError for what no single flag is wrong about. Ends the program with exit code 2 for a
+// flag that is wrong, and 0 after --help.
+void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
+           const std::function<void()>& check);
+
+}  // namespace training_flags

@@ -1,0 +1,55 @@
+#pragma once
+
+// The process of a training program: its memory, threads, random numbers and group, set up as a
+// fast training wants them, and how it ends.
+//
+//   int main() {
+//     return train::run_guarded([] {
+//       const train::TrainingProcess process({.threads = 1});
+//       process.print_opening("my_program: 60000 images");
+//       ...
+//     });
+//   }
+//
+// Thread safety: none; one object a process.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "paceline/collectives/group/process_group.h"
+#include "paceline/tensor/symmetric_tensors.h"
+
+namespace paceline::train {
+
+struct ProcessOptions {
+  int threads = 0;      // of LibTorch; 0: the launcher's choice
+  std::string backend;  // empty: what the launcher says, else paceline
+};
+
+class TrainingProcess {
+ public:
+  // Collective: forms the group (init_process_group()). While this object lives, large tensors are
+  // in symmetric memory. LibTorch's generator begins at seed + rank. Errors: those of
+  // init_process_group(), set_num_threads() and SymmetricTensors.
+  explicit TrainingProcess(const ProcessOptions& options = {}, std::uint64_t seed = 0);
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  int num_threads() const { return num_threads_; }
+  // On rank 0: `title`, how it was launched, ranks x threads, transport, LibTorch; warnings that
+  // cost speed, with their cure.
+  void print_opening(const std::string& title) const;
+
+ private:
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the users of group() and this
+  const SymmetricTensors symmetric_tensors_;
+  const int num_threads_;
+};
+
+// The program's exit code: what `program` returns. An exception that leaves it, after which a
+// checkpoint under way is finished, is printed, and the process ends with 1, without LibTorch's
+// clean-up, which would only hold up a restart.
+int run_guarded(const std::function<int()>& program);
+
+}  // namespace paceline::train

@@ -1,0 +1,213 @@
+#include "paceline/train/training_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/collectives/group/shared_error.h"
+#include "paceline/core/check.h"
+#include "paceline/core/exit_code.h"
+#include "paceline/train/launch_hint.h"
+#include "paceline/train/run_report.h"
+
+namespace paceline::train {
+namespace {
+
+using Fields = std::vector<MetricsLog::Field>;
+
+// So that hours later it can be written.
+void require_writable(const std::string& file) {
+  auto folder = std::filesystem::path(file).parent_path();
+  if (folder.empty()) folder = ".";
+  if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("the weights file " + file);
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
+                         const TrainingRunOptions& options)
+    : options_(options),
+      group_(std::move(group)),
+      training_(training),
+      state_{.seed = options.seed.value_or(0), .data = training.data},
+      loader_(training.make_loader(state_.seed)),
+      step_(options.step, training.optimizer, num_steps()),
+      times_(group_->timeline()),
+      checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_),
+      progress_(num_steps(), group_->world_size(), !is_first()) {
+  open_files();
+  if (checkpoints_.are_made()) begin_or_resume();
+}
+
+void TrainingRun::open_files() {
+  on_rank(0, *group_, [&] {
+    if (!options_.metrics.empty()) metrics_ = MetricsLog(options_.metrics);
+    if (!options_.tensorboard.empty()) scalars_ = TensorBoardLog(options_.tensorboard);
+    if (!options_.weights.empty()) require_writable(options_.weights);
+  });
+}
+
+std::int64_t TrainingRun::num_steps() const {
+  const std::int64_t steps = options_.epochs * loader_->num_batches();
+  return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
+}
+
+void TrainingRun::begin_or_resume() {
+  RunParts parts = step_.parts();
+  parts.reducer = &training_.reducer;  // for what its hook keeps
+  const std::uint64_t given = state_.seed;
+  if (const auto restored = checkpoints_.begin(parts, given)) {
+    take_state(restored->state);
+    progress_.note(fmt::format("  resumed at step {}{}", state_.step,
+                               restored->from_memory ? ", from memory" : ""));
+    take_seed(given);
+  } else if (options_.checkpoints.resume || group_->launch_environment().restart_count > 0) {
+    progress_.note("  no checkpoint yet; from the beginning");
+  }
+}
+
+void TrainingRun::take_state(const TrainingState& restored) {
+  const std::string data = std::exchange(state_, restored).data;
+  check(state_.data.empty() || state_.data == data,
+        "the run in {} trains on {}, this program was given {}; continue it with the same data set",
+        options_.checkpoints.folder, state_.data, data);
+  state_.data = data;
+  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule began at --lr
+  const double saved = training_.optimizer.learning_rate(), wanted = *options_.learning_rate;
+  if (saved == wanted) return;
+  training_.optimizer.set_learning_rate(wanted);
+  progress_.note(fmt::format("  learning rate {} from here on, {} before", wanted, saved));
+}
+
+// The order of the samples is the seed's: with another one the epoch under way would repeat some
+// and leave others out.
+void TrainingRun::take_seed(std::uint64_t given) {
+  if (state_.seed == given) return;
+  check(!options_.seed, "--seed {}: the run in {} has the seed {}; leave --seed out to continue it",
+        given, options_.checkpoints.folder, state_.seed);
+  loader_ = training_.make_loader(state_.seed);
+}
+
+int TrainingRun::train() {
+  const auto begin = std::chrono::steady_clock::now();
+  first_step_ = state_.step;
+  const LoopHooks hooks{.scale_loss = [&](const at::Tensor& loss) { return step_.scaled(loss); },
+                        .take_step = [&] { step_.take(); },
+                        .after_step = [&](const StepReport& report) { after_step(report); },
+                        .stop_requested = [&] { return checkpoints_.stop_requested(); },
+                        .after_epoch = [&](const TrainingState&) { after_epoch(); }};
+  const LoopEnd end =
+      run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_, *loader_,
+               training_.loss, training_.reducer, training_.optimizer, times_, hooks);
+  if (end == LoopEnd::kStopped) return stop();
+  const bool is_saved = checkpoints_.finish(state_);  // what --resume goes on with
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  seconds_ = all.count() - times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
+  if (evaluated_step_ != state_.step) evaluate();
+  print_table();
+  write_final_weights();
+  if (is_saved) return 0;
+  progress_.note(fmt::format("the last checkpoint could not be written to {}; see above",
+                             options_.checkpoints.folder));
+  return 1;
+}
+
+int TrainingRun::stop() {
+  const std::string& folder = options_.checkpoints.folder;
+  const std::string reason = checkpoints_.stop_reason();
+  progress_.note(
+      fmt::format("stopping after step {} by {}; saving to {}, a second Ctrl-C ends at once",
+                  state_.step, reason, folder));
+  const bool is_saved = checkpoints_.finish(state_);
+  metrics_.write("stopped", {{"step", state_.step}, {"reason", reason}});
+  progress_.note(fmt::format(
+      "stopped after step {} by {}; {}", state_.step, reason,
+      is_saved ? std::string("to continue: the same command with --resume")
+               : fmt::format("the state could not be written to {}: see above; --resume continues "
+                             "from an older one",
+                             folder)));
+  return is_saved ? kStoppedAsAgreed : 1;
+}
+
+void TrainingRun::after_step(const StepReport& report) {
+  samples_ += report.samples;
+  progress_.after_step(report);
+  metrics_.write("step", {{"step", state_.step},
+                          {"epoch", state_.epoch + 1},
+                          {"loss", report.loss},
+                          {"learning_rate", step_.learning_rate()}});
+  scalars_.scalar("train/loss", state_.step, report.loss);
+  scalars_.scalar("train/learning_rate", state_.step, step_.learning_rate());
+  checkpoints_.after_step(state_);
+}
+
+void TrainingRun::after_epoch() {
+  evaluate();
+  step_.end_epoch(result_.loss);
+  progress_.note(fmt::format("epoch {}: {}", state_.epoch, result_.summary));
+  Fields fields{{"epoch", state_.epoch}};
+  for (const auto& [name, value] : result_.values) {
+    fields.emplace_back(name, value);
+    scalars_.scalar("test/" + name, state_.step, value);
+  }
+  fields.emplace_back("test_loss", result_.loss);
+  scalars_.scalar("test/loss", state_.step, result_.loss);
+  metrics_.write("epoch", fields);
+  checkpoints_.after_epoch(state_);
+}
+
+void TrainingRun::evaluate() {
+  const auto timed = times_.measure(Phase::kEvaluation);
+  const auto averaged = step_.averaged_weights();
+  training_.module.eval();
+  result_ = training_.test();
+  training_.module.train();
+  evaluated_step_ = state_.step;
+}
+
+void TrainingRun::print_table() {
+  const RunReport report =
+      make_report(*group_, times_, seconds_, state_.step - first_step_, samples_);
+  Fields fields(result_.values.begin(), result_.values.end());
+  fields.emplace_back("seconds", report.seconds);
+  fields.emplace_back("samples_per_second", report.samples_per_second);
+  fields.emplace_back("steps", report.steps);
+  fields.emplace_back("world_size", std::int64_t{group_->world_size()});
+  metrics_.write("end", fields);
+  std::string table = table_of(result_) + report.table();
+  if (const auto room = checkpoints_.room_on_disk()) {
+    table +=
+        table_row("checkpoints",
+                  fmt::format("the disk has room for {}; the oldest goes before each save", *room));
+  }
+  progress_.note("\n" + table + fmt::format("  {:<24}{}", "next", next_command()));
+}
+
+void TrainingRun::write_final_weights() {
+  if (options_.weights.empty()) return;
+  const auto averaged = step_.averaged_weights();
+  on_rank(0, *group_, [&] {
+    write_weights(options_.weights,
+                  training_.weights ? training_.weights() : weights_of(training_.module));
+  });
+  progress_.note(fmt::format("the weights are in {}", options_.weights));
+}
+
+// What to try after a run that ended here: a command, or what to put behind this one. Both work as
+// they stand. Whatever ended this run would end the next one before its first step.
+std::string TrainingRun::next_command() const {
+  std::string more = "--resume";
+  if (state_.epoch >= options_.epochs) more += fmt::format(" --epochs {}", options_.epochs + 1);
+  if (options_.max_steps > 0 && state_.step >= options_.max_steps)
+    more += fmt::format(" --max-steps {}", 2 * options_.max_steps);
+  if (checkpoints_.are_made()) return "the same with " + more;
+  if (group_->world_size() == 1 && !options_.command.empty())
+    return fmt::format("{} run --nproc-per-node 2 {}", launcher_command(), options_.command);
+  return fmt::format("the same with --checkpoint-dir run, then with --checkpoint-dir run {}", more);
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,119 @@
+#pragma once
+
+// A whole training run, from its first step or from a checkpoint to its closing table: what every
+// training program has beside its data, its model and its loss.
+//
+//   train::TrainingProcess process({.threads = 1});
+//   DistributedDataParallel model(std::make_shared<Net>(), process.group());
+//   optim::Adam optimizer(model->parameters(), {});
+//   train::TrainingRun run(process.group(),
+//       {.module = model.module(), .reducer = model.reducer(), .optimizer = optimizer,
+//        .make_loader = ..., .loss = ..., .test = ...},
+//       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
+//   return run.train();
+//
+// Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. After
+// each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
+// step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
+//
+// Ownership: it refers to the parts of `Training`, which outlive it. Thread safety: none.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/data/data_loader.h"
+#include "paceline/parallel/reducer.h"
+#include "paceline/telemetry/metrics_log.h"
+#include "paceline/telemetry/tensorboard_log.h"
+#include "paceline/train/loop.h"
+#include "paceline/train/progress.h"
+#include "paceline/train/run_checkpoints.h"
+#include "paceline/train/test_result.h"
+#include "paceline/train/training_step.h"
+#include "paceline/train/weights_file.h"
+
+namespace paceline::train {
+
+// What is trained, and on what.
+struct Training {
+  torch::nn::Module& module;  // as checkpoints have it
+  Reducer& reducer;
+  optim::Optimizer& optimizer;
+  std::string data;  // which data set, in words: a run is continued with the same only
+  // Batches of this rank. Called again when a run with another seed is continued.
+  std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
+  LossFunction loss;
+  // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are.
+  std::function<TestResult()> test;
+  // What the file of weights gets; none: weights_of(module).
+  std::function<TensorsByName()> weights = nullptr;
+};
+
+struct TrainingRunOptions {
+  std::int64_t epochs = 1;
+  std::int64_t max_steps = 0;  // of the whole run; 0: no limit
+  // Nothing: 0, or that of the run that is continued.
+  std::optional<std::uint64_t> seed;
+  // For a continued run without a schedule. Nothing: the saved one.
+  std::optional<double> learning_rate;
+  StepOptions step;
+  CheckpointOptions checkpoints;
+  std::string metrics;      // JSON lines are appended to this file
+  std::string tensorboard;  // folder
+  std::string weights;      // file that gets the final weights, as safetensors
+  std::string command;      // how the program was called, for a shell: what to try next begins so
+};
+
+class TrainingRun {
+ public:
+  // Collective. Opens the files and restores what there is to continue. Errors: those of
+  // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
+  // set; kSystem for a file that cannot be written.
+  TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
+              const TrainingRunOptions& options);
+
+  // Collective. Trains to the end, evaluates and prints the closing table; or stops before it, when
+  // all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed, or 1 when the newest
+  // state could not be written.
+  int train();
+
+  const TrainingState& state() const { return state_; }
+  // Of the last evaluation.
+  const TestResult& result() const { return result_; }
+
+ private:
+  bool is_first() const { return group_->rank() == 0; }
+  std::int64_t num_steps() const;
+  void open_files();
+  void begin_or_resume();
+  void take_state(const TrainingState& restored);
+  void take_seed(std::uint64_t given);
+  void after_step(const StepReport& report);
+  void after_epoch();
+  void evaluate();
+  int stop();
+  void print_table();
+  void write_final_weights();
+  std::string next_command() const;
+
+  const TrainingRunOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const Training training_;
+  TrainingState state_;
+  std::unique_ptr<data::DataLoader> loader_;
+  TrainingStep step_;
+  PhaseTimes times_;
+  RunCheckpoints checkpoints_;
+  Progress progress_;
+  MetricsLog metrics_;
+  TensorBoardLog scalars_;
+  TestResult result_;
+  std::int64_t evaluated_step_ = -1;
+  std::int64_t first_step_ = 0;
+  std::int64_t samples_ = 0;  // of this rank
+  double seconds_ = 0;        // of training
+};
+
+}  // namespace paceline::train
