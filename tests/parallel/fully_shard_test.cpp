@@ -17,6 +17,7 @@
 #include "paceline/optim/lamb.h"
 #include "paceline/optim/sgd.h"
 #include "paceline/parallel/compression_hooks.h"
+#include "paceline/parallel/join.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
@@ -242,6 +243,23 @@ TEST(FullyShard, frozen_and_thawed_parameters_are_as_in_data_parallelism) {
       trainee.clip(0.1);
       trainee.optimizer->step();
     }
+  });
+}
+
+// A rank whose inputs have ended takes part with gradients of zero.
+TEST(FullyShard, ranks_with_different_numbers_of_inputs_are_as_in_data_parallelism) {
+  expect_bits_of_ddp(3, [](Trainee& trainee, int rank) {
+    JoinedStep step([&] {
+      trainee.clip(0.1);
+      trainee.optimizer->step();
+      trainee.optimizer->zero_grad();
+    });
+    join(trainee.model, step, [&] {
+      for (int i = 0; i < 2 + rank; ++i) {
+        tower_loss(trainee.model->forward(tower_input(i, rank), i % 2 == rank % 2)).backward();
+        step();
+      }
+    });
   });
 }
 
