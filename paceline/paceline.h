@@ -2,7 +2,9 @@
 
 // Everything: distributed training for LibTorch programs.
 
+#include "paceline/autograd/assign_branches.h"
 #include "paceline/autograd/messages.h"
+#include "paceline/autograd/parallel_branches.h"
 #include "paceline/autograd/regions.h"
 #include "paceline/data/batch_mixing.h"
 #include "paceline/data/data_loader.h"

@@ -1,4 +1,8 @@
 set(SOURCES
+  assign_branches.cpp
+  branch_call.cpp
   messages.cpp
-  regions.cpp)
+  parallel_branches.cpp
+  regions.cpp
+  share_branches.cpp)
 set(LIBRARIES fmt::fmt)
