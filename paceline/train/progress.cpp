@@ -31,15 +31,16 @@ std::string clock_text(std::int64_t seconds) {
   return fmt::format("{}:{:02}", minutes, seconds % 60);
 }
 
-Progress::Progress(std::int64_t total_steps, int world_size, bool silent)
+Progress::Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit)
     : total_steps_(total_steps),
-      world_size_(world_size),
+      replicas_(replicas),
       silent_(silent),
+      unit_(unit),
       terminal_(draws()),
       last_written_(std::chrono::steady_clock::now()) {}
 
 void Progress::after_step(const StepReport& report) {
-  samples_since_ += report.samples * world_size_;
+  samples_since_ += report.samples * replicas_;
   if (first_step_ < 0) {  // the first one prepares memory and is slow
     first_step_ = report.state.step;
     first_step_end_ = std::chrono::steady_clock::now();
@@ -63,10 +64,10 @@ std::string Progress::time_left(std::int64_t step) const {
 void Progress::write(const StepReport& report) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - last_written_).count();
-  const double rate = static_cast<double>(samples_since_) / seconds;
-  const std::string line =
-      fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} samples/s{}", report.state.epoch + 1,
-                  report.state.step, total_steps_, report.loss, rate, time_left(report.state.step));
+  const double rate = static_cast<double>(samples_since_ * unit_.per_sample) / seconds;
+  const std::string line = fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} {}/s{}",
+                                       report.state.epoch + 1, report.state.step, total_steps_,
+                                       report.loss, rate, unit_.name, time_left(report.state.step));
   // On a terminal the line is written over itself; "\033[K" clears what a longer one left.
   fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");
   std::fflush(stdout);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "paceline/train/loop.h"
+#include "paceline/train/sample_unit.h"
 
 namespace paceline::train {
 
@@ -16,9 +17,9 @@ std::string clock_text(std::int64_t seconds);
 
 class Progress {
  public:
-  // Writes to stdout. `world_size` scales this rank's samples to the job's; a silent one writes
-  // nothing.
-  Progress(std::int64_t total_steps, int world_size, bool silent);
+  // Writes to stdout. `replicas`: the ranks that have batches of their own, which scale this rank's
+  // samples to the job's; a silent one writes nothing.
+  Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
 
   void after_step(const StepReport& report);
   // Ends the line under way and writes `line` below it.
@@ -29,8 +30,9 @@ class Progress {
   std::string time_left(std::int64_t step) const;
 
   const std::int64_t total_steps_;
-  const int world_size_;
+  const int replicas_;
   const bool silent_;
+  const SampleUnit unit_;
   const bool terminal_;
   std::chrono::steady_clock::time_point last_written_;
   std::chrono::steady_clock::time_point first_step_end_;

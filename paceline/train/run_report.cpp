@@ -20,7 +20,7 @@ std::string_view label(Phase phase) {
 }  // namespace
 
 RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
-                      std::int64_t steps, std::int64_t samples) {
+                      std::int64_t steps, std::int64_t samples, const SampleUnit& unit) {
   std::vector<double> mine;
   for (std::size_t phase = 0; phase < kNumPhases; ++phase)
     mine.push_back(times.seconds(static_cast<Phase>(phase)));
@@ -31,7 +31,8 @@ RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double secon
   RunReport report;
   report.seconds = seconds;
   report.steps = steps;
-  report.samples = all_reduce_value(group, samples);
+  report.samples = samples;
+  report.unit = unit;
   report.samples_per_second = seconds > 0 ? static_cast<double>(report.samples) / seconds : 0;
   std::vector<double> computed(world);
   for (std::size_t rank = 0; rank < world; ++rank) {
@@ -56,7 +57,7 @@ std::string RunReport::table() const {
     text += table_row(std::string(name), value);
   };
   row("training time", fmt::format("{:.1f} s, {} steps", seconds, steps));
-  row("throughput", fmt::format("{:.0f} samples/s", samples_per_second));
+  row("throughput", fmt::format("{:.0f} {}/s", units_per_second(), unit.name));
   double accounted = 0;
   for (const Phase phase : kTrainingPhases) {
     accounted += mean.seconds(phase);

@@ -7,6 +7,7 @@
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/telemetry/phase_times.h"
+#include "paceline/train/sample_unit.h"
 
 namespace paceline::train {
 
@@ -15,16 +16,20 @@ struct RunReport {
   std::int64_t steps = 0;
   std::int64_t samples = 0;  // of all ranks
   double samples_per_second = 0;
+  SampleUnit unit;
   PhaseTimes mean;        // over the ranks
   int slowest_rank = 0;   // the one that computed longest
   double slowest_by = 0;  // seconds above the mean
 
+  double units_per_second() const {
+    return samples_per_second * static_cast<double>(unit.per_sample);
+  }
   // The closing table's rows.
   std::string table() const;
 };
 
-// Collective.
+// Collective. `samples`: of all ranks, the same on every rank.
 RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
-                      std::int64_t steps, std::int64_t samples);
+                      std::int64_t steps, std::int64_t samples, const SampleUnit& unit = {});
 
 }  // namespace paceline::train

@@ -2,6 +2,7 @@ set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
   evaluate.cpp
+  evaluate_text.cpp
   hook_snapshot.cpp
   launch_hint.cpp
   loop.cpp

@@ -26,19 +26,37 @@ void require_writable(const std::string& file) {
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("the weights file " + file);
 }
 
+// `training`. Where a model is divided, each rank has the gradients and the state of its part only.
+const Training& possible(const Training& training, const TrainingRunOptions& options,
+                         const ProcessGroup& group) {
+  if (!training.replicas || training.replicas->world_size() == group.world_size()) return training;
+  const auto refuse = [](bool wanted, const char* what, const char* instead) {
+    if (wanted) {
+      fail(ErrorCode::kUnsupported, "{} not available for a model that is divided among ranks; {}",
+           what, instead);
+    }
+  };
+  refuse(!options.checkpoints.folder.empty(), "--checkpoint-dir: checkpoints are",
+         "--weights writes the final weights, whole");
+  refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is",
+         "use --clip-value");
+  refuse(options.step.scales_loss, "loss scaling is", "use bfloat16 in the place of float16");
+  return training;
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
                          const TrainingRunOptions& options)
     : options_(options),
       group_(std::move(group)),
-      training_(training),
+      training_(possible(training, options_, *group_)),
       state_{.seed = options.seed.value_or(0), .data = training.data},
       loader_(training.make_loader(state_.seed)),
       step_(options.step, training.optimizer, num_steps()),
       times_(group_->timeline()),
       checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_),
-      progress_(num_steps(), group_->world_size(), !is_first()) {
+      progress_(num_steps(), replicas().world_size(), !is_first(), training.unit) {
   open_files();
   if (checkpoints_.are_made()) begin_or_resume();
 }
@@ -170,13 +188,16 @@ void TrainingRun::evaluate() {
 }
 
 void TrainingRun::print_table() {
-  const RunReport report =
-      make_report(*group_, times_, seconds_, state_.step - first_step_, samples_);
+  const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
+                                       all_reduce_value(replicas(), samples_), training_.unit);
   Fields fields(result_.values.begin(), result_.values.end());
   fields.emplace_back("seconds", report.seconds);
   fields.emplace_back("samples_per_second", report.samples_per_second);
+  if (training_.unit.per_sample != 1)
+    fields.emplace_back(training_.unit.name + "_per_second", report.units_per_second());
   fields.emplace_back("steps", report.steps);
   fields.emplace_back("world_size", std::int64_t{group_->world_size()});
+  fields.emplace_back("test_loss", result_.loss);
   metrics_.write("end", fields);
   std::string table = table_of(result_) + report.table();
   if (const auto room = checkpoints_.room_on_disk()) {
@@ -190,20 +211,21 @@ void TrainingRun::print_table() {
 void TrainingRun::write_final_weights() {
   if (options_.weights.empty()) return;
   const auto averaged = step_.averaged_weights();
-  on_rank(0, *group_, [&] {
-    write_weights(options_.weights,
-                  training_.weights ? training_.weights() : weights_of(training_.module));
-  });
+  const TensorsByName weights =
+      training_.weights ? training_.weights() : weights_of(training_.module);
+  on_rank(0, *group_, [&] { write_weights(options_.weights, weights); });
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 
 // What to try after a run that ended here: a command, or what to put behind this one. Both work as
 // they stand. Whatever ended this run would end the next one before its first step.
 std::string TrainingRun::next_command() const {
-  std::string more = "--resume";
-  if (state_.epoch >= options_.epochs) more += fmt::format(" --epochs {}", options_.epochs + 1);
+  std::string longer;
+  if (state_.epoch >= options_.epochs) longer += fmt::format(" --epochs {}", options_.epochs + 1);
   if (options_.max_steps > 0 && state_.step >= options_.max_steps)
-    more += fmt::format(" --max-steps {}", 2 * options_.max_steps);
+    longer += fmt::format(" --max-steps {}", 2 * options_.max_steps);
+  if (is_divided()) return "the same with" + longer;
+  const std::string more = "--resume" + longer;
   if (checkpoints_.are_made()) return "the same with " + more;
   if (group_->world_size() == 1 && !options_.command.empty())
     return fmt::format("{} run --nproc-per-node 2 {}", launcher_command(), options_.command);

@@ -30,6 +30,7 @@
 #include "paceline/train/loop.h"
 #include "paceline/train/progress.h"
 #include "paceline/train/run_checkpoints.h"
+#include "paceline/train/sample_unit.h"
 #include "paceline/train/test_result.h"
 #include "paceline/train/training_step.h"
 #include "paceline/train/weights_file.h"
@@ -47,8 +48,12 @@ struct Training {
   LossFunction loss;
   // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are.
   std::function<TestResult()> test;
-  // What the file of weights gets; none: weights_of(module).
+  // Collective: what the file of weights gets, on rank 0; none: weights_of(module).
   std::function<TensorsByName()> weights = nullptr;
+  // The ranks that differ in their batches, where a model is divided among the others
+  // (DeviceMesh::group("dp")); null: all.
+  std::shared_ptr<ProcessGroup> replicas = nullptr;
+  SampleUnit unit = {};  // of the throughput
 };
 
 struct TrainingRunOptions {
@@ -70,7 +75,9 @@ class TrainingRun {
  public:
   // Collective. Opens the files and restores what there is to continue. Errors: those of
   // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
-  // set; kSystem for a file that cannot be written.
+  // set; kSystem for a file that cannot be written; kUnsupported for checkpoints, clipping by norm
+  // and loss scaling of a model that is divided among ranks, and for an average of weights of which
+  // a host has one copy.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
 
@@ -85,6 +92,8 @@ class TrainingRun {
 
  private:
   bool is_first() const { return group_->rank() == 0; }
+  ProcessGroup& replicas() const { return training_.replicas ? *training_.replicas : *group_; }
+  bool is_divided() const { return replicas().world_size() < group_->world_size(); }
   std::int64_t num_steps() const;
   void open_files();
   void begin_or_resume();

@@ -56,6 +56,11 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
       learning_rate_(optimizer.learning_rate()) {
   if (options.scales_loss) scaler_.emplace();
   if (options.ema > 0) {
+    if (optimizer.has_one_copy()) {
+      fail(ErrorCode::kUnsupported,
+           "--ema: an average of the weights cannot take the place of weights that all ranks of a "
+           "host share; use stage 2 of fully_shard()");
+    }
     average_.emplace(optimizer.parameters(),
                      optim::ExponentialMovingAverageOptions{.decay = options.ema});
   }

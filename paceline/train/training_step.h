@@ -30,7 +30,8 @@ struct StepOptions {
 
 class TrainingStep {
  public:
-  // `num_steps`: of the whole run. Error(kInvalid) when the schedule is unknown or does not fit.
+  // `num_steps`: of the whole run. Error(kInvalid) when the schedule is unknown or does not fit,
+  // kUnsupported for an average of weights of which a host has one copy.
   TrainingStep(const StepOptions& options, optim::Optimizer& optimizer, std::int64_t num_steps);
 
   at::Tensor scaled(const at::Tensor& loss) const { return scaler_ ? scaler_->scale(loss) : loss; }

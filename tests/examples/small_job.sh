@@ -1,28 +1,9 @@
 # shellcheck shell=bash disable=SC2034
-# For scripts that start train_image: source it with the arguments PACELINE TRAIN_IMAGE. A folder $work that goes away at the end, a small
-# data set, expect(), and $failures.
+# For scripts that start train_image: source it with the arguments PACELINE TRAIN_IMAGE. A small data set, and what expectations.sh has.
 paceline=$1
 train_image=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export TMPDIR=$work/tmp  # for the logs of jobs that are meant to fail
-mkdir "$TMPDIR"
-failures=0
-
-# expect NAME WANTED_EXIT PATTERN COMMAND...: the command's exit code and a regular expression in what it prints.
-expect() {
-  local name=$1 wanted=$2 pattern=$3
-  shift 3
-  local output code=0
-  output=$(timeout 200 "$@" 2>&1) || code=$?
-  if [ "$code" != "$wanted" ] || ! grep -qE -e "$pattern" <<<"$output"; then
-    echo "FAILED $name: exit $code (wanted $wanted), wanted /$pattern/ in:"
-    echo "$output" | tail -n 25
-    failures=$((failures + 1))
-  else
-    echo "ok $name"
-  fi
-}
+# shellcheck source=tests/examples/expectations.sh
+source "$(dirname "${BASH_SOURCE[0]}")/expectations.sh"
 
 # A small data set in the IDX format: 600 training and 200 test images whose label is the row that is white.
 /usr/bin/python3 - "$work" <<'PY'

@@ -129,13 +129,14 @@ TEST(RunReport, adds_up_over_ranks_and_names_the_slowest) {
     PhaseTimes times;
     times.add(Phase::kForward, 1.0 + group.rank());
     times.add(Phase::kCommunication, 100.0);
-    const auto report = make_report(group, times, 10.0, 5, 40);
+    const auto report = make_report(group, times, 10.0, 5, 120, {"tokens", 4});
     EXPECT_EQ(report.samples, 120);
     EXPECT_DOUBLE_EQ(report.samples_per_second, 12.0);
     EXPECT_DOUBLE_EQ(report.mean.seconds(Phase::kForward), 2.0);
     EXPECT_EQ(report.slowest_rank, 2);
     EXPECT_DOUBLE_EQ(report.slowest_by, 1.0);
     EXPECT_NE(report.table().find("2 (1.00 s above the mean)"), std::string::npos);
+    EXPECT_NE(report.table().find("48 tokens/s"), std::string::npos);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "paceline/train/training_run.h"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +9,7 @@
 
 #include "paceline/core/exit_code.h"
 #include "paceline/train/evaluate.h"
+#include "paceline/train/evaluate_text.h"
 #include "paceline/train/named_choices.h"
 
 #include "tests/harness/expect_error.h"
@@ -181,6 +184,32 @@ TEST(TrainingRun, a_file_that_cannot_be_written_is_an_error_on_every_rank_before
   }
 }
 
+TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs_the_whole) {
+  const FreshDirectory folder;
+  const std::string metrics = folder.file("metrics");
+  harness::run_ranks_ok(2, [&](ProcessGroup& group) {
+    Parts parts({&group, [](auto*) {}});
+    Training training = parts.training();
+    training.replicas = group.split(group.rank(), 0);  // this rank alone
+    training.unit = {.name = "tokens", .per_sample = 3};
+    const auto refused = [&](const char* what, const TrainingRunOptions& options) {
+      expect_error(ErrorCode::kUnsupported, {what, "divided among ranks"},
+                   [&] { TrainingRun(parts.run.group, training, options); });
+    };
+    refused("--checkpoint-dir", {.checkpoints = {.folder = folder.file("run")}});
+    refused("--clip-norm", {.step = {.clip_norm = 1}});
+    refused("loss scaling", {.step = {.scales_loss = true}});
+    TrainingRun run(parts.run.group, training, {.epochs = 1, .metrics = metrics});
+    EXPECT_EQ(run.train(), 0);
+  });
+  const std::string text = text_of(metrics);
+  const auto number = [&](const std::string& name) {
+    return std::stod(text.substr(text.find('"' + name + "\":") + name.size() + 3));
+  };
+  EXPECT_NEAR(number("seconds") * number("samples_per_second"), 25, 1e-6);  // half of 50
+  EXPECT_NEAR(number("tokens_per_second") / number("samples_per_second"), 3, 1e-9);
+}
+
 TEST(TrainingStep, a_schedule_that_is_unknown_or_too_short_is_refused) {
   const std::vector<at::Tensor> parameters{torch::zeros({2}, torch::requires_grad())};
   const auto optimizer = make_optimizer({.name = "lamb"}, parameters);
@@ -231,6 +260,26 @@ TEST(Evaluate, top_5_counts_labels_among_the_five_largest_logits) {
     EXPECT_DOUBLE_EQ(result.top5_accuracy, 0.5);
     EXPECT_THAT(test_result(result).summary, HasSubstr("test accuracy 25.00%"));
     EXPECT_THAT(table_of(test_result(result)), HasSubstr("top-5 accuracy          50.00%\n"));
+  });
+}
+
+TEST(EvaluateText, is_the_mean_over_all_tokens_of_all_ranks_whatever_the_batches) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    const at::Tensor rows = torch::arange(10, torch::kLong).view({5, 2});
+    const auto dataset =
+        std::make_shared<data::TensorDataset>("rows", std::vector<at::Tensor>{rows, rows});
+    data::DataLoader loader(dataset, data::evaluation_indices(5, 2, group.rank()),
+                            {.batch_size = 2});
+    const auto found = evaluate_text(group, loader, [](const data::Batch& batch) {
+      return batch.target.to(torch::kDouble).mean();
+    });
+    EXPECT_DOUBLE_EQ(found.loss, 4.5);
+    EXPECT_EQ(found.tokens, 10);
+    EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(4.5));
+    EXPECT_EQ(test_result(found).summary, "test perplexity 90.02, loss 4.5000");
+    data::DataLoader nothing(dataset, std::vector<std::int64_t>{}, {});
+    expect_error(ErrorCode::kInvalid, {"evaluate_text", "no sample on any rank"},
+                 [&] { evaluate_text(group, nothing, nullptr); });
   });
 }
 

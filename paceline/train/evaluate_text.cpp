@@ -1,0 +1,41 @@
+#include "paceline/train/evaluate_text.h"
+
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "paceline/core/check.h"
+
+namespace paceline::train {
+
+double TextEvaluation::perplexity() const { return std::exp(loss); }
+
+TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
+                             const LossFunction& loss) {
+  const at::NoGradGuard no_grad;
+  std::array<double, 2> sums{};  // loss, tokens: exact in float64 far beyond any text
+  loader.begin_epoch(0);
+  while (const auto batch = loader.next()) {
+    const auto tokens = static_cast<double>(batch->target.numel());
+    sums[0] += loss(*batch).item<double>() * tokens;
+    sums[1] += tokens;
+  }
+  group.all_reduce(std::span(sums));
+  check(sums[1] > 0, "rank {}: evaluate_text: there is no sample on any rank", group.rank());
+  return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
+}
+
+TestResult test_result(const TextEvaluation& evaluation) {
+  const double perplexity = evaluation.perplexity();
+  return {
+      .loss = evaluation.loss,
+      .summary = fmt::format("test perplexity {:.2f}, loss {:.4f}", perplexity, evaluation.loss),
+      .values = {{"perplexity", perplexity}},
+      .rows = {{"test perplexity", fmt::format("{:.2f} of {} tokens (loss {:.4f})", perplexity,
+                                               evaluation.tokens, evaluation.loss)}}};
+}
+
+}  // namespace paceline::train

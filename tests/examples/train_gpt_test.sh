@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# train_gpt_test.sh PACELINE TRAIN_GPT: the same training however ranks divide it, resumed or not, and bad input.
+set -uo pipefail
+# shellcheck source=tests/examples/expectations.sh
+source "$(dirname "$0")/expectations.sh"
+run2=("$1" run --nproc-per-node 2)
+run4=("$1" run --nproc-per-node 4)
+train_gpt=$2
+
+# A text to learn from, a short one, and a tokenizer like GPT-2's, with two merges.
+/usr/bin/python3 - "$work" <<'PY'
+import json, os, random, sys
+work = sys.argv[1]
+random.seed(1)
+words = "the rank sends a gradient and another rank adds it to the sum of the bucket".split()
+with open(work + "/text", "w") as f:
+    f.write(" ".join(random.choice(words) for _ in range(4000)))
+with open(work + "/short", "w") as f:
+    f.write("forty bytes are too short for a context.")
+shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+hidden = [byte for byte in range(256) if byte not in shown]
+letters = [chr(byte) for byte in shown] + [chr(256 + i) for i in range(len(hidden))]
+vocabulary = json.dumps({name: number for number, name in enumerate(letters + ["th", "the"])})
+for name, content, merges in (("bpe", vocabulary, "#version: 0.2\nt h\nth e\n"), ("cut", vocabulary[:900], "#version: 0.2\nt h\n"),
+                              ("other", vocabulary, "#version: 0.2\nt h\nqu een\n")):
+    os.mkdir(f"{work}/{name}")
+    with open(f"{work}/{name}/vocab.json", "w") as f:
+        f.write(content)
+    with open(f"{work}/{name}/merges.txt", "w") as f:
+        f.write(merges)
+PY
+gpt=("$train_gpt" --text "$work/text" --layers 2 --width 32 --heads 4 --context 32 --seed 5)
+steps=(--global-batch-size 8 --max-steps 20 --sample 0)
+
+# What a run reports, and its sample. All ranks see the same text, so the mesh leaves no more than rounding in the loss.
+expect alone 0 'throughput +[0-9]+ tokens/s' "${gpt[@]}" "${steps[@]}" --metrics "$work/alone.jsonl" --weights "$work/alone"
+expect tokens_per_second 0 '"tokens_per_second":' cat "$work/alone.jsonl"
+test_loss() { sed -n 's/.*"event":"end".*"test_loss":\([0-9.]*\).*/\1/p' "$1"; }
+same_loss() {
+  local this that
+  this=$(test_loss "$1/alone.jsonl") that=$(test_loss "$1/$2.jsonl")
+  echo "alone $this, $2 $that"
+  awk -v a="$this" -v b="$that" 'BEGIN { exit !(a > 0 && b > 0 && a - b < 1e-3 && b - a < 1e-3) }'
+}
+export -f test_loss same_loss
+expect dp 0 'mesh dp=2,tp=1, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --metrics "$work/dp.jsonl"
+expect tp 0 'mesh dp=1,tp=2, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --mesh tp=2 --metrics "$work/tp.jsonl" --weights "$work/tp"
+expect both 0 'mesh dp=2,tp=2, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh dp=2,tp=2 --shard 3 --metrics "$work/both.jsonl"
+for mesh in dp tp both; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
+# A divided model's file has the whole weights.
+expect whole_weights 0 '^28 tensors alike$' /usr/bin/python3 - "$work/alone" "$work/tp" <<'PY'
+import json, struct, sys
+def shapes(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+this, that = map(shapes, sys.argv[1:])
+print(f"{len(this)} tensors {'alike' if this == that else f'differ: {this} {that}'}")
+PY
+sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
+expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
+expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2
+expect default_text 0 'on GPL-3 \([0-9]+ training tokens\)' "$train_gpt" --max-steps 1 --layers 1
+expect bpe 0 'test perplexity' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2 --tokenizer "$work/bpe"
+for precision in bf16 autocast-bf16; do
+  expect "$precision" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --shard 2
+done
+
+# Every stage has the same bits, clipped and scheduled.
+for shard in 0 1 2 3; do
+  expect "shard_$shard" 0 "shard $shard" "${run2[@]}" "${gpt[@]}" "${steps[@]}" --clip-norm 0.5 --schedule cosine --warmup 5 --dropout 0.1 \
+    --shard "$shard" --weights "$work/shard_$shard"
+done
+for shard in 1 2 3; do expect "bits_of_shard_$shard" 0 '' cmp "$work/shard_0" "$work/shard_$shard"; done
+# So has a training that was interrupted.
+for shard in 0 3; do
+  resumed=("${run2[@]}" "${gpt[@]}" --batch-size 4 --sample 0 --dropout 0.1 --shard "$shard")
+  expect "straight_$shard" 0 'test perplexity' "${resumed[@]}" --max-steps 16 --weights "$work/straight_$shard"
+  expect "half_$shard" 0 'test perplexity' "${resumed[@]}" --max-steps 8 --checkpoint-dir "$work/run_$shard"
+  expect "resumed_$shard" 0 'resumed at step 8' "${resumed[@]}" --max-steps 16 --checkpoint-dir "$work/run_$shard" --resume \
+    --weights "$work/resumed_$shard"
+  expect "bits_resumed_$shard" 0 '' cmp "$work/straight_$shard" "$work/resumed_$shard"
+done
+# In logical shards, for any number of ranks.
+for ranks in 1 2; do
+  expect "logical_$ranks" 0 'test perplexity' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 --logical-shards 4 "${gpt[@]}" \
+    --batch-size 2 --max-steps 10 --sample 0 --dropout 0.1 --shard 3 --weights "$work/logical_$ranks"
+done
+expect bits_of_logical_shards 0 '' cmp "$work/logical_1" "$work/logical_2"
+
+# Texts, tokenizers, models.
+expect short_text 1 'short: the text has 40 tokens; with a context of 32, .* need at least 66; use a longer text' "${gpt[@]}" --text "$work/short"
+expect no_text 1 'missing: No such file' "${gpt[@]}" --text "$work/missing"
+expect no_tokenizer 1 "tokenizer words: neither 'bytes' nor a folder" "${gpt[@]}" --tokenizer words
+expect cut_vocabulary 1 'cut/vocab.json: not a JSON object' "${gpt[@]}" --tokenizer "$work/cut"
+expect other_merges 1 "other/merges.txt:3: 'qu een' is not a pair of tokens" "${gpt[@]}" --tokenizer "$work/other"
+expect heads 2 'heads 5: they do not divide --width 32' "${gpt[@]}" --heads 5
+expect heads_among_ranks 1 '1 heads do not divide among 2 ranks' "${run2[@]}" "${gpt[@]}" --heads 1 --mesh tp=2
+expect empty_prompt 2 "prompt: the value '' is empty" "${gpt[@]}" --prompt ''
+expect long_prompt 1 'prompt: its 35 tokens fill the context of 32' "${gpt[@]}" --prompt 'this prompt fills the whole context'
+
+# Meshes and stages, and what is not available with them.
+expect shard_4 2 "shard: '4' is not a whole number from 0 to 3" "${gpt[@]}" --shard 4
+expect other_ranks 1 'mesh: dp=4,tp=1 is for 4 ranks; group .* has 2' "${run2[@]}" "${gpt[@]}" --mesh dp=4
+expect no_mesh 2 'mesh dp: ' "${gpt[@]}" --mesh dp
+expect unknown_axis 2 "unknown axis 'ep'; choose dp or tp" "${gpt[@]}" --mesh ep=2
+expect pipeline 2 'does not run pipelines yet' "${gpt[@]}" --mesh pp=2
+expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the model' "${gpt[@]}" --mesh tp=2 --hook bf16
+expect norms_of_parts 2 'optimizer lamb: takes norms of whole parameters' "${gpt[@]}" --mesh tp=2 --optimizer lamb
+expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16
+expect checkpoints_of_parts 1 'checkpoint-dir: checkpoints are not available for a model that is divided' \
+  "${run2[@]}" "${gpt[@]}" --mesh tp=2 --checkpoint-dir "$work/parts"
+expect clipping_of_parts 1 'clip-norm: .* use --clip-value' "${run2[@]}" "${gpt[@]}" --mesh tp=2 --clip-norm 1
+expect scaling_of_parts 1 'loss scaling is not available' "${run2[@]}" "${gpt[@]}" --mesh tp=2 --precision autocast-fp16
+expect average_of_one_copy 1 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
+
+exit "$((failures > 0))"
