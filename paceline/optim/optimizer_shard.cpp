@@ -23,11 +23,9 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   const at::NoGradGuard no_grad;
   shards_gradients_ = options.unit_bytes > 0;
   make_rows(options.unit_bytes);
-  if (options.one_copy) {
-    make_one_copy(options.names);
-    return SymmetricTensors::release_unused();  // of what the parameters lay in
-  }
+  if (options.one_copy) make_one_copy(options.names);
   for (Row& row : rows_) {
+    if (copy_) break;
     row.flat = empty_symmetric(*group_, {row.layout.count()}, row.type);
     for (std::size_t index = 0; index < row.tensors.size(); ++index) {
       const at::Tensor place = row.layout.place(row.flat, index, row.tensors[index]);
@@ -35,6 +33,7 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
       row.tensors[index].set_data(place);
     }
   }
+  SymmetricTensors::release_unused();  // of what the parameters lay in
 }
 
 // The ranks that share a copy, and those with which this one exchanges what hosts have updated: one
