@@ -5,8 +5,8 @@
 // needs no copy of its own, and nothing has to be gathered after a step.
 //
 // A write through the view that only reads ends the process with SIGSEGV, after a line on stderr
-// that names what was written (write_fault.h). Where ranks are threads of one process, both views
-// are the same memory and nothing is protected.
+// that names what was written (write_fault.h). Memory that cannot be mapped a second time has one
+// view, and nothing is protected.
 //
 // Who writes when is the user's to order: a collective before lets the others finish reading, one
 // after it shows them what was written.
