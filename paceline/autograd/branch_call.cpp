@@ -80,16 +80,6 @@ SeededRandom::SeededRandom(std::uint64_t seed) : before_(random_state()) {
   if (before_.of_rank.defined()) start_at(rank_generator(), seed);
 }
 
-std::string shapes_of(const Tensors& tensors) {
-  std::vector<std::string> shapes;
-  for (const at::Tensor& tensor : tensors) {
-    shapes.push_back(tensor.defined() ? fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                                                    fmt::join(tensor.sizes(), ", "))
-                                      : "undefined");
-  }
-  return fmt::format("{}", fmt::join(shapes, ", "));
-}
-
 at::Tensor run_branch(const ProcessGroup& group, const Branch& branch, const Tensors& inputs) {
   const auto failed = [&](ErrorCode code, const std::string& what) {
     return Error(code, fmt::format("rank {}: branch '{}' failed on inputs ({}): {}", group.rank(),

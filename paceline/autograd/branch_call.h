@@ -34,8 +34,6 @@ struct BranchCall {
   std::vector<at::Tensor> inputs = {};
 };
 
-// "Float [2, 3], Long []".
-std::string shapes_of(const std::vector<at::Tensor>& tensors);
 // Its errors name rank and branch. The result is dense, on the CPU.
 at::Tensor run_branch(const ProcessGroup& group, const Branch& branch,
                       const std::vector<at::Tensor>& inputs);

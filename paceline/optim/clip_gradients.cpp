@@ -25,6 +25,9 @@ struct Gradients {
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
   Gradients all{ordered_gradients(parameters), gradients_of(parameters), {}, nullptr};
+  check(std::ranges::none_of(parameters, Optimizer::divides_gradient_of),
+        "the gradients of these parameters are divided among the ranks (fully_shard), and none of "
+        "them is here whole: give the optimizer, not its parameters");
   for (const auto& gradient : all.ordered) all.sizes.push_back(gradient.tensor.numel());
   return all;
 }

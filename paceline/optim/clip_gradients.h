@@ -16,7 +16,8 @@
 // norms are collective. The bits are those of whole gradients.
 //
 // Parameters without a gradient do not count; a tensor that is given twice counts once. Errors:
-// kInvalid for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU.
+// kInvalid for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU, and
+// for parameters whose gradients are divided: PyTorch's functions find none, and clip nothing.
 // Thread safety: none.
 
 #include <vector>

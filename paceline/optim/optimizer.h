@@ -83,7 +83,7 @@ struct StatePart {
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -113,6 +113,8 @@ class Optimizer {
   // Where gradients are divided: what they are divided into, in about the order in which a backward
   // pass brings them, and whose gradients are there, on some rank or other.
   bool shards_gradients() const { return shards_gradients_; }
+  // Whether some optimizer of this process divides this parameter's gradient. Any thread.
+  static bool divides_gradient_of(const at::Tensor& parameter);
   std::vector<GradientUnit> gradient_units() const;
   bool has_gradient(std::size_t parameter) const { return has_gradient_[parameter]; }
   void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }

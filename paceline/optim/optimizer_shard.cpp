@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <unordered_set>
 
 #include <ATen/ATen.h>
 
@@ -11,6 +13,32 @@
 #include "paceline/tensor/symmetric_tensors.h"
 
 namespace paceline::optim {
+namespace {
+
+// For who is given parameters alone and would take a gradient that is elsewhere for none.
+struct Divided {
+  std::mutex mutex;  // guards `parameters`
+  std::unordered_set<const void*> parameters;
+};
+
+Divided& divided() {
+  static auto* const of_process = new Divided;  // outlives every optimizer
+  return *of_process;
+}
+
+}  // namespace
+
+Optimizer::~Optimizer() {
+  if (!shards_gradients_) return;
+  const std::lock_guard lock(divided().mutex);
+  for (const auto& parameter : parameters_)
+    divided().parameters.erase(parameter.unsafeGetTensorImpl());
+}
+
+bool Optimizer::divides_gradient_of(const at::Tensor& parameter) {
+  const std::lock_guard lock(divided().mutex);
+  return divided().parameters.contains(parameter.unsafeGetTensorImpl());
+}
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
   check(!group_ && !has_stepped(), "rank {}: an optimizer is sharded once, before its first step",
@@ -22,6 +50,11 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   group_ = std::move(group);
   const at::NoGradGuard no_grad;
   shards_gradients_ = options.unit_bytes > 0;
+  if (shards_gradients_) {
+    const std::lock_guard lock(divided().mutex);
+    for (const auto& parameter : parameters_)
+      divided().parameters.insert(parameter.unsafeGetTensorImpl());
+  }
   make_rows(options.unit_bytes);
   if (options.one_copy) make_one_copy(options.names);
   for (Row& row : rows_) {

@@ -68,11 +68,10 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (!in_backward_) begin_backward();
   if (!is_planned_) note_order(index, parameter.is_ready);
   if (parameter.is_ready) expect_another(parameter);
+  if (is_planned_ && has_room(parameter.bucket)) store_gradient(parameter, incoming);
   parameter.is_ready = true;
-  if (is_alone()) note_non_finite(index);
+  if (is_planned_ || is_alone()) note_non_finite(index);
   if (!is_planned_) return;
-  if (!divides() || make_room(parameter.bucket, index)) store_gradient(parameter, incoming);
-  note_non_finite(index);
   if (parameter.is_late) return;
   --buckets_[parameter.bucket].missing;
   if (turns_->is_up(this)) launch_complete_buckets();

@@ -225,7 +225,8 @@ class Reducer : public GradientSync {
   bool divides() const { return options_.optimizer != nullptr && group_->world_size() > 1; }
   std::vector<BucketPlan> plan_units();
   void make_slots();
-  bool make_room(std::size_t index, std::size_t but);
+  bool has_room(std::size_t index) { return !is_unit(index) || make_room(index); }
+  bool make_room(std::size_t index);
   bool is_unit(std::size_t bucket) const { return divides() && bucket < units_.size(); }
   void launch_parts(std::size_t index);
   void finish_parts(std::size_t index);

@@ -16,7 +16,6 @@ namespace {
 
 // Buckets that have memory at a time: one that fills, and those that are being reduced.
 constexpr std::size_t kSlots = 4;
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 using Numbers = std::unordered_map<const void*, std::size_t>;
 
@@ -105,25 +104,24 @@ void Reducer::make_slots() {
   }
 }
 
-// Whether gradients may be stored for this bucket. Those that came before it had room are, but for
-// parameter `but`.
-bool Reducer::make_room(std::size_t index, std::size_t but) {
+// Whether gradients may be stored for this unit. Those that came before it had room are then.
+bool Reducer::make_room(std::size_t index) {
   auto& bucket = buckets_[index];
-  if (bucket.has_room || index >= units_.size()) return true;
+  if (bucket.has_room) return true;
   if (index >= next_bucket_ + slots_.size()) return false;
   if (index >= slots_.size()) finish(index - slots_.size());
   bucket.has_room = true;
   for (const std::size_t i : bucket.plan.parameters) {
     auto& parameter = parameters_[i];
     if (!parameter.is_trained && parameter.place.defined()) parameter.place.zero_();
-    if (parameter.is_ready && i != but) store_gradient(parameter, {});
+    if (parameter.is_ready) store_gradient(parameter, {});
   }
   return true;
 }
 
 void Reducer::launch_parts(std::size_t index) {
   auto& bucket = buckets_[index];
-  make_room(index, kNone);
+  make_room(index);
   const FlatLayout& layout = bucket.plan.layout;
   TensorCall call{.op = Op::kReduceScatter, .reduce_op = ReduceOp::kMean};
   call.input = leaving(bucket);
@@ -163,7 +161,7 @@ void Reducer::finish_parts(std::size_t index) {
 void Reducer::complete_parts() {
   for (std::size_t i = next_bucket_; i < units_.size(); ++i) {
     auto& bucket = buckets_[i];
-    make_room(i, kNone);
+    make_room(i);
     for (const std::size_t n : bucket.plan.parameters) {
       auto& parameter = parameters_[n];
       if (parameter.is_trained && !parameter.is_ready) stand_in_for(parameter);

@@ -18,6 +18,7 @@
 #include "paceline/pipeline/gradient_order.h"
 #include "paceline/pipeline/stage_links.h"
 #include "paceline/schedules/validate.h"
+#include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
@@ -26,16 +27,6 @@ using Tensors = PipelineStage::Tensors;
 using Direction = StageLinks::Direction;
 using pipeline::Action;
 using pipeline::ActionKind;
-
-std::string shapes_of(const Tensors& tensors) {
-  std::vector<std::string> texts;
-  for (const at::Tensor& tensor : tensors) {
-    texts.push_back(tensor.defined() ? fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                                                   fmt::join(tensor.sizes(), ", "))
-                                     : "undefined");
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
 
 Tensors trainable(const Tensors& parameters) {
   Tensors result;

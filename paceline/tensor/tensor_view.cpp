@@ -1,5 +1,7 @@
 #include "paceline/tensor/tensor_view.h"
 
+#include <fmt/ranges.h>
+
 #include "paceline/core/check.h"
 #include "paceline/tensor/c10d.h"
 
@@ -91,6 +93,16 @@ Buffer dense_cpu_view(const at::Tensor& tensor) {
          tensor.device().str());
   }
   return view;
+}
+
+std::string shapes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::string> shapes;
+  for (const at::Tensor& tensor : tensors) {
+    shapes.push_back(tensor.defined() ? fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                                                    fmt::join(tensor.sizes(), ", "))
+                                      : "undefined");
+  }
+  return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
 void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what) {

@@ -3,6 +3,7 @@
 // A tensor's elements as the engine's buffers, without a copy.
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -25,6 +26,9 @@ bool is_dense(const at::Tensor& tensor);
 Buffer dense_view(const at::Tensor& tensor);
 // As dense_view. Error(kUnsupported) for tensors off the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);
+
+// For messages: "Float [2, 3], undefined".
+std::string shapes_of(const std::vector<at::Tensor>& tensors);
 
 // Whether collectives of a group with this choice reach memory of `device`: Error(kUnsupported)
 // that says what is there, and how to choose a backend that does.

@@ -7,7 +7,9 @@
 #include <mutex>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <torch/torch.h>
 
@@ -20,10 +22,14 @@
 #include "paceline/parallel/join.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
+
+using namespace std::chrono_literals;
 
 using harness::run_ranks;
 using harness::run_ranks_ok;
@@ -220,6 +226,16 @@ TEST(FullyShard, the_wrappers_zero_grad_drops_divided_gradients) {
   });
 }
 
+TEST(FullyShard, clipping_the_parameters_themselves_is_an_error) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    Trainee trainee(group, 2, make_tower());
+    tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
+    expect_error(ErrorCode::kInvalid,
+                 {"divided among the ranks (fully_shard)", "give the optimizer"},
+                 [&] { optim::clip_grad_norm(trainee.net->parameters(), 1.0); });
+  });
+}
+
 // On one rank only, on none, and on all, in turns.
 TEST(FullyShard, unused_parameters_are_as_in_data_parallelism) {
   expect_bits_of_ddp(3, [](Trainee& trainee, int rank) {
@@ -396,6 +412,38 @@ TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
                      [&] { fully_shard(tower, borrowed(group), adam); });
       },
       on_hosts(2));
+}
+
+// Somewhere in a pass or a step: the weights may be half updated, and nobody goes on with them.
+TEST(FullyShardProcesses, a_rank_that_is_killed_is_named_by_the_ranks_of_all_hosts) {
+  for (int victim = 0; victim < 4; ++victim) {
+    harness::SharedCounter running;
+    const auto results = harness::run_process_ranks(
+        4,
+        [&](ProcessGroup& group) {
+          at::set_num_threads(1);
+          Trainee trainee(group, 3, make_tower());
+          for (int step = 0;; ++step) {
+            trainee.optimizer->zero_grad();
+            tower_loss(trainee.model->forward(tower_input(step, group.rank()))).backward();
+            trainee.clip(0.1);
+            trainee.optimizer->step();
+            if (step == 3) running.add();
+          }
+          return std::string();
+        },
+        on_hosts(2),
+        [&](const std::vector<pid_t>& pids) {
+          running.wait_for(4, Deadline::after(30s));
+          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+        });
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == victim) continue;
+      const auto& result = results[static_cast<std::size_t>(rank)];
+      EXPECT_TRUE(result.threw);
+      EXPECT_THAT(result.report, testing::HasSubstr(fmt::format("rank {}", victim)));
+    }
+  }
 }
 
 }  // namespace

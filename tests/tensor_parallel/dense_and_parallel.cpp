@@ -22,6 +22,12 @@ SeedTurn::SeedTurn(std::uint64_t seed) {
 
 SeedTurn::~SeedTurn() { turns.unlock(); }
 
+at::Tensor pattern_of(std::int64_t step, std::int64_t sequences, std::int64_t length,
+                      std::int64_t tokens) {
+  const at::Tensor starts = torch::arange(sequences).mul(3).add(step).unsqueeze(1);
+  return starts.add(torch::arange(length + 1).mul(5)).remainder(tokens);
+}
+
 double tolerance_of(torch::ScalarType type) { return type == torch::kDouble ? 1e-10 : 1e-5; }
 
 void expect_close(const at::Tensor& value, const at::Tensor& wanted, const std::string& what) {

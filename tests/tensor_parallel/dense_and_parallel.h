@@ -32,6 +32,10 @@ auto seeded(std::uint64_t seed, const Make& make) {
   return make();
 }
 
+// Of a step: [sequences, length + 1] tokens of a pattern that can be learned.
+at::Tensor pattern_of(std::int64_t step, std::int64_t sequences, std::int64_t length,
+                      std::int64_t tokens);
+
 // 1e-5 in float32, 1e-10 in float64, of what is about 1.
 double tolerance_of(torch::ScalarType type);
 void expect_close(const at::Tensor& value, const at::Tensor& wanted, const std::string& what);

@@ -38,11 +38,7 @@ models::GptOptions four_blocks() {
           .dropout = 0};
 }
 
-// Of a step: [sequences, positions + 1] of a pattern that can be learned.
-at::Tensor batch_of(std::int64_t step) {
-  const at::Tensor starts = torch::arange(kBatch).mul(3).add(step).unsqueeze(1);
-  return starts.add(torch::arange(kPositions + 1).mul(5)).remainder(kWords);
-}
+at::Tensor batch_of(std::int64_t step) { return pattern_of(step, kBatch, kPositions, kWords); }
 
 optim::AdamW adam_of(const std::vector<at::Tensor>& parameters) {
   return optim::AdamW(parameters, optim::AdamOptions{.lr = 3e-3, .weight_decay = 0.01});

@@ -1,5 +1,7 @@
 // Training GPT with tensor parallelism, alone and beside data parallelism, follows one process.
 
+#include <functional>
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
@@ -31,17 +33,28 @@ models::GptOptions learning_gpt() {
           .dropout = 0};
 }
 
-// Of a step: [sequences, length + 1] of a pattern that can be learned.
-at::Tensor text_of(std::int64_t step) {
-  const at::Tensor starts = torch::arange(kSequences).mul(3).add(step).unsqueeze(1);
-  return starts.add(torch::arange(kLength + 1).mul(5)).remainder(kTokens);
-}
+using LossOf = std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& targets)>;
 
-at::Tensor inputs_of(const at::Tensor& text) { return text.narrow(1, 0, kLength); }
-at::Tensor targets_of(const at::Tensor& text) { return text.narrow(1, 1, kLength); }
+// Sequences of a step.
+struct Share {
+  std::int64_t first = 0;
+  std::int64_t count = kSequences;
+};
 
-torch::optim::AdamW optimizer_of(Gpt& model) {
-  return torch::optim::AdamW(model->parameters(), torch::optim::AdamWOptions(0.01));
+// The losses of the steps, by AdamW.
+std::vector<double> train(const Gpt& model, const LossOf& loss_of, const Share& share = {}) {
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  std::vector<double> losses;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const at::Tensor text =
+        pattern_of(step, kSequences, kLength, kTokens).narrow(0, share.first, share.count);
+    optimizer.zero_grad();
+    const at::Tensor loss = loss_of(text.narrow(1, 0, kLength), text.narrow(1, 1, kLength));
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
 }
 
 struct Trained {
@@ -52,19 +65,10 @@ struct Trained {
 Trained train_dense() {
   Gpt model = seeded(8, [] { return Gpt(learning_gpt()); });
   model->to(torch::kDouble);
-  auto optimizer = optimizer_of(model);
-  Trained result;
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    const at::Tensor text = text_of(step);
-    optimizer.zero_grad();
-    const at::Tensor loss =
-        models::next_token_loss(model->forward(inputs_of(text)), targets_of(text));
-    loss.backward();
-    optimizer.step();
-    result.losses.push_back(loss.item<double>());
-  }
-  result.weights = copies_of(*model);
-  return result;
+  const auto losses = train(model, [&](const at::Tensor& inputs, const at::Tensor& targets) {
+    return models::next_token_loss(model->forward(inputs), targets);
+  });
+  return {losses, copies_of(*model)};
 }
 
 void expect_same_training(const Trained& found, const Trained& wanted) {
@@ -90,19 +94,10 @@ TEST_P(ParallelTrainingTest, two_ranks_follow_one_process) {
                                                                 .gather_logits = false}));
     });
     model->to(torch::kDouble);
-    auto optimizer = optimizer_of(model);
-    Trained result;
-    for (std::int64_t step = 0; step < kSteps; ++step) {
-      const at::Tensor text = text_of(step);
-      optimizer.zero_grad();
-      const at::Tensor loss =
-          vocab_parallel_cross_entropy(group, model->forward(inputs_of(text)), targets_of(text));
-      loss.backward();
-      optimizer.step();
-      result.losses.push_back(loss.item<double>());
-    }
-    result.weights = gather_dense(*model, own);
-    expect_same_training(result, wanted);
+    const auto losses = train(model, [&](const at::Tensor& inputs, const at::Tensor& targets) {
+      return vocab_parallel_cross_entropy(group, model->forward(inputs), targets);
+    });
+    expect_same_training({losses, gather_dense(*model, own)}, wanted);
   });
 }
 
@@ -116,21 +111,14 @@ TEST_P(ParallelTrainingTest, two_by_two_ranks_with_data_parallelism_follow_one_p
     });
     model->to(torch::kDouble);
     DistributedDataParallel replicas(model.ptr(), mesh.group("dp"));
-    auto optimizer = optimizer_of(model);
-    Trained result;
-    const std::int64_t share = kSequences / mesh.size("dp");
-    for (std::int64_t step = 0; step < kSteps; ++step) {
-      const at::Tensor text = text_of(step).narrow(0, share * mesh.rank("dp"), share);
-      optimizer.zero_grad();
-      const at::Tensor loss =
-          models::next_token_loss(replicas->forward(inputs_of(text)), targets_of(text));
-      loss.backward();
-      optimizer.step();
-      const double sum = all_reduce_value(*mesh.group("dp"), loss.item<double>());
-      result.losses.push_back(sum / mesh.size("dp"));
-    }
-    result.weights = gather_dense(*model, *mesh.group("tp"));
-    expect_same_training(result, wanted);
+    const std::int64_t count = kSequences / mesh.size("dp");
+    auto losses = train(model,
+                        [&](const at::Tensor& inputs, const at::Tensor& targets) {
+                          return models::next_token_loss(replicas->forward(inputs), targets);
+                        },
+                        {count * mesh.rank("dp"), count});
+    for (double& loss : losses) loss = all_reduce_value(*mesh.group("dp"), loss) / mesh.size("dp");
+    expect_same_training({losses, gather_dense(*model, *mesh.group("tp"))}, wanted);
   });
 }
 
