@@ -1,0 +1,240 @@
+// A step of a GPT of 31 million parameters, divided among ranks in one of several ways, and the
+// memory that the job takes:
+//
+//   gpt_bench                                                        one rank
+//   paceline run --nproc-per-node 2 gpt_bench --way data --stage 3   fully_shard(); 0: DistributedDataParallel
+//   paceline run --nproc-per-node 2 gpt_bench --way tensor
+//   paceline run --nproc-per-node 2 gpt_bench --way pipeline --schedule zero-bubble
+//   gpt_bench --way generate                                         tokens a second
+//
+// gpt_beside_python.py runs it in turns with PyTorch. Memory is PSS (proc_pid_smaps(5)), which
+// counts a page that several processes have once in all; of all ranks together, after the last
+// step.
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <torch/torch.h>
+
+#include "paceline/collectives/group/init.h"
+#include "paceline/core/check.h"
+#include "paceline/models/generate.h"
+#include "paceline/models/gpt_stage.h"
+#include "paceline/optim/adam.h"
+#include "paceline/parallel/fully_shard.h"
+#include "paceline/pipeline/pipeline.h"
+#include "paceline/pipeline/tied_weights.h"
+#include "paceline/schedules/named_plans.h"
+#include "paceline/schedules/search.h"
+#include "paceline/tensor/symmetric_tensors.h"
+#include "paceline/tensor_parallel/layers.h"
+#include "paceline/tensor_parallel/vocab_parallel_loss.h"
+
+namespace paceline::benchmarks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Step = std::function<void()>;
+
+constexpr std::int64_t kTokens = 128, kVocabulary = 256;
+constexpr models::GptOptions kGpt{.vocabulary = kVocabulary,
+                                  .context = kTokens,
+                                  .layers = 10,
+                                  .width = 512,
+                                  .heads = 8,
+                                  .dropout = 0};
+constexpr std::int64_t kPromptTokens = 16;
+
+struct Setting {
+  std::string way = "data";
+  int stage = 0;
+  std::string schedule = "1f1b";
+  int stages_per_rank = 1;
+  std::int64_t sequences = 2;  // a rank's in the way "data", in the others of the whole step
+  int steps = 20;
+};
+
+double own_pss_mb() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string word; rollup >> word;) {
+    double kilobytes = 0;
+    if (word == "Pss:" && rollup >> kilobytes) return kilobytes / 1024;
+  }
+  fail(ErrorCode::kSystem, "/proc/self/smaps_rollup has no line Pss:");
+}
+
+struct Batch {
+  at::Tensor inputs, targets;  // [sequences, kTokens]
+};
+
+Batch random_batch(std::int64_t sequences) {
+  const at::Tensor tokens = at::randint(kVocabulary, {sequences, kTokens + 1}, at::kLong);
+  return {tokens.narrow(1, 0, kTokens).contiguous(), tokens.narrow(1, 1, kTokens).contiguous()};
+}
+
+double seconds_a_step(ProcessGroup& group, int steps, const Step& step) {
+  group.barrier();
+  const auto begin = Clock::now();
+  for (int i = 0; i < steps; ++i) step();
+  group.barrier();
+  return std::chrono::duration<double>(Clock::now() - begin).count() / steps;
+}
+
+// As many steps before those that are timed.
+void measure(ProcessGroup& group, int steps, const Step& step) {
+  seconds_a_step(group, steps, step);
+  const double seconds = seconds_a_step(group, steps, step);
+  const double megabytes = all_reduce_value(group, own_pss_mb(), ReduceOp::kSum);
+  if (group.rank() == 0) {
+    fmt::print("ms a step: {:.4f}\nPSS of all ranks, MB: {:.2f}\n", seconds * 1e3, megabytes);
+  }
+}
+
+void run_data(const GroupPtr& group, const Setting& setting) {
+  const auto module = models::Gpt(kGpt).ptr();
+  optim::Adam optimizer(module->parameters(), {.lr = 1e-4});
+  DistributedDataParallelOptions options;
+  if (setting.stage > 0) options = sharded_options(optimizer, {.stage = setting.stage});
+  DistributedDataParallel<models::GptImpl> model(module, group, options);
+  const Batch batch = random_batch(setting.sequences);
+  measure(*group, setting.steps, [&] {
+    optimizer.zero_grad();
+    models::next_token_loss(model.forward(batch.inputs), batch.targets).backward();
+    optimizer.step();
+  });
+}
+
+void run_tensor(const GroupPtr& group, const Setting& setting) {
+  models::Gpt model(kGpt, tensor_parallel_layers(group, {.gather_logits = false}));
+  optim::Adam optimizer(model->parameters(), {.lr = 1e-4});
+  const Batch batch = random_batch(setting.sequences);
+  measure(*group, setting.steps, [&] {
+    optimizer.zero_grad();
+    vocab_parallel_cross_entropy(group, model->forward(batch.inputs), batch.targets).backward();
+    optimizer.step();
+  });
+}
+
+// A rank's stages of the model, and what a step of them is.
+class PipelineRun {
+ public:
+  PipelineRun(const GroupPtr& group, const Setting& setting)
+      : group_(group), setting_(setting), batch_(random_batch(setting.sequences)) {
+    const int ranks = group->world_size(), num_stages = ranks * setting.stages_per_rank;
+    std::vector<at::Tensor> parameters, tied;
+    for (int index = group->rank(); index < num_stages; index += ranks) {
+      torch::manual_seed(0);
+      models::GptStage stage(kGpt, models::Layers{},
+                             models::gpt_stage_range(kGpt, index, num_stages));
+      stages_.push_back(make_stage(index, stage));
+      for (const auto& one : stage->parameters()) parameters.push_back(one);
+      for (const auto& one : stage->tied_weights()) tied.push_back(one);
+    }
+    tied_.emplace(*group, tied);
+    optimizer_.emplace(parameters, optim::AdamOptions{.lr = 1e-4});
+    targets_ = split_micro_batches(batch_.targets, micro_batches());
+    if (group->rank() == 0) inputs_ = split_micro_batches(batch_.inputs, micro_batches());
+  }
+
+  void run() {
+    const auto named = setting_.schedule == "searched" ? "1f1b" : setting_.schedule;
+    use(pipeline::make_plan(named,
+                            {group_->world_size(), micro_batches(), setting_.stages_per_rank}));
+    for (int i = 0; i < setting_.steps; ++i) step();
+    if (setting_.schedule == "searched") {
+      const auto layout = pipeline::looped_layout(group_->world_size(), setting_.stages_per_rank);
+      use(pipeline::search_plan(layout, micro_batches(), costs()).plan);
+    }
+    measure(*group_, setting_.steps, [this] { step(); });
+    const double planned = pipeline::simulate(pipeline_->plan(), costs()).seconds;
+    const double passes = measured(*group_, last_).seconds;
+    if (group_->rank() == 0) {
+      fmt::print("ms of the passes: {:.4f}\nsimulated: {:.4f}\n", passes * 1e3, planned * 1e3);
+    }
+  }
+
+ private:
+  int micro_batches() const { return static_cast<int>(setting_.sequences); }
+  pipeline::Costs costs() {
+    return measured_costs(*group_, last_, pipeline::equal_costs(pipeline_->plan().num_stages()));
+  }
+
+  void use(const pipeline::Plan& plan) { pipeline_.emplace(group_, plan, stages_); }
+
+  void step() {
+    optimizer_->zero_grad();
+    last_ = pipeline_->step(inputs_, [this](const auto& outputs, int micro_batch) {
+      return models::next_token_loss(outputs[0],
+                                     targets_[static_cast<std::size_t>(micro_batch)][0]);
+    });
+    tied_->add_gradients();
+    optimizer_->step();
+  }
+
+  const GroupPtr group_;
+  const Setting setting_;
+  const Batch batch_;
+  std::vector<PipelineStage> stages_;
+  std::vector<PipelineStage::Tensors> inputs_, targets_;
+  std::optional<TiedWeights> tied_;
+  std::optional<optim::Adam> optimizer_;
+  std::optional<Pipeline> pipeline_;
+  PipelineStep last_;
+};
+
+void run_generate(const Setting& setting) {
+  models::Gpt model(kGpt);
+  const at::Tensor prompt = at::randint(kVocabulary, {1, kPromptTokens}, at::kLong);
+  const models::GenerateOptions options{.tokens = kTokens - kPromptTokens, .temperature = 0};
+  models::generate(model, prompt, options);
+  const auto begin = Clock::now();
+  for (int i = 0; i < setting.steps; ++i) models::generate(model, prompt, options);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  fmt::print("tokens a second: {:.2f}\n",
+             static_cast<double>(options.tokens) * setting.steps / seconds);
+}
+
+void run(const Setting& setting) {
+  if (setting.way == "generate") return run_generate(setting);
+  const auto group = init_process_group();
+  const SymmetricTensors symmetric_tensors(*group);
+  torch::manual_seed(0);
+  if (setting.way == "data") return run_data(group, setting);
+  if (setting.way == "tensor") return run_tensor(group, setting);
+  PipelineRun(group, setting).run();
+}
+
+}  // namespace
+}  // namespace paceline::benchmarks
+
+int main(int argc, char** argv) {
+  paceline::benchmarks::Setting setting;
+  CLI::App app("a step of a GPT and its memory, divided among the ranks");
+  app.add_option("--way", setting.way)
+      ->check(CLI::IsMember({"data", "tensor", "pipeline", "generate"}))
+      ->capture_default_str();
+  app.add_option("--stage", setting.stage, "of fully_shard(); 0: DistributedDataParallel")
+      ->check(CLI::Range(0, 3));
+  app.add_option("--schedule", setting.schedule, "of a pipeline: a name, or searched")
+      ->capture_default_str();
+  app.add_option("--stages-per-rank", setting.stages_per_rank, "of a pipeline")
+      ->check(CLI::Range(1, 5));
+  app.add_option("--sequences", setting.sequences,
+                 "a rank's; with tensor and pipeline the step's, each a micro-batch")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--steps", setting.steps, "timed, after as many others")
+      ->check(CLI::Range(1, 100000));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    paceline::benchmarks::run(setting);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gpt_bench: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,322 @@
+#!/usr/bin/python3
+"""gpt_beside_python.py BUILD [--way data|tensor|pipeline|generate] [--ranks N] [--rounds N] [--steps N]: a GPT in turns with PyTorch.
+
+A GPT of 31 million parameters (gpt_bench.cpp), Adam, one thread a rank, all on this machine. Start it with the Python of a PyTorch 2.x whose
+LibTorch BUILD uses. In each round every variant has a turn, in another order every time:
+
+  data      2 sequences of 128 bytes a rank: stages 0 to 3 of fully_shard(), and FSDP2 (each block a unit) and DDP over Gloo
+  tensor    8 sequences a step: tensor parallelism, and PyTorch's (Colwise, Rowwise, loss_parallel) over Gloo
+  pipeline  8 sequences a step, each a micro-batch: each schedule, and torch.distributed.pipelining's of the same name
+  generate  tokens a second from one sequence, keys and values kept; one process with one thread
+
+tensor and pipeline have one rank with as many threads beside them, which takes the 8 sequences at once. Prints milliseconds a step (or tokens a
+second), and for data the memory of all ranks (PSS), after 2 x STEPS steps: median and range, and the ratios round by round.
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+
+import side_by_side
+
+TOKENS, PROMPT = 128, 16
+LAYERS, WIDTH, HEADS, VOCABULARY = 10, 512, 8, 256
+SEQUENCES = {"data": 2, "tensor": 8, "pipeline": 8, "generate": 1}
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 2}  # stages a rank
+
+
+def make_model(layers=range(LAYERS), is_first=True, is_last=True):
+    """Of a pipeline: the blocks `layers`. Queries, keys and values are three layers, as tensor parallelism needs them."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.q, self.k, self.v = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.projection = nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x, past=None):
+            n, t, _ = x.shape
+            y = self.ln_1(x)
+            q, k, v = (layer(y).view(n, t, -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v))
+            if past is not None:
+                k, v = past.add(k, v)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=t > 1)
+            x = x + self.projection(y.transpose(1, 2).reshape(n, t, -1))
+            return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte = nn.Embedding(VOCABULARY, WIDTH) if is_first or is_last else None
+            self.wpe = nn.Embedding(TOKENS, WIDTH) if is_first else None
+            self.h = nn.ModuleList(Block() for _ in layers)
+            self.ln_f = nn.LayerNorm(WIDTH) if is_last else None
+
+        def forward(self, x, pasts=None, before=0):
+            if is_first:
+                x = self.wte(x) + self.wpe(torch.arange(before, before + x.shape[1]))
+            for i, block in enumerate(self.h):
+                x = block(x, pasts[i] if pasts else None)
+            return self.ln_f(x) @ self.wte.weight.t() if is_last else x
+
+    return Gpt()
+
+
+def make_batch(sequences):
+    import torch
+    tokens = torch.randint(VOCABULARY, (sequences, TOKENS + 1))
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def loss_of(logits, targets):
+    import torch.nn.functional as F
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def data_step(kind):
+    import torch
+    import torch.distributed as dist
+    model = make_model()
+    if kind == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    elif kind == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in model.h:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    inputs, targets = make_batch(SEQUENCES["tensor" if kind == "one" else "data"])
+
+    def passes():
+        loss_of(model(inputs), targets).backward()
+
+    return list(model.parameters()), passes
+
+
+def tensor_step():
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+    from torch import nn
+
+    class WithHead(nn.Module):  # a head of its own: a tied weight cannot have two plans
+        def __init__(self):
+            super().__init__()
+            self.body = make_model(is_last=False)
+            self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+        def forward(self, tokens):
+            return self.head(self.ln_f(self.body(tokens)))
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = WithHead()
+    plan = {"body.wte": RowwiseParallel(input_layouts=Replicate()), "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+    for i in range(LAYERS):
+        plan |= {f"body.h.{i}.{name}": ColwiseParallel() for name in ("q", "k", "v", "up")}
+        plan |= {f"body.h.{i}.{name}": RowwiseParallel() for name in ("projection", "down")}
+    parallelize_module(model, mesh, plan)
+    inputs, targets = make_batch(SEQUENCES["tensor"])
+
+    def passes():
+        with loss_parallel():
+            loss_of(model(inputs), targets).backward()
+
+    return list(model.parameters()), passes
+
+
+def pipeline_step(schedule):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import pipelining
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    num_stages = ranks * SCHEDULES[schedule]
+    parts, stages = [], []
+    for index in range(rank, num_stages, ranks):
+        small, rest = divmod(LAYERS, num_stages)
+        begin = index * small + min(index, rest)
+        parts.append(make_model(range(begin, begin + small + (index < rest)), index == 0, index == num_stages - 1))
+        stages.append(pipelining.PipelineStage(parts[-1], index, num_stages, torch.device("cpu")))
+    sequences = SEQUENCES["pipeline"]
+    kind = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B, "interleaved-1f1b": pipelining.ScheduleInterleaved1F1B,
+            "zero-bubble": pipelining.ScheduleInterleavedZeroBubble}[schedule]
+    runner = kind(stages if SCHEDULES[schedule] > 1 else stages[0], sequences, loss_fn=loss_of)
+    inputs, targets = make_batch(sequences)
+    ends = dist.new_group([0, ranks - 1])
+
+    def passes():
+        runner.step(*([inputs] if rank == 0 else []), **({"target": targets} if rank == ranks - 1 else {}))
+        for part in parts:  # the tied weight
+            if part.wte is not None:
+                dist.all_reduce(part.wte.weight.grad, group=ends)
+
+    return [parameter for part in parts for parameter in part.parameters()], passes
+
+
+def pss_mb():
+    with open("/proc/self/smaps_rollup") as rollup:
+        return int(re.search(r"^Pss: +(\d+)", rollup.read(), re.M)[1]) / 1024
+
+
+def run_rank(kind, steps, threads):
+    import torch
+    import torch.distributed as dist
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    if kind == "generate":
+        return run_generate(steps)
+    dist.init_process_group("gloo")
+    if kind == "tensor":
+        parameters, passes = tensor_step()
+    elif kind in SCHEDULES:
+        parameters, passes = pipeline_step(kind)
+    else:
+        parameters, passes = data_step(kind)
+    optimizer = torch.optim.Adam(parameters, lr=1e-4)
+
+    def take():
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            passes()
+            optimizer.step()
+
+    take()
+    dist.barrier()
+    begin = time.perf_counter()
+    take()
+    dist.barrier()
+    milliseconds = (time.perf_counter() - begin) / steps * 1e3
+    memory = torch.tensor(pss_mb())
+    dist.all_reduce(memory)
+    if dist.get_rank() == 0:
+        print(f"ms a step: {milliseconds:.4f}\nPSS of all ranks, MB: {memory.item():.2f}")
+
+
+def run_generate(steps):
+    import torch
+
+    class Past:
+        def __init__(self):
+            self.kept, self.count = torch.empty(2, 1, HEADS, TOKENS, WIDTH // HEADS), 0
+
+        def add(self, *new):
+            end = self.count + new[0].shape[2]
+            for kept, one in zip(self.kept, new):
+                kept[:, :, self.count:end] = one
+            self.count = end
+            return self.kept[0, :, :, :end], self.kept[1, :, :, :end]
+
+    model = make_model().eval()
+    prompt = torch.randint(VOCABULARY, (1, PROMPT))
+
+    @torch.inference_mode()
+    def generate():
+        pasts, tokens, given, before = [Past() for _ in model.h], [prompt], prompt, 0
+        while before + given.shape[1] < TOKENS:
+            logits = model(given, pasts, before)
+            before += given.shape[1]
+            given = logits[:, -1].argmax(-1, keepdim=True)
+            tokens.append(given)
+        return torch.cat(tokens, 1)
+
+    assert generate().shape[1] == TOKENS
+    begin = time.perf_counter()
+    for _ in range(steps):
+        generate()
+    print(f"tokens a second: {(TOKENS - PROMPT) * steps / (time.perf_counter() - begin):.4f}")
+
+
+def read(output):
+    found = [re.search(pattern, output) for pattern in (r"(?:ms a step|tokens a second): ([\d.]+)", r"MB: ([\d.]+)", r"passes: ([\d.]+)",
+                                                        r"simulated: ([\d.]+)")]
+    return [float(match[1]) if match else None for match in found]
+
+
+def python_run(kind, ranks, threads, arguments):
+    port = side_by_side.free_port()
+    command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--rank", kind, "--steps", str(arguments.steps), "--threads", str(threads)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                                  env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                                           OMP_NUM_THREADS=str(threads))) for rank in range(ranks)]
+    outputs = [process.communicate(timeout=900)[0] for process in processes]
+    if any(process.returncode for process in processes):
+        sys.exit(f"a rank of Python's {kind} failed")
+    return read(outputs[0])
+
+
+def own_run(ranks, threads, arguments, *flags):
+    command = [side_by_side.program(arguments.build, "apps", "paceline"), "run", "--nproc-per-node", str(ranks), "--threads-per-rank", str(threads),
+               side_by_side.program(arguments.build, "benchmarks", "gpt_bench"), "--steps", str(arguments.steps), *map(str, flags)]
+    return read(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=900).stdout)
+
+
+def variants(arguments):
+    """What has a turn: name -> run."""
+    ranks, own, python = arguments.ranks, {}, {}
+    sequences = ("--sequences", SEQUENCES[arguments.way])
+
+    def add(name, kind, *flags, num_ranks=ranks, threads=1):
+        own[f"Paceline, {name}"] = lambda: own_run(num_ranks, threads, arguments, *flags, *sequences)
+        if kind:
+            python[f"Python, {kind}"] = lambda: python_run(kind, num_ranks, threads, arguments)
+
+    if arguments.way == "data":
+        for stage in range(4):
+            add(f"stage {stage}", {0: "ddp", 3: "fsdp2"}.get(stage), "--way", "data", "--stage", stage)
+    elif arguments.way == "tensor":
+        add("tensor", "tensor", "--way", "tensor")
+    elif arguments.way == "pipeline":
+        for schedule, stages in SCHEDULES.items():
+            add(schedule, schedule, "--way", "pipeline", "--schedule", schedule, "--stages-per-rank", stages)
+        add("searched", None, "--way", "pipeline", "--schedule", "searched")
+    else:
+        add("generate", "generate", "--way", "generate", num_ranks=1)
+    if arguments.way in ("tensor", "pipeline"):
+        add("one rank", "one", "--way", "data", num_ranks=1, threads=ranks)
+    return own | python
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", nargs="?")
+    parser.add_argument("--way", default="data", choices=list(SEQUENCES))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        return run_rank(arguments.rank, arguments.steps, arguments.threads)
+    runs = variants(arguments)
+    got = {name: [] for name in runs}
+    for number in range(arguments.rounds):
+        names = list(runs)
+        for name in names[number % len(names):] + names[:number % len(names)]:
+            got[name].append(runs[name]())
+    peers = [name for name in runs if name.startswith("Python") or name.endswith("one rank")]
+    print(f"{side_by_side.machine()}; {arguments.way}, {arguments.ranks} ranks, {arguments.rounds} rounds\n")
+    for what, unit in enumerate(("tokens a second" if arguments.way == "generate" else "ms a step", "MB of all ranks")):
+        if what == 1 and arguments.way != "data":
+            break
+        print(f"| | {unit} | {' | '.join('to ' + peer for peer in peers)} |\n|---|---|{'---|' * len(peers)}")
+        for name, values in got.items():
+            own = [value[what] for value in values]
+            ratios = [side_by_side.spread([a / b[what] for a, b in zip(own, got[peer])]) for peer in peers]
+            print(f"| {name} | {side_by_side.spread(own)} | {' | '.join(ratios)} |")
+        print()
+    for name, values in got.items():
+        if values[0][3]:
+            print(f"{name}: the passes took {side_by_side.spread([value[2] / value[3] for value in values])} of the simulated time")
+
+
+main()
