@@ -20,13 +20,13 @@ expect resumed_after_all 0 'resumed at step 6' "${again[@]}" --resume
 # A restart goes on with what its own job has left, without --resume; also before there is anything.
 dies=(--max-restarts 1 --chaos 'kill:rank=1@step8')
 long=("$train_image" "${data[@]}" --epochs 30)
-expect restarted 0 'resumed at step [0-9]*[02468]$' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 100 \
+expect restarted 0 'resumed at step [0-9]*[02468]$' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 40 \
   --checkpoint-dir "$work/restarted" --checkpoint-every 2
-expect restarted_from_nothing 0 'no checkpoint yet; from the beginning' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 100 \
+expect restarted_from_nothing 0 'no checkpoint yet; from the beginning' "${run2[@]}" "${dies[@]}" "${long[@]}" --max-steps 40 \
   --checkpoint-dir "$work/nothing" --checkpoint-every 1000
 # shellcheck disable=SC2016
-expect resumed_and_restarted 0 '^2$' bash -c '"$@" | grep -c "resumed at step 1"' _ "${run2[@]}" "${dies[@]}" "${long[@]}" \
-  --max-steps 190 --checkpoint-dir "$work/restarted" --checkpoint-every 2 --resume
+expect resumed_and_restarted 0 '^2$' bash -c '"$@" | grep -c "resumed at step 4"' _ "${run2[@]}" "${dies[@]}" "${long[@]}" \
+  --max-steps 70 --checkpoint-dir "$work/restarted" --checkpoint-every 2 --resume
 
 # Memory that the user named, with an older run's state.
 memory=("${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --max-steps 8 --memory-checkpoint-every 2)

@@ -68,8 +68,8 @@ expect epochs_on_the_screen_and_in_tensorboard 0 '^alike: 1 2 $' /usr/bin/python
   "$work/straight.jsonl" "$work/straight.out" "$work/straight_board"
 
 # Asked to stop, by a file, by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
-expect reference 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --checkpoint-dir "$work/straight"
-stoppable=("${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
+expect reference 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 15 --checkpoint-dir "$work/straight"
+stoppable=("${run2[@]}" "$train_image" "${data[@]}" --epochs 15 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
   --stop-file "$work/stop")
 touch "$work/stop"
 expect stop_by_file 85 'stopped after step 1 by the file .*stop; to continue: the same command with --resume' "${stoppable[@]}"
