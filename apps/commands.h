@@ -12,6 +12,8 @@ using Arguments = std::vector<std::string>;
 
 int advise_command(const Arguments& arguments);
 int run_command(const Arguments& arguments);
+// Lists, checks, compares, converts and removes checkpoints.
+int checkpoint_command(const Arguments& arguments);
 // A script for bash, zsh or fish.
 int completion_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);

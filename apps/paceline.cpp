@@ -32,6 +32,7 @@ constexpr Command kCommands[] = {
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"bench", bench_command, "measure collectives, alone or beside other libraries"},
     {"doctor", doctor_command, "report what this machine and this build can do"},
+    {"checkpoint", checkpoint_command, "list, check, compare and convert checkpoints"},
     {"completion", completion_command, "print a script that completes commands in your shell"},
     {"remote-agent", remote_agent_command, nullptr},
     {"explain", explain_command, "report what the ranks of a job did last, and which are missing"},

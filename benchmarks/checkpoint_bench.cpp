@@ -1,32 +1,34 @@
-// How long a checkpoint keeps the training waiting, in turns, into the same folder:
+// What a checkpoint of divided state costs, in turns, into the same folder:
 //
-//   synchronous  the save returns when the disk has it (CheckpointDirectory::save);
-//   alone        rank 0 copies the snapshot, and a thread writes the copy (CheckpointWriter::save);
-//   together     all ranks copy a share of it (SharedStaging), and the thread writes that.
+//   plain        each rank writes its part with write() and syncs: what the disk can do;
+//   synchronous  CheckpointTeam::save(), until the checkpoint is on the disk;
+//   stall        the same, until save() returns: how long the training is held up;
+//   load         each rank reads a part, of a division into one part more than there are ranks.
 //
-//   checkpoint_bench --directory DIR                                     alone: one rank
+//   checkpoint_bench --directory DIR                                     one rank
 //   paceline run --nproc-per-node 2 checkpoint_bench --directory DIR
 //
-// A save begins when all ranks are there and ends, on each of them, when rank 0 has told how it
-// went, as train::Checkpointer does; its time is that of the slowest rank. A background save is
-// finished before the next turn. What its thread costs the training beside the copy is shown as its
-// CPU time. DIR must be on the disk that checkpoints go to: on tmpfs fsync costs nothing.
+// A time is that of the slowest rank, from a moment when all are there. Older checkpoints are
+// removed between the turns, and what they left is written (sync). DIR must be on the disk that
+// checkpoints go to: on tmpfs fsync costs nothing. A load right after a save reads from the
+// kernel's cache.
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include "paceline/checkpoint/checkpoint_writer.h"
+#include "paceline/checkpoint/checkpoint_team.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
-#include "paceline/checkpoint/shared_staging.h"
+#include "paceline/checkpoint/plain_file.h"
 #include "paceline/collectives/group/init.h"
 #include "paceline/core/check.h"
 
@@ -37,33 +39,40 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A model of `bytes` and its optimizer's state, in tensors of at most 4 MiB.
-class Model {
+// Of a model and its optimizer's state, in tensors of 4 MiB: the runs of elements that one of so
+// many parts has.
+class Part {
  public:
-  explicit Model(std::size_t bytes) : memory_(bytes) {
-    constexpr std::size_t kLargest = std::size_t{4} << 20;
-    for (std::size_t begin = 0; begin < bytes; begin += kLargest) {
-      const std::size_t size = std::min(kLargest, bytes - begin);
-      snapshot_.tensors.push_back({fmt::format("model.{}", begin),
-                                   Dtype::kFloat32,
-                                   {static_cast<std::int64_t>(size / 4)},
-                                   std::span(memory_).subspan(begin, size)});
+  Part(std::int64_t bytes, int number, int num_parts) {
+    const std::int64_t all = bytes / 4;
+    const std::int64_t begin = all * number / num_parts, end = all * (number + 1) / num_parts;
+    memory_.resize(static_cast<std::size_t>(end - begin) * 4);
+    for (std::int64_t tensor = 0; tensor * kElements < all; ++tensor) {
+      const std::int64_t from = std::max(begin, tensor * kElements);
+      const std::int64_t to = std::min({end, (tensor + 1) * kElements, all});
+      if (from >= to) continue;
+      const Box box{{from - tensor * kElements}, {to - from}};
+      const std::vector<std::int64_t> shape = {std::min(kElements, all - tensor * kElements)};
+      boxes_.push_back({{fmt::format("model.{:05}", tensor), Dtype::kFloat32, shape, box},
+                        {memory_.data() + (from - begin) * 4, {1}}});
     }
-    train();
   }
   // Every element changes, as in a step.
   void train() { std::memset(memory_.data(), ++step_ & 0xff, memory_.size()); }
-  const Snapshot& snapshot() const { return snapshot_; }
-  // As one of several replicas.
-  std::vector<HeldTensor> held() const {
-    std::vector<HeldTensor> held;
-    for (const NamedTensor& tensor : snapshot_.tensors) held.push_back({tensor});
-    return held;
+  const std::vector<HeldMemory>& held() const { return boxes_; }
+  std::span<const std::byte> bytes() const { return memory_; }
+  std::vector<WantedBox> wanted() const {
+    std::vector<WantedBox> wanted;
+    for (const HeldMemory& one : boxes_)
+      wanted.push_back({one.held.name, one.held.box, one.place.data});
+    return wanted;
   }
 
  private:
+  static constexpr std::int64_t kElements = std::int64_t{1} << 20;
+
   std::vector<std::byte> memory_;
-  Snapshot snapshot_;
+  std::vector<HeldMemory> boxes_;
   int step_ = 0;
 };
 
@@ -71,136 +80,110 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-double cpu_milliseconds(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
-}
-
-// One rank of the job that saves.
 class Saver {
  public:
-  Saver(std::shared_ptr<ProcessGroup> group, const std::string& folder, std::size_t bytes)
-      : group_(std::move(group)), model_(bytes), staging_(group_) {
-    if (group_->rank() != 0) return;
-    directory_.emplace(folder, CheckpointDirectoryOptions{.keep = 2});
-    writer_.emplace(*directory_);
-    memory_.emplace(fmt::format("/dev/shm/checkpoint_bench.{}", getpid()));
-  }
-  ~Saver() {
-    if (memory_) std::filesystem::remove(memory_->path());
-  }
-  Saver(const Saver&) = delete;
-  Saver& operator=(const Saver&) = delete;
+  Saver(std::shared_ptr<ProcessGroup> group, const std::string& folder, std::int64_t bytes)
+      : group_(std::move(group)),
+        folder_(folder),
+        part_(bytes, group_->rank(), group_->world_size()),
+        other_part_(bytes, group_->rank(), group_->world_size() + 1),
+        team_(group_, folder, {.keep = 1000}) {}
 
-  double synchronous() {
-    return time_save([&] {
-      if (directory_) directory_->save(++step_, model_.snapshot());
+  double plain() {
+    const std::string path = fmt::format("{}/plain.{}", folder_, group_->rank());
+    const double took = time([&] {
+      PlainFileWriter file(FileSystem::real(), path, part_.bytes().size());
+      file.write(part_.bytes());
+      file.finish();
     });
+    std::filesystem::remove(path);
+    return took;
   }
-  double alone() {
-    return time_save([&] {
-      if (writer_) writer_->save(++step_, model_.snapshot());
-    });
-  }
-  double together() {
-    return time_save([&] {
-      if (writer_) writer_->take_turn(++step_);
-      const auto held = model_.held();
-      check(staging_.stage(held), "the ranks share no memory");
-      if (writer_) writer_->save_in_place(step_, {.tensors = staging_.staged(held)});
-    });
-  }
-  double into_memory() {
-    return time_save([&] {
-      if (memory_) memory_->save(++step_, 0, model_.snapshot());
-    });
-  }
-
-  // What a background save has cost when it is on the disk, on rank 0.
-  struct Whole {
-    double milliseconds = 0;
-    double cpu = 0;  // of other threads
+  struct Saved {
+    double whole = 0;
+    double stall = 0;
   };
-  Whole finish() {
-    if (writer_) {
-      if (const auto error = writer_->finish()) throw *error;
+  // Until it is on the disk, and until the training may go on.
+  Saved save() {
+    Saved saved;
+    saved.whole = time([&] {
+      const auto begin = Clock::now();
+      team_.save(++step_, part_.held(), {});
+      saved.stall = milliseconds_since(begin);
+      if (const auto error = team_.finish()) throw *error;
+    });
+    saved.stall = all_reduce_value(*group_, saved.stall, ReduceOp::kMax);
+    return saved;
+  }
+  double load() {
+    const CheckpointDirectory directory(folder_, {.read_only = true});
+    return time([&] { team_.read(directory.read_manifest(step_), other_part_.wanted()); });
+  }
+  void remove() {
+    group_->barrier();
+    if (group_->rank() == 0) {
+      std::filesystem::remove_all(fmt::format("{}/step-{:08}", folder_, step_));
+      ::sync();
     }
-    return {milliseconds_since(begin_), cpu_of_others() - cpu_before_};
+    group_->barrier();
   }
 
  private:
-  static double cpu_of_others() {
-    return cpu_milliseconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_milliseconds(CLOCK_THREAD_CPUTIME_ID);
-  }
   // Milliseconds on the slowest rank.
-  double time_save(const std::function<void()>& save) {
-    group_->barrier();  // no rank has slept when its step ends
-    model_.train();
+  double time(const std::function<void()>& action) {
+    part_.train();
     group_->barrier();
-    cpu_before_ = cpu_of_others();
-    begin_ = Clock::now();
-    save();
-    std::int32_t is_written = 1;
-    group_->broadcast(std::span(&is_written, 1), 0);
-    double took = milliseconds_since(begin_);
-    group_->all_reduce(std::span(&took, 1), ReduceOp::kMax);
-    return took;
+    const auto begin = Clock::now();
+    action();
+    return all_reduce_value(*group_, milliseconds_since(begin), ReduceOp::kMax);
   }
 
   const std::shared_ptr<ProcessGroup> group_;
-  Model model_;
-  SharedStaging staging_;
-  std::optional<CheckpointDirectory> directory_;  // rank 0's, as what follows
-  std::optional<CheckpointWriter> writer_;
-  std::optional<MemoryCheckpoint> memory_;
+  const std::string folder_;
+  Part part_;
+  Part other_part_;
+  CheckpointTeam team_;
   std::int64_t step_ = 0;
-  Clock::time_point begin_;
-  double cpu_before_ = 0;
 };
 
 void compare(const std::shared_ptr<ProcessGroup>& group, const std::string& folder,
-             std::size_t bytes, int rounds) {
-  Saver saver(group, folder, bytes);
-  const bool has_others = group->world_size() > 1;
-  std::vector<double> synchronous, alone, alone_share, together, together_share, whole, cpu, memory;
+             std::int64_t mib, int rounds) {
+  Saver saver(group, folder, mib << 20);
+  std::vector<double> plain, whole, of_plain, stall, stall_share, load;
   for (int round = -1; round < rounds; ++round) {  // round -1 warms up
-    const double first = saver.synchronous();
-    const double second = saver.alone();
-    Saver::Whole background = saver.finish();
-    const double third = has_others ? saver.together() : second;
-    if (has_others) background = saver.finish();
-    const double kept = saver.into_memory();
+    const double alone = saver.plain();
+    saver.remove();
+    const Saver::Saved saved = saver.save();
+    const double read = saver.load();
+    saver.remove();
     if (round < 0) continue;
-    synchronous.push_back(first);
-    alone.push_back(second);
-    alone_share.push_back(100 * second / first);
-    together.push_back(third);
-    together_share.push_back(100 * third / first);
-    whole.push_back(background.milliseconds);
-    cpu.push_back(background.cpu);
-    memory.push_back(kept);
+    plain.push_back(alone);
+    whole.push_back(saved.whole);
+    of_plain.push_back(alone / saved.whole);
+    stall.push_back(saved.stall);
+    stall_share.push_back(100 * saved.stall / saved.whole);
+    load.push_back(read);
   }
   if (group->rank() != 0) return;
-  fmt::print("| {} | {} | {} | {} |", bytes >> 20, with_spread(synchronous), with_spread(alone),
-             with_spread(alone_share));
-  if (has_others) fmt::print(" {} | {} |", with_spread(together), with_spread(together_share));
-  fmt::print(" {} | {} | {} |\n", with_spread(whole), with_spread(cpu), with_spread(memory));
+  fmt::print("| {} | {} | {} | {} | {} | {} | {} |\n", mib, with_spread(plain), with_spread(whole),
+             with_spread(of_plain), with_spread(stall), with_spread(stall_share),
+             with_spread(load));
   std::fflush(stdout);
 }
 
-void run(const std::string& folder, const std::vector<std::size_t>& sizes, int rounds) {
+void run(const std::string& folder, const std::vector<std::int64_t>& sizes, int rounds) {
   const auto group = init_process_group();
   if (group->rank() == 0) {
-    const bool has_others = group->world_size() > 1;
     fmt::print(
-        "| MiB | synchronous save, ms | alone returns, ms | share, % |{} on the disk, ms | CPU "
-        "of the background, ms | into memory, ms |\n|---|---|---|---|{}---|---|---|\n",
-        has_others ? " together returns, ms | share, % |" : "", has_others ? "---|---|" : "");
+        "| MiB | plain write, ms | save, ms | of the plain write's speed | stall, ms | of the "
+        "save, "
+        "% | load, ms |\n|---|---|---|---|---|---|---|\n");
   }
-  for (const std::size_t size : sizes) {
-    compare(group, folder, size << 20, rounds);
+  for (const std::int64_t size : sizes) {
+    compare(group, folder, size, rounds);
+    group->barrier();
     if (group->rank() == 0) std::filesystem::remove_all(folder);
+    group->barrier();
   }
 }
 
@@ -208,16 +191,16 @@ void run(const std::string& folder, const std::vector<std::size_t>& sizes, int r
 }  // namespace paceline::benchmarks
 
 int main(int argc, char** argv) {
-  CLI::App app("How long a checkpoint keeps the training waiting.");
+  CLI::App app("What a checkpoint costs.");
   std::string folder;
-  std::vector<std::size_t> sizes = {1, 8, 64, 256};
+  std::vector<std::int64_t> sizes = {8, 64, 256, 1024};
   int rounds = 15;
   app.add_option("--directory", folder, "where checkpoints are written; removed afterwards")
       ->required();
   app.add_option("--mib", sizes, "bytes of model and optimizer, in MiB");
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
-  const std::string own = fmt::format("{}/checkpoint_bench.{}", folder, getpid());
+  const std::string own = folder + "/checkpoint_bench";
   try {
     paceline::benchmarks::run(own, sizes, rounds);
   } catch (const std::exception& error) {

@@ -4,9 +4,9 @@
 // launching, checkpoints.
 
 #include "paceline/checkpoint/checkpoint_directory.h"
+#include "paceline/checkpoint/checkpoint_team.h"
 #include "paceline/checkpoint/checkpoint_writer.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
-#include "paceline/checkpoint/shared_staging.h"
 #include "paceline/collectives/group/agreed_stop.h"
 #include "paceline/collectives/group/device_mesh.h"
 #include "paceline/collectives/group/init.h"

@@ -6,16 +6,15 @@
 #include <charconv>
 #include <filesystem>
 #include <random>
-#include <set>
 #include <string_view>
 
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 
-#include "paceline/checkpoint/digest.h"
+#include "paceline/checkpoint/box_file.h"
+#include "paceline/checkpoint/box_reader.h"
 #include "paceline/checkpoint/folder.h"
 #include "paceline/checkpoint/plain_file.h"
-#include "paceline/checkpoint/safetensors.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
@@ -26,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
-constexpr const char* kShardFile = "state-00000-of-00001.safetensors";
 
 std::string step_name(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
 
@@ -45,16 +43,36 @@ void check_folder(const std::string& folder) {
   if (!S_ISDIR(status.st_mode)) fail(ErrorCode::kCorrupt, "{}: not a directory", folder);
 }
 
-void check_digest(std::span<const std::byte> bytes, const ManifestFile& file,
-                  const std::string& path) {
-  if (bytes.size() != file.size) {
-    fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path, file.size, bytes.size());
+// A file with all tensors whole.
+Manifest write_snapshot(FileSystem& files, const std::string& folder, std::int64_t step,
+                        const Snapshot& snapshot) {
+  Manifest manifest{.step = step,
+                    .run = snapshot.run,
+                    .world_size = snapshot.world_size,
+                    .files = {},
+                    .tensors = {},
+                    .metadata = snapshot.metadata};
+  std::vector<const NamedTensor*> tensors;
+  for (const NamedTensor& tensor : snapshot.tensors) tensors.push_back(&tensor);
+  std::ranges::sort(tensors, {}, &NamedTensor::name);
+  std::vector<std::span<const std::byte>> parts;
+  std::uint64_t position = 0;
+  for (const NamedTensor* const tensor : tensors) {
+    StoredTensor stored{tensor->name, tensor->dtype, tensor->shape, {}};
+    if (!tensor->bytes.empty()) stored.boxes.push_back({whole_box(tensor->shape), 0, position});
+    require_whole(stored);
+    check(manifest.tensors.empty() || manifest.tensors.back().name != stored.name,
+          "checkpoint: two tensors are named \"{}\"", stored.name);
+    check(stored.bytes() == tensor->bytes.size(),
+          "checkpoint: tensor \"{}\" has {} bytes, {} needs {}", stored.name, tensor->bytes.size(),
+          describe(stored.dtype, stored.shape), stored.bytes());
+    manifest.tensors.push_back(std::move(stored));
+    parts.push_back(tensor->bytes);
+    position += tensor->bytes.size();
   }
-  const auto found = digest_of(bytes);
-  if (found != file.digest) {
-    fail(ErrorCode::kCorrupt, "{}: XXH3-128 digest: expected {}, found {}", path, file.digest,
-         found);
-  }
+  const std::string path = folder + "/" + box_file_name(0, 1);
+  manifest.files = {write_box_file(files, path, {step, snapshot.run, 0}, parts)};
+  return manifest;
 }
 
 }  // namespace
@@ -102,6 +120,11 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
 }
 
 void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
+  save(step,
+       [&](const std::string& folder) { return write_snapshot(files_, folder, step, snapshot); });
+}
+
+void CheckpointDirectory::save(std::int64_t step, const WriteFiles& write) {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
   change([&] {
     claim_->check_held();
@@ -109,7 +132,7 @@ void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
     bool was_full = false;
     for (bool saved = false; !saved;) {
       try {
-        save_once(step, snapshot);
+        save_once(step, write);
         saved = true;
       } catch (const DiskFull&) {
         if (!make_room(step)) throw;
@@ -121,10 +144,10 @@ void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
   prune(step, options_.keep);
 }
 
-void CheckpointDirectory::save_once(std::int64_t step, const Snapshot& snapshot) {
+void CheckpointDirectory::save_once(std::int64_t step, const WriteFiles& write) {
   const auto temporary = temporary_folder(step);
   try {
-    write_folder(temporary, step, snapshot);
+    write_folder(temporary, write);
     commit(temporary, step);
   } catch (...) {
     remove_folder(temporary);
@@ -152,32 +175,11 @@ void CheckpointDirectory::note_room(std::int64_t newest) {
       path_, *room_, options_.keep, newest));
 }
 
-void CheckpointDirectory::write_folder(const std::string& folder, std::int64_t step,
-                                       const Snapshot& snapshot) {
-  const auto layout = plan_safetensors(snapshot.tensors, snapshot.metadata);
-  std::vector<std::span<const std::byte>> parts = {as_bytes(layout.head)};
-  for (const auto index : layout.order) parts.push_back(snapshot.tensors[index].bytes);
-
-  ManifestFile file{.name = kShardFile};
-  Digest digest;
-  for (const auto part : parts) {
-    digest.update(part);
-    file.size += part.size();
-  }
-  file.digest = digest.hex();
-  const auto manifest = to_json({.step = step,
-                                 .run = snapshot.run,
-                                 .world_size = snapshot.world_size,
-                                 .files = {file},
-                                 .metadata = snapshot.metadata});
-
-  if (files_.mkdir(folder, 0755) != 0) {
-    refuse(fmt::format("{}: cannot create (the checkpoint needs {} bytes)", folder,
-                       file.size + manifest.size()));
-  }
-  write_plain_file(files_, folder + "/" + kShardFile, parts);
-  const std::array manifest_parts = {as_bytes(manifest)};
-  write_plain_file(files_, folder + "/" + kManifestFile, manifest_parts);
+void CheckpointDirectory::write_folder(const std::string& folder, const WriteFiles& write) {
+  if (files_.mkdir(folder, 0755) != 0) refuse(fmt::format("{}: cannot create", folder));
+  const std::string text = to_json(write(folder));
+  const std::array parts = {as_bytes(text)};
+  write_plain_file(files_, folder + "/" + kManifestFile, parts);
   sync_directory(files_, folder);
 }
 
@@ -222,6 +224,20 @@ void CheckpointDirectory::prune(std::int64_t newest, int keep) noexcept try {
   log::warning(error.what());
 }
 
+std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) {
+  check(keep >= 1, "checkpoint directory {}: keep is {}, it must be at least 1", path_, keep);
+  std::vector<std::int64_t> removed;
+  change([&] {
+    claim_->check_held();
+    const auto before = list();
+    if (before.empty()) return;
+    prune(before.back(), keep);
+    const auto after = list();
+    std::ranges::set_difference(before, after, std::back_inserter(removed));
+  });
+  return removed;
+}
+
 void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
@@ -245,11 +261,14 @@ bool CheckpointDirectory::remove_checkpoint(std::int64_t step) {
   return true;
 }
 
+void CheckpointDirectory::verify(std::int64_t step) const {
+  require_step(step);
+  const Manifest manifest = read_manifest(step);
+  BoxReader(files_, folder_of(step), manifest).verify();
+}
+
 bool CheckpointDirectory::verifies(std::int64_t step) const noexcept try {
-  for (const auto& file : read_manifest(step).files) {
-    const auto path = folder_of(step) + "/" + file.name;
-    if (digest_of_plain_file(files_, path, file.size) != file.digest) return false;
-  }
+  verify(step);
   return true;
 } catch (const std::exception&) {
   return false;
@@ -279,27 +298,27 @@ Manifest CheckpointDirectory::read_manifest(std::int64_t step) const {
 
 LoadedCheckpoint CheckpointDirectory::read_folder(std::int64_t step, const std::string& run) const {
   const auto folder = folder_of(step);
-  auto manifest = read_manifest(step);
+  const auto manifest = read_manifest(step);
   if (!run.empty() && !manifest.run.empty() && manifest.run != run) {
     fail(ErrorCode::kInvalid, "{}: of run {}, expected {}", folder, manifest.run, run);
   }
   LoadedCheckpoint loaded;
   loaded.step = step;
-  loaded.snapshot.metadata = std::move(manifest.metadata);
+  loaded.snapshot.metadata = manifest.metadata;
   loaded.snapshot.world_size = manifest.world_size;
-  loaded.snapshot.run = std::move(manifest.run);
-  std::set<std::string> names;
-  for (const auto& file : manifest.files) {
-    const auto path = folder + "/" + file.name;
-    loaded.storage.push_back(read_plain_file(files_, path, file.size));
-    check_digest(loaded.storage.back(), file, path);
-    for (auto& tensor : parse_safetensors(loaded.storage.back(), path).tensors) {
-      if (!names.insert(tensor.name).second) {
-        fail(ErrorCode::kCorrupt, "{}: tensor \"{}\" is in an earlier file too", path, tensor.name);
-      }
-      loaded.snapshot.tensors.push_back(std::move(tensor));
-    }
+  loaded.snapshot.run = manifest.run;
+  BoxReader reader(files_, folder, manifest);
+  reader.open_all();  // so that the sizes are true
+  loaded.storage.resize(manifest.bytes());
+  std::vector<WantedBox> wanted;
+  std::byte* place = loaded.storage.data();
+  for (const StoredTensor& tensor : manifest.tensors) {
+    wanted.push_back({tensor.name, whole_box(tensor.shape), place});
+    loaded.snapshot.tensors.push_back(
+        {tensor.name, tensor.dtype, tensor.shape, {place, tensor.bytes()}});
+    place += tensor.bytes();
   }
+  reader.read(wanted);
   return loaded;
 }
 
@@ -323,11 +342,15 @@ std::optional<LoadedCheckpoint> CheckpointDirectory::load_newest(const std::stri
        refused.size(), reasons);
 }
 
-LoadedCheckpoint CheckpointDirectory::load(std::int64_t step) const {
+void CheckpointDirectory::require_step(std::int64_t step) const {
   const auto steps = list();
   check(std::ranges::binary_search(steps, step),
         "checkpoint directory {}: no checkpoint of step {}; there are: {}", path_, step,
         steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
+}
+
+LoadedCheckpoint CheckpointDirectory::load(std::int64_t step) const {
+  require_step(step);
   return read_folder(step, "");
 }
 

@@ -3,16 +3,16 @@
 // A folder of checkpoints of which the newest good one can always be loaded, whenever the writer
 // was killed and whatever the disk did since.
 //
-//   DIR/step-00000042/manifest.json                        written last: files, sizes, digests
-//   DIR/step-00000042/state-00000-of-00001.safetensors     one file a shard; replicas write one
-//   DIR/.writer-00000001/                                  the one writer's workspace
-//   DIR/.run                                               whose checkpoints they are (run_mark.h)
+//   DIR/step-00000042/manifest.json              written last: tensors, boxes, files (manifest.h)
+//   DIR/step-00000042/boxes-00000-of-00002.bin   one for each rank that writes (box_file.h)
+//   DIR/.writer-00000001/                        the one writer's workspace
+//   DIR/.run                                     whose checkpoints they are (run_mark.h)
 //
 // A save writes into a temporary folder of the writer's workspace, syncs every file and the folder,
 // and only then gives it its name: a rename is the commit. A newer generation of the job takes over
-// from an older one that is frozen, whose commits then fail (writer_claim.h). Every byte is
-// verified on load before anything is returned. Cost: a load reads a checkpoint into memory once; a
-// save copies nothing. docs/checkpoint_format.md has the bytes.
+// from an older one that is frozen, whose commits then fail (writer_claim.h). Every byte that is
+// read is verified before it is returned. Ranks save and load together by checkpoint_team.h; what
+// is here for whole snapshots is for one process. docs/checkpoint_format.md has the bytes.
 //
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 
@@ -65,7 +65,7 @@ struct LoadedCheckpoint {
   std::int64_t step = 0;
   Snapshot snapshot;
   std::vector<RefusedCheckpoint> refused;  // newer ones that did not verify, newest first
-  std::vector<std::vector<std::byte>> storage;
+  std::vector<std::byte> storage;
 };
 
 class CheckpointDirectory {
@@ -85,6 +85,10 @@ class CheckpointDirectory {
   // once there was no room for one more, the oldest goes before each save. Requires: step >= 0, a
   // writer.
   void save(std::int64_t step, const Snapshot& snapshot);
+  // The same, of files that `write` makes in the folder that it is given; called again after room
+  // was made on a full disk, of which it says by DiskFull.
+  using WriteFiles = std::function<Manifest(const std::string& folder)>;
+  void save(std::int64_t step, const WriteFiles& write);
 
   // The newest checkpoint that verifies and is not known to be of another run than `run` (empty:
   // any run will do); each newer one is logged and listed in `refused`. Empty when there is none at
@@ -98,6 +102,18 @@ class CheckpointDirectory {
   // does not verify.
   LoadedCheckpoint load(std::int64_t step) const;
 
+  // Of this checkpoint: checked by itself, the files not yet. Error(kCorrupt) when it cannot be
+  // used.
+  Manifest read_manifest(std::int64_t step) const;
+  std::string folder_of(std::int64_t step) const;
+  // Reads every byte; errors as load().
+  void verify(std::int64_t step) const;
+
+  // Removes all but the newest `keep`; returns which. Errors as save(). Requires: a writer.
+  std::vector<std::int64_t> prune_to(int keep);
+
+  // Error(kInvalid) naming the existing steps when this one does not exist.
+  void require_step(std::int64_t step) const;
   // The steps that have a committed folder, ascending; not verified.
   std::vector<std::int64_t> list() const;
 
@@ -109,15 +125,17 @@ class CheckpointDirectory {
   std::optional<int> room() const { return room_; }
 
   const std::string& path() const { return path_; }
+  FileSystem& files() const { return files_; }
+  // Where a writer prepares what it commits. Requires: a writer.
+  const std::string& workspace() const { return claim_->workspace(); }
 
  private:
-  std::string folder_of(std::int64_t step) const;
   std::string temporary_folder(std::int64_t step) const;
   void change(const std::function<void()>& action);
-  void save_once(std::int64_t step, const Snapshot& snapshot);
+  void save_once(std::int64_t step, const WriteFiles& write);
   bool make_room(std::int64_t newest);
   void note_room(std::int64_t newest);
-  void write_folder(const std::string& folder, std::int64_t step, const Snapshot& snapshot);
+  void write_folder(const std::string& folder, const WriteFiles& write);
   void commit(const std::string& temporary, std::int64_t step);
   void prune(std::int64_t newest, int keep) noexcept;
   std::vector<std::int64_t> list_up_to(std::int64_t newest) const;
@@ -125,7 +143,6 @@ class CheckpointDirectory {
   bool remove_checkpoint(std::int64_t step);
   // Best effort, logged: what stays behind is found again by the next writer.
   void remove_folder(const std::string& folder) noexcept;
-  Manifest read_manifest(std::int64_t step) const;
   LoadedCheckpoint read_folder(std::int64_t step, const std::string& run) const;
 
   const std::string path_;

@@ -13,8 +13,8 @@ class RealFileSystem final : public FileSystem {
   int open(const std::string& path, int flags, mode_t mode) override {
     return ::open(path.c_str(), flags, mode);
   }
-  ssize_t read(int fd, std::span<std::byte> bytes) override {
-    return ::read(fd, bytes.data(), bytes.size());
+  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
+    return ::pread(fd, bytes.data(), bytes.size(), position);
   }
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
     return ::write(fd, bytes.data(), bytes.size());

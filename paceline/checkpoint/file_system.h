@@ -31,7 +31,7 @@ class FileSystem {
   virtual ~FileSystem() = default;
 
   virtual int open(const std::string& path, int flags, mode_t mode) = 0;
-  virtual ssize_t read(int fd, std::span<std::byte> bytes) = 0;
+  virtual ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) = 0;  // pread()
   virtual ssize_t write(int fd, std::span<const std::byte> bytes) = 0;
   virtual int fsync(int fd) = 0;
   virtual int close(int fd) = 0;

@@ -139,7 +139,8 @@ std::optional<LoadedCheckpoint> MemoryCheckpoint::read(int slot, const Seal& sea
   if (::fstat(file_.get(), &status) != 0) throw system_error(path_ + ": cannot stat");
   const off_t begin = place_of(slot) + kSealBytes;
   if (begin + static_cast<off_t>(seal.bytes) > status.st_size) return std::nullopt;
-  auto& bytes = loaded.storage.emplace_back(seal.bytes);
+  auto& bytes = loaded.storage;
+  bytes.resize(seal.bytes);
   if (!read_at(file_.get(), begin, bytes)) return std::nullopt;
   if (!std::ranges::equal(digest_of(bytes), seal.digest)) return std::nullopt;
   Safetensors parsed = parse_safetensors(bytes, path_);

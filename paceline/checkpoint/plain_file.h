@@ -19,9 +19,36 @@ namespace paceline {
 std::vector<std::byte> read_plain_file(FileSystem& files, const std::string& path,
                                        std::uint64_t max_bytes);
 
-// XXH3-128 of the whole file, which is read piece by piece. Errors as above.
-std::string digest_of_plain_file(FileSystem& files, const std::string& path,
-                                 std::uint64_t max_bytes);
+// A descriptor that reads a regular file; the caller closes it. Errors as above.
+int open_plain_file(FileSystem& files, const std::string& path);
+
+// Fills `bytes` from `position` on. Error(kCorrupt) when the file ends earlier.
+void read_plain_file_at(FileSystem& files, int fd, const std::string& path, std::uint64_t position,
+                        std::span<std::byte> bytes);
+
+// A file that is written from its beginning to its end. Errors are Error(kSystem), or DiskFull;
+// they name the file, the bytes that it needs and how many were written, which stay for the caller
+// to remove. Requires: nothing exists at `path`.
+class PlainFileWriter {
+ public:
+  PlainFileWriter(FileSystem& files, const std::string& path, std::uint64_t size);
+  ~PlainFileWriter();
+  PlainFileWriter(const PlainFileWriter&) = delete;
+  PlainFileWriter& operator=(const PlainFileWriter&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  // All of it is on the disk when this returns. Without it the file is closed as it is.
+  void finish();
+
+ private:
+  [[noreturn]] void give_up(const char* what) const;
+
+  FileSystem& files_;
+  const std::string path_;
+  const std::uint64_t size_;
+  std::uint64_t written_ = 0;
+  int fd_ = -1;
+};
 
 // Creates `path`, writes the parts one after another and syncs. Error(kSystem) names the file, the
 // bytes it needs and how many were written; what was written stays for the caller to remove.

@@ -49,7 +49,7 @@ std::optional<std::uint64_t> bytes_of(Dtype dtype, const std::vector<std::int64_
   return std::ranges::count(shape, 0) > 0 ? 0 : bytes;
 }
 
-void check_tensors(std::span<const NamedTensor> tensors) {
+void check_entries(const std::vector<TensorEntry>& tensors) {
   std::set<std::string_view> names;
   for (const auto& tensor : tensors) {
     check(!tensor.name.empty() && tensor.name != kMetadataKey,
@@ -57,9 +57,9 @@ void check_tensors(std::span<const NamedTensor> tensors) {
     check(names.insert(tensor.name).second, "safetensors: two tensors are named \"{}\"",
           tensor.name);
     const auto expected = bytes_of(tensor.dtype, tensor.shape);
-    check(expected == tensor.bytes.size(),
+    check(expected == tensor.bytes,
           "safetensors: tensor \"{}\" has {} bytes, its shape of {} dimensions and type {} need {}",
-          tensor.name, tensor.bytes.size(), tensor.shape.size(), name_of(tensor.dtype),
+          tensor.name, tensor.bytes, tensor.shape.size(), name_of(tensor.dtype),
           expected ? std::to_string(*expected) : "more than there can be");
   }
 }
@@ -76,7 +76,7 @@ std::string header_text(const json& header) {
 // One entry of the header, checked, with its range in the data section.
 struct Entry {
   std::uint64_t begin, end;
-  NamedTensor tensor;
+  TensorEntry tensor;
 };
 
 class HeaderReader {
@@ -87,7 +87,7 @@ class HeaderReader {
   Entry entry(const std::string& name, const json& value) const {
     if (!value.is_object() || value.size() != 3)
       refuse(name, "needs dtype, shape and data_offsets");
-    Entry entry{0, 0, {.name = name, .dtype = dtype(name, value), .shape = shape(name, value)}};
+    Entry entry{0, 0, {name, dtype(name, value), shape(name, value), 0}};
     const auto offsets = value.find("data_offsets");
     if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2 ||
         !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
@@ -150,27 +150,6 @@ class HeaderReader {
   std::uint64_t data_size_;
 };
 
-std::string_view header_of(std::span<const std::byte> file, const std::string& where) {
-  if (file.size() < kLengthBytes) {
-    fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a safetensors file", where,
-         file.size());
-  }
-  const auto length = ByteReader(file).get<std::uint64_t>();
-  if (length > kSafetensorsHeaderLimit) {
-    fail(ErrorCode::kCorrupt, "{}: a header of {} bytes is over the limit of {}", where, length,
-         kSafetensorsHeaderLimit);
-  }
-  if (length > file.size() - kLengthBytes) {
-    fail(ErrorCode::kCorrupt, "{}: the header of {} bytes reaches past the file's end at byte {}",
-         where, length, file.size());
-  }
-  const auto* text = reinterpret_cast<const char*>(file.data() + kLengthBytes);
-  if (length == 0 || text[0] != '{') {
-    fail(ErrorCode::kCorrupt, "{}: the header at byte 8 does not start with '{{'", where);
-  }
-  return {text, static_cast<std::size_t>(length)};
-}
-
 // The ranges, sorted, must cover the data exactly: bytes in a hole could carry anything, an overlap
 // could alias two tensors.
 void check_cover(const std::vector<Entry>& entries, std::uint64_t data_size,
@@ -193,7 +172,15 @@ void check_cover(const std::vector<Entry>& entries, std::uint64_t data_size,
 
 SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
                                    const std::map<std::string, std::string>& metadata) {
-  check_tensors(tensors);
+  std::vector<TensorEntry> entries;
+  for (const NamedTensor& tensor : tensors)
+    entries.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.bytes.size()});
+  return plan_safetensors_file(entries, metadata);
+}
+
+SafetensorsLayout plan_safetensors_file(const std::vector<TensorEntry>& tensors,
+                                        const std::map<std::string, std::string>& metadata) {
+  check_entries(tensors);
   SafetensorsLayout layout;
   layout.order.resize(tensors.size());
   std::iota(layout.order.begin(), layout.order.end(), 0);
@@ -208,8 +195,8 @@ SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
     const auto& tensor = tensors[index];
     header[tensor.name] = {{"dtype", format_name(tensor.dtype)},
                            {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-    offset += tensor.bytes.size();
+                           {"data_offsets", {offset, offset + tensor.bytes}}};
+    offset += tensor.bytes;
   }
   std::string text = header_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -222,13 +209,36 @@ SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
   return layout;
 }
 
-Safetensors parse_safetensors(std::span<const std::byte> file, const std::string& where) {
+std::uint64_t safetensors_head_bytes(std::span<const std::byte> head, std::uint64_t size,
+                                     const std::string& where) {
+  if (size < kLengthBytes) {
+    fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a safetensors file", where, size);
+  }
+  const auto length = ByteReader(head).get<std::uint64_t>();
+  if (length > kSafetensorsHeaderLimit) {
+    fail(ErrorCode::kCorrupt, "{}: a header of {} bytes is over the limit of {}", where, length,
+         kSafetensorsHeaderLimit);
+  }
+  if (length > size - kLengthBytes) {
+    fail(ErrorCode::kCorrupt, "{}: the header of {} bytes reaches past the file's end at byte {}",
+         where, length, size);
+  }
+  return kLengthBytes + length;
+}
+
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
+                                           const std::string& where) {
   constexpr int kDepth = 3;  // the header, a tensor, its shape
-  const auto text = header_of(file, where);
-  const auto data = file.subspan(kLengthBytes + text.size());
+  SafetensorsHeader parsed{
+      .tensors = {}, .data = safetensors_head_bytes(head, size, where), .metadata = {}};
+  const std::string_view text(reinterpret_cast<const char*>(head.data()) + kLengthBytes,
+                              parsed.data - kLengthBytes);
+  if (text.empty() || text[0] != '{') {
+    fail(ErrorCode::kCorrupt, "{}: the header at byte 8 does not start with '{{'", where);
+  }
+  const std::uint64_t data_size = size - parsed.data;
   const auto header = parse_strict_json(text, where, kDepth);
-  const HeaderReader reader(where, data.size());
-  Safetensors parsed;
+  const HeaderReader reader(where, data_size);
   std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == kMetadataKey) {
@@ -238,10 +248,22 @@ Safetensors parse_safetensors(std::span<const std::byte> file, const std::string
     }
   }
   std::ranges::sort(entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
-  check_cover(entries, data.size(), where);
+  check_cover(entries, data_size, where);
   for (auto& entry : entries) {
-    entry.tensor.bytes = data.subspan(entry.begin, entry.end - entry.begin);
+    entry.tensor.bytes = entry.end - entry.begin;
     parsed.tensors.push_back(std::move(entry.tensor));
+  }
+  return parsed;
+}
+
+Safetensors parse_safetensors(std::span<const std::byte> file, const std::string& where) {
+  SafetensorsHeader header = parse_safetensors_header(file, file.size(), where);
+  Safetensors parsed{.tensors = {}, .metadata = std::move(header.metadata)};
+  auto data = file.subspan(header.data);
+  for (TensorEntry& entry : header.tensors) {
+    parsed.tensors.push_back(
+        {std::move(entry.name), entry.dtype, std::move(entry.shape), data.first(entry.bytes)});
+    data = data.subspan(entry.bytes);
   }
   return parsed;
 }

@@ -32,10 +32,36 @@ struct SafetensorsLayout {
   std::vector<std::size_t> order;  // the tensors' bytes follow in this order of the given indices
 };
 
+// A tensor by what is said of it.
+struct TensorEntry {
+  std::string name;
+  Dtype dtype = Dtype::kFloat32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t bytes = 0;
+};
+
 // Error(kInvalid) naming the tensor when its bytes do not match its shape, its name is taken, empty
 // or not UTF-8, or the header would be too long.
 SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
                                    const std::map<std::string, std::string>& metadata);
+SafetensorsLayout plan_safetensors_file(const std::vector<TensorEntry>& tensors,
+                                        const std::map<std::string, std::string>& metadata);
+
+// What the beginning of a file says of the rest of it.
+struct SafetensorsHeader {
+  std::vector<TensorEntry> tensors;  // in file order, one after the other from `data` on
+  std::uint64_t data = 0;            // byte of the file
+  std::map<std::string, std::string> metadata;
+};
+
+// `head`: the first bytes of a file of `size` bytes, all of its header among them. Errors as
+// parse_safetensors().
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
+                                           const std::string& where);
+// How many bytes of a file parse_safetensors_header() needs; `head`: its first bytes, 8 at least.
+// Errors likewise.
+std::uint64_t safetensors_head_bytes(std::span<const std::byte> head, std::uint64_t size,
+                                     const std::string& where);
 
 struct Safetensors {
   std::vector<NamedTensor> tensors;  // in file order, pointing into the parsed bytes

@@ -1,5 +1,11 @@
 set(SOURCES
+  box.cpp
+  box_file.cpp
+  box_plan.cpp
+  box_reader.cpp
+  checkpoint_copy.cpp
   checkpoint_directory.cpp
+  checkpoint_team.cpp
   checkpoint_writer.cpp
   digest.cpp
   file_system.cpp
@@ -7,10 +13,9 @@ set(SOURCES
   manifest.cpp
   memory_checkpoint.cpp
   plain_file.cpp
-  row_major.cpp
   run_mark.cpp
   safetensors.cpp
-  shared_staging.cpp
+  staging_memory.cpp
   strict_json.cpp
   writer_claim.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH)

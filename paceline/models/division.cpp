@@ -7,7 +7,8 @@
 namespace paceline::models {
 namespace {
 
-void visit(torch::nn::Module& module, const std::string& prefix, const ParameterVisitor& visitor) {
+void visit(const torch::nn::Module& module, const std::string& prefix,
+           const ParameterVisitor& visitor) {
   const auto* const divided = dynamic_cast<const DividedLayer*>(&module);
   for (auto& parameter : module.named_parameters(/*recurse=*/false)) {
     visitor(prefix + parameter.key(), parameter.value(),
@@ -47,7 +48,7 @@ at::Tensor Division::joined(const std::vector<at::Tensor>& all_parts) const {
   return at::cat(pieces, dim);
 }
 
-void visit_parameters(torch::nn::Module& module, const ParameterVisitor& visitor) {
+void visit_parameters(const torch::nn::Module& module, const ParameterVisitor& visitor) {
   visit(module, "", visitor);
 }
 

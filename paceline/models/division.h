@@ -44,6 +44,6 @@ class DividedLayer {
 using ParameterVisitor = std::function<void(const std::string& name, at::Tensor& parameter,
                                             const std::optional<Division>& division)>;
 // All parameters with their full names, in the order of named_parameters().
-void visit_parameters(torch::nn::Module& module, const ParameterVisitor& visitor);
+void visit_parameters(const torch::nn::Module& module, const ParameterVisitor& visitor);
 
 }  // namespace paceline::models

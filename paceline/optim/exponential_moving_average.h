@@ -63,6 +63,8 @@ class ExponentialMovingAverage {
   // "weight.3" is of parameter 3, in float32; and last "num_updates". The tensors of weights are
   // its own.
   NamedTensors state() const;
+  // Whose average it is: parameter 3 is that of "weight.3".
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's.
   void set_state(const NamedTensors& state);
   // Its options, for a checkpoint; and Error(kInvalid) that lists what differs from other ones.

@@ -307,12 +307,30 @@ void Optimizer::set_state(const NamedTensors& state) {
     own[i].elements.copy_(
         given.as_strided({given.numel()}, {1}).narrow(0, own[i].first, own[i].elements.numel()));
   }
-  std::copy_n(steps.data_ptr<std::int64_t>(), num_steps_.size(), num_steps_.begin());
+  const std::int64_t* const counts = steps.data_ptr<std::int64_t>();
+  adopt_state({counts, counts + num_steps_.size()});
+}
+
+void Optimizer::adopt_state(const std::vector<std::int64_t>& num_steps) {
+  check(num_steps.size() == num_steps_.size(), "{}: {} step counts were given for {} parameters",
+        name(), num_steps.size(), num_steps_.size());
+  num_steps_ = num_steps;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
       sums_[i][name] = sum_of(own_state(i, name));
     }
   }
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_load(
+    std::size_t parameter) const {
+  if (!copy_) return {{0, parameters_[parameter].numel()}};
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs;
+  for (const int part : peer_ranks_) {
+    const auto [first, last] = elements_in(parameter, part);
+    if (first < last) runs.emplace_back(first, last);
+  }
+  return runs;
 }
 
 void Optimizer::verify_state() const {

@@ -149,6 +149,13 @@ class Optimizer {
   std::vector<StatePart> state_parts() const;
   // How many steps each parameter has taken: the last tensor of state(). Every rank keeps them all.
   std::pair<std::string, at::Tensor> num_steps() const;
+  // After the memory of state_parts() was written from outside: that these are the steps which each
+  // parameter has taken, and that what is there is right.
+  void adopt_state(const std::vector<std::int64_t>& num_steps);
+  // When the parameters are loaded: the runs [first, last) of a parameter's elements, in the order
+  // of its memory, that this rank has to write. With one copy, those that no other rank of its host
+  // writes; otherwise all.
+  std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_load(std::size_t parameter) const;
   // Whose ranks the state is divided among; null when it is not.
   ProcessGroup* shard_group() const { return group_.get(); }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.

@@ -4,14 +4,15 @@
 // schedule, loss scaler, average of the weights and communication hook (attach()), position in the
 // data, and every rank's random state. A run that was interrupted and resumed ends with the same
 // bits as one that was not, given the same number of ranks. With another number a hook's residuals
-// become their mean on every rank (parallel/hook_state.h). Buffers that differ (BatchNorm's
-// statistics) are rank 0's: what all ranks evaluate and go on with (DistributedDataParallel).
+// become their mean on every rank (parallel/hook_state.h), and ranks that the saved run did not
+// have keep the random state of their seed. Buffers that differ (BatchNorm's statistics) are those
+// of the first replica: what all ranks evaluate and go on with (DistributedDataParallel).
 //
-// On the disk rank 0 writes and reads; the others get everything from it, so that only rank 0 needs
-// the folder. The writing itself happens in the background, from a copy that the ranks of rank 0's
-// host make together (shared_staging.h); where they cannot, rank 0 makes it, and the state of a
-// sharded optimizer is gathered, as it is when owners of it are on other hosts. In memory one rank
-// of every host keeps the whole state, so that the loss of a host leaves it on all others.
+// A checkpoint consists of boxes of whole tensors (run_boxes.h), so that the run goes on with any
+// number of ranks and hosts and any division of model and optimizer, whichever saved it. Each rank
+// writes, in the background, and reads what it holds, all at the same time (checkpoint_team.h). In
+// memory one rank of every host keeps the whole state, so that the loss of a host leaves it on all
+// others.
 //
 // A training begins with begin(), which sees to it that the state it goes on with is its own.
 //
@@ -24,14 +25,14 @@
 
 #include <torch/nn/module.h>
 
-#include "paceline/checkpoint/checkpoint_directory.h"
-#include "paceline/checkpoint/checkpoint_writer.h"
+#include "paceline/checkpoint/checkpoint_team.h"
 #include "paceline/checkpoint/memory_checkpoint.h"
-#include "paceline/checkpoint/shared_staging.h"
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/optimizer.h"
+#include "paceline/train/run_boxes.h"
 #include "paceline/train/run_ownership.h"
 #include "paceline/train/run_parts.h"
+#include "paceline/train/run_snapshot.h"
 #include "paceline/train/training_state.h"
 
 namespace paceline::train {
@@ -40,8 +41,12 @@ struct CheckpointerOptions {
   int keep = 3;  // checkpoints on the disk
   // MemoryCheckpoint's path on each host; empty: none. memory_path() is the launcher's.
   std::string memory;
-  // Compares all ranks' parameters before each save. For replicas that differ on purpose: false.
+  // Compares all replicas' parameters before each save. For those that differ on purpose: false;
+  // the first one's are saved then.
   bool compare_replicas = true;
+  // The ranks that hold the same parts of a model that is divided among the others
+  // (DeviceMesh::group("dp")); null: all.
+  std::shared_ptr<ProcessGroup> replicas = nullptr;
 };
 
 // Where the launcher keeps a job's state in memory (PACELINE_MEMORY_CHECKPOINT). Error(kInvalid)
@@ -92,6 +97,9 @@ class Checkpointer {
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
+  // Bytes that the last restore() of this rank read from the disk, manifests not counted.
+  std::uint64_t bytes_read() const { return bytes_read_; }
+
   // Collective. Waits until all that was saved is on the disk; false, on every rank, when something
   // since the last answer of save() or finish() is not. Error(kAborted) as save().
   bool finish();
@@ -113,12 +121,14 @@ class Checkpointer {
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
+  // What a rank has of a saved run before it takes any of it over.
+  struct Staged;
+
   void open_memory(const std::string& path);
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer& optimizer) const;
-  optim::NamedTensors average_state() const;
-  optim::NamedTensors hook_state(std::optional<int> root) const;
-  bool can_stage_parts(const optim::Optimizer& optimizer) const;
+  RunBoxes held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer) const;
+  bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
   FoundStates find_states() const;
   void disown(const JobStart& start, const FoundStates& found);
   FoundState find_on_disk() const;
@@ -127,19 +137,28 @@ class Checkpointer {
   std::optional<std::int64_t> newest_on_disk() const;
   // So that the run of a snapshot in memory is known; a directory has its mark.
   void add_mark(std::map<std::string, std::string>& metadata) const;
-  std::optional<LoadedCheckpoint> load_from_disk(std::optional<Error>& refused) const;
+  static void refuse(std::int64_t step, const std::string& reason, std::string& refused);
+  std::optional<Manifest> next_on_disk(std::int64_t before, std::string& refused) const;
+  void require_run(const SavedRun& saved, const RunBoxes& boxes,
+                   const optim::Optimizer& optimizer) const;
+  Staged stage(const SavedRun& saved, const RunBoxes& boxes) const;
+  bool fill_from_disk(const Manifest& manifest, Staged& staged, std::string& refused);
+  void fill_from_memory(const SavedRun& saved, const LoadedCheckpoint* loaded, int root,
+                        Staged& staged);
+  void take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+                 torch::nn::Module& module, optim::Optimizer& optimizer);
 
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
+  const std::shared_ptr<ProcessGroup> replicas_;  // owners: the user and this
   const std::string path_;
   RunParts parts_;
-  SharedStaging staging_;                         // outlives the writer, which reads it
-  std::optional<CheckpointDirectory> directory_;  // rank 0's
-  std::optional<CheckpointWriter> writer_;        // rank 0's
+  CheckpointTeam team_;
   const bool compares_replicas_;
   bool has_memory_ = false;
   std::optional<MemoryCheckpoint> memory_;  // of the first rank of each host
   bool said_memory_ = false;
   RunMark mark_;  // once begun
+  std::uint64_t bytes_read_ = 0;
 };
 
 }  // namespace paceline::train

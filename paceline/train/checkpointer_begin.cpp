@@ -77,10 +77,11 @@ void Checkpointer::add_mark(std::map<std::string, std::string>& metadata) const 
 
 FoundState Checkpointer::find_on_disk() const {
   FoundState found;
-  if (!directory_) return found;
+  const auto* const directory = team_.directory();
+  if (directory == nullptr) return found;
   found.step = newest_on_disk();
-  found.mark = directory_->mark();
-  if (const auto origin = directory_->newest_origin()) {
+  found.mark = directory->mark();
+  if (const auto origin = directory->newest_origin()) {
     found.newest = FoundOrigin{origin->step, origin->run, seed_in(origin->metadata)};
   }
   return found;
@@ -107,9 +108,9 @@ FoundStates Checkpointer::find_states() const {
 // the launcher's restarts of this one must not take its checkpoints for theirs.
 void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
   const auto& mark = found.on_disk.mark;
-  if (!directory_ || start.restarted || !mark || mark->job != start.job) return;
+  if (team_.directory() == nullptr || start.restarted || !mark || mark->job != start.job) return;
   try {
-    directory_->set_mark({.run = mark->run, .job = {}, .seed = mark->seed});
+    team_.directory()->set_mark({.run = mark->run, .job = {}, .seed = mark->seed});
   } catch (const Error& error) {
     log::error(error.what());
   }
@@ -131,7 +132,7 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
       mark.run = random_hex(kRunIdBytes);
       mark.seed = own.seed.value_or(seed);
     }
-    if (mark != found.on_disk.mark) directory_->set_mark(mark);
+    if (mark != found.on_disk.mark) team_.directory()->set_mark(mark);
     mark_.run = mark.run;
   });
   mark_.run = broadcast_object(*group_, mark_.run, 0);

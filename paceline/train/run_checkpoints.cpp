@@ -4,7 +4,8 @@ namespace paceline::train {
 
 RunCheckpoints::RunCheckpoints(std::shared_ptr<ProcessGroup> group,
                                const CheckpointOptions& options, torch::nn::Module& module,
-                               optim::Optimizer& optimizer, PhaseTimes& times)
+                               optim::Optimizer& optimizer, PhaseTimes& times,
+                               std::shared_ptr<ProcessGroup> replicas)
     : group_(std::move(group)),
       options_(options),
       module_(module),
@@ -12,7 +13,8 @@ RunCheckpoints::RunCheckpoints(std::shared_ptr<ProcessGroup> group,
       times_(times) {
   if (options.folder.empty()) return;
   const std::string memory = options.memory_every > 0 ? memory_path() : std::string();
-  checkpointer_.emplace(group_, options.folder, CheckpointerOptions{.memory = memory});
+  checkpointer_.emplace(group_, options.folder,
+                        CheckpointerOptions{.memory = memory, .replicas = std::move(replicas)});
 }
 
 std::optional<RestoredRun> RunCheckpoints::begin(const RunParts& parts, std::uint64_t seed) {

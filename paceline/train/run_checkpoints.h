@@ -28,9 +28,11 @@ struct CheckpointOptions {
 
 class RunCheckpoints {
  public:
-  // Collective. Errors: those of Checkpointer and memory_path().
+  // Collective. `replicas`: CheckpointerOptions::replicas. Errors: those of Checkpointer and
+  // memory_path().
   RunCheckpoints(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options,
-                 torch::nn::Module& module, optim::Optimizer& optimizer, PhaseTimes& times);
+                 torch::nn::Module& module, optim::Optimizer& optimizer, PhaseTimes& times,
+                 std::shared_ptr<ProcessGroup> replicas = nullptr);
 
   bool are_made() const { return checkpointer_.has_value(); }
   // Collective, before the first step, where they are made. As Checkpointer::attach() and begin().

@@ -1,6 +1,7 @@
 set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
+  checkpointer_restore.cpp
   evaluate.cpp
   evaluate_text.cpp
   hook_snapshot.cpp
@@ -10,6 +11,7 @@ set(SOURCES
   progress.cpp
   run_checkpoints.cpp
   run_ownership.cpp
+  run_boxes.cpp
   run_report.cpp
   run_snapshot.cpp
   runtime.cpp

@@ -36,8 +36,6 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
            what, instead);
     }
   };
-  refuse(!options.checkpoints.folder.empty(), "--checkpoint-dir: checkpoints are",
-         "--weights writes the final weights, whole");
   refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is",
          "use --clip-value");
   refuse(options.step.scales_loss, "loss scaling is", "use bfloat16 in the place of float16");
@@ -55,7 +53,8 @@ TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& tr
       loader_(training.make_loader(state_.seed)),
       step_(options.step, training.optimizer, num_steps()),
       times_(group_->timeline()),
-      checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_),
+      checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_,
+                   training.replicas),
       progress_(num_steps(), replicas().world_size(), !is_first(), training.unit) {
   open_files();
   if (checkpoints_.are_made()) begin_or_resume();
@@ -224,7 +223,6 @@ std::string TrainingRun::next_command() const {
   if (state_.epoch >= options_.epochs) longer += fmt::format(" --epochs {}", options_.epochs + 1);
   if (options_.max_steps > 0 && state_.step >= options_.max_steps)
     longer += fmt::format(" --max-steps {}", 2 * options_.max_steps);
-  if (is_divided()) return "the same with" + longer;
   const std::string more = "--resume" + longer;
   if (checkpoints_.are_made()) return "the same with " + more;
   if (group_->world_size() == 1 && !options_.command.empty())

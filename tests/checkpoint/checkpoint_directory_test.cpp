@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using testing::save_sample;
 using testing::TestDirectory;
 
-const std::string kShard = "/state-00000-of-00001.safetensors";
+const std::string kShard = "/boxes-00000-of-00001.bin";
 
 std::size_t entries_in(const std::string& path) {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), {}));
@@ -180,10 +180,11 @@ TEST(CheckpointDirectory, links_fifos_devices_and_foreign_or_missing_files_are_r
   expect_refused("file is missing", [](const std::string& step) { fs::remove(step + kShard); });
   expect_refused("file is missing",
                  [](const std::string& step) { fs::remove(step + "/manifest.json"); });
-  expect_refused("XXH3-128 digest: expected", [](const std::string& step) {
-    fs::copy_file(step + "/../step-00000001" + kShard, step + kShard,
-                  fs::copy_options::overwrite_existing);
-  });
+  expect_refused("file 0 of step 1 of run \"\", expected file 0 of step 2",
+                 [](const std::string& step) {
+                   fs::copy_file(step + "/../step-00000001" + kShard, step + kShard,
+                                 fs::copy_options::overwrite_existing);
+                 });
   expect_refused("of step 1, expected 2", [](const std::string& step) {
     for (const auto* file : {"/manifest.json", kShard.c_str()}) {
       fs::copy_file(step + "/../step-00000001" + file, step + file,

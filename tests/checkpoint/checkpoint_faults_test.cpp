@@ -49,8 +49,9 @@ class FailingFileSystem final : public FileSystem {
   int open(const std::string& path, int flags, mode_t mode) override {
     return failing() ? -1 : real().open(path, flags, mode);
   }
-  ssize_t read(int fd, std::span<std::byte> bytes) override {
-    return failing() ? -1 : real().read(fd, bytes.first(std::min<std::size_t>(bytes.size(), 100)));
+  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
+    const auto part = bytes.first(std::min<std::size_t>(bytes.size(), 100));
+    return failing() ? -1 : real().read_at(fd, position, part);
   }
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
     // Short writes, as a nearly full disk or a signal makes them.
@@ -218,7 +219,7 @@ TEST_F(FullDisk, never_costs_the_only_checkpoint_that_verifies) {
   CheckpointDirectory directory(folder.path(), {.keep = 3});
   for (std::int64_t step = 1; step <= 3; ++step) save_large(directory, step);
   for (const char* step : {"step-00000002", "step-00000003"}) {
-    std::fstream shard(folder / step + "/state-00000-of-00001.safetensors",
+    std::fstream shard(folder / step + "/boxes-00000-of-00001.bin",
                        std::ios::in | std::ios::out | std::ios::binary);
     shard.seekp(5000);
     shard.put('\x55');
@@ -259,7 +260,7 @@ TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
     const auto error = error_of([&] { directory.save(2, *large); });
     const std::string text = error.what();
     const bool told = error.code() == ErrorCode::kSystem &&
-                      text.find("state-00000-of-00001.safetensors") != std::string::npos &&
+                      text.find("boxes-00000-of-00001.bin") != std::string::npos &&
                       text.find("65536 were written") != std::string::npos;
     const bool clean = std::distance(fs::directory_iterator(folder.path()), {}) == 2;
     save_sample(directory, 3);  // training goes on

@@ -50,8 +50,8 @@ TEST(CheckpointMutations, every_flip_cut_zeroed_page_and_appendix_is_refused) {
   int refused = 0;
   constexpr int kRounds = 1000;
   for (int round = 0; round < kRounds; ++round) {
-    const std::string path = folder / "step-00000002/" +
-                             (round % 2 ? "manifest.json" : "state-00000-of-00001.safetensors");
+    const std::string path =
+        folder / "step-00000002/" + (round % 2 ? "manifest.json" : "boxes-00000-of-00001.bin");
     const auto original = testing::read_text(path);
     testing::write_text(path, mutated(original, (round / 2) % 5, random));
     const auto loaded = directory.load_newest();

@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -31,19 +31,20 @@ using testing::SampleSnapshot;
 using testing::SlowFileSystem;
 using testing::TestDirectory;
 
-TEST(CheckpointWriter, returns_while_the_disk_still_works_and_the_snapshot_may_change) {
+// Writes a sample, which lives until it is on the disk.
+void save(CheckpointWriter& writer, CheckpointDirectory& directory, std::int64_t step,
+          std::int64_t elements = 96) {
+  const auto sample = std::make_shared<SampleSnapshot>(step, elements);
+  writer.start(step, [&directory, step, sample] { directory.save(step, **sample); });
+}
+
+TEST(CheckpointWriter, returns_while_the_disk_still_works) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {}, files);
-  CheckpointWriter writer(directory);
+  CheckpointWriter writer;
   files.hold();
-  {
-    SampleSnapshot sample(1, 1 << 18);
-    writer.save(1, *sample);
-    for (const NamedTensor& tensor : (*sample).tensors) {
-      std::memset(const_cast<std::byte*>(tensor.bytes.data()), 0x55, tensor.bytes.size());
-    }
-  }
+  save(writer, directory, 1, 1 << 18);
   EXPECT_TRUE(directory.list().empty());
   EXPECT_FALSE(writer.take_error());
   files.let_go();
@@ -55,16 +56,14 @@ TEST(CheckpointWriter, an_early_save_waits_for_the_one_before) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
-  CheckpointWriter writer(directory);
+  CheckpointWriter writer;
   files.hold();
-  const SampleSnapshot first(1);
-  const SampleSnapshot second(2, 1 << 16);
-  writer.save(1, *first);
+  save(writer, directory, 1);
   std::atomic<bool> returned{false};
   std::atomic<pid_t> waiter = 0;
   std::jthread saver([&] {
     waiter = gettid();
-    writer.save(2, *second);
+    save(writer, directory, 2, 1 << 16);
     returned = true;
   });
   harness::wait_until_asleep(waiter);
@@ -81,31 +80,18 @@ TEST(CheckpointWriter, an_error_is_reported_once_and_the_next_save_succeeds) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {}, files);
-  CheckpointWriter writer(directory);
-  const SampleSnapshot sample(1);
+  CheckpointWriter writer;
   files.fail_from_now_on(true);
-  writer.save(1, *sample);
+  save(writer, directory, 1);
   const auto error = writer.finish();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kSystem);
   EXPECT_THAT(error->what(), ::testing::HasSubstr("cannot sync"));
   EXPECT_FALSE(writer.take_error());
   files.fail_from_now_on(false);
-  writer.save(1, *sample);
+  save(writer, directory, 1);
   EXPECT_FALSE(writer.finish());
   expect_sample(directory.load(1));
-}
-
-TEST(CheckpointWriter, state_that_cannot_be_expressed_is_also_an_error) {
-  TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  CheckpointWriter writer(directory);
-  Snapshot twice;
-  twice.tensors = {{"a", Dtype::kUint8, {0}, {}}, {"a", Dtype::kUint8, {0}, {}}};
-  writer.save(1, twice);
-  const auto error = writer.finish();
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::kInvalid);
 }
 
 // No thread of this process starts as long as it lives: each wants a stack larger than any address
@@ -132,18 +118,17 @@ class NoThreads {
 TEST(CheckpointWriter, a_thread_that_cannot_be_started_is_an_error_and_the_next_save_succeeds) {
   TestDirectory folder;
   CheckpointDirectory directory(folder.path());
-  CheckpointWriter writer(directory);
-  const SampleSnapshot sample(1);
+  CheckpointWriter writer;
   {
     const NoThreads none;
-    const auto error = error_of([&] { writer.save(1, *sample); });
+    const auto error = error_of([&] { save(writer, directory, 1); });
     EXPECT_EQ(error.code(), ErrorCode::kSystem);
     EXPECT_THAT(error.what(),
                 ::testing::HasSubstr("starting the thread that writes the checkpoint of step 1: "));
     EXPECT_FALSE(writer.finish()) << "it was given already";
   }
   EXPECT_TRUE(directory.list().empty());
-  writer.save(1, *sample);
+  save(writer, directory, 1);
   EXPECT_FALSE(writer.finish());
   expect_sample(directory.load(1));
 }
@@ -152,24 +137,21 @@ TEST(CheckpointWriter, its_end_waits_for_what_was_saved) {
   TestDirectory folder;
   CheckpointDirectory directory(folder.path());
   for (std::int64_t step = 1; step <= 20; ++step) {
-    CheckpointWriter writer(directory);
-    const SampleSnapshot sample(step, 1 << 14);
-    writer.save(step, *sample);
+    CheckpointWriter writer;
+    save(writer, directory, step, 1 << 14);
   }
   EXPECT_EQ(directory.list().back(), 20);
   expect_sample(directory.load(20), 1 << 14);
 }
 
-TEST(CheckpointWriter, state_saved_in_place_is_written_from_where_it_lies) {
+TEST(CheckpointWriter, a_turn_comes_when_what_was_started_before_has_ended) {
   TestDirectory folder;
   SlowFileSystem files;
   CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
-  const SampleSnapshot first(1);
-  const SampleSnapshot second(2);
-  CheckpointWriter writer(directory);
+  CheckpointWriter writer;
   files.hold();
   writer.take_turn(1);
-  writer.save_in_place(1, *first);
+  save(writer, directory, 1);
   std::atomic<bool> has_turn{false};
   std::atomic<pid_t> waiter = 0;
   std::jthread saver([&] {
@@ -182,10 +164,6 @@ TEST(CheckpointWriter, state_saved_in_place_is_written_from_where_it_lies) {
   files.let_go();
   saver.join();
   EXPECT_EQ(directory.list(), (std::vector<std::int64_t>{1}));
-  writer.save_in_place(2, *second);
-  EXPECT_FALSE(writer.finish());
-  expect_sample(directory.load(1));
-  expect_sample(directory.load(2));
 }
 
 // Saves without a pause; notes the step before the one that it handed over last, which is on the
@@ -193,10 +171,9 @@ TEST(CheckpointWriter, state_saved_in_place_is_written_from_where_it_lies) {
 [[noreturn]] void save_for_ever(const std::string& path, std::atomic<std::int64_t>* on_disk) {
   CheckpointDirectory directory(path, {.keep = 2});
   const auto newest = directory.load_newest();
-  CheckpointWriter writer(directory);
+  CheckpointWriter writer;
   for (std::int64_t step = newest ? newest->step + 1 : 1;; ++step) {
-    const SampleSnapshot sample(step);
-    writer.save(step, *sample);
+    save(writer, directory, step);
     if (step > 1) *on_disk = step - 1;
   }
 }

@@ -26,7 +26,9 @@ class SlowFileSystem final : public FileSystem {
   int open(const std::string& path, int flags, mode_t mode) override {
     return real().open(path, flags, mode);
   }
-  ssize_t read(int fd, std::span<std::byte> bytes) override { return real().read(fd, bytes); }
+  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
+    return real().read_at(fd, position, bytes);
+  }
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
     return real().write(fd, bytes);
   }

@@ -86,7 +86,7 @@ TEST_F(CheckpointerTest, a_damaged_newest_checkpoint_falls_back_to_the_one_befor
     return std::string();
   });
   for (const auto& entry : fs::recursive_directory_iterator(path_)) {
-    if (entry.path().extension() == ".safetensors" &&
+    if (entry.path().extension() == ".bin" &&
         entry.path().string().find("00000004") != std::string::npos) {
       std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
       file.seekp(2000);
@@ -298,7 +298,7 @@ TEST_F(MemoryCheckpointerTest, damaged_checkpoints_are_passed_over) {
     stream.seekp(offset);
     stream.put('\x55');
   };
-  damage(path_ / "step-00000004" / "state-00000-of-00001.safetensors", 2000);
+  damage(path_ / "step-00000004" / "boxes-00001-of-00002.bin", 2000);
   EXPECT_EQ(restored(), "2 memory|2 memory");
   damage(memory(), 4096 + 2000);
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
@@ -310,7 +310,7 @@ TEST_F(MemoryCheckpointerTest, damaged_checkpoints_are_passed_over) {
   for (const auto& result : results) {
     EXPECT_TRUE(result.threw);
     EXPECT_EQ(result.code, ErrorCode::kCorrupt);
-    EXPECT_NE(result.report.find("XXH3-128"), std::string::npos) << result.report;
+    EXPECT_NE(result.report.find("CRC-32C"), std::string::npos) << result.report;
   }
 }
 

@@ -200,7 +200,7 @@ TEST_F(RunPartsTest, the_rates_of_all_groups_come_back_and_other_groups_are_refu
                                      : "other");
             }),
             "same|same");
-  expect_error(ErrorCode::kInvalid, "have 5, 1 parameters, this run's have 4, 2",
+  expect_error(ErrorCode::kInvalid, "head.weight: in group 1 here, in group 0 in the checkpoint",
                [&](ProcessGroup& group) {
                  WholeRun whole(group);
                  optim::AdamW optimizer(groups(whole, false));

@@ -196,7 +196,6 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
       expect_error(ErrorCode::kUnsupported, {what, "divided among ranks"},
                    [&] { TrainingRun(parts.run.group, training, options); });
     };
-    refused("--checkpoint-dir", {.checkpoints = {.folder = folder.file("run")}});
     refused("--clip-norm", {.step = {.clip_norm = 1}});
     refused("loss scaling", {.step = {.scales_loss = true}});
     TrainingRun run(parts.run.group, training, {.epochs = 1, .metrics = metrics});

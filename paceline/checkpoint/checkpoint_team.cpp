@@ -1,0 +1,408 @@
+#include "paceline/checkpoint/checkpoint_team.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "paceline/checkpoint/plain_file.h"
+#include "paceline/collectives/group/objects.h"
+#include "paceline/collectives/group/shared_error.h"
+#include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::uint64_t kOwnerLimit = 64 << 10;
+
+std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one) {
+  return static_cast<std::uint64_t>(num_elements(one.box)) *
+         size_of(plan.tensors[one.tensor].dtype);
+}
+
+std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list) {
+  return std::accumulate(
+      list.begin(), list.end(), std::uint64_t{0},
+      [&](std::uint64_t sum, const BoxToWrite& one) { return sum + bytes_of(plan, one); });
+}
+
+bool is_row_major(const HeldMemory& memory) {
+  const auto strides = row_major_strides(memory.held.box.sizes);
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    if (memory.held.box.sizes[i] > 1 && strides[i] != memory.place.strides[i]) return false;
+  }
+  return true;
+}
+
+// As a buffer of a collective.
+Buffer buffer_of(std::span<std::byte> bytes) {
+  return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
+}
+
+// Which of its writer's files are there; empty: it is not known.
+std::string owner_of(FileSystem& files, const std::string& workspace) try {
+  return to_string(read_plain_file(files, workspace + "/owner.json", kOwnerLimit));
+} catch (const Error&) {
+  return "";
+}
+
+}  // namespace
+
+struct CheckpointTeam::Report {
+  std::map<std::uint32_t, ManifestFile> files;  // by number
+  std::optional<Error> error;
+  bool is_full = false;  // the error is a full disk
+
+  std::string encode() const {
+    nlohmann::json json;
+    for (const auto& [number, file] : files)
+      json["files"].push_back({number, file.name, file.size, file.digest});
+    if (error) {
+      json["code"] = static_cast<int>(error->code());
+      json["error"] = error->what();
+      json["full"] = is_full;
+    }
+    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  static Report decode(const std::string& text) {
+    const auto json = nlohmann::json::parse(text);
+    Report report;
+    if (json.contains("files")) {
+      for (const auto& file : json["files"])
+        report.files.emplace(file[0].get<std::uint32_t>(), ManifestFile{file[1], file[2], file[3]});
+    }
+    if (json.contains("error")) {
+      report.error.emplace(static_cast<ErrorCode>(json["code"].get<int>()),
+                           json["error"].get<std::string>());
+      report.is_full = json["full"];
+    }
+    return report;
+  }
+};
+
+CheckpointTeam::CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::string& path,
+                               const CheckpointDirectoryOptions& options, FileSystem& files)
+    : group_(std::move(group)), files_(files), writer_(group_->timeline()) {
+  on_rank(0, *group_, [&] { directory_.emplace(path, options, files_); });
+  find_who_sees(path);
+  background_ =
+      group_->world_size() == 1 ? group_ : group_->split(0, group_->rank(), {}, "checkpoint");
+  staging_.resize(group_->rank() == 0 ? static_cast<std::size_t>(group_->world_size()) : 1);
+}
+
+// Collective.
+void CheckpointTeam::find_who_sees(const std::string& path) {
+  std::string workspace, owner;
+  if (directory_) {
+    workspace = directory_->workspace();
+    owner = owner_of(files_, workspace);
+  }
+  workspace = broadcast_object(*group_, workspace, 0);
+  owner = broadcast_object(*group_, owner, 0);
+  const std::int32_t mine =
+      group_->rank() == 0 || (!owner.empty() && owner_of(files_, workspace) == owner) ? 1 : 0;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(group_->world_size()));
+  group_->all_gather(std::span(&mine, 1), std::span(all));
+  for (const std::int32_t one : all) sees_.push_back(one != 0);
+  const auto blind = std::ranges::count(sees_, false);
+  if (blind > 0 && group_->rank() == 0) {
+    log::warning(fmt::format(
+        "checkpoint directory {}: {} of {} ranks do not see it; rank 0 writes and reads for them, "
+        "which takes longer; a folder that all hosts share avoids that",
+        path, blind, sees_.size()));
+  }
+}
+
+// Collective.
+void CheckpointTeam::make_plan(const std::vector<HeldMemory>& held) {
+  const bool is_same = plan_ && std::ranges::equal(held, held_, {}, &HeldMemory::held);
+  std::int32_t changed = is_same ? 0 : 1;
+  group_->all_reduce(std::span(&changed, 1), ReduceOp::kMax);
+  if (changed == 0) return;
+  plan_.reset();
+  has_room_ = false;
+  held_.clear();
+  for (const HeldMemory& one : held) held_.push_back(one.held);
+  std::vector<std::vector<HeldBox>> all;
+  for (const std::string& text : all_gather_object(*group_, encode(held_)))
+    all.push_back(decode_held(text));
+  plan_ = plan_boxes(all, sees_);
+}
+
+// Collective: memory for what this rank writes. False, with a line in the log, when some rank has
+// none.
+bool CheckpointTeam::reserve() {
+  std::optional<Error> failure;
+  try {
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      const bool is_own = rank == group_->rank();
+      if (!is_own && (group_->rank() != 0 || sees(rank))) continue;
+      const auto& list = plan_->of_rank[static_cast<std::size_t>(rank)];
+      staging_[is_own ? 0 : static_cast<std::size_t>(rank)].reserve(bytes_of(*plan_, list));
+    }
+  } catch (const Error& error) {
+    failure = error;
+    log::error(fmt::format("rank {}: {}", group_->rank(), error.what()));
+  }
+  return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
+}
+
+void CheckpointTeam::copy_own(const std::vector<HeldMemory>& held) {
+  std::byte* place = staging_[0].data();
+  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
+    const std::size_t element = size_of(plan_->tensors[one.tensor].dtype);
+    const HeldMemory& from = held[one.index];
+    copy_elements({place, row_major_strides(one.box.sizes)},
+                  place_of_part(from.place, from.held.box, one.box, element), one.box.sizes,
+                  element);
+    place += bytes_of(*plan_, one);
+  }
+}
+
+// Collective: rank 0 gets what ranks copied that do not see the directory.
+void CheckpointTeam::carry() {
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    const auto number = static_cast<std::size_t>(rank);
+    const std::uint64_t bytes = bytes_of(*plan_, plan_->of_rank[number]);
+    if (sees(rank) || bytes == 0) continue;
+    if (group_->rank() == rank) group_->send(buffer_of({staging_[0].data(), bytes}), 0);
+    if (group_->rank() == 0) group_->recv(buffer_of({staging_[number].data(), bytes}), rank);
+  }
+}
+
+void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
+                          const CheckpointWords& words) {
+  writer_.take_turn(step);
+  make_plan(held);
+  if (!has_room_) has_room_ = reserve();
+  if (!has_room_) {
+    writer_.start(step, [] {
+      fail(ErrorCode::kSystem, "a rank has no memory for a copy of what it writes; see above");
+    });
+    return;
+  }
+  copy_own(held);
+  carry();
+  writer_.start(step, [this, step, words] { write_together(step, words); });
+}
+
+// In the background, on all ranks. Rank 0 says where to write, again when it had to make room on a
+// full disk, and at the end nothing more.
+void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
+  const auto order = [&](const std::string& folder) {
+    return broadcast_object(*background_, folder, 0);
+  };
+  const auto write = [&](const std::string& folder, const std::string& run) {
+    const Report own = write_own(folder, {step, run, 0});
+    return gather_objects(*background_, own.encode(), 0);
+  };
+  const std::string run = broadcast_object(*background_, words.run, 0);
+  if (!directory_) {
+    for (std::string folder = order(""); !folder.empty(); folder = order("")) write(folder, run);
+    return;
+  }
+  const auto end = [&] {
+    try {
+      order("");
+    } catch (const Error& error) {
+      log::debug(error.what());  // the save has failed for the same reason
+    }
+  };
+  try {
+    directory_->save(step, [&](const std::string& folder) {
+      order(folder);
+      Manifest manifest{.step = step,
+                        .run = run,
+                        .world_size = group_->world_size(),
+                        .files = std::vector<ManifestFile>(plan_->num_files),
+                        .tensors = plan_->tensors,
+                        .metadata = words.metadata};
+      std::optional<Error> full;
+      for (const std::string& text : write(folder, run)) {
+        const Report report = Report::decode(text);
+        if (report.error && !report.is_full) throw *report.error;
+        if (report.error && !full) full = report.error;
+        for (const auto& [number, file] : report.files) manifest.files.at(number) = file;
+      }
+      if (full) throw DiskFull(full->code(), full->what());
+      return manifest;
+    });
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
+// Its own file, and those that it carries. `id`: but for the number.
+CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, const BoxFileId& id) {
+  Report report;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    const bool is_own = rank == group_->rank();
+    if (is_own ? !sees(rank) : group_->rank() != 0 || sees(rank)) continue;
+    const auto number = static_cast<std::size_t>(rank);
+    const auto& list = plan_->of_rank[number];
+    if (list.empty()) continue;
+    const std::span<const std::byte> bytes(staging_[is_own ? 0 : number].data(),
+                                           bytes_of(*plan_, list));
+    BoxFileId own = id;
+    own.number = plan_->file_of_rank[number];
+    try {
+      const std::string path = folder + "/" + box_file_name(own.number, plan_->num_files);
+      report.files.emplace(own.number, write_box_file(files_, path, own, std::span(&bytes, 1)));
+    } catch (const DiskFull& error) {
+      report.error = error;
+      report.is_full = true;
+      break;
+    } catch (const Error& error) {
+      report.error = error;
+      report.is_full = false;
+      break;
+    }
+  }
+  return report;
+}
+
+WholeTensors CheckpointTeam::gather(const std::vector<HeldMemory>& held,
+                                    const std::vector<bool>& keeps) {
+  make_plan(held);
+  const int self = group_->rank();
+  const bool is_keeper = keeps[static_cast<std::size_t>(self)];
+  const auto holder_on = [](const CommonBox& common, int rank) {
+    const auto found = std::ranges::find(common.holders, rank, &BoxHolder::rank);
+    return found == common.holders.end() ? nullptr : &*found;
+  };
+  WholeTensors whole;
+  // Where this rank has the tensor, whole and in order, it stays there.
+  std::vector<std::byte*> places(plan_->tensors.size(), nullptr);
+  std::vector<bool> is_there(plan_->tensors.size(), false);
+  if (is_keeper) {
+    for (const CommonBox& common : plan_->common) {
+      const BoxHolder* const own = holder_on(common, self);
+      if (own == nullptr || common.box != whole_box(plan_->tensors[common.tensor].shape)) continue;
+      if (held[own->index].held.box != common.box || !is_row_major(held[own->index])) continue;
+      places[common.tensor] = held[own->index].place.data;
+      is_there[common.tensor] = true;
+    }
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < places.size(); ++i)
+      bytes += is_there[i] ? 0 : plan_->tensors[i].bytes();
+    std::byte* place = whole.memory.reserve(bytes);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (!is_there[i]) places[i] = std::exchange(place, place + plan_->tensors[i].bytes());
+      const StoredTensor& tensor = plan_->tensors[i];
+      whole.tensors.push_back(
+          {tensor.name, tensor.dtype, tensor.shape, {places[i], tensor.bytes()}});
+    }
+  }
+  std::vector<std::byte> travelling;
+  for (const CommonBox& common : plan_->common) {
+    const StoredTensor& tensor = plan_->tensors[common.tensor];
+    const std::size_t element = size_of(tensor.dtype);
+    const BoxHolder* const own = holder_on(common, self);
+    BoxPlace from;
+    if (own != nullptr) {
+      const HeldMemory& memory = held[own->index];
+      from = place_of_part(memory.place, memory.held.box, common.box, element);
+    }
+    bool keepers_hold = true;
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      keepers_hold = keepers_hold &&
+                     (!keeps[static_cast<std::size_t>(rank)] || holder_on(common, rank) != nullptr);
+    }
+    if (!keepers_hold) {
+      travelling.resize(static_cast<std::size_t>(num_elements(common.box)) * element);
+      const BoxPlace row_major{travelling.data(), row_major_strides(common.box.sizes)};
+      const int root = common.holders.front().rank;
+      if (self == root) copy_elements(row_major, from, common.box.sizes, element);
+      group_->broadcast(buffer_of(travelling), root);
+      from = row_major;
+    }
+    if (!is_keeper || is_there[common.tensor]) continue;
+    const Box all = whole_box(tensor.shape);
+    copy_elements(place_of_part({places[common.tensor], row_major_strides(tensor.shape)}, all,
+                                common.box, element),
+                  from, common.box.sizes, element);
+  }
+  return whole;
+}
+
+std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<WantedBox>& wanted) {
+  const std::string folder =
+      broadcast_object(*group_, directory_ ? directory_->folder_of(manifest.step) : "", 0);
+  std::uint64_t bytes = 0;
+  std::optional<Error> failure;
+  try {
+    if (sees(group_->rank())) {
+      BoxReader reader(files_, folder, manifest);
+      reader.read(wanted);
+      bytes = reader.bytes_read();
+    }
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {  // bad_alloc
+    failure = Error(ErrorCode::kSystem, error.what());
+  }
+  throw_first_error(*group_, failure);
+  if (std::ranges::count(sees_, false) == 0) return bytes;
+  try {
+    read_for_others(manifest, folder, wanted, bytes);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  throw_first_error(*group_, failure);
+  return bytes;
+}
+
+// Collective: rank 0 reads what ranks want that do not see the directory, box by box.
+void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string& folder,
+                                     const std::vector<WantedBox>& wanted, std::uint64_t& bytes) {
+  const int self = group_->rank();
+  std::vector<HeldBox> list;
+  if (!sees(self)) {
+    for (const WantedBox& one : wanted) {
+      const StoredTensor* const tensor = manifest.find(one.name);
+      check(tensor != nullptr, "rank {}: the checkpoint has no tensor \"{}\"", self, one.name);
+      list.push_back({one.name, tensor->dtype, {}, one.box});
+    }
+  }
+  const auto lists = gather_objects(*group_, encode(list), 0);
+  if (self != 0) {
+    for (const WantedBox& one : sees(self) ? std::vector<WantedBox>() : wanted) {
+      std::int32_t is_read = 0;
+      group_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
+      if (is_read == 0) return;  // rank 0 says why
+      const std::size_t size =
+          static_cast<std::size_t>(num_elements(one.box)) * size_of(manifest.find(one.name)->dtype);
+      if (size > 0) group_->recv(buffer_of({one.to, size}), 0);
+    }
+    return;
+  }
+  std::optional<Error> failure;
+  BoxReader reader(files_, folder, manifest);
+  std::vector<std::byte> box;
+  for (std::size_t rank = 1; rank < lists.size(); ++rank) {
+    for (const HeldBox& one : decode_held(lists[rank])) {
+      box.resize(static_cast<std::size_t>(num_elements(one.box)) * size_of(one.dtype));
+      const WantedBox here{one.name, one.box, box.data()};
+      try {
+        if (!failure) reader.read(std::span(&here, 1));
+      } catch (const Error& error) {
+        failure = error;
+      }
+      std::int32_t is_read = failure ? 0 : 1;
+      group_->send(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))),
+                   static_cast<int>(rank));
+      if (failure) break;
+      if (!box.empty()) group_->send(buffer_of(box), static_cast<int>(rank));
+    }
+  }
+  bytes += reader.bytes_read();
+  if (failure) throw *failure;
+}
+
+}  // namespace paceline

@@ -1,0 +1,111 @@
+#pragma once
+
+// The ranks of a group that save and load a checkpoint together, each what it holds of it. A save
+// copies on every rank what this one is to write, and returns; then each writes its own file, all
+// at the same time, and rank 0 gives the checkpoint its name when all files are on the disk. A load
+// reads what the rank wants, and nothing else: it may hold other parts than any rank that saved, in
+// any number of ranks.
+//
+//   CheckpointTeam team(group, "run", {.keep = 3});
+//   team.save(step, held, {.run = run, .metadata = words});
+//   ...
+//   if (const auto error = team.finish()) ...
+//
+// Ranks whose host does not have the directory, because its hosts share no file system, send what
+// they hold to rank 0, which writes it, and get from it what they want.
+//
+// Cost: memory for one copy of what the rank writes. The first save, and each one after what the
+// ranks hold has changed, exchanges lists of it; a save else only one number.
+//
+// Thread safety: none.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/checkpoint/box_plan.h"
+#include "paceline/checkpoint/box_reader.h"
+#include "paceline/checkpoint/checkpoint_directory.h"
+#include "paceline/checkpoint/checkpoint_writer.h"
+#include "paceline/checkpoint/staging_memory.h"
+#include "paceline/collectives/group/process_group.h"
+
+namespace paceline {
+
+// A box that this rank holds, and where.
+struct HeldMemory {
+  HeldBox held;
+  BoxPlace place;
+};
+
+// What rank 0 says of a checkpoint.
+struct CheckpointWords {
+  std::string run;
+  std::map<std::string, std::string> metadata;
+};
+
+// What whole tensors consist of that one rank of a host keeps in memory.
+struct WholeTensors {
+  std::vector<NamedTensor> tensors;
+  StagingMemory memory;
+};
+
+class CheckpointTeam {
+ public:
+  // Collective. Errors are those of CheckpointDirectory, on every rank.
+  CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::string& path,
+                 const CheckpointDirectoryOptions& options, FileSystem& files = FileSystem::real());
+  CheckpointTeam(const CheckpointTeam&) = delete;
+  CheckpointTeam& operator=(const CheckpointTeam&) = delete;
+
+  // Rank 0's; null elsewhere.
+  CheckpointDirectory* directory() { return directory_ ? &*directory_ : nullptr; }
+  const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
+
+  // Collective. Returns once this rank has copied what it writes. What goes wrong later is logged
+  // and given by take_error() and finish(), on rank 0 all of it. Error(kInvalid) on every rank when
+  // what the ranks hold does not make whole tensors.
+  void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
+  std::optional<Error> take_error() { return writer_.take_error(); }
+  // Waits until what was saved is on the disk.
+  std::optional<Error> finish() { return writer_.finish(); }
+
+  // Collective. All tensors whole, on the ranks that `keeps` has; empty elsewhere. Their bytes are
+  // in `held` or in what is returned.
+  WholeTensors gather(const std::vector<HeldMemory>& held, const std::vector<bool>& keeps);
+
+  // Collective. Fills what this rank wants of a checkpoint of `directory()`; returns the bytes read
+  // from the disk. Error(kCorrupt) on every rank, with some filled, when any of it is damaged.
+  std::uint64_t read(const Manifest& manifest, const std::vector<WantedBox>& wanted);
+
+ private:
+  // What the ranks of a file wrote, or why not.
+  struct Report;
+
+  bool sees(int rank) const { return sees_[static_cast<std::size_t>(rank)]; }
+  void find_who_sees(const std::string& path);
+  void make_plan(const std::vector<HeldMemory>& held);
+  bool reserve();
+  void copy_own(const std::vector<HeldMemory>& held);
+  void carry();
+  void write_together(std::int64_t step, const CheckpointWords& words);
+  Report write_own(const std::string& folder, const BoxFileId& id);
+  void read_for_others(const Manifest& manifest, const std::string& folder,
+                       const std::vector<WantedBox>& wanted, std::uint64_t& bytes);
+
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  FileSystem& files_;
+  std::shared_ptr<ProcessGroup> background_;      // the same ranks: of the threads that write
+  std::optional<CheckpointDirectory> directory_;  // rank 0's
+  std::vector<bool> sees_;                        // by rank: whether it can write there
+  std::vector<HeldBox> held_;                     // of the plan
+  std::optional<BoxPlan> plan_;
+  bool has_room_ = false;               // for what the plan says; the same on all ranks
+  std::vector<StagingMemory> staging_;  // first its own; on rank 0 then, by rank, what it writes
+                                        // for those that do not see the directory
+  CheckpointWriter writer_;  // ends first: it reads the others
+};
+
+}  // namespace paceline

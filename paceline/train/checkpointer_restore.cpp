@@ -1,0 +1,299 @@
+// How a run goes on: the newest state is found, read by all ranks at once, and taken over when all
+// of it is there.
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "paceline/collectives/group/objects.h"
+#include "paceline/collectives/group/shared_error.h"
+#include "paceline/core/bytes.h"
+#include "paceline/core/check.h"
+#include "paceline/core/log.h"
+#include "paceline/tensor/tensor_view.h"
+#include "paceline/train/checkpointer.h"
+#include "paceline/train/hook_snapshot.h"
+
+namespace paceline::train {
+namespace {
+
+// The newest state there is: at which step, and with whom.
+struct Newest {
+  std::int64_t step = kNone;
+  int rank = 0;
+  bool in_memory = false;
+
+  static constexpr std::int64_t kNone = -1;
+};
+
+// Collective. Memory is preferred to a disk that has the same step.
+Newest find_newest(ProcessGroup& group, std::int64_t in_memory, std::int64_t on_disk) {
+  const std::array<std::int64_t, 2> mine = {in_memory, on_disk};
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.world_size()));
+  group.all_gather(std::span(mine), std::span(all));
+  Newest newest;
+  for (const bool memory : {true, false}) {
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      const std::int64_t step = all[2 * static_cast<std::size_t>(rank) + (memory ? 0 : 1)];
+      if (step > newest.step) newest = {step, rank, memory};
+    }
+  }
+  return newest;
+}
+
+SavedRun saved_in(const Manifest& manifest) {
+  SavedRun saved{.step = manifest.step, .tensors = {}, .metadata = manifest.metadata};
+  for (const StoredTensor& tensor : manifest.tensors)
+    saved.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+  return saved;
+}
+
+// Collective: root's, on every rank; nothing when it has none.
+std::optional<SavedRun> share(ProcessGroup& group, const LoadedCheckpoint* loaded, int root) {
+  std::vector<HeldBox> tensors;
+  if (loaded != nullptr) {
+    for (const NamedTensor& tensor : loaded->snapshot.tensors)
+      tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+  }
+  nlohmann::json words;
+  if (loaded != nullptr) words = {{"step", loaded->step}, {"metadata", loaded->snapshot.metadata}};
+  words = nlohmann::json::parse(broadcast_object(group, words.dump(), root));
+  const std::string list = broadcast_object(group, encode(tensors), root);
+  if (words.is_null()) return std::nullopt;
+  return SavedRun{words["step"], decode_held(list), words["metadata"]};
+}
+
+const HeldBox* find(const SavedRun& saved, const std::string& name) {
+  for (const HeldBox& tensor : saved.tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+}  // namespace
+
+struct Checkpointer::Staged {
+  std::vector<WantedBox> wanted;  // first the boxes of the run, in their order
+  StagingMemory memory;           // of these
+  at::Tensor random_state;        // this rank's; undefined: the run had no such rank
+  optim::NamedTensors hook;       // on rank 0, as gather_hook_state() gave it
+};
+
+std::optional<std::int64_t> Checkpointer::newest_on_disk() const {
+  const auto* const directory = team_.directory();
+  const auto steps = directory != nullptr ? directory->list() : std::vector<std::int64_t>();
+  return steps.empty() ? std::nullopt : std::optional(steps.back());
+}
+
+// Rank 0's: the newest before that step which may be this run's. `refused` gets a line for each one
+// that cannot be used.
+std::optional<Manifest> Checkpointer::next_on_disk(std::int64_t before,
+                                                   std::string& refused) const {
+  const auto* const directory = team_.directory();
+  if (directory == nullptr) return std::nullopt;
+  const auto steps = directory->list();
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (*step >= before) continue;
+    try {
+      Manifest manifest = directory->read_manifest(*step);
+      if (mark_.run.empty() || manifest.run.empty() || manifest.run == mark_.run) return manifest;
+      fail(ErrorCode::kInvalid, "{}: of run {}, expected {}", directory->folder_of(*step),
+           manifest.run, mark_.run);
+    } catch (const std::exception& error) {
+      refuse(*step, error.what(), refused);
+    }
+  }
+  return std::nullopt;
+}
+
+void Checkpointer::refuse(std::int64_t step, const std::string& reason, std::string& refused) {
+  log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
+  refused += fmt::format("\n  step {}: {}", step, reason);
+}
+
+// Collective.
+void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
+                               const optim::Optimizer& optimizer) const {
+  std::vector<HeldBox> mine;
+  for (const HeldMemory& one : boxes.boxes) {
+    if (mine.empty() || mine.back().name != one.held.name) mine.push_back(one.held);
+  }
+  const auto all = gather_objects(*group_, encode(mine), 0);
+  on_rank(0, *group_, [&] {
+    std::vector<HeldBox> wanted;
+    for (const std::string& text : all) {
+      for (HeldBox& one : decode_held(text)) wanted.push_back(std::move(one));
+    }
+    require_same_tensors(saved, wanted);
+  });
+  std::optional<Error> failure;
+  try {
+    require_own(saved, optimizer, parts_);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  throw_first_error(*group_, failure);
+}
+
+Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& boxes) const {
+  Staged staged;
+  std::size_t bytes = 0;
+  for (const HeldMemory& one : boxes.boxes)
+    bytes += static_cast<std::size_t>(num_elements(one.held.box)) * size_of(one.held.dtype);
+  std::byte* place = staged.memory.reserve(bytes);
+  for (const HeldMemory& one : boxes.boxes) {
+    staged.wanted.push_back({one.held.name, one.held.box, place});
+    place += static_cast<std::size_t>(num_elements(one.held.box)) * size_of(one.held.dtype);
+  }
+  if (const HeldBox* const states = find(saved, kRandomStates);
+      states != nullptr && states->shape.size() == 2 && group_->rank() < states->shape[0]) {
+    staged.random_state = at::empty({states->shape[1]}, at::kByte);
+    staged.wanted.push_back({kRandomStates,
+                             {{group_->rank(), 0}, {1, states->shape[1]}},
+                             bytes_of(staged.random_state)});
+  }
+  if (group_->rank() != 0) return staged;
+  for (const HeldBox& tensor : saved.tensors) {
+    if (!tensor.name.starts_with(kHookTensors)) continue;
+    const at::Tensor values =
+        at::empty(tensor.shape, at::TensorOptions(to_scalar_type(tensor.dtype)));
+    staged.hook.emplace_back(tensor.name.substr(std::string_view(kHookTensors).size()), values);
+    staged.wanted.push_back({tensor.name, whole_box(tensor.shape), bytes_of(values)});
+  }
+  return staged;
+}
+
+// Collective. False on every rank, and rank 0 has a line for `refused`, when it is damaged.
+bool Checkpointer::fill_from_disk(const Manifest& manifest, Staged& staged, std::string& refused) {
+  try {
+    bytes_read_ = team_.read(manifest, staged.wanted);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kSystem) throw;
+    if (group_->rank() == 0) refuse(manifest.step, error.what(), refused);
+    return false;
+  }
+}
+
+// Collective: one tensor after the other travels to all ranks.
+void Checkpointer::fill_from_memory(const SavedRun& saved, const LoadedCheckpoint* loaded, int root,
+                                    Staged& staged) {
+  std::multimap<std::string, const WantedBox*> wanted;
+  for (const WantedBox& one : staged.wanted) wanted.emplace(one.name, &one);
+  std::vector<std::byte> travelling;
+  for (std::size_t i = 0; i < saved.tensors.size(); ++i) {
+    const HeldBox& tensor = saved.tensors[i];
+    const std::size_t element = size_of(tensor.dtype);
+    travelling.resize(static_cast<std::size_t>(num_elements(tensor.shape)) * element);
+    if (travelling.empty()) continue;
+    if (loaded != nullptr) {
+      const auto bytes = loaded->snapshot.tensors[i].bytes;
+      std::copy(bytes.begin(), bytes.end(), travelling.begin());
+    }
+    group_->broadcast(Buffer(travelling.data(), travelling.size(), Dtype::kUint8), root);
+    const Box all = whole_box(tensor.shape);
+    const BoxPlace place{travelling.data(), row_major_strides(tensor.shape)};
+    const auto [begin, end] = wanted.equal_range(tensor.name);
+    for (auto one = begin; one != end; ++one) {
+      const WantedBox& want = *one->second;
+      if (num_elements(want.box) == 0) continue;
+      copy_elements({want.to, row_major_strides(want.box.sizes)},
+                    place_of_part(place, all, want.box, element), want.box.sizes, element);
+    }
+  }
+}
+
+// Collective.
+void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+                             torch::nn::Module& module, optim::Optimizer& optimizer) {
+  const auto take = [&](bool takes_steps) {
+    for (std::size_t i = 0; i < boxes.boxes.size(); ++i) {
+      const HeldMemory& one = boxes.boxes[i];
+      if (is_steps(one.held.name) != takes_steps || num_elements(one.held.box) == 0) continue;
+      copy_elements(one.place, {staged.wanted[i].to, row_major_strides(one.held.box.sizes)},
+                    one.held.box.sizes, size_of(one.held.dtype));
+    }
+  };
+  take(true);
+  std::optional<Error> failure;
+  try {
+    require_same_groups(boxes.steps, module, optimizer);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  throw_first_error(*group_, failure);
+  {
+    const auto writing = optimizer.writable_parameters();
+    take(false);
+    group_->barrier();  // with one copy of the parameters others have written parts of them
+  }
+  adopt(boxes, optimizer, parts_);
+  take_words(saved.metadata, optimizer, parts_);
+  if (parts_.reducer != nullptr && parts_.reducer->has_hook()) {
+    parts_.reducer->set_hook_state(
+        scatter_hook_state(*group_, staged.hook, 0, hook_words_in(saved.metadata)));
+  }
+  if (!staged.random_state.defined()) return;
+  auto generator = at::detail::getDefaultCPUGenerator();
+  generator.set_state(staged.random_state);
+}
+
+std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
+                                                 optim::Optimizer& optimizer) {
+  finish();
+  const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
+  std::string refused;  // rank 0's
+  std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
+  std::optional<Manifest> on_disk = next_on_disk(std::numeric_limits<std::int64_t>::max(), refused);
+  // Who finds that its newest does not verify offers what it has instead, and all choose again.
+  while (true) {
+    const Newest newest = find_newest(*group_, in_memory, on_disk ? on_disk->step : Newest::kNone);
+    if (newest.step == Newest::kNone) {
+      std::optional<Error> none;
+      if (!refused.empty()) {
+        none.emplace(
+            ErrorCode::kCorrupt,
+            fmt::format("checkpoint directory {}: no checkpoint can be used:{}", path_, refused));
+      }
+      throw_error_of(*group_, 0, none);
+      return std::nullopt;
+    }
+    std::optional<LoadedCheckpoint> loaded;
+    SavedRun saved;
+    Manifest manifest;
+    if (newest.in_memory) {
+      on_rank(newest.rank, *group_, [&] {
+        loaded = memory_->load_newest();
+        in_memory = loaded ? loaded->step : Newest::kNone;
+        if (in_memory != newest.step) loaded.reset();
+      });
+      auto shared = share(*group_, loaded ? &*loaded : nullptr, newest.rank);
+      if (!shared) continue;
+      saved = std::move(*shared);
+    } else {
+      const std::string text =
+          broadcast_object(*group_, on_disk ? to_json(*on_disk) : std::string(), 0);
+      manifest = parse_manifest(text, "the manifest from rank 0");
+      saved = saved_in(manifest);
+    }
+    require_run(saved, boxes, optimizer);
+    Staged staged = stage(saved, boxes);
+    if (newest.in_memory) {
+      fill_from_memory(saved, loaded ? &*loaded : nullptr, newest.rank, staged);
+    } else if (!fill_from_disk(manifest, staged, refused)) {
+      on_disk = next_on_disk(newest.step, refused);
+      continue;
+    }
+    take_over(saved, staged, boxes, module, optimizer);
+    return RestoredRun{state_in(saved.metadata), newest.in_memory};
+  }
+}
+
+}  // namespace paceline::train

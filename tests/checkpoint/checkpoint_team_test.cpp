@@ -1,0 +1,397 @@
+#include "paceline/checkpoint/checkpoint_team.h"
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/checkpoint/sample_snapshot.h"
+#include "tests/checkpoint/slow_file_system.h"
+#include "tests/checkpoint/test_directory.h"
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+namespace fs = std::filesystem;
+using harness::run_process_ranks;
+using harness::run_ranks_ok;
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::SlowFileSystem;
+using testing::TestDirectory;
+
+std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
+  return {&group, [](auto*) {}};
+}
+
+struct Tensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  bool is_divided;  // among the ranks, by elements; otherwise each has all of it
+};
+const std::vector<Tensor> kTensors = {{"divided", {37, 11, 5}, true}, {"empty", {0, 4}, true},
+                                      {"large", {513, 1024}, true},   {"one", {1}, true},
+                                      {"replica", {64, 33}, false},   {"scalar", {}, false}};
+
+float value_of(const Tensor& tensor, std::int64_t step, std::int64_t element) {
+  return static_cast<float>(step * 7 + static_cast<std::int64_t>(tensor.name.size())) +
+         static_cast<float>(element) / 8;
+}
+
+// One rank's part, the tensors with their dimensions the other way round in memory.
+struct Held {
+  Held(ProcessGroup& group, std::int64_t step) {
+    for (const Tensor& tensor : kTensors) {
+      const std::int64_t all = num_elements(tensor.shape);
+      const std::int64_t n = group.world_size(), r = group.rank();
+      const std::int64_t first = tensor.is_divided ? all * r / n : 0;
+      const std::int64_t last = tensor.is_divided ? all * (r + 1) / n : all;
+      auto& values = memory.emplace_back(static_cast<std::size_t>(all));
+      std::vector<std::int64_t> strides(tensor.shape.size());
+      std::int64_t stride = 1;
+      for (std::size_t i = 0; i < strides.size(); ++i) {
+        strides[i] = stride;
+        stride *= tensor.shape[i];
+      }
+      const Box whole = whole_box(tensor.shape);
+      const BoxPlace place{reinterpret_cast<std::byte*>(values.data()), strides};
+      std::vector<float> row_major(values.size());
+      for (std::int64_t i = 0; i < all; ++i)
+        row_major[static_cast<std::size_t>(i)] = value_of(tensor, step, i);
+      copy_elements(
+          place, {reinterpret_cast<std::byte*>(row_major.data()), row_major_strides(tensor.shape)},
+          tensor.shape, sizeof(float));
+      if (all == 0) boxes.push_back({{tensor.name, Dtype::kFloat32, tensor.shape, whole}, place});
+      for (const Box& box : boxes_of_run(tensor.shape, first, last - first)) {
+        boxes.push_back({{tensor.name, Dtype::kFloat32, tensor.shape, box},
+                         place_of_part(place, whole, box, sizeof(float))});
+      }
+    }
+  }
+  std::vector<std::vector<float>> memory;
+  std::vector<HeldMemory> boxes;
+};
+
+void save(CheckpointTeam& team, ProcessGroup& group, std::int64_t step) {
+  const Held held(group, step);
+  team.save(step, held.boxes, {.run = "r", .metadata = {{"step", std::to_string(step)}}});
+}
+
+// Each rank reads all of the replica and an n-th of the rest.
+void expect_loaded(CheckpointTeam& team, ProcessGroup& group, const std::string& path,
+                   std::int64_t step) {
+  const Manifest manifest = CheckpointDirectory(path, {.read_only = true}).read_manifest(step);
+  std::vector<std::vector<float>> found;
+  std::vector<WantedBox> wanted;
+  std::vector<std::pair<const Tensor*, Box>> expected;
+  for (const Tensor& tensor : kTensors) {
+    const std::int64_t all = num_elements(tensor.shape);
+    const std::int64_t n = group.world_size(), r = group.rank();
+    const std::int64_t first = tensor.is_divided ? all * r / n : 0;
+    const std::int64_t last = tensor.is_divided ? all * (r + 1) / n : all;
+    for (const Box& box : boxes_of_run(tensor.shape, first, last - first)) {
+      found.emplace_back(static_cast<std::size_t>(num_elements(box)));
+      wanted.push_back({tensor.name, box, reinterpret_cast<std::byte*>(found.back().data())});
+      expected.emplace_back(&tensor, box);
+    }
+  }
+  team.read(manifest, wanted);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto& [tensor, box] = expected[i];
+    for_common_runs(box, whole_box(tensor->shape), box,
+                    [&](std::int64_t element, std::int64_t at, std::int64_t count) {
+                      for (std::int64_t k = 0; k < count; ++k) {
+                        ASSERT_EQ(found[i][static_cast<std::size_t>(at + k)],
+                                  value_of(*tensor, step, element + k))
+                            << tensor->name;
+                      }
+                    });
+  }
+}
+
+TEST(CheckpointTeam, any_number_of_ranks_loads_what_any_other_saved) {
+  for (const int savers : {1, 2, 3, 5}) {
+    const TestDirectory folder;
+    run_ranks_ok(savers, [&](ProcessGroup& group) {
+      CheckpointTeam team(borrowed(group), folder.path(), {.keep = 2});
+      for (const std::int64_t step : {1, 2, 3}) save(team, group, step);
+      EXPECT_FALSE(team.finish());
+    });
+    const CheckpointDirectory directory(folder.path(), {.read_only = true});
+    EXPECT_THAT(directory.list(), ElementsAre(2, 3));
+    EXPECT_EQ(directory.read_manifest(3).world_size, savers);
+    EXPECT_EQ(directory.read_manifest(3).files.size(), static_cast<std::size_t>(savers));
+    directory.verify(3);
+    for (const int loaders : {1, 2, 4}) {
+      run_ranks_ok(loaders, [&](ProcessGroup& group) {
+        CheckpointTeam team(borrowed(group), folder.path(), {});
+        expect_loaded(team, group, folder.path(), 3);
+      });
+    }
+  }
+}
+
+// No file in the directory is there for it.
+class BlindFileSystem final : public FileSystem {
+ public:
+  int open(const std::string&, int, mode_t) override { return none(); }
+  ssize_t read_at(int, off_t, std::span<std::byte>) override { return none(); }
+  ssize_t write(int, std::span<const std::byte>) override { return none(); }
+  int fsync(int) override { return none(); }
+  int close(int) override { return none(); }
+  int mkdir(const std::string&, mode_t) override { return none(); }
+  int rename(const std::string&, const std::string&) override { return none(); }
+  int exchange(const std::string&, const std::string&) override { return none(); }
+  int unlink(const std::string&) override { return none(); }
+  int rmdir(const std::string&) override { return none(); }
+
+ private:
+  static int none() {
+    errno = ENOENT;
+    return -1;
+  }
+};
+
+TEST(CheckpointTeam, ranks_that_do_not_see_the_directory_save_and_load_by_rank_0) {
+  const TestDirectory folder;
+  run_ranks_ok(4, [&](ProcessGroup& group) {
+    BlindFileSystem blind;
+    FileSystem& files = group.rank() % 2 == 1 ? blind : FileSystem::real();
+    CheckpointTeam team(borrowed(group), folder.path(), {}, files);
+    for (const std::int64_t step : {1, 2}) save(team, group, step);
+    EXPECT_FALSE(team.finish());
+    group.barrier();
+    expect_loaded(team, group, folder.path(), 2);
+  });
+  CheckpointDirectory(folder.path(), {.read_only = true}).verify(2);
+}
+
+TEST(CheckpointTeam, a_damaged_file_is_an_error_on_every_rank) {
+  const TestDirectory folder;
+  run_ranks_ok(3, [&](ProcessGroup& group) {
+    CheckpointTeam team(borrowed(group), folder.path(), {});
+    save(team, group, 1);
+    EXPECT_FALSE(team.finish());
+    group.barrier();
+    if (group.rank() == 0) fs::resize_file(folder / "step-00000001/boxes-00002-of-00003.bin", 7);
+    group.barrier();
+    const auto error = error_of([&] { expect_loaded(team, group, folder.path(), 1); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(error.what(), HasSubstr("boxes-00002-of-00003.bin"));
+  });
+}
+
+TEST(CheckpointTeam, returns_while_the_disk_still_works_and_the_memory_may_change) {
+  const TestDirectory folder;
+  SlowFileSystem files;
+  files.hold();
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    CheckpointTeam team(borrowed(group), folder.path(), {},
+                        group.rank() == 1 ? static_cast<FileSystem&>(files) : FileSystem::real());
+    Held held(group, 1);
+    team.save(1, held.boxes, {});
+    for (auto& values : held.memory) std::ranges::fill(values, -1.0F);
+    group.barrier();
+    EXPECT_FALSE(fs::exists(folder / "step-00000001"));
+    files.let_go();
+    EXPECT_FALSE(team.finish());
+    group.barrier();
+    expect_loaded(team, group, folder.path(), 1);
+  });
+}
+
+// A disk on which a rank cannot write for so many times.
+class FullFileSystem final : public FileSystem {
+ public:
+  FullFileSystem(int times, int error_number) : times_(times), error_number_(error_number) {}
+  int open(const std::string& path, int flags, mode_t mode) override {
+    return real().open(path, flags, mode);
+  }
+  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
+    return real().read_at(fd, position, bytes);
+  }
+  ssize_t write(int fd, std::span<const std::byte> bytes) override {
+    if (times_-- <= 0) return real().write(fd, bytes);
+    errno = error_number_;
+    return -1;
+  }
+  int fsync(int fd) override { return real().fsync(fd); }
+  int close(int fd) override { return real().close(fd); }
+  int mkdir(const std::string& path, mode_t mode) override { return real().mkdir(path, mode); }
+  int rename(const std::string& from, const std::string& to) override {
+    return real().rename(from, to);
+  }
+  int exchange(const std::string& a, const std::string& b) override {
+    return real().exchange(a, b);
+  }
+  int unlink(const std::string& path) override { return real().unlink(path); }
+  int rmdir(const std::string& path) override { return real().rmdir(path); }
+
+ private:
+  int times_;
+  const int error_number_;
+};
+
+// One rank of three cannot write its file of step 3 so many times.
+void save_with_failures(const std::string& path, int times, int error_number,
+                        const std::function<void(CheckpointTeam& team)>& on_rank_0) {
+  run_ranks_ok(3, [&](ProcessGroup& group) {
+    {
+      CheckpointTeam team(borrowed(group), path, {.keep = 3});
+      for (const std::int64_t step : {1, 2}) save(team, group, step);
+      EXPECT_FALSE(team.finish());
+    }
+    group.barrier();
+    FullFileSystem full(times, error_number);
+    CheckpointTeam team(borrowed(group), path, {.keep = 3},
+                        group.rank() == 1 ? static_cast<FileSystem&>(full) : FileSystem::real());
+    save(team, group, 3);
+    if (group.rank() == 0) on_rank_0(team);
+    if (group.rank() != 0) {
+      EXPECT_FALSE(team.finish());
+    }
+    save(team, group, 4);
+    EXPECT_FALSE(team.finish());
+    group.barrier();
+    expect_loaded(team, group, path, 4);
+  });
+}
+
+TEST(CheckpointTeam, a_disk_that_is_full_for_one_rank_costs_the_oldest) {
+  const TestDirectory folder;
+  save_with_failures(folder.path(), 1, ENOSPC, [&](CheckpointTeam& team) {
+    EXPECT_FALSE(team.finish());
+    EXPECT_THAT(team.directory()->list(), ElementsAre(2, 3));
+    EXPECT_EQ(team.directory()->room(), 2);
+  });
+}
+
+TEST(CheckpointTeam, a_disk_that_stays_full_costs_this_checkpoint_and_is_told) {
+  const TestDirectory folder;
+  save_with_failures(folder.path(), 2, ENOSPC, [&](CheckpointTeam& team) {
+    const auto error = team.finish();
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("boxes-00001-of-00003.bin: cannot write"));
+    EXPECT_THAT(error->what(), HasSubstr("No space left on device"));
+    EXPECT_THAT(team.directory()->list(), ElementsAre(2));
+  });
+}
+
+TEST(CheckpointTeam, a_disk_that_fails_on_one_rank_leaves_the_older_ones) {
+  const TestDirectory folder;
+  save_with_failures(folder.path(), 1, EIO, [&](CheckpointTeam& team) {
+    const auto error = team.finish();
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("Input/output error"));
+    EXPECT_THAT(team.directory()->list(), ElementsAre(1, 2));
+  });
+}
+
+// Kills its process in front of the write of this number.
+class KillingFileSystem final : public FileSystem {
+ public:
+  explicit KillingFileSystem(int writes) : writes_(writes) {}
+  int open(const std::string& path, int flags, mode_t mode) override {
+    return real().open(path, flags, mode);
+  }
+  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
+    return real().read_at(fd, position, bytes);
+  }
+  ssize_t write(int fd, std::span<const std::byte> bytes) override {
+    if (writes_-- == 0) ::raise(SIGKILL);
+    return real().write(fd, bytes);
+  }
+  int fsync(int fd) override { return real().fsync(fd); }
+  int close(int fd) override { return real().close(fd); }
+  int mkdir(const std::string& path, mode_t mode) override { return real().mkdir(path, mode); }
+  int rename(const std::string& from, const std::string& to) override {
+    return real().rename(from, to);
+  }
+  int exchange(const std::string& a, const std::string& b) override {
+    return real().exchange(a, b);
+  }
+  int unlink(const std::string& path) override { return real().unlink(path); }
+  int rmdir(const std::string& path) override { return real().rmdir(path); }
+
+ private:
+  int writes_;
+};
+
+TEST(CheckpointTeam, a_rank_killed_in_the_middle_of_a_save_leaves_the_older_one) {
+  for (const int victim : {0, 1}) {
+    for (const int writes : {0, 1, 2}) {
+      const TestDirectory folder;
+      const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+        {
+          CheckpointTeam team(borrowed(group), folder.path(), {});
+          save(team, group, 1);
+          EXPECT_FALSE(team.finish());
+        }
+        group.barrier();
+        KillingFileSystem killing(victim == 0 ? writes + 1 : writes);  // one is of the claim
+        FileSystem& files =
+            group.rank() == victim ? static_cast<FileSystem&>(killing) : FileSystem::real();
+        CheckpointTeam team(borrowed(group), folder.path(), {}, files);
+        save(team, group, 2);
+        if (const auto error = team.finish()) throw *error;
+        group.barrier();
+        return std::string("saved");
+      });
+      EXPECT_EQ(results[static_cast<std::size_t>(victim)].signal, SIGKILL);
+      const auto& survivor = results[static_cast<std::size_t>(1 - victim)];
+      EXPECT_TRUE(survivor.threw) << survivor.report;
+      run_ranks_ok(1, [&](ProcessGroup& group) {
+        CheckpointTeam team(borrowed(group), folder.path(), {});
+        EXPECT_THAT(team.directory()->list(), ElementsAre(1));
+        expect_loaded(team, group, folder.path(), 1);
+      });
+    }
+  }
+}
+
+TEST(CheckpointTeam, whole_tensors_are_put_together_where_they_are_kept) {
+  run_ranks_ok(4, [](ProcessGroup& group) {
+    const TestDirectory folder;
+    CheckpointTeam team(borrowed(group), folder.path(), {});
+    const Held held(group, 3);
+    const WholeTensors whole = team.gather(held.boxes, {false, true, false, true});
+    if (group.rank() % 2 == 0) {
+      EXPECT_TRUE(whole.tensors.empty());
+      return;
+    }
+    ASSERT_EQ(whole.tensors.size(), kTensors.size());
+    for (std::size_t i = 0; i < kTensors.size(); ++i) {
+      const NamedTensor& tensor = whole.tensors[i];
+      EXPECT_EQ(tensor.name, kTensors[i].name);
+      EXPECT_EQ(tensor.shape, kTensors[i].shape);
+      for (std::size_t k = 0; k < tensor.bytes.size() / sizeof(float); ++k) {
+        float value;
+        std::memcpy(&value, tensor.bytes.data() + k * sizeof value, sizeof value);
+        ASSERT_EQ(value, value_of(kTensors[i], 3, static_cast<std::int64_t>(k)));
+      }
+    }
+  });
+}
+
+TEST(CheckpointTeam, ranks_that_leave_something_out_are_an_error_on_every_rank) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const TestDirectory folder;
+    CheckpointTeam team(borrowed(group), folder.path(), {});
+    Held held(group, 1);
+    if (group.rank() == 1) held.boxes.clear();
+    const auto error = error_of([&] { team.save(1, held.boxes, {}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+    EXPECT_THAT(error.what(), HasSubstr("a box is missing"));
+  });
+}
+
+}  // namespace
+}  // namespace paceline
