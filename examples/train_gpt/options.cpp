@@ -18,7 +18,7 @@ using training_flags::FlagGroup;
 constexpr const char* kExamples =
     "\nExamples:\n  train_gpt\n  paceline run --nproc-per-node 2 train_gpt --shard 3\n"
     "  paceline run --nproc-per-node 4 train_gpt --mesh dp=2,tp=2 --global-batch-size 32\n"
-    "  train_gpt --text book.txt --tokenizer gpt2 --context 256 --schedule cosine --warmup 100";
+    "  train_gpt --text book.txt --tokenizer gpt2 --context 256 --lr-schedule cosine --warmup 100";
 
 void declare_text_and_model(CLI::App& app, Options& options) {
   FlagGroup group(app, "Text and model");

@@ -71,12 +71,11 @@ int run(const Options& options) {
   train::TrainingRun training(
       group,
       {.module = model.module(),
-       .reducer = model.reducer(),
        .optimizer = *optimizer,
+       .gradients = train::backward_passes(loss, model.reducer()),
        .data = fmt::format("{} ({} tokens)", options.text, text.training->num_tokens()),
        .make_loader =
            [&](std::uint64_t seed) { return make_training_loader(options, text, seed, *replicas); },
-       .loss = loss,
        .test =
            [&] { return train::test_result(train::evaluate_text(*replicas, *test_loader, loss)); },
        .weights = [&] { return network->weights(); },

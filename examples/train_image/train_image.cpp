@@ -84,12 +84,11 @@ int run(const Options& options) {
   train::TrainingRun training(
       group,
       {.module = model.module(),
-       .reducer = model.reducer(),
        .optimizer = *optimizer,
+       .gradients = train::backward_passes(loss, model.reducer()),
        .data = fmt::format("{} ({} images)", images.name, images.num_training),
        .make_loader =
            [&](std::uint64_t seed) { return make_training_loader(options, images, seed, *group); },
-       .loss = loss,
        .test = test,
        .weights = [&] { return paceline::weights_of(weights); }},
       flags.run);

@@ -13,6 +13,7 @@ set(SOURCES
   run_report.cpp
   run_snapshot.cpp
   runtime.cpp
+  step_gradients.cpp
   test_result.cpp
   training_process.cpp
   training_run.cpp

@@ -76,7 +76,7 @@ std::int64_t TrainingRun::num_steps() const {
 
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
-  parts.reducer = &training_.reducer;  // for what its hook keeps
+  parts.reducer = training_.gradients->reducer();  // for what its hook keeps
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -118,9 +118,8 @@ int TrainingRun::train() {
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
                         .after_epoch = [&](const TrainingState&) { after_epoch(); }};
-  const LoopEnd end =
-      run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_, *loader_,
-               training_.loss, training_.reducer, training_.optimizer, times_, hooks);
+  const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
+                               *loader_, *training_.gradients, training_.optimizer, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
   const bool is_saved = checkpoints_.finish(state_);  // what --resume goes on with
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;

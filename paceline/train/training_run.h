@@ -7,8 +7,9 @@
 //   DistributedDataParallel model(std::make_shared<Net>(), process.group());
 //   optim::Adam optimizer(model->parameters(), {});
 //   train::TrainingRun run(process.group(),
-//       {.module = model.module(), .reducer = model.reducer(), .optimizer = optimizer,
-//        .make_loader = ..., .loss = ..., .test = ...},
+//       {.module = model.module(), .optimizer = optimizer,
+//        .gradients = train::backward_passes(loss, model.reducer()),
+//        .make_loader = ..., .test = ...},
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
 //
@@ -24,7 +25,6 @@
 #include <string>
 
 #include "paceline/data/data_loader.h"
-#include "paceline/parallel/reducer.h"
 #include "paceline/telemetry/metrics_log.h"
 #include "paceline/telemetry/tensorboard_log.h"
 #include "paceline/train/loop.h"
@@ -40,12 +40,11 @@ namespace paceline::train {
 // What is trained, and on what.
 struct Training {
   torch::nn::Module& module;  // as checkpoints have it
-  Reducer& reducer;
   optim::Optimizer& optimizer;
+  std::shared_ptr<StepGradients> gradients;  // owners: the user and this
   std::string data;  // which data set, in words: a run is continued with the same only
   // Batches of this rank. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
-  LossFunction loss;
   // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are.
   std::function<TestResult()> test;
   // Collective: what the file of weights gets, on rank 0; none: weights_of(module).

@@ -68,7 +68,7 @@ done
 
 # Every stage has the same bits, clipped and scheduled.
 for shard in 0 1 2 3; do
-  expect "shard_$shard" 0 "shard $shard" "${run2[@]}" "${gpt[@]}" "${steps[@]}" --clip-norm 0.5 --schedule cosine --warmup 5 --dropout 0.1 \
+  expect "shard_$shard" 0 "shard $shard" "${run2[@]}" "${gpt[@]}" "${steps[@]}" --clip-norm 0.5 --lr-schedule cosine --warmup 5 --dropout 0.1 \
     --shard "$shard" --weights "$work/shard_$shard"
 done
 for shard in 1 2 3; do expect "bits_of_shard_$shard" 0 '' cmp "$work/shard_0" "$work/shard_$shard"; done

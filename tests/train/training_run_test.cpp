@@ -33,8 +33,13 @@ struct Parts {
 
   Training training() {
     return {.module = run.model.module(),
-            .reducer = run.model.reducer(),
             .optimizer = run.optimizer,
+            .gradients = backward_passes(
+                [this](const data::Batch& batch) {
+                  return torch::nn::functional::cross_entropy(run.model.forward(batch.data),
+                                                              batch.target);
+                },
+                run.model.reducer()),
             .data = data,
             .make_loader =
                 [this](std::uint64_t seed) {
@@ -44,11 +49,6 @@ struct Parts {
                   return std::make_unique<data::DataLoader>(
                       std::make_shared<data::ImageSamples>(small_dataset()), sampler,
                       data::DataLoaderOptions{.batch_size = 5});
-                },
-            .loss =
-                [this](const data::Batch& batch) {
-                  return torch::nn::functional::cross_entropy(run.model.forward(batch.data),
-                                                              batch.target);
                 },
             .test =
                 [this] {
