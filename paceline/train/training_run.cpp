@@ -70,6 +70,13 @@ void TrainingRun::open_files() {
 }
 
 std::int64_t TrainingRun::num_steps() const {
+  if (loader_->is_streamed()) {
+    check(options_.max_steps > 0,
+          "{} is a stream, whose length is not known: set max_steps (--max-steps), from which "
+          "schedules and the time left follow",
+          loader_->name());
+    return options_.max_steps;
+  }
   const std::int64_t steps = options_.epochs * loader_->num_batches();
   return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
 }
@@ -197,8 +204,13 @@ void TrainingRun::print_table() {
   fields.emplace_back("steps", report.steps);
   fields.emplace_back("world_size", std::int64_t{group_->world_size()});
   fields.emplace_back("test_loss", result_.loss);
-  metrics_.write("end", fields);
   std::string table = table_of(result_) + report.table();
+  if (training_.num_skipped) {
+    const std::int64_t skipped = all_reduce_value(*group_, training_.num_skipped());
+    fields.emplace_back("skipped_files", skipped);
+    table += table_row("skipped files", fmt::format("{}", skipped));
+  }
+  metrics_.write("end", fields);
   if (const auto room = checkpoints_.room_on_disk()) {
     table +=
         table_row("checkpoints",

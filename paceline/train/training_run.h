@@ -53,6 +53,9 @@ struct Training {
   // (DeviceMesh::group("dp")); null: all.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   SampleUnit unit = {};  // of the throughput
+  // How many samples of this rank others took the place of, because their files could not be used
+  // (ImageFolder::num_skipped()): the closing table and the metrics have the sum. Null: not told.
+  std::function<std::int64_t()> num_skipped = nullptr;
 };
 
 struct TrainingRunOptions {

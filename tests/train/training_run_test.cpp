@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/core/exit_code.h"
+#include "paceline/data/line_files.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/evaluate_text.h"
 #include "paceline/train/named_choices.h"
@@ -131,6 +132,50 @@ TEST(TrainingRun, a_stopped_run_goes_on_with_the_same_bits) {
     EXPECT_EQ(run.train(), 0);
     EXPECT_EQ(run.state().step, 20);
     EXPECT_TRUE(torch::equal(parts.run.flat(), straight));
+  });
+}
+
+TEST(TrainingRun, a_stream_goes_on_in_the_middle_of_an_epoch_with_the_same_bits) {
+  const FreshDirectory folder;
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += fmt::format("{}\n", i);
+  const auto stream = std::make_shared<data::LineFiles>(
+      std::vector{folder.write("lines", lines)},
+      [images = small_dataset()](const data::StreamedRecord& line, std::int64_t /*epoch*/) {
+        const std::int64_t i = std::stoll(line.bytes);
+        return data::Sample{images.images[i].to(at::kFloat) / 255, images.labels[i]};
+      },
+      data::LineFilesOptions{.shuffle_window = 16});
+  const auto run_to = [&](std::int64_t max_steps, const CheckpointOptions& checkpoints) {
+    at::Tensor weights;
+    with_one([&](const auto& group) {
+      Parts parts(group);
+      Training training = parts.training();
+      training.make_loader = [&](std::uint64_t) {
+        return std::make_unique<data::DataLoader>(stream, data::StreamShare{},
+                                                  data::DataLoaderOptions{.batch_size = 7});
+      };
+      TrainingRun run(group, training,
+                      {.epochs = 3, .max_steps = max_steps, .checkpoints = checkpoints});
+      EXPECT_EQ(run.train(), 0);
+      EXPECT_EQ(run.state().step, max_steps);
+      weights = parts.run.flat();
+    });
+    return weights;
+  };
+  const CheckpointOptions first{.folder = folder.file("run")};
+  run_to(10, first);  // 8 steps are an epoch
+  const auto resumed = run_to(20, {.folder = first.folder, .resume = true});
+  EXPECT_TRUE(torch::equal(resumed, run_to(20, {})));
+  with_one([&](const auto& group) {
+    Parts parts(group);
+    Training training = parts.training();
+    training.make_loader = [&](std::uint64_t) {
+      return std::make_unique<data::DataLoader>(stream, data::StreamShare{},
+                                                data::DataLoaderOptions{});
+    };
+    expect_error(ErrorCode::kInvalid, {folder.file("lines"), "set max_steps"},
+                 [&] { TrainingRun(group, training, {.epochs = 2}); });
   });
 }
 
