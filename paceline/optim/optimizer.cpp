@@ -118,7 +118,6 @@ void Optimizer::allocate_state() {
   for (Row& row : rows_) {
     row.layout = FlatLayout(row.tensors, group_ ? group_->world_size() : 1,
                             shards_gradients_ ? FlatLayout::kBlock : 0);
-    if (shards_gradients_) row.gradients = at::zeros({row.layout.part_count()}, at::kFloat);
     const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
     row.state.clear();
     for (std::size_t name = 0; name < num_states; ++name)
@@ -216,6 +215,7 @@ std::string Optimizer::state_name(std::size_t name, std::size_t parameter) const
 
 void Optimizer::zero_grad() {
   for (auto& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  for (Row& row : rows_) row.gradients = at::Tensor();
   has_gradient_.assign(parameters_.size(), false);
 }
 
@@ -243,8 +243,14 @@ std::vector<at::Tensor> Optimizer::gradient_memory() const {
 std::vector<GradientUnit> Optimizer::gradient_units() const {
   std::vector<GradientUnit> units;
   if (!shards_gradients_) return units;
-  for (const Row& row : rows_) units.push_back({row.parameters, row.layout, row.gradients});
+  for (const Row& row : rows_) units.push_back({row.parameters, row.layout, units.size()});
   return units;
+}
+
+at::Tensor Optimizer::gradient_part(std::size_t unit) {
+  Row& row = rows_[unit];
+  if (!row.gradients.defined()) row.gradients = at::empty({row.layout.part_count()}, at::kFloat);
+  return row.gradients;
 }
 
 at::Tensor Optimizer::whole(const at::Tensor& own) const {

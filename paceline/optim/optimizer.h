@@ -70,7 +70,7 @@ struct ShardOptions {
 struct GradientUnit {
   std::vector<std::size_t> parameters;  // their numbers, in the order of `layout`
   FlatLayout layout;                    // with a part for each rank
-  at::Tensor own;                       // this rank's part of the gradients: float32
+  std::size_t number = 0;               // of the optimizer's
 };
 
 // What one rank keeps of a tensor of state(): a run of its elements, in the order of its memory.
@@ -116,6 +116,9 @@ class Optimizer {
   // Whether some optimizer of this process divides this parameter's gradient. Any thread.
   static bool divides_gradient_of(const at::Tensor& parameter);
   std::vector<GradientUnit> gradient_units() const;
+  // This rank's part of a unit's gradients, a float32 row: what was stored there since zero_grad(),
+  // and else memory with any values.
+  at::Tensor gradient_part(std::size_t unit);
   bool has_gradient(std::size_t parameter) const { return has_gradient_[parameter]; }
   void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }
 
@@ -208,7 +211,8 @@ class Optimizer {
     FlatLayout layout;
     at::Tensor flat;                // the parameters, when sharded, as a step writes them
     std::vector<at::Tensor> state;  // [name]: this rank's part; of a 16-bit row last the master
-    at::Tensor gradients;           // this rank's part, where they are divided
+    at::Tensor gradients;  // this rank's part, where they are divided; from their reduction
+                           // to zero_grad()
   };
   // Where a parameter lies.
   struct Place {

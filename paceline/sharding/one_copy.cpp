@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include <sys/mman.h>
@@ -40,6 +41,16 @@ SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes) {
   return blocks;
 }
 
+struct Copies {
+  std::mutex mutex;  // guards `all`
+  std::vector<const OneCopy*> all;
+};
+
+Copies& copies() {
+  static auto* const of_process = new Copies;  // outlives every copy
+  return *of_process;
+}
+
 }  // namespace
 
 OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names)
@@ -47,6 +58,10 @@ OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange>
   // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
   void* const second = mremap(data_, 0, bytes_, MREMAP_MAYMOVE);
   read_only_ = second == MAP_FAILED ? data_ : static_cast<std::byte*>(second);
+  {
+    const std::lock_guard lock(copies().mutex);
+    copies().all.push_back(this);
+  }
   if (read_only_ == data_) return;
   protect(PROT_READ);
   const auto rank = static_cast<std::size_t>(group.rank());
@@ -56,8 +71,20 @@ OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange>
 }
 
 OneCopy::~OneCopy() {
+  {
+    const std::lock_guard lock(copies().mutex);
+    std::erase(copies().all, this);
+  }
   fault_.reset();
   if (read_only_ != data_) munmap(read_only_, bytes_);
+}
+
+bool OneCopy::holds(const void* address) {
+  const auto* const place = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(copies().mutex);
+  return std::ranges::any_of(copies().all, [place](const OneCopy* copy) {
+    return place >= copy->read_only_ && place < copy->read_only_ + copy->bytes_;
+  });
 }
 
 void OneCopy::protect(int protection) const {

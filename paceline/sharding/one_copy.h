@@ -36,6 +36,8 @@ class OneCopy {
   std::byte* data() const { return data_; }
   std::byte* read_only() const { return read_only_; }
   std::size_t bytes() const { return bytes_; }
+  // Whether some copy of this process has this place in its view that is read. Any thread.
+  static bool holds(const void* address);
 
   // While it lives, this process may write through read_only().
   class Writing {

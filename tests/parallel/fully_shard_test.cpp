@@ -21,6 +21,7 @@
 #include "paceline/parallel/compression_hooks.h"
 #include "paceline/parallel/join.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
@@ -31,6 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 
@@ -74,10 +76,6 @@ std::shared_ptr<Tower> make_tower(bool backwards = false) {
   const std::lock_guard lock(mutex);
   torch::manual_seed(3);
   return std::make_shared<Tower>(backwards);
-}
-
-std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
 }
 
 at::Tensor tower_input(std::int64_t step, int rank) {
