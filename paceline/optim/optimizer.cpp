@@ -65,6 +65,7 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
   add_parameters(groups);
   num_steps_.resize(parameters_.size());
   has_gradient_.resize(parameters_.size());
+  is_copy_.resize(parameters_.size());
   make_rows(0);
 }
 
@@ -154,6 +155,27 @@ void Optimizer::make_pieces() {
   const auto slots = static_cast<std::int64_t>(num_parts * slots_a_part_);
   norm_sums_ = group_ ? empty_symmetric(*group_, {slots, 2}, at::kDouble)
                       : at::zeros({slots, 2}, at::kDouble);
+}
+
+void Optimizer::set_model_parts(const ModelParts& parts) {
+  check(!has_stepped(), "an optimizer is told of the model's parts before its first step");
+  check(parts.layers || parts.divided.empty(),
+        "{} parameters are divided, and no group has the rest of them", parts.divided.size());
+  std::unordered_map<const void*, std::size_t> numbers;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    numbers.emplace(parameters_[i].unsafeGetTensorImpl(), i);
+  const auto number_of = [&](const at::Tensor& tensor) {
+    const auto found = numbers.find(tensor.unsafeGetTensorImpl());
+    check(found != numbers.end(), "a part of the model is not one of the optimizer's parameters");
+    return found->second;
+  };
+  parts_ = parts;
+  divided_.clear();
+  is_copy_.assign(parameters_.size(), false);
+  for (const at::Tensor& tensor : parts.copies) is_copy_[number_of(tensor)] = true;
+  for (const at::Tensor& tensor : parts.divided) divided_.push_back(number_of(tensor));
+  std::ranges::sort(divided_);
+  divided_norms_.assign(2 * divided_.size(), 0.0);
 }
 
 void Optimizer::set_learning_rate(double learning_rate) {

@@ -21,6 +21,10 @@
 // those of its part only, which a backward pass brings (fully_shard.h), and `.grad` stays undefined
 // between passes. Clip and unscale them through the optimizer (clip_gradients.h, grad_scaler.h).
 //
+// Where the model itself is divided among ranks, by stages or by parts of layers, tell it by
+// set_model_parts(): clipping, loss scaling and the norms of LAMB and LARS are then of the whole
+// model.
+//
 // 16-bit parameters (bfloat16, float16) have a float32 master in the state: a step reads the 16-bit
 // gradient, updates the master and rounds it into the parameter. Where a parameter is not its
 // rounded master any more, because it was loaded or averaged since, the master becomes the
@@ -49,6 +53,7 @@
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/gradient_blocks.h"
 #include "paceline/optim/kernels.h"
+#include "paceline/optim/model_parts.h"
 #include "paceline/sharding/one_copy.h"
 #include "paceline/tensor/flat_layout.h"
 
@@ -96,6 +101,14 @@ class Optimizer {
   // outside of a step, the same values as every other rank. Null otherwise.
   std::shared_ptr<void> writable_parameters() const;
   bool has_one_copy() const { return copy_ != nullptr; }
+
+  // Before the first step. From then on clip_grad_norm(), grad_norm() and GradScaler are collective
+  // over `parts.model`, step() with norms (LAMB, LARS) over `parts.layers`.
+  void set_model_parts(const ModelParts& parts);
+  // Null: this rank has the whole model.
+  ProcessGroup* model_group() const { return parts_.model.get(); }
+  // Whether norms over the model count what this rank has of the parameter.
+  bool counts_in_norms(std::size_t parameter) const { return !is_copy_[parameter]; }
 
   // Called at the beginning of each step; empty: nothing is.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
@@ -244,6 +257,8 @@ class Optimizer {
 
   void measure_norms(const std::vector<OrderedGradient>& gradients);
   void exchange_norms();
+  void add_up_divided_norms();
+  NormPair sums_of_norms(std::size_t parameter) const;
   NormPair norms_of(std::size_t parameter) const;
   void update_parameter(const OrderedGradient& gradient);
   template <class Visit>
@@ -277,7 +292,11 @@ class Optimizer {
   std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter][name] of what is kept here
   std::vector<std::vector<Piece>> pieces_;                 // [parameter], in order; with norms only
   std::size_t slots_a_part_ = 0;
-  at::Tensor norm_sums_;                 // [slot, 2]
+  at::Tensor norm_sums_;  // [slot, 2]
+  ModelParts parts_;
+  std::vector<bool> is_copy_;            // [parameter]
+  std::vector<std::size_t> divided_;     // parameters, in order
+  std::vector<double> divided_norms_;    // two squares' sums of each, over all its parts
   std::vector<std::int64_t> num_steps_;  // [parameter]: those that had a gradient
   bool shards_gradients_ = false;
   std::vector<bool> has_gradient_;  // [parameter], where gradients are divided

@@ -6,7 +6,9 @@ set(SOURCES
   hook_snapshot.cpp
   launch_hint.cpp
   loop.cpp
+  model_parts.cpp
   named_choices.cpp
+  pipeline_gradients.cpp
   progress.cpp
   run_checkpoints.cpp
   run_ownership.cpp
