@@ -12,7 +12,6 @@
 // step.
 
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <string>
 
@@ -22,7 +21,6 @@
 #include <torch/torch.h>
 
 #include "paceline/collectives/group/init.h"
-#include "paceline/core/check.h"
 #include "paceline/models/generate.h"
 #include "paceline/models/gpt_stage.h"
 #include "paceline/optim/adam.h"
@@ -34,6 +32,8 @@
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/tensor_parallel/layers.h"
 #include "paceline/tensor_parallel/vocab_parallel_loss.h"
+
+#include "benchmarks/own_memory.h"
 
 namespace paceline::benchmarks {
 namespace {
@@ -58,15 +58,6 @@ struct Setting {
   std::int64_t sequences = 2;  // a rank's in the way "data", in the others of the whole step
   int steps = 20;
 };
-
-double own_pss_mb() {
-  std::ifstream rollup("/proc/self/smaps_rollup");
-  for (std::string word; rollup >> word;) {
-    double kilobytes = 0;
-    if (word == "Pss:" && rollup >> kilobytes) return kilobytes / 1024;
-  }
-  fail(ErrorCode::kSystem, "/proc/self/smaps_rollup has no line Pss:");
-}
 
 struct Batch {
   at::Tensor inputs, targets;  // [sequences, kTokens]
