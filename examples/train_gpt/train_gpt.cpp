@@ -19,12 +19,14 @@
 
 #include "examples/train_gpt/model.h"
 #include "examples/train_gpt/options.h"
+#include "examples/train_gpt/profile.h"
 #include "examples/train_gpt/text.h"
 
 namespace train_gpt {
 namespace {
 
 namespace data = paceline::data;
+namespace planning = paceline::planning;
 namespace train = paceline::train;
 
 // Along "dp" the ranks differ in their samples, along "tp" in their part of every layer.
@@ -80,7 +82,11 @@ int run(const Options& options) {
            [&] { return train::test_result(train::evaluate_text(*replicas, *test_loader, loss)); },
        .weights = [&] { return network->weights(); },
        .replicas = replicas,
-       .unit = {.name = "tokens", .per_sample = options.context}},
+       .unit = {.name = "tokens", .per_sample = options.context},
+       .describe =
+           [&](planning::JobProfile& profile, std::int64_t samples) {
+             describe_gpt(options, text.vocabulary, samples, profile);
+           }},
       flags.run);
   const int code = training.train();
   if (code != 0 || options.sample == 0) return code;

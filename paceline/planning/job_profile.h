@@ -60,7 +60,7 @@ struct JobProfile {
   std::string program;  // its name, for people
   std::string unit = "samples";
   double units_per_sample = 1;
-  std::int64_t samples_per_step = 1;  // of the rank that was measured
+  std::int64_t samples_per_step = 1;  // of all ranks together, as the program was started
   int threads = 1;                    // of a rank
   int ranks_at_once = 1;              // that computed on the machine while it was measured
 

@@ -55,7 +55,7 @@ void take(Machine& machine, const Setting& setting) {
   }
 }
 
-std::string time_text(double seconds) {
+std::string interval_text(double seconds) {
   if (seconds < 120) return fmt::format("{:.4g} s", seconds);
   if (seconds < 7200) return fmt::format("{:.4g} min", seconds / 60);
   return fmt::format("{:.4g} h", seconds / 3600);
@@ -90,8 +90,8 @@ std::string describe(const Machine& machine) {
   if (machine.cores_a_host > 0) text += fmt::format(", {} cores a host", machine.cores_a_host);
   if (machine.mtbf_s > 0) {
     text += fmt::format(", a host fails every {}, a checkpoint takes {}, a restart {}",
-                        time_text(machine.mtbf_s), time_text(machine.checkpoint_s),
-                        time_text(machine.restart_s));
+                        interval_text(machine.mtbf_s), interval_text(machine.checkpoint_s),
+                        interval_text(machine.restart_s));
   }
   if (machine.stragglers > 0)
     text += fmt::format(", ranks differ by {:.3g}%", machine.stragglers * 100);

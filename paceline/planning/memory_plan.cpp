@@ -9,19 +9,33 @@ namespace {
 // Of a pass under stages 2 and 3 (parallel/fully_shard.h).
 constexpr double kUnitsUnderWay = 4;
 
+double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
+
+// Of a layer, in a stage that begins with layer `first`.
+double parameters_of(const LayerProfile& layer, const Way& way, std::size_t first) {
+  const std::int64_t all = layer.parameters - (first == 0 ? layer.tied_parameters : 0);
+  return divided(static_cast<double>(all), layer.divisible.parameters, way.parts);
+}
+
+double activations_of(const LayerProfile& layer, const Way& way) {
+  return divided(layer.activation_bytes, layer.divisible.activations, way.parts);
+}
+
 RankMemory memory_of_rank(const JobProfile& profile, const Way& way, int stage,
                           double samples_at_once, double kept) {
   const double parameters = parameters_of_stage(profile, way, stage);
   const double replicas = way.replicas;
   const double gradients = parameters * profile.gradient_bytes;
-  const double divided = way.shard_stage >= 2 && way.replicas > 1 ? replicas : 1;
+  const bool divides_gradients = way.shard_stage >= 2 && way.replicas > 1;
   RankMemory memory;
   memory.parameters = way.shard_stage == 3 ? 0 : parameters * profile.parameter_bytes;
-  memory.gradients = gradients / divided;
+  memory.gradients = gradients / (divides_gradients ? replicas : 1);
   memory.optimizer = parameters * profile.optimizer_bytes / (way.shard_stage >= 1 ? replicas : 1);
-  memory.activations = kept;
+  const bool is_one_pass = way.micro_batches == 1 && !divides_gradients;
+  memory.activations =
+      is_one_pass ? peak_of_pass(profile, way, stage, samples_at_once) - gradients : kept;
   memory.working = profile.working_bytes * samples_at_once;
-  if (divided > 1) memory.working += std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
+  if (divides_gradients) memory.working += std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
   memory.process = profile.process_bytes;
   return memory;
 }
@@ -31,24 +45,28 @@ RankMemory memory_of_rank(const JobProfile& profile, const Way& way, int stage,
 double parameters_of_stage(const JobProfile& profile, const Way& way, int stage) {
   const LayerRange range = layers_of_stage(profile, stage, way.stages);
   double sum = 0;
-  for (std::size_t i = range.begin; i < range.end; ++i) {
-    const LayerProfile& layer = profile.layers[i];
-    const double share = layer.divisible.parameters;
-    const auto all =
-        static_cast<double>(layer.parameters - (range.begin == 0 ? layer.tied_parameters : 0));
-    sum += all * (1 - share + share / way.parts);
-  }
+  for (std::size_t i = range.begin; i < range.end; ++i)
+    sum += parameters_of(profile.layers[i], way, range.begin);
   return sum;
 }
 
 double activations_of_stage(const JobProfile& profile, const Way& way, int stage) {
   const LayerRange range = layers_of_stage(profile, stage, way.stages);
   double sum = 0;
-  for (std::size_t i = range.begin; i < range.end; ++i) {
-    const double share = profile.layers[i].divisible.activations;
-    sum += profile.layers[i].activation_bytes * (1 - share + share / way.parts);
-  }
+  for (std::size_t i = range.begin; i < range.end; ++i)
+    sum += activations_of(profile.layers[i], way);
   return sum;
+}
+
+double peak_of_pass(const JobProfile& profile, const Way& way, int stage, double samples) {
+  const LayerRange range = layers_of_stage(profile, stage, way.stages);
+  double bytes = activations_of_stage(profile, way, stage) * samples, peak = bytes;
+  for (std::size_t i = range.end; i-- > range.begin;) {
+    bytes += parameters_of(profile.layers[i], way, range.begin) * profile.gradient_bytes;
+    peak = std::max(peak, bytes);
+    bytes -= activations_of(profile.layers[i], way) * samples;
+  }
+  return peak;
 }
 
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,

@@ -6,6 +6,7 @@ set(SOURCES
   link_time.cpp
   machine.cpp
   memory_plan.cpp
+  plan_text.cpp
   shared_cores.cpp
   step_forecast.cpp
   way.cpp)

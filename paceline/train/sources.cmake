@@ -1,10 +1,12 @@
 set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
+  dry_run.cpp
   evaluate.cpp
   evaluate_text.cpp
   hook_snapshot.cpp
   launch_hint.cpp
+  layer_meter.cpp
   loop.cpp
   model_parts.cpp
   named_choices.cpp

@@ -11,6 +11,7 @@
 #include "paceline/collectives/group/shared_error.h"
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/train/dry_run.h"
 #include "paceline/train/launch_hint.h"
 #include "paceline/train/run_report.h"
 
@@ -117,7 +118,23 @@ void TrainingRun::take_seed(std::uint64_t given) {
   loader_ = training_.make_loader(state_.seed);
 }
 
+int TrainingRun::write_profile(const std::filesystem::path& file) {
+  check(!is_divided() && training_.optimizer.shard_group() == nullptr,
+        "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
+        "without --mesh and --shard");
+  const auto profile = dry_run(*group_, {.module = training_.module,
+                                         .optimizer = training_.optimizer,
+                                         .gradients = *training_.gradients,
+                                         .loader = *loader_,
+                                         .unit = training_.unit,
+                                         .describe = training_.describe});
+  on_rank(0, *group_, [&] { planning::save_profile(profile, file); });
+  progress_.note(fmt::format("the profile is in {}; nothing was trained", file.string()));
+  return 0;
+}
+
 int TrainingRun::train() {
+  if (const auto file = wanted_profile()) return write_profile(*file);
   const auto begin = std::chrono::steady_clock::now();
   first_step_ = state_.step;
   const LoopHooks hooks{.scale_loss = [&](const at::Tensor& loss) { return step_.scaled(loss); },

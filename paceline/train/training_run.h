@@ -13,18 +13,23 @@
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
 //
+// With PACELINE_PROFILE=FILE in the environment it measures a few steps (dry_run.h), writes their
+// profile there and does nothing else.
+//
 // Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. After
 // each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
 // step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
 //
 // Ownership: it refers to the parts of `Training`, which outlive it. Thread safety: none.
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "paceline/data/data_loader.h"
+#include "paceline/planning/job_profile.h"
 #include "paceline/telemetry/metrics_log.h"
 #include "paceline/telemetry/tensorboard_log.h"
 #include "paceline/train/loop.h"
@@ -56,6 +61,8 @@ struct Training {
   // How many samples of this rank others took the place of, because their files could not be used
   // (ImageFolder::num_skipped()): the closing table and the metrics have the sum. Null: not told.
   std::function<std::int64_t()> num_skipped = nullptr;
+  // For the planner: DryRunParts::describe.
+  std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe = nullptr;
 };
 
 struct TrainingRunOptions {
@@ -83,9 +90,10 @@ class TrainingRun {
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
 
-  // Collective. Trains to the end, evaluates and prints the closing table; or stops before it, when
-  // all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed, or 1 when the newest
-  // state could not be written.
+  // Collective. With a profile to write: writes it and returns 0; Error(kInvalid) for a model that
+  // is divided among ranks. Otherwise trains to the end, evaluates and prints the closing table; or
+  // stops before it, when all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed,
+  // or 1 when the newest state could not be written.
   int train();
 
   const TrainingState& state() const { return state_; }
@@ -97,6 +105,7 @@ class TrainingRun {
   ProcessGroup& replicas() const { return training_.replicas ? *training_.replicas : *group_; }
   bool is_divided() const { return replicas().world_size() < group_->world_size(); }
   std::int64_t num_steps() const;
+  int write_profile(const std::filesystem::path& file);
   void open_files();
   void begin_or_resume();
   void take_state(const TrainingState& restored);

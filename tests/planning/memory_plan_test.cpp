@@ -71,6 +71,19 @@ TEST(MemoryPlan, the_last_stage_has_a_copy_of_tied_weights) {
   EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {.stages = 2}, 1), 1300);
 }
 
+TEST(MemoryPlan, gradients_take_the_place_of_activations) {
+  JobProfile profile = job_of_blocks(2);  // 4000 bytes of gradients, 100 of activations a sample
+  // Two samples: all activations and the last layer's gradients, then without its activations both
+  // layers' gradients.
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, 0, 2), 200 + 8000);
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, 0, 100), 20'000 + 4000);
+  const Machine machine{.ranks_a_host = 1};
+  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {20'000}).rank.activations, 16'000);
+  // From the second pass on all gradients are there from the beginning.
+  EXPECT_DOUBLE_EQ(
+      plan_memory(profile, machine, {.micro_batches = 2}, 100, {20'000}).rank.activations, 20'000);
+}
+
 TEST(MemoryPlan, the_host_that_needs_most_counts) {
   JobProfile profile = job_of_blocks(3);
   const Machine machine{.hosts = 2, .ranks_a_host = 2};
