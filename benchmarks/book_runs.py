@@ -95,8 +95,8 @@ def kept_batch(runner, ranks, rate=RATE, *more):
 
 def growth(ranks):
     """Of the rate, so that fewer steps of larger batches come as far. Adam and LAMB divide a gradient by its root mean square, in which the
-    squares of signal and noise are as 1 to NOISE / ranks, so a step goes forward by rate x sqrt(ranks / (ranks + NOISE)), and there are 1 / ranks as many: sqrt(ranks) while
-    noise decides, ranks when it no longer does."""
+    squares of signal and noise are as 1 to NOISE / ranks. So a step goes forward by rate x sqrt(ranks / (ranks + NOISE)), and there are
+    1 / ranks as many. This is sqrt(ranks) while noise decides, and ranks when it no longer does."""
     return math.sqrt(ranks * (ranks + NOISE) / (1 + NOISE))
 
 

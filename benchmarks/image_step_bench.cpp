@@ -39,7 +39,6 @@ namespace paceline::benchmarks {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
 struct Options {
   std::string model = "cnn";
@@ -195,79 +194,100 @@ std::shared_ptr<Network> copy_of(const Options& options, const Network& network,
   return copy;
 }
 
-void print_parts(const Options& options) {
-  const at::Tensor contiguous =
-      at::randn({options.batch, 3, options.image_size, options.image_size});
-  const at::Tensor images = contiguous.contiguous(at::MemoryFormat::ChannelsLast);
-  const at::Tensor labels = at::randint(options.classes, {options.batch}, at::kLong);
-  const auto original = std::make_shared<Network>(options, models::Layers{});
-  const auto last = copy_of(options, *original, at::MemoryFormat::ChannelsLast);
-  const auto plain = copy_of(options, *original, at::MemoryFormat::Contiguous);
-  const auto third = copy_of(options, *original, at::MemoryFormat::ChannelsLast);
-  optim::Adam last_adam(last->parameters(), optim::AdamOptions{.lr = 1e-5});
-  optim::Adam plain_adam(plain->parameters(), optim::AdamOptions{.lr = 1e-5});
-  torch::optim::Adam torch_adam(third->parameters(), torch::optim::AdamOptions(1e-5));
-  const auto train = [&labels](Network& network, auto& adam, const at::Tensor& input) {
-    torch::nn::functional::cross_entropy(network.forward(input), labels).backward();
-    adam.step();
-    adam.zero_grad();
-  };
-  // Trained for a moment, so that the norms have statistics.
-  for (int i = 0; i < 3; ++i) train(*last, last_adam, images);
-  const auto tested = copy_of(options, *last, at::MemoryFormat::ChannelsLast);
-  const auto tested_plain = copy_of(options, *last, at::MemoryFormat::Contiguous);
-  tested->eval();
-  tested_plain->eval();
-  const auto folded = without_norms(options, *tested);
-  const at::NoGradGuard no_grad;
-  const auto evaluate = [](Network& network, const at::Tensor& input) { network.forward(input); };
-  check(folded->forward(images).allclose(tested->forward(images), 1e-3, 1e-3),
-        "the model without norms computes something else");
-  std::vector<at::Tensor> maps;
-  for (const auto& sizes : sizes_of_activations(options, images))
-    maps.push_back(at::randn(sizes).contiguous(at::MemoryFormat::ChannelsLast));
-  const auto with_gradients = [](const std::function<void()>& body) {
-    return [body] {
-      const at::AutoGradMode on(true);
-      body();
-    };
-  };
-  std::vector<Part> parts = {
-      {"training step: channels_last, fused Adam", 0,
-       with_gradients([&] { train(*last, last_adam, images); })},
-      {"... contiguous", 0, with_gradients([&] { train(*plain, plain_adam, contiguous); })},
-      {"... LibTorch's Adam", 0, with_gradients([&] { train(*third, torch_adam, images); })},
-      {"evaluation: channels_last", 3, [&] { evaluate(*tested, images); }},
-      {"... contiguous", 3, [&] { evaluate(*tested_plain, contiguous); }}};
-  if (!maps.empty()) {
-    parts.push_back(
-        {"... batch norms folded into convolutions", 3, [&] { evaluate(*folded, images); }});
-    const std::size_t first = parts.size();
-    parts.push_back({"activations alone, in place", first, [&] {
-                       for (at::Tensor& map : maps) at::relu_(map);
-                     }});
-    parts.push_back({"... not in place", first, [&] {
-                       for (const at::Tensor& map : maps) at::relu(map);
-                     }});
+// Networks with the same weights, and what is done with them.
+class Parts {
+ public:
+  explicit Parts(const Options& options) : options_(options) {
+    add("training step: channels_last, fused Adam", 0,
+        [this] { train(*last_, last_adam_, images_); });
+    add("... contiguous", 0, [this] { train(*plain_, plain_adam_, contiguous_); });
+    add("... LibTorch's Adam", 0, [this] { train(*third_, torch_adam_, images_); });
+    // Trained for a moment, so that the norms have statistics.
+    for (int i = 0; i < 3; ++i) parts_.front().body();
+    add_evaluation();
   }
-  for (int round = -1; round < options.rounds; ++round) {
-    for (Part& part : parts) {
-      const double ms = ms_of(part.body, options.steps);
-      if (round >= 0) part.ms.push_back(ms);
+
+  void measure() {
+    for (int round = -1; round < options_.rounds; ++round) {
+      for (Part& part : parts_) {
+        const double ms = ms_of(part.body, options_.steps);
+        if (round >= 0) part.ms.push_back(ms);
+      }
     }
   }
-  fmt::print("{}, batch {} of 3x{}x{}, {} threads, {} rounds of {} steps\n\n", options.model,
-             options.batch, options.image_size, options.image_size, at::get_num_threads(),
-             options.rounds, options.steps);
-  fmt::print("| part | ms, median [min, max] | ratio |\n|---|---|---|\n");
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    std::vector<double> ratios;
-    for (std::size_t round = 0; round < parts[i].ms.size(); ++round)
-      ratios.push_back(parts[i].ms[round] / parts[parts[i].against].ms[round]);
-    fmt::print("| {} | {} | {} |\n", parts[i].name, with_spread(parts[i].ms),
-               i == parts[i].against ? "1" : with_spread(ratios));
+
+  void print() const {
+    fmt::print("{}, batch {} of 3x{}x{}, {} threads, {} rounds of {} steps\n\n", options_.model,
+               options_.batch, options_.image_size, options_.image_size, at::get_num_threads(),
+               options_.rounds, options_.steps);
+    fmt::print("| part | ms, median [min, max] | ratio |\n|---|---|---|\n");
+    for (const Part& part : parts_) {
+      const Part& against = parts_[part.against];
+      std::vector<double> ratios;
+      for (std::size_t round = 0; round < part.ms.size(); ++round)
+        ratios.push_back(part.ms[round] / against.ms[round]);
+      fmt::print("| {} | {} | {} |\n", part.name, with_spread(part.ms),
+                 &part == &against ? "1" : with_spread(ratios));
+    }
   }
-}
+
+ private:
+  void add(const std::string& name, std::size_t against, const std::function<void()>& body) {
+    parts_.push_back({name, against, body});
+  }
+
+  template <class Adam>
+  void train(Network& network, Adam& adam, const at::Tensor& input) {
+    torch::nn::functional::cross_entropy(network.forward(input), labels_).backward();
+    adam.step();
+    adam.zero_grad();
+  }
+
+  static void evaluate(Network& network, const at::Tensor& input) {
+    const at::NoGradGuard no_grad;
+    network.forward(input);
+  }
+
+  void add_evaluation() {
+    const at::NoGradGuard no_grad;
+    tested_ = copy_of(options_, *last_, at::MemoryFormat::ChannelsLast);
+    tested_plain_ = copy_of(options_, *last_, at::MemoryFormat::Contiguous);
+    tested_->eval();
+    tested_plain_->eval();
+    const std::size_t first = parts_.size();
+    add("evaluation: channels_last", first, [this] { evaluate(*tested_, images_); });
+    add("... contiguous", first, [this] { evaluate(*tested_plain_, contiguous_); });
+    for (const auto& sizes : sizes_of_activations(options_, images_))
+      maps_.push_back(at::randn(sizes).contiguous(at::MemoryFormat::ChannelsLast));
+    if (maps_.empty()) return;  // no norms
+    folded_ = without_norms(options_, *tested_);
+    check(folded_->forward(images_).allclose(tested_->forward(images_), 1e-3, 1e-3),
+          "the model without norms computes something else");
+    add("... batch norms folded into convolutions", first, [this] { evaluate(*folded_, images_); });
+    add("activations alone, in place", parts_.size(), [this] {
+      for (at::Tensor& map : maps_) at::relu_(map);
+    });
+    add("... not in place", parts_.size() - 1, [this] {
+      for (const at::Tensor& map : maps_) at::relu(map);
+    });
+  }
+
+  const Options options_;
+  const at::Tensor contiguous_ =
+      at::randn({options_.batch, 3, options_.image_size, options_.image_size});
+  const at::Tensor images_ = contiguous_.contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor labels_ = at::randint(options_.classes, {options_.batch}, at::kLong);
+  const std::shared_ptr<Network> last_ =
+      copy_of(options_, Network(options_, models::Layers{}), at::MemoryFormat::ChannelsLast);
+  const std::shared_ptr<Network> plain_ = copy_of(options_, *last_, at::MemoryFormat::Contiguous);
+  const std::shared_ptr<Network> third_ = copy_of(options_, *last_, at::MemoryFormat::ChannelsLast);
+  optim::Adam last_adam_{last_->parameters(), optim::AdamOptions{.lr = 1e-5}};
+  optim::Adam plain_adam_{plain_->parameters(), optim::AdamOptions{.lr = 1e-5}};
+  torch::optim::Adam torch_adam_{third_->parameters(), torch::optim::AdamOptions(1e-5)};
+  std::shared_ptr<Network> tested_, tested_plain_, folded_;
+  std::vector<at::Tensor> maps_;  // of features, that activations work on
+  std::vector<Part> parts_;
+};
 
 }  // namespace
 }  // namespace paceline::benchmarks
@@ -288,7 +308,9 @@ int main(int argc, char** argv) {
   try {
     paceline::train::keep_large_blocks();
     if (options.parts) {
-      paceline::benchmarks::print_parts(options);
+      paceline::benchmarks::Parts parts(options);
+      parts.measure();
+      parts.print();
     } else {
       paceline::benchmarks::take_steps(options);
     }
