@@ -17,6 +17,9 @@
 // write to a parameter outside of a step ends the process, after a
 // line that names it (one_copy.h); load what is to be loaded with writable_parameters().
 //
+// Hosts can divide the parameters among them as well (ShardOptions::divide_hosts): each keeps the
+// parts of its ranks, and the rest comes unit by unit while operations read it.
+//
 // Gradients can be divided too (ShardOptions::unit_bytes; stage 2 of ZeRO): each rank then has
 // those of its part only, which a backward pass brings (fully_shard.h), and `.grad` stays undefined
 // between passes. Clip and unscale them through the optimizer (clip_gradients.h, grad_scaler.h).
@@ -51,6 +54,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
+#include "paceline/optim/divided_parameters.h"
 #include "paceline/optim/gradient_blocks.h"
 #include "paceline/optim/kernels.h"
 #include "paceline/optim/model_parts.h"
@@ -69,6 +73,9 @@ struct ShardOptions {
   std::vector<std::string> names = {};
   // Above 0: gradients are divided too, in units of about so many bytes of parameters.
   std::size_t unit_bytes = 0;
+  // With one copy and units, on several hosts: each host keeps the parts of its ranks alone, and
+  // has a unit whole while operations read it (divided_parameters.h).
+  bool divide_hosts = false;
 };
 
 // Parameters whose gradients are reduced together, each rank's part to that rank.
@@ -99,8 +106,15 @@ class Optimizer {
   void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
   // With one copy: while what this returns lives, this process may write to the parameters from
   // outside of a step, the same values as every other rank. Null otherwise.
+  // Collective where hosts divide the parameters: they are whole for so long too.
   std::shared_ptr<void> writable_parameters() const;
   bool has_one_copy() const { return copy_ != nullptr; }
+  // Where hosts divide the parameters: collective, and so is its end; while what this returns
+  // lives, they are whole, for reads that are no operations of LibTorch. Null otherwise.
+  std::shared_ptr<void> whole_parameters() const;
+  bool divides_hosts() const { return divided_ != nullptr; }
+  // Throws why parameters could not be brought from other hosts since the last step, if so.
+  void require_parameters() const;
 
   // Before the first step. From then on clip_grad_norm(), grad_norm() and GradScaler are collective
   // over `parts.model`, step() with norms (LAMB, LARS) over `parts.layers`.
@@ -175,8 +189,9 @@ class Optimizer {
   // What this rank keeps.
   std::size_t num_state_bytes() const;
   std::size_t num_gradient_bytes() const;
-  // Seconds that steps have spent on the other ranks' parts since the last call.
-  double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+  // Seconds that steps, and operations on divided parameters, have spent on the other ranks' parts
+  // since the last call.
+  double take_exposed_seconds();
 
  protected:
   static constexpr std::size_t kMaxStates = 2;
@@ -268,7 +283,9 @@ class Optimizer {
   void check_sums(std::size_t parameter, const Sums& sums);
   [[noreturn]] void fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
                                  std::uint32_t found) const;
-  void make_one_copy(const std::vector<std::string>& names);
+  void make_one_copy(const ShardOptions& options);
+  void divide_between_hosts(const std::vector<std::size_t>& offsets,
+                            const std::vector<std::string>& names);
   void split_by_host();
   std::byte* parameter_to_write(std::size_t parameter) const;
   void exchange_parts();
@@ -286,6 +303,7 @@ class Optimizer {
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
   std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters; null: each rank has one
   std::shared_ptr<ProcessGroup> host_;   // the ranks that share the copy
+  std::unique_ptr<DividedParameters> divided_;  // null: each host has all of them
   std::shared_ptr<ProcessGroup>
       peers_;                    // this rank's like on the other hosts; null: there are none
   std::vector<int> peer_ranks_;  // of peers_, in the group

@@ -38,17 +38,19 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 void Optimizer::step() try {
   if (before_step_) before_step_();
+  require_parameters();
   const at::NoGradGuard no_grad;
   const auto gradients = this->gradients();
   if (norms_ == Norms::kPerParameter) measure_norms(gradients);
   // With one copy nobody may read the old values any more, and then everybody reads the new ones.
   if (copy_) wait_for_host();
+  if (divided_) divided_->forget();
   for (const OrderedGradient& gradient : gradients) {
     update_parameter(gradient);
     ++num_steps_[gradient.parameter];
   }
   if (copy_) {
-    if (peers_) exchange_hosts();
+    if (peers_ && !divided_) exchange_hosts();
     wait_for_host();
   } else if (group_) {
     exchange_parts();

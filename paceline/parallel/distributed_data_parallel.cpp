@@ -56,7 +56,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       group_, all,
       ReducerOptions{.buckets = options.buckets,
                      .require_all_used = options.require_all_used,
-                     .guard_passes = options.guard_passes,
+                     .guard_passes = guard_passes(),
                      .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
                      .at_end_of_step = [this] { shard_buffers_.end_step(); },
@@ -110,6 +110,12 @@ void DataParallelState::require_shards_apart() const {
   }
 }
 
+// No parameter is on two hosts where these divide them.
+std::int64_t DataParallelState::guard_passes() const {
+  const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
+  return has_replicas ? options_.guard_passes : 0;
+}
+
 void DataParallelState::forget_gradients() {
   if (options_.optimizer != nullptr) options_.optimizer->zero_grad();
 }
@@ -161,6 +167,7 @@ DataParallelState::Pass::~Pass() {
 }
 
 void DataParallelState::before_forward(std::int64_t samples) {
+  if (options_.optimizer != nullptr) options_.optimizer->require_parameters();
   reducer_->before_forward(samples);
   const bool trains = torch::GradMode::is_enabled();
   int root = 0;
