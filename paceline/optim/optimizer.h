@@ -112,7 +112,7 @@ class Optimizer {
   // Where hosts divide the parameters: collective, and so is its end; while what this returns
   // lives, they are whole, for reads that are no operations of LibTorch. Null otherwise.
   std::shared_ptr<void> whole_parameters() const;
-  bool divides_hosts() const { return divided_ != nullptr; }
+  bool divides_hosts() const { return host_parts_ != nullptr; }
   // Throws why parameters could not be brought from other hosts since the last step, if so.
   void require_parameters() const;
 
@@ -303,7 +303,7 @@ class Optimizer {
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
   std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters; null: each rank has one
   std::shared_ptr<ProcessGroup> host_;   // the ranks that share the copy
-  std::unique_ptr<DividedParameters> divided_;  // null: each host has all of them
+  std::unique_ptr<DividedParameters> host_parts_;  // null: each host has all of them
   std::shared_ptr<ProcessGroup>
       peers_;                    // this rank's like on the other hosts; null: there are none
   std::vector<int> peer_ranks_;  // of peers_, in the group

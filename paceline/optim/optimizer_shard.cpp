@@ -161,7 +161,7 @@ void Optimizer::divide_between_hosts(const std::vector<std::size_t>& offsets,
     const std::size_t first = rows_[i].parameters.front();
     units.back().name = "parameter " + (names.empty() ? std::to_string(first) : names[first]);
   }
-  divided_ = std::make_unique<DividedParameters>(copy_, host_, peers_, peer_ranks_, units);
+  host_parts_ = std::make_unique<DividedParameters>(copy_, host_, peers_, peer_ranks_, units);
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
@@ -171,15 +171,15 @@ std::shared_ptr<void> Optimizer::writable_parameters() const {
 }
 
 std::shared_ptr<void> Optimizer::whole_parameters() const {
-  return divided_ ? divided_->whole() : nullptr;
+  return host_parts_ ? host_parts_->whole() : nullptr;
 }
 
 void Optimizer::require_parameters() const {
-  if (divided_) divided_->require_whole();
+  if (host_parts_) host_parts_->require_whole();
 }
 
 double Optimizer::take_exposed_seconds() {
-  const double fetching = divided_ ? divided_->take_exposed_seconds() : 0;
+  const double fetching = host_parts_ ? host_parts_->take_exposed_seconds() : 0;
   return std::exchange(exposed_seconds_, 0.0) + fetching;
 }
 

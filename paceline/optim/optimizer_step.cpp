@@ -44,13 +44,13 @@ void Optimizer::step() try {
   if (norms_ == Norms::kPerParameter) measure_norms(gradients);
   // With one copy nobody may read the old values any more, and then everybody reads the new ones.
   if (copy_) wait_for_host();
-  if (divided_) divided_->forget();
+  if (host_parts_) host_parts_->forget();
   for (const OrderedGradient& gradient : gradients) {
     update_parameter(gradient);
     ++num_steps_[gradient.parameter];
   }
   if (copy_) {
-    if (peers_ && !divided_) exchange_hosts();
+    if (peers_ && !host_parts_) exchange_hosts();
     wait_for_host();
   } else if (group_) {
     exchange_parts();
