@@ -129,6 +129,7 @@ void describe_gpt(const Options& options, std::int64_t vocabulary, std::int64_t 
   profile.layers.push_back(logits);
   profile.most_parts = std::gcd(options.heads, vocabulary);
   profile.shard_stages = {0, 1, 2, 3};
+  profile.schedules = {"1f1b", "zero-bubble", "gpipe"};
 }
 
 }  // namespace train_gpt

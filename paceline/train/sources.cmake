@@ -8,6 +8,7 @@ set(SOURCES
   launch_hint.cpp
   layer_meter.cpp
   loop.cpp
+  matrix_speed.cpp
   model_parts.cpp
   named_choices.cpp
   pipeline_gradients.cpp

@@ -39,9 +39,10 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
   };
   refuse(!options.checkpoints.folder.empty(), "--checkpoint-dir: checkpoints are",
          "--weights writes the final weights, whole");
-  refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is",
-         "use --clip-value");
-  refuse(options.step.scales_loss, "loss scaling is", "use bfloat16 in the place of float16");
+  if (training.optimizer.model_group() != nullptr) return training;
+  constexpr const char* kTell = "tell the optimizer (Optimizer::set_model_parts)";
+  refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
+  refuse(options.step.scales_loss, "loss scaling is", kTell);
   return training;
 }
 
@@ -218,6 +219,7 @@ void TrainingRun::print_table() {
   fields.emplace_back("samples_per_second", report.samples_per_second);
   if (training_.unit.per_sample != 1)
     fields.emplace_back(training_.unit.name + "_per_second", report.units_per_second());
+  if (report.matrix_speed > 0) fields.emplace_back("matrix_share", report.matrix_share());
   fields.emplace_back("steps", report.steps);
   fields.emplace_back("world_size", std::int64_t{group_->world_size()});
   fields.emplace_back("test_loss", result_.loss);

@@ -84,9 +84,9 @@ class TrainingRun {
  public:
   // Collective. Opens the files and restores what there is to continue. Errors: those of
   // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
-  // set; kSystem for a file that cannot be written; kUnsupported for checkpoints, clipping by norm
-  // and loss scaling of a model that is divided among ranks, and for an average of weights of which
-  // a host has one copy.
+  // set; kSystem for a file that cannot be written; kUnsupported for checkpoints
+  // of a model that is divided among ranks, for clipping by norm and loss scaling where the
+  // optimizer does not know its parts, and for an average of weights of which a host has one copy.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
 

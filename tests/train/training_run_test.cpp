@@ -244,7 +244,10 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
     refused("--checkpoint-dir", {.checkpoints = {.folder = folder.file("run")}});
     refused("--clip-norm", {.step = {.clip_norm = 1}});
     refused("loss scaling", {.step = {.scales_loss = true}});
-    TrainingRun run(parts.run.group, training, {.epochs = 1, .metrics = metrics});
+    // An optimizer that knows the model's parts clips by the norm of the whole.
+    training.optimizer.set_model_parts({.model = parts.run.group, .layers = nullptr});
+    TrainingRun run(parts.run.group, training,
+                    {.epochs = 1, .step = {.clip_norm = 1}, .metrics = metrics});
     EXPECT_EQ(run.train(), 0);
   });
   const std::string text = text_of(metrics);
