@@ -1,26 +1,25 @@
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 
-#include "paceline/core/error.h"
-#include "paceline/diagnosis/memory_counters.h"
 #include "paceline/placement/placement.h"
-#include "paceline/process/process.h"
+#include "paceline/planning/machine.h"
 #include "paceline/process/program.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/launcher_run.h"
+#include "apps/mesh_advice.h"
 #include "apps/message.h"
 #include "apps/option_table.h"
 #include "apps/start_preview.h"
+#include "apps/temporary_folder.h"
 #include "apps/trial.h"
+#include "apps/usable_memory.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -29,37 +28,23 @@ namespace {
 constexpr int kNothingMeasured = 1;
 constexpr const char* kBatchPlaceholder = "{batch}";
 constexpr long kMaxSecondsOfAdvice = 3600;
+constexpr long kMostRows = 1000;
 
 constexpr const char* kHelp = R"(
 PROGRAM must report its steps: DistributedDataParallel and paceline's training loop do, other programs by
-paceline::StepLog or a line of JSON a step (docs/placement.md).
+paceline::StepLog or a line of JSON a step (docs/placement.md). With --mesh and --memory it must write
+a profile of its layers: train::TrainingRun does (docs/planner.md).
 
 Examples:
   paceline advise -- ./train
-  paceline advise --global-batch 64 -- ./train --batch-size {batch})";
+  paceline advise --global-batch 64 -- ./train --batch-size {batch}
+  paceline advise --mesh --check 4 -- train_gpt --global-batch-size 32
+  paceline advise --memory --ranks 8 -- train_gpt --layers 12 --width 768
+  paceline advise --mesh --simulate hosts=64,ranks=8,link=100Gbit --global-batch 4096 -- train_gpt)";
 
 struct AdviseOptions {
   long seconds = 5, patience = 60;
   long global_batch = 0;  // 0: none
-};
-
-// A folder of its own, gone with this value.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "paceline-advise-XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) throw system_error("making a folder " + path_);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 std::vector<std::string> with_batch(std::vector<std::string> command,
@@ -76,24 +61,6 @@ bool mentions_batch(const std::vector<std::string>& command) {
   return std::any_of(command.begin(), command.end(), [](const std::string& word) {
     return word.find(kBatchPlaceholder) != std::string::npos;
   });
-}
-
-Fd block_ending_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (!launch::stays_ignored(signal)) sigaddset(&set, signal);
-  }
-  sigprocmask(SIG_BLOCK, &set, nullptr);
-  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd) throw system_error("signalfd()");
-  return fd;
-}
-
-// What the job may use: the machine's, or the limit of a cgroup.
-std::uint64_t usable_memory() {
-  const launch::MemoryCounters memory = launch::read_memory_counters();
-  return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));
 }
 
 class Adviser {
@@ -181,7 +148,7 @@ struct AdviseFormatter : CLI::Formatter {
 int advise_command(const Arguments& arguments) {
   CLI::App app(
       "Runs PROGRAM for a few seconds with each sensible number of ranks and threads on this "
-      "machine, and recommends the best.",
+      "machine, and recommends the best. With --mesh or --memory: plans how to divide it.",
       "paceline advise");
   app.footer(kHelp);
   app.formatter(std::make_shared<AdviseFormatter>());
@@ -194,13 +161,36 @@ int advise_command(const Arguments& arguments) {
   table.value("--global-batch", "N",
               "Samples of all ranks in a step: {batch} in the arguments becomes N / ranks",
               number_target(options.global_batch, 1, 1L << 40));
+  MeshAdviceOptions mesh;
+  table.group("Plans");
+  table.flag("--mesh", "Plan how to divide the model and its batches", bool_target(mesh.ways));
+  table.flag("--memory", "Plan the memory of replicas in each stage of sharding",
+             bool_target(mesh.memory));
+  table.value("--simulate", "MACHINE",
+              "Plan for machines in words: hosts=64,ranks=8,link=100Gbit,latency=5us,cores=64,"
+              "memory=512GB,mtbf=5000h,checkpoint=30s,restart=2min,interval=1h,stragglers=5%",
+              text_target(mesh.simulate));
+  table.value("--ranks", "N", "Ranks of this machine to plan for [one a core]",
+              number_target(mesh.ranks, 1, planning::kMostPlannedRanks));
+  table.value("--rows", "N", "Ways to print", number_target(mesh.rows, 1, kMostRows));
+  table.value("--check", "N", "Ways to try out: predicted beside measured",
+              number_target(mesh.checks, 1, kMostRows));
+  table.value("--profile", "FILE", "Profile to plan from; it is measured if FILE does not exist",
+              text_target(mesh.profile));
   const CommandLine line = split_command_line(app, arguments);
   if (!table.take(line)) {
     fmt::print("{}", app.help());
     return 0;
   }
   table.read();
+  mesh.global_batch = options.global_batch;
+  mesh.seconds = options.seconds;
+  mesh.patience = options.patience;
   try {
+    if (mesh.is_asked_for()) return advise_mesh(mesh, line.program);
+    if (!mesh.simulate.empty() || mesh.checks > 0 || mesh.ranks > 0 || !mesh.profile.empty()) {
+      throw UsageError("--simulate, --ranks, --check and --profile need --mesh or --memory");
+    }
     return Adviser(options, line.program).run();
   } catch (const Interrupted& interrupted) {
     return 128 + interrupted.signal;

@@ -13,6 +13,7 @@
 #include "paceline/bench/catalog.h"
 #include "paceline/bench/pattern.h"
 #include "paceline/bench/size_list.h"
+#include "paceline/core/settings.h"
 
 #include "apps/bench_modes.h"
 #include "apps/option_value.h"
@@ -188,7 +189,7 @@ std::vector<std::string> peers_of(const Option& option, const bench::SessionOpti
 void read_cluster(const Option& option, bench::Cluster& cluster) {
   try {
     cluster = bench::parse_cluster(option.text);
-  } catch (const bench::ClusterError& error) {
+  } catch (const SettingError& error) {
     throw UsageError(fmt::format("{}: {}", option.source, error.what()));
   }
 }

@@ -10,6 +10,8 @@
 #include "paceline/core/fd.h"
 #include "paceline/placement/advice.h"
 
+#include "apps/launcher_run.h"
+
 namespace paceline::apps {
 
 struct TrialOptions {
@@ -20,12 +22,9 @@ struct TrialOptions {
   std::string folder;  // for logs; exists, and is removed by the caller
 };
 
-// `signals` is a signalfd of blocked signals; when one arrives the trial is stopped and Interrupted
-// is thrown. What goes wrong with the program is in the trial's `problem`. Error(kSystem) when it
+// `signals`: of block_ending_signals(); when one arrives the trial is stopped and Interrupted is
+// thrown. What goes wrong with the program is in the trial's `problem`. Error(kSystem) when it
 // cannot be started at all.
-struct Interrupted {
-  int signal;
-};
 launch::Trial run_trial(const TrialOptions& options, const Fd& signals);
 
 }  // namespace paceline::apps

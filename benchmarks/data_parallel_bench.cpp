@@ -46,8 +46,6 @@ struct Variant {
   std::shared_ptr<CommunicationHook> hook = {};
 };
 
-constexpr std::size_t kDefault = 4;
-
 std::vector<Variant> variants_for(int world_size) {
   DistributedDataParallelOptions bare;
   bare.guard_passes = 0;
@@ -113,17 +111,15 @@ std::shared_ptr<models::ResNetImpl> small_resnet() {
   return models::ResNet(models::ResNetOptions{.classes = 10, .small_images = true}).ptr();
 }
 
-// `only`: the default alone.
 template <class MakeModule>
-void run(int rounds, int steps, bool only, MakeModule make_module) {
+void run(int rounds, int steps, MakeModule make_module) {
   const auto group = init_process_group();
   const SymmetricTensors symmetric_tensors(*group);
   using Module = typename decltype(make_module())::element_type;
   const at::Tensor images =
       at::randn({kBatch, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor labels = at::randint(10, {kBatch}, at::kLong);
-  auto variants = variants_for(group->world_size());
-  if (only) variants = {Variant{variants[kDefault].name, 0, variants[kDefault].options}};
+  const auto variants = variants_for(group->world_size());
   std::vector<std::unique_ptr<Replica<Module>>> replicas;
   for (const auto& variant : variants)
     replicas.push_back(std::make_unique<Replica<Module>>(variant, make_module(), group));
@@ -173,17 +169,14 @@ int main(int argc, char** argv) {
   app.add_option("--steps", steps, "steps of a variant in a round")->check(CLI::Range(1, 100000));
   app.add_option("--model", model, "cnn (1.3 million parameters) or resnet (ResNet-18)")
       ->check(CLI::IsMember({"cnn", "resnet"}));
-  bool only = false;
-  app.add_flag("--only-default", only, "the default alone, for step_beside_python.py");
   CLI11_PARSE(app, argc, argv);
   namespace models = paceline::models;
   try {
     paceline::train::keep_large_blocks();
     if (model == "cnn") {
-      paceline::benchmarks::run(rounds, steps, only, [] { return models::Cnn().ptr(); });
+      paceline::benchmarks::run(rounds, steps, [] { return models::Cnn().ptr(); });
     } else {
-      paceline::benchmarks::run(rounds, steps, only,
-                                [] { return paceline::benchmarks::small_resnet(); });
+      paceline::benchmarks::run(rounds, steps, [] { return paceline::benchmarks::small_resnet(); });
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "data_parallel_bench: {}\n", error.what());

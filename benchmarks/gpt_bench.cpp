@@ -12,7 +12,6 @@
 // step.
 
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <string>
 
@@ -22,7 +21,6 @@
 #include <torch/torch.h>
 
 #include "paceline/collectives/group/init.h"
-#include "paceline/core/check.h"
 #include "paceline/models/generate.h"
 #include "paceline/models/gpt_stage.h"
 #include "paceline/optim/adam.h"
@@ -34,6 +32,8 @@
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/tensor_parallel/layers.h"
 #include "paceline/tensor_parallel/vocab_parallel_loss.h"
+
+#include "benchmarks/own_memory.h"
 
 namespace paceline::benchmarks {
 namespace {
@@ -53,20 +53,12 @@ constexpr std::int64_t kPromptTokens = 16;
 struct Setting {
   std::string way = "data";
   int stage = 0;
+  bool divide_hosts = false;
   std::string schedule = "1f1b";
   int stages_per_rank = 1;
   std::int64_t sequences = 2;  // a rank's in the way "data", in the others of the whole step
   int steps = 20;
 };
-
-double own_pss_mb() {
-  std::ifstream rollup("/proc/self/smaps_rollup");
-  for (std::string word; rollup >> word;) {
-    double kilobytes = 0;
-    if (word == "Pss:" && rollup >> kilobytes) return kilobytes / 1024;
-  }
-  fail(ErrorCode::kSystem, "/proc/self/smaps_rollup has no line Pss:");
-}
 
 struct Batch {
   at::Tensor inputs, targets;  // [sequences, kTokens]
@@ -99,7 +91,9 @@ void run_data(const GroupPtr& group, const Setting& setting) {
   const auto module = models::Gpt(kGpt).ptr();
   optim::Adam optimizer(module->parameters(), {.lr = 1e-4});
   DistributedDataParallelOptions options;
-  if (setting.stage > 0) options = sharded_options(optimizer, {.stage = setting.stage});
+  if (setting.stage > 0)
+    options =
+        sharded_options(optimizer, {.stage = setting.stage, .divide_hosts = setting.divide_hosts});
   DistributedDataParallel<models::GptImpl> model(module, group, options);
   const Batch batch = random_batch(setting.sequences);
   measure(*group, setting.steps, [&] {
@@ -222,6 +216,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 3));
   app.add_option("--schedule", setting.schedule, "of a pipeline: a name, or searched")
       ->capture_default_str();
+  app.add_flag("--divide-hosts", setting.divide_hosts, "each host keeps a part of the parameters");
   app.add_option("--stages-per-rank", setting.stages_per_rank, "of a pipeline")
       ->check(CLI::Range(1, 5));
   app.add_option("--sequences", setting.sequences,

@@ -3,7 +3,7 @@
 
 One process per rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by whoever starts it (against_python does).
 Rank 0 writes a JSON object to --metrics: seconds of the measured steps, seconds by phase, and the loss of its own batch at
-every step, warm-up included.
+every step, warm-up included; with --evaluate also the accuracy at the end.
 """
 import argparse
 import json
@@ -23,8 +23,8 @@ class Cifar10(Dataset):
     """The binary layout: records of one label byte and 3,072 pixel bytes. An item is transformed when it is asked for, as
     torchvision's ToTensor and Normalize do."""
 
-    def __init__(self, folder):
-        files = [os.path.join(folder, f"data_batch_{i}.bin") for i in range(1, 6)]
+    def __init__(self, folder, names=tuple(f"data_batch_{i}.bin" for i in range(1, 6))):
+        files = [os.path.join(folder, name) for name in names]
         records = np.concatenate([np.fromfile(f, dtype=np.uint8).reshape(-1, 3073) for f in files])
         self.labels = torch.from_numpy(records[:, 0].astype(np.int64))
         self.images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy())
@@ -61,6 +61,15 @@ def endless(loader, sampler):
         epoch += 1
 
 
+def test_accuracy(model, folder):
+    """Of the whole test set; every rank has the same model."""
+    dataset, right = Cifar10(folder, ("test_batch.bin",)), 0
+    with torch.no_grad():
+        for images, labels in DataLoader(dataset, batch_size=250):
+            right += (model(images).argmax(1) == labels).sum().item()
+    return right / len(dataset)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", required=True)
@@ -71,6 +80,7 @@ def main():
     parser.add_argument("--weight-decay", type=float, default=0.005)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--evaluate", action="store_true", help="the accuracy on the test set, too")
     parser.add_argument("--metrics", required=True)
     options = parser.parse_args()
 
@@ -113,8 +123,11 @@ def main():
         losses.append(loss.item())
     seconds = time.perf_counter() - begin
     if dist.get_rank() == 0:
+        result = {"seconds": seconds, "phases": phases, "losses": losses}
+        if options.evaluate:
+            result["accuracy"] = test_accuracy(model.module, options.data_dir)
         with open(options.metrics, "w") as f:
-            json.dump({"seconds": seconds, "phases": phases, "losses": losses}, f)
+            json.dump(result, f)
 
 
 if __name__ == "__main__":

@@ -42,13 +42,13 @@ def read_metrics(path):
 
 
 def wait_all(processes, timeout):
-    """Ends with the output of the first that failed; leaves none running."""
+    """Ends with the output of the first that failed; leaves none running. Each process gets `output`, what it printed."""
     deadline = time.monotonic() + timeout
     try:
         for process in processes:
-            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            process.output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
             if process.returncode != 0:
-                sys.exit(f"{' '.join(process.args)} ended with {process.returncode}:\n{output}")
+                sys.exit(f"{' '.join(process.args)} ended with {process.returncode}:\n{process.output}")
     except subprocess.TimeoutExpired:
         sys.exit(f"{' '.join(process.args)} did not end within {timeout} s")
     finally:

@@ -1,78 +1,84 @@
 #!/usr/bin/python3
-"""step_beside_python.py BUILD [--model cnn|resnet] [--rounds N] [--steps N]: a step of data parallelism, in turns with Python's.
+"""A step of data parallelism, and the memory of a rank, in turns with Python's.
 
-The same model, batch (32 a rank of 3x32x32, channels last), optimizer (Adam), LibTorch (Debian's python3-torch is built on the libtorch that BUILD uses)
-and one thread a rank: 2 ranks of data_parallel_bench under `paceline run`, and 2 of this program over Gloo; then each with one rank, which
-communicates with nobody: the floor that both share. Prints milliseconds a step: the median and the range of the rounds.
+    /usr/bin/python3 benchmarks/step_beside_python.py build/release --model cnn --steps 30
+    /usr/bin/python3 benchmarks/step_beside_python.py build/release --model resnet --steps 8
+    /usr/bin/python3 benchmarks/step_beside_python.py build/release --model resnet --image-size 224 --batch 8 --steps 8
+    /usr/bin/python3 benchmarks/step_beside_python.py build/release --model efficientnet --image-size 64 --batch 16 --steps 10
+
+The same model (torchvision's), batch of a rank, memory format (channels last), optimizer (Adam), LibTorch (Debian's python3-torch is built on the
+libtorch that the build uses) and one thread a rank: 2 ranks of image_step_bench under `paceline run`, and 2 of this program over Gloo; then each with
+one rank, which communicates with nobody. Prints the median and the range of the rounds.
+
+What kernels set: of Python's step on one rank, the time within convolutions, matrix products, norms and pooling by LibTorch's profiler, which Paceline
+computes by the same kernels. Memory: the proportional set size (what ranks share is divided among them). Needs python3-torchvision.
 """
 import argparse
+import json
 import os
 import re
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
-BATCH = 32
+from side_by_side import free_port, machine, program, spread, start, wait_all
+
+NAMES = {"cnn": "cnn", "resnet": "resnet18", "efficientnet": "efficientnet_b0"}
+KERNELS = re.compile("conv|addmm|aten::mm|batch_norm|max_pool|avg_pool|mean")
+LIMIT_S = 1200
 
 
-def make_model(name):
-    import torch
+def make_model(name, size, classes):
     import torch.nn.functional as F
     from torch import nn
+    from torchvision import models
 
     class Cnn(nn.Module):
         def __init__(self):
             super().__init__()
             self.conv1, self.conv2 = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
-            self.linear1, self.linear2 = nn.Linear(4096, 512), nn.Linear(512, 10)
+            self.linear1, self.linear2 = nn.Linear(64 * (size // 4) ** 2, 512), nn.Linear(512, classes)
 
         def forward(self, x):
             x = F.max_pool2d(F.relu(self.conv1(x)), 2)
             x = F.max_pool2d(F.relu(self.conv2(x)), 2)
             return self.linear2(F.relu(self.linear1(x.flatten(1))))
 
-    class Block(nn.Module):
-        def __init__(self, channels, width, stride):
-            super().__init__()
-            self.conv1, self.bn1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-            self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-            self.downsample = None
-            if stride != 1 or channels != width:
-                self.downsample = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-
-        def forward(self, x):
-            out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-            return F.relu(out + (x if self.downsample is None else self.downsample(x)))
-
-    class ResNet18(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv1, self.bn1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
-            blocks, channels = [], 64
-            for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-                blocks += [Block(channels, width, stride), Block(width, width, 1)]
-                channels = width
-            self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(512, 10)
-
-        def forward(self, x):
-            x = self.blocks(F.relu(self.bn1(self.conv1(x))))
-            return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-    return {"cnn": Cnn, "resnet": ResNet18}[name]()
+    if name == "cnn":
+        return Cnn()
+    if name == "efficientnet":
+        return models.efficientnet_b0(num_classes=classes)
+    model = models.resnet18(num_classes=classes)
+    if size <= 40:  # as models::ResNet with small_images
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+    return model
 
 
-def run_rank(model_name, steps):
+def kernel_ms(take, steps):
+    """Of a step: what the processor spends within the kernels themselves."""
+    import torch
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        take(steps)
+    return sum(row.self_cpu_time_total for row in profile.key_averages() if KERNELS.search(row.key)) / steps / 1e3
+
+
+def memory_mb():
+    with open("/proc/self/smaps_rollup") as rollup:
+        return int(re.search(r"^Pss:\s+(\d+)", rollup.read(), re.M)[1]) / 1024
+
+
+def run_rank(options):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(make_model(model_name))
+    model = make_model(options.model, options.image_size, options.classes).to(memory_format=torch.channels_last)
+    model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
-    images, labels = torch.randn(BATCH, 3, 32, 32).to(memory_format=torch.channels_last), torch.randint(10, (BATCH,))
+    images = torch.randn(options.batch, 3, options.image_size, options.image_size).to(memory_format=torch.channels_last)
+    labels = torch.randint(options.classes, (options.batch,))
 
     def take(count):
         for _ in range(count):
@@ -80,59 +86,76 @@ def run_rank(model_name, steps):
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
 
-    take(steps)
+    take(options.steps)
     dist.barrier()
     begin = time.perf_counter()
-    take(steps)
+    take(options.steps)
+    ms = (time.perf_counter() - begin) / options.steps * 1e3
+    dist.barrier()
+    result = {"ms": ms, "memory_mb": memory_mb()}
+    dist.barrier()
+    if dist.get_world_size() == 1:
+        result["kernel_ms"] = kernel_ms(take, max(1, options.steps // 4))
     if dist.get_rank() == 0:
-        print(f"ms a step: {(time.perf_counter() - begin) / steps * 1e3:.4f}")
+        print(json.dumps(result))
 
 
-def python_step(ranks, arguments):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(ranks):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                   OMP_NUM_THREADS="1", USE_LIBUV="0")
-        processes.append(subprocess.Popen([sys.executable, __file__, "--rank", "--model", arguments.model, "--steps", str(arguments.steps)],
-                                          env=env, stdout=subprocess.PIPE, text=True))
-    outputs = [process.communicate(timeout=600)[0] for process in processes]
-    if any(process.returncode for process in processes):
-        sys.exit("a rank of Python failed")
-    return float(re.search(r"ms a step: ([\d.]+)", outputs[0])[1])
+def flags(options, model):
+    return ["--model", model, "--image-size", str(options.image_size), "--batch", str(options.batch), "--classes", str(options.classes),
+            "--steps", str(options.steps)]
 
 
-def own_step(ranks, arguments):
-    command = [f"{arguments.build}/apps/paceline", "run", "--nproc-per-node", str(ranks), "--threads-per-rank", "1",
-               f"{arguments.build}/benchmarks/data_parallel_bench", "--only-default", "--rounds", "1", "--steps", str(arguments.steps),
-               "--model", arguments.model]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
-    return float(re.search(r"^\| both, the default \| ([\d.]+)", output, re.M)[1])
+def last_line(processes):
+    wait_all(processes, LIMIT_S)
+    return json.loads(processes[0].output.splitlines()[-1])
 
 
-def spread(values):
-    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+def python_step(ranks, options):
+    port = str(free_port())
+    env = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+           "USE_LIBUV": "0"}
+    command = [sys.executable, os.path.abspath(__file__), options.build, "--rank", *flags(options, options.model)]
+    return last_line([start(command, {**env, "RANK": str(rank)}) for rank in range(ranks)])
+
+
+def own_step(ranks, options):
+    command = [program(options.build, "apps", "paceline"), "run", "--nproc-per-node", str(ranks), "--threads-per-rank", "1",
+               program(options.build, "benchmarks", "image_step_bench"), *flags(options, NAMES[options.model])]
+    return last_line([start(command)])
+
+
+def compare(ranks, options):
+    own, python = [], []
+    for _ in range(options.rounds):
+        own.append(own_step(ranks, options))
+        python.append(python_step(ranks, options))
+    for key, unit in (("ms", "ms a step"), ("memory_mb", "MB a rank")):
+        a, b = [r[key] for r in own], [r[key] for r in python]
+        print(f"| {ranks} | {unit} | {spread(a)} | {spread(b)} | {spread([x / y for x, y in zip(a, b)])} |", flush=True)
+    return own, python
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("build", nargs="?")
-    parser.add_argument("--model", default="cnn", choices=["cnn", "resnet"])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", help="for example build/release")
+    parser.add_argument("--model", default="cnn", choices=list(NAMES))
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32, help="images of a rank")
+    parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=30, help="after as many to warm up")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank:
-        return run_rank(arguments.model, arguments.steps)
-    print("| ranks | Paceline, ms a step | Python over Gloo | ratio |\n|---|---|---|---|")
-    for ranks in (2, 1):
-        own, python = [], []
-        for _ in range(arguments.rounds):
-            own.append(own_step(ranks, arguments))
-            python.append(python_step(ranks, arguments))
-        print(f"| {ranks} | {spread(own)} | {spread(python)} | {spread([a / b for a, b in zip(own, python)])} |", flush=True)
+    options = parser.parse_args()
+    if options.rank:
+        return run_rank(options)
+    print(f"{machine()}; {options.model}, batch {options.batch} of 3x{options.image_size}x{options.image_size}, {options.rounds} rounds of "
+          f"{options.steps} steps\n\n| ranks | | Paceline | Python over Gloo | ratio |\n|---|---|---|---|---|")
+    compare(2, options)
+    own, python = compare(1, options)
+    kernels = statistics.median(r["kernel_ms"] for r in python)
+    step = statistics.median(r["ms"] for r in python)
+    print(f"\nkernels that both share: {kernels:.2f} ms, {kernels / step:.2f} of Python's step on one rank, "
+          f"{kernels / statistics.median(r['ms'] for r in own):.2f} of Paceline's")
 
 
 main()

@@ -60,15 +60,15 @@ void declare_step(CLI::App& app, TrainingFlags& flags) {
   FlagGroup group(app, "Step");
   auto& step = flags.run.step;
   group
-      .value("--schedule", step.schedule, "NAME",
+      .value("--lr-schedule", step.schedule, "NAME",
              "Learning rate: constant, step, cosine, one-cycle or plateau")
       ->check(is_one_of({"constant", "step", "cosine", "one-cycle", "plateau"}));
   group.count("--warmup", step.warmup_steps,
               "Steps in which the rate of cosine or one-cycle rises; 0: none, or 30%", 0);
-  group.count("--schedule-steps", step.schedule_steps,
-              "Steps of the whole schedule; 0: those of this run", 0);
+  group.count("--lr-schedule-steps", step.schedule_steps,
+              "Steps of that schedule; 0: those of this run", 0);
   group.count("--rate-every", step.rate_every,
-              "Steps after which schedule step takes a tenth; 0: a third of all", 0);
+              "Steps after which --lr-schedule step takes a tenth; 0: a third of all", 0);
   group.number("--clip-norm", step.clip_norm, "Largest norm of the gradients; 0: any");
   group.number("--clip-value", step.clip_value, "Largest element of the gradients; 0: any");
   group
@@ -130,7 +130,7 @@ void check_together(const TrainingFlags& flags) {
   const auto& step = flags.run.step;
   if (step.warmup_steps > 0 && step.schedule != "cosine" && step.schedule != "one-cycle") {
     throw UsageError(
-        fmt::format("--warmup: --schedule {} has none; use cosine or one-cycle", step.schedule));
+        fmt::format("--warmup: --lr-schedule {} has none; use cosine or one-cycle", step.schedule));
   }
   if (step.clip_norm > 0 && step.clip_value > 0) {
     throw UsageError("--clip-norm and --clip-value: choose one");

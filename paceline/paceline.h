@@ -36,6 +36,7 @@
 #include "paceline/optim/reduce_lr_on_plateau.h"
 #include "paceline/optim/sgd.h"
 #include "paceline/parallel/activation_checkpoint.h"
+#include "paceline/parallel/build_once.h"
 #include "paceline/parallel/compression_hooks.h"
 #include "paceline/parallel/data_parallel.h"
 #include "paceline/parallel/distributed_data_parallel.h"

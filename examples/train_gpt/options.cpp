@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "paceline/core/error.h"
+#include "paceline/schedules/named_plans.h"
 
 #include "apps/usage_error.h"
 
@@ -18,7 +19,9 @@ using training_flags::FlagGroup;
 constexpr const char* kExamples =
     "\nExamples:\n  train_gpt\n  paceline run --nproc-per-node 2 train_gpt --shard 3\n"
     "  paceline run --nproc-per-node 4 train_gpt --mesh dp=2,tp=2 --global-batch-size 32\n"
-    "  train_gpt --text book.txt --tokenizer gpt2 --context 256 --schedule cosine --warmup 100";
+    "  paceline run --nproc-per-node 2 train_gpt --mesh pp=2 --schedule zero-bubble "
+    "--pipeline-picture step.svg\n"
+    "  train_gpt --text book.txt --tokenizer gpt2 --context 256 --lr-schedule cosine --warmup 100";
 
 void declare_text_and_model(CLI::App& app, Options& options) {
   FlagGroup group(app, "Text and model");
@@ -40,7 +43,8 @@ void declare_division(CLI::App& app, Options& options, std::string& mesh) {
       "too; 0: none",
       0, 3);
   group.value("--mesh", mesh, "AXES",
-              "dp=2,tp=2: replicas, and ranks that divide each layer [dp: all ranks]");
+              "dp=2,tp=2,pp=2: replicas, ranks that divide each layer, ranks that divide the "
+              "layers [dp: all ranks]");
 }
 
 void declare_sample(CLI::App& app, Options& options) {
@@ -48,6 +52,29 @@ void declare_sample(CLI::App& app, Options& options) {
   group.count("--sample", options.sample,
               "Tokens to generate at the end, as far as the context goes", 0);
   group.value("--prompt", options.prompt, "TEXT", "Text that the sample continues");
+}
+
+// Shown in help and in the message for an unknown one.
+std::vector<std::string> schedule_names() {
+  const auto names = paceline::pipeline::plan_names();
+  std::vector<std::string> all(names.begin(), names.end());
+  all.emplace_back("search");
+  return all;
+}
+
+void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
+  FlagGroup group(app, "Pipeline (with pp in --mesh)");
+  group
+      .value("--schedule", flags.schedule, "NAME",
+             "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best plan found for the "
+             "stages' measured costs")
+      ->check(CLI::IsMember(schedule_names()));
+  group.count("--micro-batches", flags.micro_batches,
+              "Parts of each replica's batch; [twice the stages]", 1, 100000);
+  group.count("--stages-per-rank", flags.stages_per_rank,
+              "Stages of each rank, for interleaved-1f1b, zero-bubble and search", 1, 1000);
+  group.value("--pipeline-picture", flags.picture, "FILE",
+              "Draw the last step, planned beside measured: FILE.svg, or FILE.json for Perfetto");
 }
 
 std::vector<MeshAxis> axes_in(const std::string& text) {
@@ -61,28 +88,17 @@ std::vector<MeshAxis> axes_in(const std::string& text) {
   for (const MeshAxis& axis : axes) {
     if (axis.name != "dp" && axis.name != "tp" && axis.name != "pp")
       throw UsageError(
-          fmt::format("--mesh {}: unknown axis '{}'; choose dp or tp", text, axis.name));
-    if (axis.name == "pp" && axis.size > 1) {
-      throw UsageError(fmt::format(
-          "--mesh {}: train_gpt does not run pipelines yet; use pp=1 (docs/pipeline.md has a loop "
-          "for them)",
-          text));
-    }
+          fmt::format("--mesh {}: unknown axis '{}'; choose dp, tp or pp", text, axis.name));
   }
   const auto has = [&](const char* name) {
     return std::any_of(axes.begin(), axes.end(),
                        [&](const MeshAxis& axis) { return axis.name == name; });
   };
-  if (!has("dp")) axes.insert(axes.begin(), MeshAxis{"dp", 1});
+  for (const char* name : {"dp", "pp"}) {
+    if (!has(name)) axes.insert(axes.begin(), MeshAxis{name, 1});
+  }
   if (!has("tp")) axes.push_back({"tp", 1});
   return axes;
-}
-
-int parts_of_model(const Options& options) {
-  for (const MeshAxis& axis : options.mesh) {
-    if (axis.name == "tp") return axis.size;
-  }
-  return 1;
 }
 
 void check_model(const Options& options) {
@@ -92,26 +108,75 @@ void check_model(const Options& options) {
   }
 }
 
-// Norms and compressed gradients of parts are not those of the whole model.
-void check_division(const Options& options) {
-  const auto& training = options.training;
-  const std::string& hook = training.hook.name;
-  if (options.shard >= 2 && hook != "none")
-    throw UsageError(fmt::format("--hook {}: needs --shard 0 or 1", hook));
-  if (parts_of_model(options) == 1) return;
-  const std::string& optimizer = training.optimizer.name;
-  if (optimizer == "lamb" || optimizer == "lars") {
+void check_hook(const Options& options) {
+  const std::string& hook = options.training.hook.name;
+  if (hook == "none") return;
+  if (options.shard >= 2) throw UsageError(fmt::format("--hook {}: needs --shard 0 or 1", hook));
+  if (options.axis("tp") > 1 || options.axis("pp") > 1) {
     throw UsageError(
-        fmt::format("--optimizer {}: takes norms of whole parameters, which --mesh tp divides; use "
-                    "adamw or sgd",
-                    optimizer));
+        fmt::format("--hook {}: is not available where --mesh divides the model (tp, pp)", hook));
   }
-  if (hook != "none")
+}
+
+void check_pipeline(const Options& options) {
+  const auto& [schedule, micro_batches, stages_per_rank, picture] = options.pipeline;
+  if (options.axis("pp") == 1) {
+    if (micro_batches > 0 || stages_per_rank > 1 || !picture.empty()) {
+      throw UsageError(
+          "--micro-batches, --stages-per-rank and --pipeline-picture: need a pipeline; add pp=2 or "
+          "more to --mesh");
+    }
+    return;
+  }
+  const auto& loading = options.training.loading;
+  const int stages = options.axis("pp") * stages_per_rank, count = options.micro_batches();
+  if (options.layers < stages) {
     throw UsageError(
-        fmt::format("--hook {}: is not available where --mesh divides the model (tp)", hook));
+        fmt::format("--layers {}: fewer than the {} stages of --mesh and "
+                    "--stages-per-rank",
+                    options.layers, stages));
+  }
+  if (count < stages) {
+    throw UsageError(
+        fmt::format("--micro-batches {}: fewer than the {} stages, so ranks would "
+                    "never all have work; use {} or more",
+                    count, stages, stages));
+  }
+  if (loading.micro_batch_size > 0)
+    throw UsageError("--micro-batch-size: with a pipeline use --micro-batches");
+  if (loading.logical_shards > 0)
+    throw UsageError("--logical-shards: not available with a pipeline (pp)");
+  const std::int64_t share = loading.global_batch_size > 0
+                                 ? loading.global_batch_size / options.axis("dp")
+                                 : loading.batch_size;
+  if (share < count) {
+    throw UsageError(
+        fmt::format("--micro-batches {}: a replica has {} sequences in a step; use a larger "
+                    "--global-batch-size or --batch-size, or fewer micro-batches",
+                    count, share));
+  }
+  if (schedule == "1f1b" && stages_per_rank > 1) {
+    throw UsageError(fmt::format(
+        "--stages-per-rank {}: --schedule 1f1b takes one; use interleaved-1f1b", stages_per_rank));
+  }
+  if (!picture.empty() && !picture.ends_with(".svg") && !picture.ends_with(".json"))
+    throw UsageError(
+        fmt::format("--pipeline-picture {}: the name must end with .svg or .json", picture));
 }
 
 }  // namespace
+
+int Options::axis(const std::string& name) const {
+  for (const MeshAxis& one : mesh) {
+    if (one.name == name) return one.size;
+  }
+  return 1;
+}
+
+int Options::micro_batches() const {
+  return pipeline.micro_batches > 0 ? pipeline.micro_batches
+                                    : 2 * axis("pp") * pipeline.stages_per_rank;
+}
 
 Options parse_options(int argc, char** argv) {
   Options options;
@@ -122,11 +187,13 @@ Options parse_options(int argc, char** argv) {
   app.footer(kExamples);
   declare_text_and_model(app, options);
   declare_division(app, options, mesh);
+  declare_pipeline(app, options.pipeline);
   declare_sample(app, options);
   training_flags::parse(argc, argv, app, options.training, [&] {
     check_model(options);
     options.mesh = axes_in(mesh);
-    check_division(options);
+    check_hook(options);
+    check_pipeline(options);
   });
   return options;
 }

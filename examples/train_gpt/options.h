@@ -15,6 +15,14 @@ namespace train_gpt {
 // The GNU General Public License, which Debian's package base-files has.
 inline constexpr const char* kDefaultText = "/usr/share/common-licenses/GPL-3";
 
+// Of a mesh with stages (pp).
+struct PipelineFlags {
+  std::string schedule = "1f1b";  // a name of pipeline::plan_names(), or "search"
+  int micro_batches = 0;          // of each replica's part of a step; 0: twice the stages
+  int stages_per_rank = 1;
+  std::string picture;  // file for the last step; ".svg" or ".json"
+};
+
 struct Options {
   std::string text = kDefaultText;  // file
   std::string tokenizer = "bytes";  // or a folder with GPT-2's files
@@ -25,12 +33,16 @@ struct Options {
   double dropout = 0;
 
   int shard = 0;                         // stage of fully_shard(); 0: DistributedDataParallel
-  std::vector<paceline::MeshAxis> mesh;  // with axes dp and tp; empty: dp alone, of all ranks
+  std::vector<paceline::MeshAxis> mesh;  // with dp, tp and pp; empty: dp alone, of all ranks
+  PipelineFlags pipeline;
 
   std::int64_t sample = 100;  // tokens to generate at the end
   std::string prompt = "This ";
 
   training_flags::TrainingFlags training;
+
+  int axis(const std::string& name) const;  // its size; 1: there is none
+  int micro_batches() const;                // of a pipeline
 };
 
 // Ends the program with exit code 2 for a flag that is wrong, and 0 after --help.

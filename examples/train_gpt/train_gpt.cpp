@@ -4,9 +4,10 @@
 //   train_gpt
 //   paceline run --nproc-per-node 2 train_gpt --shard 3
 //   paceline run --nproc-per-node 4 train_gpt --mesh dp=2,tp=2
+//   paceline run --nproc-per-node 2 train_gpt --mesh pp=2 --schedule zero-bubble
 //
-// What is here is the program's own: text, model, how ranks divide the work, loss, evaluation. The
-// loop, checkpoints, metrics and the closing table are train::TrainingRun's
+// What is here is the program's own: text, evaluation, sample; learner.h has the model and how
+// ranks divide it. The loop, checkpoints, metrics and the closing table are train::TrainingRun's
 // (paceline/train/training_run.h).
 
 #include <filesystem>
@@ -17,21 +18,24 @@
 
 #include "paceline/paceline.h"
 
-#include "examples/train_gpt/model.h"
+#include "examples/train_gpt/learner.h"
 #include "examples/train_gpt/options.h"
+#include "examples/train_gpt/profile.h"
 #include "examples/train_gpt/text.h"
 
 namespace train_gpt {
 namespace {
 
 namespace data = paceline::data;
+namespace planning = paceline::planning;
 namespace train = paceline::train;
 
-// Along "dp" the ranks differ in their samples, along "tp" in their part of every layer.
+// Along "dp" the ranks differ in their samples, along "tp" in their part of every layer, along "pp"
+// in their layers.
 paceline::DeviceMesh make_mesh(const Options& options,
                                const std::shared_ptr<paceline::ProcessGroup>& group) {
   if (!options.mesh.empty()) return {group, options.mesh};
-  return {group, {{"dp", group->world_size()}, {"tp", 1}}};
+  return {group, {{"pp", 1}, {"dp", group->world_size()}, {"tp", 1}}};
 }
 
 std::string title(const Options& options, const Text& text, const paceline::DeviceMesh& mesh) {
@@ -51,41 +55,39 @@ int run(const Options& options) {
   const at::Tensor prompt = options.sample > 0 ? encode_prompt(options, text) : at::Tensor();
   process.print_opening(title(options, text, mesh));
 
-  torch::manual_seed(flags.seed);  // the same initial weights whatever the mesh
-  const auto network = std::make_shared<Model>(options, text.vocabulary, mesh.group("tp"));
-  torch::manual_seed(flags.seed + static_cast<std::uint64_t>(replicas->rank()));  // of dropout
-  const auto optimizer = train::make_optimizer(flags.optimizer, network->parameters());
-
-  const paceline::DistributedDataParallelOptions averaging{.logical_shards =
-                                                               flags.loading.logical_shards};
-  auto model = options.shard == 0
-                   ? paceline::DistributedDataParallel<Model>(network, replicas, averaging)
-                   : paceline::fully_shard(network, replicas, *optimizer,
-                                           {.stage = options.shard, .data_parallel = averaging});
-  if (const auto hook = train::make_hook(flags.hook)) model.register_comm_hook(hook);
-
-  const auto loss = [&](const data::Batch& batch) {
-    return network->loss(model(batch.data), batch.target);
-  };
+  const auto learner = make_learner(options, text.vocabulary, mesh);
+  if (group->rank() == 0) fmt::print("{}", learner->division());
   const auto test_loader = make_test_loader(options, text, *replicas);
   train::TrainingRun training(
       group,
-      {.module = model.module(),
-       .reducer = model.reducer(),
-       .optimizer = *optimizer,
+      {.module = learner->module(),
+       .optimizer = learner->optimizer(),
+       .gradients = learner->gradients(),
        .data = fmt::format("{} ({} tokens)", options.text, text.training->num_tokens()),
        .make_loader =
            [&](std::uint64_t seed) { return make_training_loader(options, text, seed, *replicas); },
-       .loss = loss,
        .test =
-           [&] { return train::test_result(train::evaluate_text(*replicas, *test_loader, loss)); },
-       .weights = [&] { return network->weights(); },
+           [&] {
+             const auto loss = [&](const data::Batch& batch) { return learner->test_loss(batch); };
+             return train::test_result(train::evaluate_text(*replicas, *test_loader, loss));
+           },
+       .weights = [&] { return learner->weights(); },
        .replicas = replicas,
-       .unit = {.name = "tokens", .per_sample = options.context}},
+       .unit = {.name = "tokens",
+                .per_sample = options.context,
+                .operations_per_sample =
+                    static_cast<double>(options.context) *
+                    paceline::models::operations_per_token(gpt_options(options, text.vocabulary))},
+       .describe =
+           [&](planning::JobProfile& profile, std::int64_t samples) {
+             describe_gpt(options, text.vocabulary, samples, profile);
+           }},
       flags.run);
   const int code = training.train();
-  if (code != 0 || options.sample == 0) return code;
-  const at::Tensor sample = network->generate(prompt, options.sample, flags.seed);
+  if (code != 0) return code;
+  learner->finish();
+  if (options.sample == 0) return code;
+  const at::Tensor sample = learner->generate(prompt, options.sample, flags.seed);
   if (group->rank() == 0) fmt::print("\n{}\n", decode_sample(text, sample));
   return code;
 }

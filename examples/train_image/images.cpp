@@ -71,8 +71,8 @@ data::ImageFolderOptions folder_options(const Options& options) {
           .on_bad_image = options.skip_damaged ? data::OnBadImage::kSkip : data::OnBadImage::kFail};
 }
 
-std::shared_ptr<data::ImageFolder> open_training_folder(const Options& options,
-                                                        std::uint64_t seed) {
+std::shared_ptr<const data::ImageFolder> open_training_folder(const Options& options,
+                                                              std::uint64_t seed) {
   data::ImageFolderOptions opening = folder_options(options);
   if (options.augment == "imagenet") opening.pipeline.framing = images::Framing::kRandomResizedCrop;
   opening.pipeline.flip_probability = options.augment == "none" ? 0 : 0.5;
@@ -107,6 +107,15 @@ Images open_folder(const Options& options) {
              .height = options.image_size,
              .width = options.image_size,
              .testing = test};
+  using Folders = std::vector<std::shared_ptr<const data::ImageFolder>>;
+  const auto folders = std::make_shared<Folders>(Folders{test});
+  if (options.skip_damaged) {
+    all.num_skipped = [folders] {
+      std::int64_t sum = 0;
+      for (const auto& folder : *folders) sum += folder->num_skipped();
+      return sum;
+    };
+  }
   if (options.evaluate) return all;
   const std::uint64_t first_seed = options.training.run.seed.value_or(0);
   const auto first = open_training_folder(options, first_seed);
@@ -114,7 +123,8 @@ Images open_folder(const Options& options) {
   all.name = first->name();
   all.num_training = first->size();
   all.training = [=](std::uint64_t seed) {
-    return seed == first_seed ? first : open_training_folder(options, seed);
+    folders->push_back(seed == first_seed ? first : open_training_folder(options, seed));
+    return folders->back();
   };
   return all;
 }

@@ -23,6 +23,8 @@ struct Images {
   std::shared_ptr<const paceline::data::Dataset> testing;
   // `seed` decides on how images are augmented. Null with --evaluate.
   std::function<std::shared_ptr<const paceline::data::Dataset>(std::uint64_t seed)> training;
+  // Files that this rank has skipped. Null without --skip-damaged.
+  std::function<std::int64_t()> num_skipped;
 };
 
 // Error names the folder, or the file and offset, where something is wrong.

@@ -18,7 +18,7 @@ constexpr const char* kExamples =
     "\nExamples:\n  train_image\n  paceline run --nproc-per-node 2 train_image --epochs 3\n"
     "  mpirun -np 2 train_image --dataset cifar10 --data-dir DIR --lr 1e-3\n"
     "  paceline run --nproc-per-node 4 train_image --dataset folder --data-dir imagenet \\\n"
-    "    --model resnet50 --optimizer sgd --lr 0.1 --weight-decay 1e-4 --schedule cosine";
+    "    --model resnet50 --optimizer sgd --lr 0.1 --weight-decay 1e-4 --lr-schedule cosine";
 
 void declare_data(CLI::App& app, Options& options) {
   FlagGroup data(app, "Data and model");

@@ -32,13 +32,19 @@ std::string title(const Options& options, const Images& images) {
 }
 
 // --evaluate: no training, only the result.
-int print_result(const Options& options, const paceline::ProcessGroup& group,
+int print_result(const Options& options, const Images& images, paceline::ProcessGroup& group,
                  const train::TestResult& result) {
-  if (group.rank() != 0) return 0;
-  fmt::print("{}", train::table_of(result));
-  if (options.training.run.metrics.empty()) return 0;
   std::vector<paceline::MetricsLog::Field> fields(result.values.begin(), result.values.end());
   fields.emplace_back("test_loss", result.loss);
+  std::string table = train::table_of(result);
+  if (images.num_skipped) {
+    const std::int64_t skipped = paceline::all_reduce_value(group, images.num_skipped());
+    fields.emplace_back("skipped_files", skipped);
+    table += train::table_row("skipped files", fmt::format("{}", skipped));
+  }
+  if (group.rank() != 0) return 0;
+  fmt::print("{}", table);
+  if (options.training.run.metrics.empty()) return 0;
   paceline::MetricsLog(options.training.run.metrics).write("evaluation", fields);
   return 0;
 }
@@ -67,7 +73,7 @@ int run(const Options& options) {
   };
   if (options.evaluate) {
     model->eval();
-    return print_result(options, *group, test());
+    return print_result(options, images, *group, test());
   }
 
   const auto optimizer = train::make_optimizer(flags.optimizer, model->parameters());
@@ -84,14 +90,14 @@ int run(const Options& options) {
   train::TrainingRun training(
       group,
       {.module = model.module(),
-       .reducer = model.reducer(),
        .optimizer = *optimizer,
+       .gradients = train::backward_passes(loss, model.reducer()),
        .data = fmt::format("{} ({} images)", images.name, images.num_training),
        .make_loader =
            [&](std::uint64_t seed) { return make_training_loader(options, images, seed, *group); },
-       .loss = loss,
        .test = test,
-       .weights = [&] { return paceline::weights_of(weights); }},
+       .weights = [&] { return paceline::weights_of(weights); },
+       .num_skipped = images.num_skipped},
       flags.run);
   return training.train();
 }

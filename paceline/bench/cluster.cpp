@@ -1,65 +1,30 @@
 #include "paceline/bench/cluster.h"
 
-#include <charconv>
-#include <cmath>
-#include <set>
-#include <utility>
-#include <vector>
-
 #include <fmt/format.h>
 
 #include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/counted.h"
+#include "paceline/core/settings.h"
 
 namespace paceline::bench {
 namespace {
 
 constexpr double kBitsPerByte = 8;
-using Units = std::vector<std::pair<std::string_view, double>>;
 
-[[noreturn]] void refuse(std::string_view key, std::string_view value, const char* allowed) {
-  throw ClusterError(fmt::format("{}={}: not {}", key, value, allowed));
-}
-
-int whole_number(std::string_view key, std::string_view text) {
-  int value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || stop != text.data() + text.size() || value < 1 ||
-      value > kMostSimulatedRanks) {
-    refuse(key, text, "a whole number from 1 to 4096");
-  }
-  return value;
-}
-
-double quantity(std::string_view key, std::string_view text, const Units& units,
-                const char* allowed) {
-  double value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || !std::isfinite(value) || value <= 0) refuse(key, text, allowed);
-  const std::string_view unit(stop, static_cast<std::size_t>(text.data() + text.size() - stop));
-  for (const auto& [name, factor] : units) {
-    if (unit == name) return value * factor;
-  }
-  refuse(key, text, allowed);
-}
-
-void take(Cluster& cluster, std::string_view key, std::string_view value) {
-  if (key == "hosts") {
-    cluster.hosts = whole_number(key, value);
-  } else if (key == "ranks") {
-    cluster.ranks = whole_number(key, value);
-  } else if (key == "link") {
-    const Units units = {{"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}};
-    cluster.link_bytes_per_s =
-        quantity(key, value, units, "a rate as 25Gbit (kbit, Mbit, Gbit, Tbit)") / kBitsPerByte;
-  } else if (key == "latency") {
-    const Units units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
-    cluster.latency_s = quantity(key, value, units, "a time as 20us (us, ms, s)");
+void take(Cluster& cluster, const Setting& setting) {
+  if (setting.key == "hosts") {
+    cluster.hosts = setting.whole_number(1, kMostSimulatedRanks);
+  } else if (setting.key == "ranks") {
+    cluster.ranks = setting.whole_number(1, kMostSimulatedRanks);
+  } else if (setting.key == "link") {
+    cluster.link_bytes_per_s = rate(setting);
+  } else if (setting.key == "latency") {
+    cluster.latency_s = duration(setting);
   } else {
-    throw ClusterError(
+    throw SettingError(
         fmt::format("'{}' is not one of hosts=, ranks=, link=, latency=; for example "
                     "hosts=64,ranks=8,link=25Gbit",
-                    key));
+                    setting.key));
   }
 }
 
@@ -73,21 +38,15 @@ CostModel Cluster::costs(CostModel costs) const {
 
 Cluster parse_cluster(std::string_view text) {
   Cluster cluster;
-  std::set<std::string_view> seen;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
-    const std::size_t equals = std::min(item.find('='), item.size());
-    const std::string_view key = item.substr(0, equals);
-    take(cluster, key, item.substr(std::min(equals + 1, item.size())));
-    if (!seen.insert(key).second) throw ClusterError(fmt::format("{} is given twice", key));
-    begin = end + 1;
-  }
-  if (!seen.contains("hosts")) {
-    throw ClusterError(fmt::format("{}: how many hosts? for example hosts=64,ranks=8", text));
-  }
+  bool has_hosts = false;
+  for_each_setting(text, [&](const Setting& setting) {
+    take(cluster, setting);
+    has_hosts |= setting.key == "hosts";
+  });
+  if (!has_hosts)
+    throw SettingError(fmt::format("{}: how many hosts? for example hosts=64,ranks=8", text));
   if (cluster.hosts > kMostSimulatedRanks / cluster.ranks) {
-    throw ClusterError(fmt::format("{} hosts x {} ranks are more than {} ranks", cluster.hosts,
+    throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", cluster.hosts,
                                    cluster.ranks, kMostSimulatedRanks));
   }
   return cluster;

@@ -3,7 +3,6 @@
 // A cluster that is not at hand, as people type it: "hosts=64,ranks=8,link=25Gbit,latency=20us".
 
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -13,12 +12,6 @@ namespace paceline::bench {
 
 // The most ranks that are simulated.
 inline constexpr int kMostSimulatedRanks = 4096;
-
-// Why a text is not a cluster: the part that is wrong, and what is allowed.
-class ClusterError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 struct Cluster {
   int hosts = 1;
@@ -32,7 +25,7 @@ struct Cluster {
 };
 
 // hosts and ranks (1 when not given), link in bit/s with k, M, G or T, latency with us, ms or s.
-// Throws ClusterError.
+// Throws SettingError (core/settings.h).
 Cluster parse_cluster(std::string_view text);
 
 // "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".

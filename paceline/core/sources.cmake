@@ -21,6 +21,7 @@ set(SOURCES
   record_clock.cpp
   secret.cpp
   send_queue.cpp
+  settings.cpp
   socket.cpp
   standard_streams.cpp
   terminal.cpp

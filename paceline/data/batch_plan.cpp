@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "paceline/core/check.h"
 #include "paceline/core/logical_shards.h"
 
 namespace paceline::data {
@@ -36,6 +37,24 @@ std::vector<PlannedBatch> plan_batches(const Indices& indices, std::int64_t cons
     if (split.drop_last && end - begin < split.size) break;
     plan.push_back({.indices = {indices.begin() + begin, indices.begin() + end},
                     .consumed = consumed + end * split.num_ranks});
+  }
+  return plan;
+}
+
+std::vector<PlannedBatch> plan_whole_batches(const Indices& order, std::int64_t consumed,
+                                             const BatchSplit& split) {
+  std::vector<PlannedBatch> plan;
+  const std::int64_t count = std::ssize(order) / split.size;
+  if (consumed >= count * split.size) return plan;
+  check(consumed % split.size == 0,
+        "{} samples of the epoch are consumed, which are no whole batches of {}: continue with the "
+        "batch size that the epoch began with",
+        consumed, split.size);
+  for (std::int64_t first = consumed / split.size; first < count; first += split.num_ranks) {
+    if (split.drop_last && first + split.num_ranks > count) break;
+    const auto begin = order.begin() + (first + split.rank) % count * split.size;
+    plan.push_back({.indices = {begin, begin + split.size},
+                    .consumed = (first + split.num_ranks) * split.size});
   }
   return plan;
 }

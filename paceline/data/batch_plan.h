@@ -11,6 +11,10 @@
 // the average over ranks of the sums over batches is the mean over the step's samples. A rank
 // without a share, at the end of an epoch, takes a sample all the same, with the weight 0.
 //
+// Whole: the order comes in batches of `size` that belong together, of which each rank takes one in
+// turn. Where the ranks do not divide them, the first ones are taken again, or the last ones are
+// left out.
+//
 // In logical shards (core/logical_shards.h): the same, with a batch for every shard in the place of
 // every rank, so that what is computed together does not depend on the number of ranks.
 
@@ -41,6 +45,9 @@ struct BatchSplit {
 // `indices`: this rank's samples after `consumed` ones of all ranks.
 std::vector<PlannedBatch> plan_batches(const std::vector<std::int64_t>& indices,
                                        std::int64_t consumed, const BatchSplit& split);
+// `order`: the whole epoch's, in batches. Error(kInvalid) when `consumed` is in the middle of one.
+std::vector<PlannedBatch> plan_whole_batches(const std::vector<std::int64_t>& order,
+                                             std::int64_t consumed, const BatchSplit& split);
 // `order`: the whole epoch's, the same on every rank. Error(kInvalid) when the ranks do not fit the
 // shards.
 std::vector<PlannedBatch> plan_global_batches(const std::vector<std::int64_t>& order,

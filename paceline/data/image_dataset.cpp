@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include <sys/mman.h>
@@ -11,15 +10,13 @@
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/data/cifar_file.h"
 #include "paceline/data/idx_file.h"
 
 namespace paceline::data {
 namespace {
 
 constexpr std::int64_t kIdxLabelHeader = 8;  // bytes before the first label
-constexpr std::int64_t kCifarImage = 3 * 32 * 32;
-constexpr std::int64_t kCifarRecord = 1 + kCifarImage;
-constexpr std::int64_t kRecordsAtOnce = 256;  // they are copied while they are in the cache
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Memory of its own, in huge pages where the kernel has them: tens of thousands of small ones take
@@ -69,40 +66,6 @@ ImageDataset load_idx(const std::string& folder, Split split, std::string name,
   return dataset;
 }
 
-std::int64_t count_cifar_records(const std::string& path) {
-  const auto folder = std::filesystem::path(path).parent_path().string();
-  check(std::filesystem::is_directory(folder), "the data folder {} does not exist", folder);
-  check(std::filesystem::is_regular_file(path),
-        "the data folder {} has no {}; CIFAR-10's binary version is needed", folder,
-        std::filesystem::path(path).filename().string());
-  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path));
-  check(size > 0, "{} is empty", path);
-  if (size % kCifarRecord != 0) {
-    fail(ErrorCode::kCorrupt, "{}: ends at byte {}, in the middle of a record of {} bytes", path,
-         size, kCifarRecord);
-  }
-  return size / kCifarRecord;
-}
-
-// Fills `dataset` from image number `first` on.
-void read_cifar_file(const std::string& path, std::int64_t count, ImageDataset& dataset,
-                     std::int64_t first) {
-  std::vector<char> buffer(static_cast<std::size_t>(kRecordsAtOnce * kCifarRecord));
-  std::ifstream file(path, std::ios::binary);
-  auto* const labels = dataset.labels.data_ptr<std::int64_t>() + first;
-  auto* const images = dataset.images.data_ptr<std::uint8_t>() + first * kCifarImage;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (i % kRecordsAtOnce == 0) {
-      file.read(buffer.data(), std::min(kRecordsAtOnce, count - i) * kCifarRecord);
-      check(file.good(), "{} cannot be read", path);
-    }
-    const char* record = buffer.data() + i % kRecordsAtOnce * kCifarRecord;
-    labels[i] = static_cast<unsigned char>(record[0]);
-    require_label(static_cast<int>(labels[i]), dataset.classes.size(), path, i * kCifarRecord);
-    std::memcpy(images + i * kCifarImage, record + 1, kCifarImage);
-  }
-}
-
 }  // namespace
 
 ImageDataset load_mnist(const std::string& folder, Split split) {
@@ -135,7 +98,11 @@ ImageDataset load_cifar10(const std::string& given, Split split) {
   dataset.labels = at::empty({total}, at::kLong);
   std::int64_t first = 0;
   for (std::size_t i = 0; i < paths.size(); first += counts[i++]) {
-    read_cifar_file(paths[i], counts[i], dataset, first);
+    const auto count = static_cast<std::size_t>(counts[i]);
+    read_cifar_records(paths[i], dataset.classes.size(),
+                       {dataset.images.data_ptr<std::uint8_t>() + first * kCifarImage,
+                        count * static_cast<std::size_t>(kCifarImage)},
+                       {dataset.labels.data_ptr<std::int64_t>() + first, count});
   }
   return dataset;
 }

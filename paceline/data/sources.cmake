@@ -1,14 +1,20 @@
 set(SOURCES
   batch_mixing.cpp
   batch_plan.cpp
+  batch_source.cpp
+  cifar_file.cpp
   data_loader.cpp
   dataset.cpp
   image_samples.cpp
   distributed_sampler.cpp
+  grouped_order.cpp
   gzip_file.cpp
   idx_file.cpp
   image_dataset.cpp
   image_folder.cpp
+  line_files.cpp
+  sample_dataset.cpp
+  streamed_dataset.cpp
   token_dataset.cpp
   torch_sampler.cpp
   transform.cpp)

@@ -64,7 +64,7 @@ void forget_outer_launcher(Environment& env) {
 
 // Relative folders are the launcher's, whatever folder a rank changes to.
 void settle_folders(Environment& env) {
-  for (const char* name : {"PACELINE_STEP_LOG", "PACELINE_TIMELINE_DIR"}) {
+  for (const char* name : {"PACELINE_PROFILE", "PACELINE_STEP_LOG", "PACELINE_TIMELINE_DIR"}) {
     const auto folder = env.find(name);
     if (folder == env.end() || folder->second.empty()) continue;
     folder->second = std::filesystem::absolute(folder->second);

@@ -56,6 +56,20 @@ GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
   return past;
 }
 
+double operations_per_token(const GptOptions& options) {
+  const auto width = static_cast<double>(options.width), heads = static_cast<double>(options.heads);
+  const double key_value_heads =
+      options.key_value_heads > 0 ? static_cast<double>(options.key_value_heads) : heads;
+  const double feed_forward =
+      options.feed_forward > 0 ? static_cast<double>(options.feed_forward) : 4 * width;
+  const double attention = 2 * width * width * (1 + key_value_heads / heads);
+  const double products = 2 * static_cast<double>(options.context) * width;
+  const double block = attention + 2 * width * feed_forward + products;
+  return 3 * 2 *
+         (static_cast<double>(options.layers) * block +
+          width * static_cast<double>(options.vocabulary));
+}
+
 at::Tensor embed_tokens(const at::Tensor& tokens, std::int64_t before, std::int64_t context,
                         torch::nn::AnyModule& words, torch::nn::Embedding& positions) {
   const std::int64_t end = before + tokens.size(1);

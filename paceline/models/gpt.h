@@ -68,6 +68,11 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
 };
 TORCH_MODULE(Gpt);
 
+// Floating-point operations of a forward and a backward pass, for each of a sequence's tokens: two
+// for each weight of a matrix product and each element of attention's two products, forwards, and
+// twice as many backwards (Chowdhery et al., PaLM, 2022, appendix B).
+double operations_per_token(const GptOptions& options);
+
 // What a model's blocks begin with: the embedded tokens [N, T], of positions from `before` on;
 // `positions` empty: none are learned. Error(kInvalid) for positions beyond the context.
 at::Tensor embed_tokens(const at::Tensor& tokens, std::int64_t before, std::int64_t context,

@@ -56,4 +56,21 @@ std::vector<at::Tensor> GptStageImpl::tied_weights() const {
   return {weight_of(wte_)};
 }
 
+std::shared_ptr<torch::nn::Module> one_module(const std::vector<GptStage>& stages) {
+  const auto all = std::make_shared<torch::nn::Module>();
+  const auto blocks = std::make_shared<torch::nn::Module>();
+  for (const GptStage& stage : stages) {
+    for (const auto& child : stage->named_children()) {
+      if (child.key() != "h") {
+        all->register_module(child.key(), child.value());
+        continue;
+      }
+      for (const auto& block : child.value()->named_children())
+        blocks->register_module(block.key(), block.value());
+    }
+  }
+  all->register_module("h", blocks);
+  return all;
+}
+
 }  // namespace paceline::models

@@ -10,6 +10,7 @@
 // The whole model exists for a moment while a stage is made. Blind to ranks. It cannot be cloned.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <torch/nn/module.h>
@@ -50,5 +51,8 @@ class GptStageImpl : public torch::nn::Module {
   std::vector<TransformerBlock> blocks_;
 };
 TORCH_MODULE(GptStage);
+
+// A rank's stages as one module, whose parameters have their names in the whole model.
+std::shared_ptr<torch::nn::Module> one_module(const std::vector<GptStage>& stages);
 
 }  // namespace paceline::models

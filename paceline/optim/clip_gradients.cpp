@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include <ATen/ATen.h>
 
@@ -21,6 +22,8 @@ struct Gradients {
   std::vector<at::Tensor> memory;        // to write
   std::vector<std::int64_t> sizes;       // elements of the whole of each that is read
   ProcessGroup* group = nullptr;         // whose ranks have the other parts; null: these are whole
+  ProcessGroup* model = nullptr;         // whose ranks have the rest of the model; null: it is here
+  std::vector<bool> counts = {};         // of each that is read: whether this rank counts it
 };
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
@@ -29,18 +32,29 @@ Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
         "the gradients of these parameters are divided among the ranks (fully_shard), and none of "
         "them is here whole: give the optimizer, not its parameters");
   for (const auto& gradient : all.ordered) all.sizes.push_back(gradient.tensor.numel());
+  all.counts.assign(all.ordered.size(), true);
   return all;
 }
 
-Gradients gradients_for(const Optimizer& optimizer) {
-  if (!optimizer.shards_gradients()) return whole_gradients(optimizer.parameters());
+Gradients divided_gradients(const Optimizer& optimizer) {
   Gradients own{optimizer.gradients(), optimizer.gradient_memory(), {}, optimizer.shard_group()};
   for (const auto& gradient : own.ordered)
     own.sizes.push_back(optimizer.parameters()[gradient.parameter].numel());
   return own;
 }
 
-// Of every block of every gradient, in order: of those of other ranks, too.
+Gradients gradients_for(const Optimizer& optimizer) {
+  Gradients all = optimizer.shards_gradients() ? divided_gradients(optimizer)
+                                               : whole_gradients(optimizer.parameters());
+  all.model = optimizer.model_group();
+  all.counts.clear();
+  for (const auto& gradient : all.ordered)
+    all.counts.push_back(optimizer.counts_in_norms(gradient.parameter));
+  return all;
+}
+
+// Of every block of every gradient, in order: of those of other ranks, too. Zeros of what other
+// ranks of the model count.
 std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& value) {
   std::vector<double> values;
   std::vector<std::int64_t> begins;
@@ -52,6 +66,7 @@ std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& valu
   values.resize(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < gradients.ordered.size(); ++i) {
     const OrderedGradient& gradient = gradients.ordered[i];
+    if (!gradients.counts[i]) continue;
     const std::int64_t begin = begins[i] + gradient.first / kBlock;
     for_blocks(gradient.tensor, false,
                [&](std::int64_t block, const float* elements, std::int64_t length) {
@@ -70,8 +85,17 @@ double norm_of(const Gradients& gradients, double power) {
   const auto values = of_blocks(gradients, [&](const float* elements, std::int64_t count) {
     return is_largest ? largest_magnitude(elements, count) : sum_of_powers(elements, count, power);
   });
-  double total = 0;
-  for (const double value : values) total = is_largest ? largest(total, value) : total + value;
+  const auto sum_of = [&](const std::vector<double>& all) {
+    double sum = 0;
+    for (const double value : all) sum = is_largest ? largest(sum, value) : sum + value;
+    return sum;
+  };
+  double total = sum_of(values);
+  if (gradients.model != nullptr) {
+    std::vector<double> totals(static_cast<std::size_t>(gradients.model->world_size()));
+    gradients.model->all_gather(std::span(&total, 1), std::span(totals));
+    total = sum_of(totals);
+  }
   if (is_largest || power == 1) return total;
   return power == 2 ? std::sqrt(total) : std::pow(total, 1 / power);
 }
@@ -88,8 +112,8 @@ double norm_of(const Gradients& gradients, double power) {
           norm, gradients.ordered[i].parameter);
     block = end;
   }
-  fail(ErrorCode::kInvalid, "clip_grad_norm: the norm is {}, though every gradient is finite",
-       norm);
+  fail(ErrorCode::kInvalid, "clip_grad_norm: the norm is {}, though every gradient {}is finite",
+       norm, gradients.model != nullptr ? "of this rank " : "");
 }
 
 void require_power(double power) {

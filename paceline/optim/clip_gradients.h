@@ -15,6 +15,10 @@
 // gradients are divided too (fully_shard.h), give the optimizer: each rank reads its part, and the
 // norms are collective. The bits are those of whole gradients.
 //
+// Where the model is divided among ranks (Optimizer::set_model_parts), give the optimizer too: the
+// norm is of the whole model, each rank's sum added in rank order. Its bits then depend on how the
+// model is divided.
+//
 // Parameters without a gradient do not count; a tensor that is given twice counts once. Errors:
 // kInvalid for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU, and
 // for parameters whose gradients are divided: PyTorch's functions find none, and clip nothing.

@@ -61,7 +61,9 @@ void GradScaler::unscale(Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   std::int32_t nonfinite = divide(optimizer) ? 0 : 1;
   ProcessGroup* const group = optimizer.shards_gradients() ? optimizer.shard_group() : group_.get();
-  if (group != nullptr) group->all_reduce(std::span(&nonfinite, 1), ReduceOp::kMax);
+  for (ProcessGroup* const ranks : {group, optimizer.model_group()}) {
+    if (ranks != nullptr) ranks->all_reduce(std::span(&nonfinite, 1), ReduceOp::kMax);
+  }
   seen_[&optimizer].found_nonfinite = nonfinite != 0;
 }
 

@@ -12,7 +12,8 @@
 // All ranks must skip the same steps. With DistributedDataParallel they do, because averaged
 // gradients are the same everywhere. Where gradients differ between ranks, give the group: then
 // each unscale(), also step()'s own, is collective, with one all-reduce of four bytes. Where the
-// optimizer divides gradients among the ranks (fully_shard.h), it is so without being told.
+// optimizer divides gradients among the ranks (fully_shard.h), or knows that the model is divided
+// (Optimizer::set_model_parts), it is so without being told.
 //
 // Gradients in float32 and bfloat16 are divided in place. A float16 gradient, whose small elements
 // would be lost, becomes a float32 tensor in its place until zero_grad().

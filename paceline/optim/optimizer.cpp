@@ -65,6 +65,7 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
   add_parameters(groups);
   num_steps_.resize(parameters_.size());
   has_gradient_.resize(parameters_.size());
+  is_copy_.resize(parameters_.size());
   make_rows(0);
 }
 
@@ -118,7 +119,6 @@ void Optimizer::allocate_state() {
   for (Row& row : rows_) {
     row.layout = FlatLayout(row.tensors, group_ ? group_->world_size() : 1,
                             shards_gradients_ ? FlatLayout::kBlock : 0);
-    if (shards_gradients_) row.gradients = at::zeros({row.layout.part_count()}, at::kFloat);
     const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
     row.state.clear();
     for (std::size_t name = 0; name < num_states; ++name)
@@ -155,6 +155,27 @@ void Optimizer::make_pieces() {
   const auto slots = static_cast<std::int64_t>(num_parts * slots_a_part_);
   norm_sums_ = group_ ? empty_symmetric(*group_, {slots, 2}, at::kDouble)
                       : at::zeros({slots, 2}, at::kDouble);
+}
+
+void Optimizer::set_model_parts(const ModelParts& parts) {
+  check(!has_stepped(), "an optimizer is told of the model's parts before its first step");
+  check(parts.layers || parts.divided.empty(),
+        "{} parameters are divided, and no group has the rest of them", parts.divided.size());
+  std::unordered_map<const void*, std::size_t> numbers;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    numbers.emplace(parameters_[i].unsafeGetTensorImpl(), i);
+  const auto number_of = [&](const at::Tensor& tensor) {
+    const auto found = numbers.find(tensor.unsafeGetTensorImpl());
+    check(found != numbers.end(), "a part of the model is not one of the optimizer's parameters");
+    return found->second;
+  };
+  parts_ = parts;
+  divided_.clear();
+  is_copy_.assign(parameters_.size(), false);
+  for (const at::Tensor& tensor : parts.copies) is_copy_[number_of(tensor)] = true;
+  for (const at::Tensor& tensor : parts.divided) divided_.push_back(number_of(tensor));
+  std::ranges::sort(divided_);
+  divided_norms_.assign(2 * divided_.size(), 0.0);
 }
 
 void Optimizer::set_learning_rate(double learning_rate) {
@@ -216,6 +237,7 @@ std::string Optimizer::state_name(std::size_t name, std::size_t parameter) const
 
 void Optimizer::zero_grad() {
   for (auto& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  for (Row& row : rows_) row.gradients = at::Tensor();
   has_gradient_.assign(parameters_.size(), false);
 }
 
@@ -243,8 +265,14 @@ std::vector<at::Tensor> Optimizer::gradient_memory() const {
 std::vector<GradientUnit> Optimizer::gradient_units() const {
   std::vector<GradientUnit> units;
   if (!shards_gradients_) return units;
-  for (const Row& row : rows_) units.push_back({row.parameters, row.layout, row.gradients});
+  for (const Row& row : rows_) units.push_back({row.parameters, row.layout, units.size()});
   return units;
+}
+
+at::Tensor Optimizer::gradient_part(std::size_t unit) {
+  Row& row = rows_[unit];
+  if (!row.gradients.defined()) row.gradients = at::empty({row.layout.part_count()}, at::kFloat);
+  return row.gradients;
 }
 
 at::Tensor Optimizer::whole(const at::Tensor& own) const {
@@ -322,11 +350,22 @@ void Optimizer::adopt_state(const std::vector<std::int64_t>& num_steps) {
   }
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_save(
+    std::size_t parameter) const {
+  if (host_parts_) return elements_to_load(parameter);
+  return {{0, parameters_[parameter].numel()}};
+}
+
+void Optimizer::begin_loading() {
+  if (host_parts_) host_parts_->forget();
+}
+
 std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_load(
     std::size_t parameter) const {
   if (!copy_) return {{0, parameters_[parameter].numel()}};
   std::vector<std::pair<std::int64_t, std::int64_t>> runs;
   for (const int part : peer_ranks_) {
+    if (host_parts_ && part != group_->rank()) continue;
     const auto [first, last] = elements_in(parameter, part);
     if (first < last) runs.emplace_back(first, last);
   }

@@ -17,9 +17,16 @@
 // write to a parameter outside of a step ends the process, after a
 // line that names it (one_copy.h); load what is to be loaded with writable_parameters().
 //
+// Hosts can divide the parameters among them as well (ShardOptions::divide_hosts): each keeps the
+// parts of its ranks, and the rest comes unit by unit while operations read it.
+//
 // Gradients can be divided too (ShardOptions::unit_bytes; stage 2 of ZeRO): each rank then has
 // those of its part only, which a backward pass brings (fully_shard.h), and `.grad` stays undefined
 // between passes. Clip and unscale them through the optimizer (clip_gradients.h, grad_scaler.h).
+//
+// Where the model itself is divided among ranks, by stages or by parts of layers, tell it by
+// set_model_parts(): clipping, loss scaling and the norms of LAMB and LARS are then of the whole
+// model.
 //
 // 16-bit parameters (bfloat16, float16) have a float32 master in the state: a step reads the 16-bit
 // gradient, updates the master and rounds it into the parameter. Where a parameter is not its
@@ -47,8 +54,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/collectives/group/process_group.h"
+#include "paceline/optim/divided_parameters.h"
 #include "paceline/optim/gradient_blocks.h"
 #include "paceline/optim/kernels.h"
+#include "paceline/optim/model_parts.h"
 #include "paceline/sharding/one_copy.h"
 #include "paceline/tensor/flat_layout.h"
 
@@ -64,13 +73,16 @@ struct ShardOptions {
   std::vector<std::string> names = {};
   // Above 0: gradients are divided too, in units of about so many bytes of parameters.
   std::size_t unit_bytes = 0;
+  // With one copy and units, on several hosts: each host keeps the parts of its ranks alone, and
+  // has a unit whole while operations read it (divided_parameters.h).
+  bool divide_hosts = false;
 };
 
 // Parameters whose gradients are reduced together, each rank's part to that rank.
 struct GradientUnit {
   std::vector<std::size_t> parameters;  // their numbers, in the order of `layout`
   FlatLayout layout;                    // with a part for each rank
-  at::Tensor own;                       // this rank's part of the gradients: float32
+  std::size_t number = 0;               // of the optimizer's
 };
 
 // What one rank keeps of a tensor of state(): a run of its elements, in the order of its memory.
@@ -94,8 +106,23 @@ class Optimizer {
   void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
   // With one copy: while what this returns lives, this process may write to the parameters from
   // outside of a step, the same values as every other rank. Null otherwise.
+  // Collective where hosts divide the parameters: they are whole for so long too.
   std::shared_ptr<void> writable_parameters() const;
   bool has_one_copy() const { return copy_ != nullptr; }
+  // Where hosts divide the parameters: collective, and so is its end; while what this returns
+  // lives, they are whole, for reads that are no operations of LibTorch. Null otherwise.
+  std::shared_ptr<void> whole_parameters() const;
+  bool divides_hosts() const { return host_parts_ != nullptr; }
+  // Throws why parameters could not be brought from other hosts since the last step, if so.
+  void require_parameters() const;
+
+  // Before the first step. From then on clip_grad_norm(), grad_norm() and GradScaler are collective
+  // over `parts.model`, step() with norms (LAMB, LARS) over `parts.layers`.
+  void set_model_parts(const ModelParts& parts);
+  // Null: this rank has the whole model.
+  ProcessGroup* model_group() const { return parts_.model.get(); }
+  // Whether norms over the model count what this rank has of the parameter.
+  bool counts_in_norms(std::size_t parameter) const { return !is_copy_[parameter]; }
 
   // Called at the beginning of each step; empty: nothing is.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
@@ -116,6 +143,9 @@ class Optimizer {
   // Whether some optimizer of this process divides this parameter's gradient. Any thread.
   static bool divides_gradient_of(const at::Tensor& parameter);
   std::vector<GradientUnit> gradient_units() const;
+  // This rank's part of a unit's gradients, a float32 row: what was stored there since zero_grad(),
+  // and else memory with any values.
+  at::Tensor gradient_part(std::size_t unit);
   bool has_gradient(std::size_t parameter) const { return has_gradient_[parameter]; }
   void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }
 
@@ -152,10 +182,16 @@ class Optimizer {
   // After the memory of state_parts() was written from outside: that these are the steps which each
   // parameter has taken, and that what is there is right.
   void adopt_state(const std::vector<std::int64_t>& num_steps);
-  // When the parameters are loaded: the runs [first, last) of a parameter's elements, in the order
-  // of its memory, that this rank has to write. With one copy, those that no other rank of its host
-  // writes; otherwise all.
+  // The runs [first, last) of a parameter's elements, in the order of its memory, that this rank
+  // has to save and to load, so that all ranks together do all. With one copy to load those that no
+  // other rank of its host loads; where hosts divide the parameters those that it keeps; otherwise
+  // all.
+  std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_save(std::size_t parameter) const;
   std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_load(std::size_t parameter) const;
+  // Element 0, in the order of its memory, where a load may write it. All ranks first call
+  // begin_loading(), when none reads the parameters, and none may until all have written.
+  std::byte* parameter_to_write(std::size_t parameter) const;
+  void begin_loading();
   // Whose ranks the state is divided among; null when it is not.
   ProcessGroup* shard_group() const { return group_.get(); }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
@@ -166,8 +202,9 @@ class Optimizer {
   // What this rank keeps.
   std::size_t num_state_bytes() const;
   std::size_t num_gradient_bytes() const;
-  // Seconds that steps have spent on the other ranks' parts since the last call.
-  double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+  // Seconds that steps, and operations on divided parameters, have spent on the other ranks' parts
+  // since the last call.
+  double take_exposed_seconds();
 
  protected:
   static constexpr std::size_t kMaxStates = 2;
@@ -215,7 +252,8 @@ class Optimizer {
     FlatLayout layout;
     at::Tensor flat;                // the parameters, when sharded, as a step writes them
     std::vector<at::Tensor> state;  // [name]: this rank's part; of a 16-bit row last the master
-    at::Tensor gradients;           // this rank's part, where they are divided
+    at::Tensor gradients;  // this rank's part, where they are divided; from their reduction
+                           // to zero_grad()
   };
   // Where a parameter lies.
   struct Place {
@@ -247,6 +285,8 @@ class Optimizer {
 
   void measure_norms(const std::vector<OrderedGradient>& gradients);
   void exchange_norms();
+  void add_up_divided_norms();
+  NormPair sums_of_norms(std::size_t parameter) const;
   NormPair norms_of(std::size_t parameter) const;
   void update_parameter(const OrderedGradient& gradient);
   template <class Visit>
@@ -256,9 +296,10 @@ class Optimizer {
   void check_sums(std::size_t parameter, const Sums& sums);
   [[noreturn]] void fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
                                  std::uint32_t found) const;
-  void make_one_copy(const std::vector<std::string>& names);
+  void make_one_copy(const ShardOptions& options);
+  void divide_between_hosts(const std::vector<std::size_t>& offsets,
+                            const std::vector<std::string>& names);
   void split_by_host();
-  std::byte* parameter_to_write(std::size_t parameter) const;
   void exchange_parts();
   void exchange_hosts();
   void wait_for_host();
@@ -274,13 +315,18 @@ class Optimizer {
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
   std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters; null: each rank has one
   std::shared_ptr<ProcessGroup> host_;   // the ranks that share the copy
+  std::unique_ptr<DividedParameters> host_parts_;  // null: each host has all of them
   std::shared_ptr<ProcessGroup>
       peers_;                    // this rank's like on the other hosts; null: there are none
   std::vector<int> peer_ranks_;  // of peers_, in the group
   std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter][name] of what is kept here
   std::vector<std::vector<Piece>> pieces_;                 // [parameter], in order; with norms only
   std::size_t slots_a_part_ = 0;
-  at::Tensor norm_sums_;                 // [slot, 2]
+  at::Tensor norm_sums_;  // [slot, 2]
+  ModelParts parts_;
+  std::vector<bool> is_copy_;            // [parameter]
+  std::vector<std::size_t> divided_;     // parameters, in order
+  std::vector<double> divided_norms_;    // two squares' sums of each, over all its parts
   std::vector<std::int64_t> num_steps_;  // [parameter]: those that had a gradient
   bool shards_gradients_ = false;
   std::vector<bool> has_gradient_;  // [parameter], where gradients are divided

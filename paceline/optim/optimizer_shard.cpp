@@ -56,7 +56,11 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
       divided().parameters.insert(parameter.unsafeGetTensorImpl());
   }
   make_rows(options.unit_bytes);
-  if (options.one_copy) make_one_copy(options.names);
+  check(!options.divide_hosts || (options.one_copy && shards_gradients_),
+        "rank {}: hosts divide parameters of which each has one copy, in units of gradients: set "
+        "one_copy and unit_bytes too",
+        group_->rank());
+  if (options.one_copy) make_one_copy(options);
   for (Row& row : rows_) {
     if (copy_) break;
     row.flat = empty_symmetric(*group_, {row.layout.count()}, row.type);
@@ -96,8 +100,10 @@ void Optimizer::split_by_host() {
 }
 
 // Each rank fills in its part, so that these pages are of its own NUMA node, and its peers' parts.
-void Optimizer::make_one_copy(const std::vector<std::string>& names) {
+void Optimizer::make_one_copy(const ShardOptions& options) {
   split_by_host();
+  const auto& names = options.names;
+  const bool divides = options.divide_hosts && peers_;
   constexpr std::size_t kPage = 4096;
   std::vector<std::size_t> offsets;
   std::vector<NamedRange> ranges;
@@ -113,7 +119,9 @@ void Optimizer::make_one_copy(const std::vector<std::string>& names) {
     }
     bytes += (static_cast<std::size_t>(row.layout.count()) * element + kPage - 1) / kPage * kPage;
   }
-  const auto copy = std::make_shared<OneCopy>(*host_, bytes, std::move(ranges));
+  std::optional<std::size_t> used;
+  if (divides) used = bytes / peer_ranks_.size();
+  const auto copy = std::make_shared<OneCopy>(*host_, bytes, std::move(ranges), used);
   copy_ = copy;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     Row& row = rows_[i];
@@ -124,6 +132,7 @@ void Optimizer::make_one_copy(const std::vector<std::string>& names) {
     row.flat = view(copy->data());
     for (const std::size_t parameter : row.parameters) {
       for (const int part : peer_ranks_) {
+        if (divides && part != group_->rank()) continue;
         const auto [first, last] = elements_in(parameter, part);
         if (first >= last) continue;
         const std::size_t element = at::elementSize(row.type);
@@ -138,10 +147,40 @@ void Optimizer::make_one_copy(const std::vector<std::string>& names) {
       row.tensors[index].set_data(row.layout.place(seen, index, row.tensors[index]));
   }
   host_->barrier();
+  if (divides) divide_between_hosts(offsets, names);
+}
+
+void Optimizer::divide_between_hosts(const std::vector<std::size_t>& offsets,
+                                     const std::vector<std::string>& names) {
+  std::vector<DividedParameters::Unit> units;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const auto part = static_cast<std::size_t>(rows_[i].layout.part_count());
+    units.push_back({offsets[i], part * at::elementSize(rows_[i].type), {}, {}});
+    for (const at::Tensor& tensor : rows_[i].tensors)
+      units.back().parameters.push_back(tensor.data_ptr());
+    const std::size_t first = rows_[i].parameters.front();
+    units.back().name = "parameter " + (names.empty() ? std::to_string(first) : names[first]);
+  }
+  host_parts_ = std::make_unique<DividedParameters>(copy_, host_, peers_, peer_ranks_, units);
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
-  return copy_ ? std::make_shared<OneCopy::Writing>(*copy_) : nullptr;
+  if (!copy_) return nullptr;
+  auto whole = whole_parameters();
+  return {new OneCopy::Writing(*copy_), [whole](OneCopy::Writing* writing) { delete writing; }};
+}
+
+std::shared_ptr<void> Optimizer::whole_parameters() const {
+  return host_parts_ ? host_parts_->whole() : nullptr;
+}
+
+void Optimizer::require_parameters() const {
+  if (host_parts_) host_parts_->require_whole();
+}
+
+double Optimizer::take_exposed_seconds() {
+  const double fetching = host_parts_ ? host_parts_->take_exposed_seconds() : 0;
+  return std::exchange(exposed_seconds_, 0.0) + fetching;
 }
 
 // Element 0, in the order of its memory.

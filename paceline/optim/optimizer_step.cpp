@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <mutex>
+#include <span>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -37,17 +38,19 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 void Optimizer::step() try {
   if (before_step_) before_step_();
+  require_parameters();
   const at::NoGradGuard no_grad;
   const auto gradients = this->gradients();
   if (norms_ == Norms::kPerParameter) measure_norms(gradients);
   // With one copy nobody may read the old values any more, and then everybody reads the new ones.
   if (copy_) wait_for_host();
+  if (host_parts_) host_parts_->forget();
   for (const OrderedGradient& gradient : gradients) {
     update_parameter(gradient);
     ++num_steps_[gradient.parameter];
   }
   if (copy_) {
-    if (peers_) exchange_hosts();
+    if (peers_ && !host_parts_) exchange_hosts();
     wait_for_host();
   } else if (group_) {
     exchange_parts();
@@ -127,6 +130,18 @@ void Optimizer::measure_norms(const std::vector<OrderedGradient>& gradients) {
     check_sums(i, sums);
   }
   if (group_) exchange_norms();
+  if (!divided_.empty()) add_up_divided_norms();
+}
+
+// A parameter without a gradient here has none on the other ranks either; its norms are not read.
+void Optimizer::add_up_divided_norms() {
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < divided_.size(); ++i) {
+    const NormPair own = sums_of_norms(divided_[i]);
+    std::ranges::copy(own, divided_norms_.begin() + static_cast<std::ptrdiff_t>(2 * i));
+  }
+  parts_.layers->all_reduce(std::span(divided_norms_), ReduceOp::kSum);
+  exposed_seconds_ += seconds_since(begin);
 }
 
 void Optimizer::exchange_norms() {
@@ -134,17 +149,29 @@ void Optimizer::exchange_norms() {
   const auto slots = static_cast<std::int64_t>(slots_a_part_);
   const at::Tensor own = norm_sums_.narrow(0, group_->rank() * slots, slots);
   group_->all_gather(dense_cpu_view(own), dense_cpu_view(norm_sums_));
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  exposed_seconds_ += seconds_since(begin);
 }
 
-Optimizer::NormPair Optimizer::norms_of(std::size_t parameter) const {
+// Of what this rank, or its group, has of the parameter.
+Optimizer::NormPair Optimizer::sums_of_norms(std::size_t parameter) const {
   NormPair sums{};
-  if (norms_ == Norms::kNone) return sums;
   const auto* const all = norm_sums_.data_ptr<double>();
   for (const Piece& piece : pieces_[parameter]) {
     sums[0] += all[2 * piece.slot];
     sums[1] += all[2 * piece.slot + 1];
+  }
+  return sums;
+}
+
+Optimizer::NormPair Optimizer::norms_of(std::size_t parameter) const {
+  if (norms_ == Norms::kNone) return {};
+  const auto divided = std::ranges::lower_bound(divided_, parameter);
+  NormPair sums{};
+  if (divided != divided_.end() && *divided == parameter) {
+    const auto place = 2 * (divided - divided_.begin());
+    std::copy_n(divided_norms_.begin() + place, 2, sums.begin());
+  } else {
+    sums = sums_of_norms(parameter);
   }
   return {std::sqrt(sums[0]), std::sqrt(sums[1])};
 }

@@ -2,6 +2,7 @@ set(SOURCES
   adam.cpp
   block_kernels.cpp
   clip_gradients.cpp
+  divided_parameters.cpp
   exponential_moving_average.cpp
   grad_scaler.cpp
   gradient_blocks.cpp

@@ -24,6 +24,10 @@ std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
+bool is_built_once(const at::Tensor& parameter) {
+  return parameter.is_cpu() && OneCopy::holds(parameter.data_ptr());
+}
+
 }  // namespace
 
 DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
@@ -43,6 +47,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   require_same_parameters(*group_, all);
   one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
   for (const auto& parameter : all) parameters_.push_back(parameter.tensor);
+  require_one_copy(all);
   take_model_of(0);
   if (options_.optimizer != nullptr) shard_optimizer(all);
   const bool divides_gradients =
@@ -51,7 +56,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       group_, all,
       ReducerOptions{.buckets = options.buckets,
                      .require_all_used = options.require_all_used,
-                     .guard_passes = options.guard_passes,
+                     .guard_passes = guard_passes(),
                      .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
                      .at_end_of_step = [this] { shard_buffers_.end_step(); },
@@ -82,6 +87,17 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
   options_.optimizer->shard(group_, shard);
 }
 
+// Each rank's own step would be taken in the same memory.
+void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
+  if (options_.optimizer != nullptr && options_.shard.one_copy) return;
+  for (const auto& parameter : parameters) {
+    check(!is_built_once(parameter.tensor),
+          "rank {}: the ranks of this host have one copy of parameter {} (build_once), which needs "
+          "fully_shard() with stage 3; build the module on each rank for anything else",
+          group_->rank(), parameter.name);
+  }
+}
+
 // What is normalised over the shards that are computed at once depends on the number of ranks.
 void DataParallelState::require_shards_apart() const {
   if (options_.logical_shards == 0) return;
@@ -92,6 +108,12 @@ void DataParallelState::require_shards_apart() const {
          "shards take an ordinary BatchNorm",
          group_->rank(), item.key());
   }
+}
+
+// No parameter is on two hosts where these divide them.
+std::int64_t DataParallelState::guard_passes() const {
+  const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
+  return has_replicas ? options_.guard_passes : 0;
 }
 
 void DataParallelState::forget_gradients() {
@@ -107,7 +129,9 @@ void DataParallelState::broadcast_parameters(int root) {
   if (group_->world_size() == 1) return;
   if (options_.optimizer != nullptr && options_.optimizer->has_one_copy()) return;
   const at::NoGradGuard no_grad;
-  for (const auto& parameter : parameters_) broadcast(*group_, parameter.detach(), root);
+  for (const auto& parameter : parameters_) {
+    if (!is_built_once(parameter)) broadcast(*group_, parameter.detach(), root);
+  }
 }
 
 void DataParallelState::broadcast_buffers(int root) {
@@ -143,6 +167,7 @@ DataParallelState::Pass::~Pass() {
 }
 
 void DataParallelState::before_forward(std::int64_t samples) {
+  if (options_.optimizer != nullptr) options_.optimizer->require_parameters();
   reducer_->before_forward(samples);
   const bool trains = torch::GradMode::is_enabled();
   int root = 0;

@@ -103,6 +103,8 @@ class DataParallelState {
  private:
   void before_forward(std::int64_t samples);
   void require_shards_apart() const;
+  std::int64_t guard_passes() const;
+  void require_one_copy(const std::vector<NamedParameter>& parameters) const;
   void shard_optimizer(const std::vector<NamedParameter>& parameters);
   void broadcast_parameters(int root);
   void broadcast_buffers(int root);

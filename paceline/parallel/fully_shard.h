@@ -15,8 +15,10 @@
 // rank gets those of the part that it updates, while the backward pass runs, and `.grad` stays
 // undefined. Stage 3 keeps the parameters once a host, in memory that its ranks share: nothing is
 // gathered there, what other hosts update comes once a host after each step, and a write to a
-// parameter outside of a step ends the process, after a line that names it. All of them give the
-// bits of DistributedDataParallel with the whole step on every rank.
+// parameter outside of a step ends the process, after a line that names it. With `divide_hosts` a
+// host keeps a part of the parameters only: before an operation reads some, their unit comes from
+// the other hosts, while the model computes with the one before. All of them give the bits of
+// DistributedDataParallel with the whole step on every rank.
 //
 // What comes back is a DistributedDataParallel: accumulation, unused and frozen parameters, tied
 // weights, logical shards, join() and the replica guard are as there. Communication hooks need
@@ -24,7 +26,8 @@
 //
 // Cost in memory, for P float32 parameters and Adam on W ranks, in bytes on each, beside
 // activations: 16 P without; stage 1 8 P + 8 P / W; stage 2 4 P + 12 P / W; stage 3 12 P / W, and
-// 4 P once a host. Under stages 2 and 3 a backward pass needs four units besides.
+// 4 P once a host, or, with `divide_hosts` on H hosts, 4 P / H and four units. Under stages 2 and 3
+// a backward pass needs four units besides.
 
 #include <cstddef>
 #include <memory>
@@ -37,6 +40,9 @@ namespace paceline {
 struct FullyShardOptions {
   int stage = 3;                       // 1, 2 or 3
   std::size_t unit_bytes = 4U << 20U;  // of parameters whose gradients travel together; above 0
+  // With stage 3, on several hosts: each host keeps a part of the parameters instead of a copy, and
+  // has units whole while operations read them (optim/divided_parameters.h).
+  bool divide_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };
 

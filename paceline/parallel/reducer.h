@@ -228,6 +228,7 @@ class Reducer : public GradientSync {
   bool has_room(std::size_t index) { return !is_unit(index) || make_room(index); }
   bool make_room(std::size_t index);
   bool is_unit(std::size_t bucket) const { return divides() && bucket < units_.size(); }
+  at::Tensor part_of(std::size_t index);
   void launch_parts(std::size_t index);
   void finish_parts(std::size_t index);
   void complete_parts();

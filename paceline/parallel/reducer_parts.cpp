@@ -119,6 +119,10 @@ bool Reducer::make_room(std::size_t index) {
   return true;
 }
 
+at::Tensor Reducer::part_of(std::size_t index) {
+  return options_.optimizer->gradient_part(units_[index].number);
+}
+
 void Reducer::launch_parts(std::size_t index) {
   auto& bucket = buckets_[index];
   make_room(index);
@@ -140,7 +144,7 @@ void Reducer::launch_parts(std::size_t index) {
   if (bucket.adds || call.input.scalar_type() != at::kFloat)
     bucket.received = at::empty({own_count}, call.input.options());
   call.output =
-      bucket.received.defined() ? bucket.received : units_[index].own.narrow(0, 0, own_count);
+      bucket.received.defined() ? bucket.received : part_of(index).narrow(0, 0, own_count);
   in_lockstep([&] { bucket.work = start(*group_, call); });
   for (const std::size_t i : bucket.plan.parameters) {
     auto& parameter = parameters_[i];
@@ -153,7 +157,7 @@ void Reducer::finish_parts(std::size_t index) {
   auto& bucket = buckets_[index];
   const at::Tensor received = std::exchange(bucket.received, {});
   if (!received.defined()) return;
-  const at::Tensor own = units_[index].own.narrow(0, 0, received.numel());
+  const at::Tensor own = part_of(index).narrow(0, 0, received.numel());
   bucket.adds ? own.add_(received) : own.copy_(received);
 }
 

@@ -1,6 +1,7 @@
 set(SOURCES
   activation_checkpoint.cpp
   bucket_plan.cpp
+  build_once.cpp
   compression_hooks.cpp
   distributed_data_parallel.cpp
   finite.cpp

@@ -97,8 +97,7 @@ struct Pipeline::Run {
                const Loss& loss) {
     const auto [kind, index, micro_batch] = action;
     OnItsWay& item = stage.on_its_way[micro_batch];
-    item.inputs = index == 0 ? given[static_cast<std::size_t>(micro_batch)]
-                             : links.receive(index, micro_batch, Direction::kForward);
+    item.inputs = inputs_of(action, given);
     begin_work();
     Tensors leaves;
     for (at::Tensor& input : item.inputs) {
@@ -106,7 +105,8 @@ struct Pipeline::Run {
       if (index > 0 && carries_gradient(input)) leaves.push_back(input.requires_grad_());
     }
     item.outputs = run_stage(stage.function, action, item.inputs);
-    if (is_last(index)) item.outputs = {scaled_loss(action, item.outputs, loss)};
+    if (is_last(index))
+      item.outputs = {loss_of(action, item.outputs, loss) / plan.num_micro_batches};
     Tensors roots;
     for (const at::Tensor& output : item.outputs) {
       if (carries_gradient(output)) roots.push_back(output);
@@ -116,6 +116,22 @@ struct Pipeline::Run {
     Tensors sent;
     for (const at::Tensor& output : item.outputs) sent.push_back(output.detach());
     links.send(index, micro_batch, Direction::kForward, sent);
+  }
+
+  // A forward pass that no backward pass follows.
+  void evaluate(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
+    const Tensors inputs = inputs_of(action, given);
+    const Tensors outputs = run_stage(own.at(action.stage).function, action, inputs);
+    if (is_last(action.stage)) {
+      loss_of(action, outputs, loss);
+    } else {
+      links.send(action.stage, action.micro_batch, Direction::kForward, outputs);
+    }
+  }
+
+  Tensors inputs_of(const Action& action, const std::vector<Tensors>& given) {
+    if (action.stage == 0) return given[static_cast<std::size_t>(action.micro_batch)];
+    return links.receive(action.stage, action.micro_batch, Direction::kForward);
   }
 
   Tensors run_stage(const PipelineStage& stage, const Action& action, const Tensors& inputs) {
@@ -139,7 +155,7 @@ struct Pipeline::Run {
                        to_string(action), action.stage, plan.num_stages(), shapes_of(inputs), what);
   }
 
-  at::Tensor scaled_loss(const Action& action, const Tensors& outputs, const Loss& loss) {
+  at::Tensor loss_of(const Action& action, const Tensors& outputs, const Loss& loss) {
     at::Tensor value;
     try {
       value = loss(outputs, action.micro_batch);
@@ -151,7 +167,7 @@ struct Pipeline::Run {
           "rank {}: {}: the loss is {}; it must be one number", group.rank(), to_string(action),
           shapes_of({value}));
     result.losses[static_cast<std::size_t>(action.micro_batch)] = value.detach();
-    return value / plan.num_micro_batches;
+    return value;
   }
 
   Tensors gradients_of_outputs(const OnItsWay& item, const Action& action) {
@@ -257,16 +273,10 @@ void Pipeline::require_own_stages() const {
         group_->rank(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
 }
 
-PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
-  const at::AutoGradMode with_gradients(true);
-  const double start = Run::now();
+// `body`, whose errors end the group with their message.
+void Pipeline::guarded(const std::function<void()>& body) {
   try {
-    run_->begin(inputs);
-    for (const Action& action : plan_.ranks[static_cast<std::size_t>(group_->rank())]) {
-      run_->carry_out(action, inputs, loss);
-      run_->result.actions.push_back({action, run_->work_began - start, Run::now() - start});
-    }
-    run_->links.finish_sends();
+    body();
   } catch (const Error& error) {
     const bool is_known = error.code() == ErrorCode::kAborted ||
                           error.code() == ErrorCode::kPeerLost ||
@@ -279,7 +289,36 @@ PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss
     group_->abort(what);
     throw Error(ErrorCode::kInvalid, what);
   }
+}
+
+const std::vector<Action>& Pipeline::own_actions() const {
+  return plan_.ranks[static_cast<std::size_t>(group_->rank())];
+}
+
+PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
+  const at::AutoGradMode with_gradients(true);
+  const double start = Run::now();
+  guarded([&] {
+    run_->begin(inputs);
+    for (const Action& action : own_actions()) {
+      run_->carry_out(action, inputs, loss);
+      run_->result.actions.push_back({action, run_->work_began - start, Run::now() - start});
+    }
+    run_->links.finish_sends();
+  });
   return std::move(run_->result);
+}
+
+std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, const Loss& loss) {
+  const at::NoGradGuard no_gradients;
+  guarded([&] {
+    run_->begin(inputs);
+    for (const Action& action : own_actions()) {
+      if (action.kind == ActionKind::kForward) run_->evaluate(action, inputs, loss);
+    }
+    run_->links.finish_sends();
+  });
+  return std::move(run_->result.losses);
 }
 
 }  // namespace paceline

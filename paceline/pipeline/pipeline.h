@@ -85,13 +85,23 @@ class Pipeline {
   // the action and the shapes of its inputs, and kAborted on the other ranks.
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
+  // Collective. The plan's forward passes without gradients: each micro-batch's loss, empty on
+  // ranks without the last stage. Errors as those of step(). The caller sets modules to eval().
+  std::vector<at::Tensor> evaluate(const std::vector<Tensors>& inputs, const Loss& loss);
+
   const pipeline::Plan& plan() const { return plan_; }
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  bool has_first_stage() const { return plan_.rank_of_stage.front() == group_->rank(); }
+  // The rank that has the losses.
+  int last_stage_rank() const { return plan_.rank_of_stage.back(); }
 
  private:
   struct Run;
 
   void require_own_stages() const;
   void require_same_plan() const;
+  void guarded(const std::function<void()>& body);
+  const std::vector<pipeline::Action>& own_actions() const;
 
   const std::shared_ptr<ProcessGroup> group_;
   const pipeline::Plan plan_;

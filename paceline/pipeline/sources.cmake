@@ -1,8 +1,10 @@
 set(SOURCES
   backward_pass.cpp
   gradient_order.cpp
+  measure_layers.cpp
   measured.cpp
   pipeline.cpp
   stage_links.cpp
+  stage_weights.cpp
   tied_weights.cpp)
 set(LIBRARIES fmt::fmt)

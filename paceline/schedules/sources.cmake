@@ -7,5 +7,7 @@ set(SOURCES
   plan_clock.cpp
   search.cpp
   simulate.cpp
+  split_by_cost.cpp
+  trace.cpp
   validate.cpp)
 set(LIBRARIES fmt::fmt)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include <sys/mman.h>
@@ -26,9 +27,9 @@ void require_room(ProcessGroup& group, std::size_t bytes) {
        group.rank(), bytes, least, least == mine ? " " + room->source : std::string());
 }
 
-SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes) {
+SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes, std::size_t used) {
   check(bytes > 0, "rank {}: a copy of nothing for all ranks", group.rank());
-  require_room(group, bytes);
+  require_room(group, used);
   SymmetricBuffer blocks = group.reserve_symmetric(bytes);
   for (int rank = 0; rank < group.world_size(); ++rank) {
     if (blocks.of(rank) != nullptr) continue;
@@ -40,15 +41,30 @@ SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes) {
   return blocks;
 }
 
+struct Copies {
+  std::mutex mutex;  // guards `all`
+  std::vector<const OneCopy*> all;
+};
+
+Copies& copies() {
+  static auto* const of_process = new Copies;  // outlives every copy
+  return *of_process;
+}
+
 }  // namespace
 
-OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names)
-    : blocks_(reserve(group, bytes)), bytes_(bytes), data_(blocks_.of(0)) {
+OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
+                 std::optional<std::size_t> used)
+    : blocks_(reserve(group, bytes, used.value_or(bytes))), bytes_(bytes), data_(blocks_.of(0)) {
   // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
   void* const second = mremap(data_, 0, bytes_, MREMAP_MAYMOVE);
   read_only_ = second == MAP_FAILED ? data_ : static_cast<std::byte*>(second);
+  {
+    const std::lock_guard lock(copies().mutex);
+    copies().all.push_back(this);
+  }
   if (read_only_ == data_) return;
-  protect(PROT_READ);
+  protect(0, bytes_, PROT_READ);
   const auto rank = static_cast<std::size_t>(group.rank());
   fault_ = std::make_unique<WriteFaultRange>(std::span<const std::byte>(read_only_, bytes_),
                                              rank_name(group.rank(), group.world_ranks()[rank]),
@@ -56,25 +72,55 @@ OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange>
 }
 
 OneCopy::~OneCopy() {
+  {
+    const std::lock_guard lock(copies().mutex);
+    std::erase(copies().all, this);
+  }
   fault_.reset();
   if (read_only_ != data_) munmap(read_only_, bytes_);
 }
 
-void OneCopy::protect(int protection) const {
+bool OneCopy::holds(const void* address) {
+  const auto* const place = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(copies().mutex);
+  return std::ranges::any_of(copies().all, [place](const OneCopy* copy) {
+    return place >= copy->read_only_ && place < copy->read_only_ + copy->bytes_;
+  });
+}
+
+void OneCopy::protect(std::size_t offset, std::size_t bytes, int protection) const {
   if (read_only_ == data_) return;
-  if (mprotect(read_only_, bytes_, protection) != 0) {
-    throw system_error(fmt::format("mprotect of {} bytes of parameters", bytes_));
+  if (mprotect(read_only_ + offset, bytes, protection) != 0) {
+    throw system_error(fmt::format("mprotect of {} bytes of parameters", bytes));
   }
 }
 
+void OneCopy::close(std::size_t offset, std::size_t bytes) const {
+  protect(offset, bytes, PROT_NONE);
+}
+
+void OneCopy::open(std::size_t offset, std::size_t bytes) const {
+  protect(offset, bytes, PROT_READ);
+}
+
+void OneCopy::drop(std::size_t offset, std::size_t bytes) const {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t begin = (offset + kPage - 1) / kPage * kPage;
+  const std::size_t end = (offset + bytes) / kPage * kPage;
+  if (begin >= end) return;
+  // Ranks as threads have private memory, which the second call is for.
+  if (madvise(data_ + begin, end - begin, MADV_REMOVE) == 0) return;
+  madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
 OneCopy::Writing::Writing(const OneCopy& copy) : copy_(copy) {
-  copy_.protect(PROT_READ | PROT_WRITE);
+  copy_.protect(0, copy_.bytes_, PROT_READ | PROT_WRITE);
 }
 
 OneCopy::Writing::~Writing() {
   // A mapping that was made writable can be made read-only again: nothing is to be divided.
   try {
-    copy_.protect(PROT_READ);
+    copy_.protect(0, copy_.bytes_, PROT_READ);
   } catch (const Error&) {  // then writes are not found
   }
 }

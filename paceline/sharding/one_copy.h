@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,10 @@ class OneCopy {
  public:
   // Collective. Zeroed; a page takes memory when it is first written to. `names`: of what lies
   // where, for the line about a write. Error on every rank: kUnsupported where the group's ranks
-  // share no memory, kSystem when the host has not room for it.
-  OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names);
+  // share no memory, kSystem when the host has not room for it; for `used`, where only so many
+  // bytes are ever written at a time.
+  OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
+          std::optional<std::size_t> used = {});
   ~OneCopy();
   OneCopy(const OneCopy&) = delete;
   OneCopy& operator=(const OneCopy&) = delete;
@@ -36,6 +39,14 @@ class OneCopy {
   std::byte* data() const { return data_; }
   std::byte* read_only() const { return read_only_; }
   std::size_t bytes() const { return bytes_; }
+  // For memory whose content comes and goes, in whole pages from `offset` on. A closed range ends
+  // the process when it is read, after a line that names it; in this process alone.
+  void close(std::size_t offset, std::size_t bytes) const;
+  void open(std::size_t offset, std::size_t bytes) const;
+  // Gives the pages that lie in it back: they are zeroed, for everybody.
+  void drop(std::size_t offset, std::size_t bytes) const;
+  // Whether some copy of this process has this place in its view that is read. Any thread.
+  static bool holds(const void* address);
 
   // While it lives, this process may write through read_only().
   class Writing {
@@ -50,7 +61,7 @@ class OneCopy {
   };
 
  private:
-  void protect(int protection) const;
+  void protect(std::size_t offset, std::size_t bytes, int protection) const;
 
   const SymmetricBuffer blocks_;  // of which that of rank 0 is used
   const std::size_t bytes_;

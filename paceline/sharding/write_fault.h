@@ -1,9 +1,9 @@
 #pragma once
 
-// Says what a program wrote to when it wrote to memory that it may only read: a line on stderr with
-// the name of the place, in front of the SIGSEGV that ends the process as without it. Handlers that
-// were there before, such as the one that shows the stack to the launcher (crash_reporter.h), run
-// after that line.
+// Says what a program wrote to when it wrote to memory that it may only read, or read where it may
+// not do that either: a line on stderr with the name of the place, in front of the SIGSEGV that
+// ends the process as without it. Handlers that were there before, such as the one that shows the
+// stack to the launcher (crash_reporter.h), run after that line.
 //
 // Thread safety: any thread may make and destroy objects, and fault.
 

@@ -62,6 +62,14 @@ class PhaseTimes {
     add(phase, std::chrono::duration<double>(end - begin).count());
     record(phase, begin, end);
   }
+  // A phase from `begin` to now, so many seconds of which were waiting for other ranks: those count
+  // as communication.
+  void add_with_waiting(Phase phase, Clock::time_point begin, double waited) {
+    const auto end = Clock::now();
+    add(phase, std::chrono::duration<double>(end - begin).count() - waited);
+    add(Phase::kCommunication, waited);
+    record(phase, begin, end);
+  }
   // On the timeline only.
   void record(Phase phase, Clock::time_point begin, Clock::time_point end) {
     if (!timeline_) return;

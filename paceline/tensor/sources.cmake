@@ -7,6 +7,8 @@ set(SOURCES
   random.cpp
   stream_order.cpp
   symmetric_tensors.cpp
+  tensor_allocator.cpp
+  tensor_memory_meter.cpp
   tensor_view.cpp)
 set(LIBRARIES fmt::fmt)
 

@@ -114,7 +114,8 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
     problem = error.what();
   }
   throw_any(problem, false);
-  if (!compares_replicas_) return;
+  // Where hosts divide the parameters there is no second one of any.
+  if (!compares_replicas_ || optimizer.divides_hosts()) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
     parameters.push_back({item.key(), item.value().detach()});

@@ -229,11 +229,10 @@ void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const 
     failure = error;
   }
   throw_first_error(*group_, failure);
-  {
-    const auto writing = optimizer.writable_parameters();
-    take(false);
-    group_->barrier();  // with one copy of the parameters others have written parts of them
-  }
+  group_->barrier();  // no rank reads the parameters any more that others write
+  optimizer.begin_loading();
+  take(false);
+  group_->barrier();  // with one copy of the parameters others have written parts of them
   adopt(boxes, optimizer, parts_);
   take_words(saved.metadata, optimizer, parts_);
   if (parts_.reducer != nullptr && parts_.reducer->has_hook()) {

@@ -31,7 +31,7 @@ Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
   loader.begin_epoch(0);
   while (const auto batch = loader.next()) {
     const at::Tensor logits = forward(batch->data);
-    require_labels(*batch, logits.size(1), loader.dataset().name());
+    require_labels(*batch, logits.size(1), loader.name());
     const double size = static_cast<double>(batch->target.size(0));
     sums[0] += torch::nn::functional::cross_entropy(logits, batch->target).item<double>() * size;
     sums[1] += count(logits.argmax(1).eq(batch->target));

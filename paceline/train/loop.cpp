@@ -10,28 +10,11 @@
 namespace paceline::train {
 namespace {
 
-// The part of a phase that waited for other ranks is communication.
-void add_phase(PhaseTimes& times, Phase phase, PhaseTimes::Clock::time_point begin,
-               double exposed) {
-  const auto end = PhaseTimes::Clock::now();
-  const double seconds = std::chrono::duration<double>(end - begin).count();
-  times.add(phase, seconds - exposed);
-  times.add(Phase::kCommunication, exposed);
-  times.record(phase, begin, end);
-}
-
-void backward(const at::Tensor& loss, GradientSync& gradients, PhaseTimes& times,
-              const LoopHooks& hooks) {
-  const auto begin = PhaseTimes::Clock::now();
-  (hooks.scale_loss ? hooks.scale_loss(loss) : loss).backward();
-  add_phase(times, Phase::kBackward, begin, gradients.take_exposed_seconds());
-}
-
 void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks) {
   const auto begin = PhaseTimes::Clock::now();
   hooks.take_step ? hooks.take_step() : optimizer.step();
   optimizer.zero_grad();
-  add_phase(times, Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
+  times.add_with_waiting(Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
 }
 
 std::int64_t bytes_of(const std::vector<at::Tensor>& parameters) {
@@ -72,30 +55,16 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
   return loader.next();
 }
 
-// One batch's part of the step's gradients; the last part is reduced with them all.
-double add_gradients(const data::Batch& batch, const LossFunction& loss, GradientSync& gradients,
-                     PhaseTimes& times, const LoopHooks& hooks) {
-  at::Tensor value;
-  {
-    const auto timed = times.measure(Phase::kForward);
-    value = loss(batch);
-  }
-  gradients.set_synchronize(batch.ends_step);
-  backward(batch.weight == 1 ? value : value * batch.weight, gradients, times, hooks);
-  return value.item<double>();
-}
-
 // Nothing at the end of the epoch.
-std::optional<StepSum> add_up_step(data::DataLoader& loader, const LossFunction& loss,
-                                   GradientSync& gradients, PhaseTimes& times,
-                                   const LoopHooks& hooks) {
+std::optional<StepSum> add_up_step(data::DataLoader& loader, StepGradients& gradients,
+                                   PhaseTimes& times, const LoopHooks& hooks) {
   auto batch = next_batch(loader, times);
   if (!batch) return {};
   StepSum sum;
   double all = 0;
   for (;; batch = next_batch(loader, times)) {
     const auto count = batch->weight > 0 ? static_cast<double>(batch->data.size(0)) : 0;
-    sum.loss += count * add_gradients(*batch, loss, gradients, times, hooks);
+    sum.loss += count * gradients.add(*batch, hooks.scale_loss, times);
     all += count;
     if (batch->weight > 0) sum.samples += batch->data.size(0);
     if (batch->ends_step) break;
@@ -125,8 +94,8 @@ void take_shards(TrainingState& state, const data::DataLoader& loader) {
 }  // namespace
 
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-                 const LossFunction& loss, GradientSync& gradients, optim::Optimizer& optimizer,
-                 PhaseTimes& times, const LoopHooks& hooks) {
+                 StepGradients& gradients, optim::Optimizer& optimizer, PhaseTimes& times,
+                 const LoopHooks& hooks) {
   const auto finished = [&] { return options.max_steps > 0 && state.step >= options.max_steps; };
   const auto was_last = [&] {
     return finished() || (state.epoch + 1 == options.epochs && loader.exhausted());
@@ -140,7 +109,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(step_log, times);
-      const auto sum = add_up_step(loader, loss, gradients, times, hooks);
+      const auto sum = add_up_step(loader, gradients, times, hooks);
       if (!sum) break;
       step(optimizer, times, hooks);
       ++state.step;
@@ -149,7 +118,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
       if (hooks.after_step) hooks.after_step({state, sum->loss, sum->samples});
       if (hooks.stop_requested && hooks.stop_requested() && !was_last()) return LoopEnd::kStopped;
     }
-    if (finished() && state.consumed < loader.dataset().size()) break;  // in the middle of an epoch
+    if (finished() && !loader.exhausted()) break;  // in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
     if (hooks.after_epoch) hooks.after_epoch(state);

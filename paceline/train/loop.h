@@ -1,21 +1,18 @@
 #pragma once
 
-// The training loop, in one page: epochs of steps, each one forward and backward for every batch of
-// the step (one, unless a global batch comes in parts) and the optimizer's step, timed by phase.
+// The training loop, in one page: epochs of steps, each one the gradients of every batch of the
+// step (one, unless a global batch comes in parts) and the optimizer's step, timed by phase.
 // Everything else (logging, evaluation, checkpoints) hangs on its hooks.
 
 #include <functional>
 
 #include "paceline/data/data_loader.h"
 #include "paceline/optim/optimizer.h"
-#include "paceline/parallel/gradient_sync.h"
 #include "paceline/telemetry/phase_times.h"
+#include "paceline/train/step_gradients.h"
 #include "paceline/train/training_state.h"
 
 namespace paceline::train {
-
-// The loss of a batch: the forward pass.
-using LossFunction = std::function<at::Tensor(const data::Batch& batch)>;
 
 struct LoopOptions {
   std::int64_t epochs = 1;
@@ -30,7 +27,7 @@ struct StepReport {
 
 struct LoopHooks {
   // What backward passes begin with instead of the loss: GradScaler::scale().
-  std::function<at::Tensor(const at::Tensor& loss)> scale_loss;
+  ScaleLoss scale_loss;
   // Instead of the optimizer's step(), with the gradients of the whole step: clipping before it,
   // GradScaler::step(), a schedule or an average of the weights after it.
   std::function<void()> take_step;
@@ -50,7 +47,7 @@ enum class LoopEnd {
 // at the last step of all ends as kDone. Error(kInvalid) when a run would go on with another number
 // of logical shards.
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
-                 const LossFunction& loss, GradientSync& gradients, optim::Optimizer& optimizer,
-                 PhaseTimes& times, const LoopHooks& hooks);
+                 StepGradients& gradients, optim::Optimizer& optimizer, PhaseTimes& times,
+                 const LoopHooks& hooks);
 
 }  // namespace paceline::train

@@ -1,7 +1,7 @@
 #include "paceline/train/run_boxes.h"
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -170,11 +170,31 @@ void add_buffers(Collector& collector, const torch::nn::Module& module) {
     collector.add_whole("model." + item.key(), item.value().detach());
 }
 
-template <class Visit>
-void visit_named(const torch::nn::Module& module, const Visit& visit) {
+// The runs of elements that this rank has to save, or to load.
+using Runs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+using RunsOf = std::function<Runs(std::size_t number)>;
+
+void add_parameters(Collector& collector, const torch::nn::Module& module,
+                    const optim::Optimizer& optimizer, const RunsOf& runs_of) {
+  std::unordered_map<const void*, std::size_t> numbers;
+  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i)
+    numbers.emplace(optimizer.parameters()[i].unsafeGetTensorImpl(), i);
   models::visit_parameters(
-      module, [&](const std::string& name, at::Tensor& parameter, const auto& division) {
-        visit("model." + name, parameter, division);
+      module, [&](const std::string& parameter_name, at::Tensor& parameter, const auto& division) {
+        const std::string name = "model." + parameter_name;
+        const at::Tensor memory = parameter.detach();
+        const auto number = numbers.find(parameter.unsafeGetTensorImpl());
+        // What the optimizer has not is this rank's alone.
+        const Runs runs = number == numbers.end() ? Runs() : runs_of(number->second);
+        if (number == numbers.end() || runs == Runs{{0, memory.numel()}})
+          return collector.add_whole(name, memory, division);
+        std::byte* const data = optimizer.parameter_to_write(number->second);
+        const auto element = static_cast<std::int64_t>(memory.element_size());
+        for (const auto& [first, last] : runs) {
+          collector.add_run(name, memory, data + first * element, memory, first, last - first,
+                            division);
+        }
+        if (runs.empty()) collector.add_run(name, memory, data, memory, 0, 0, division);
       });
 }
 
@@ -186,9 +206,8 @@ RunBoxes boxes_to_save(const torch::nn::Module& module, const optim::Optimizer& 
   RunBoxes run;
   Collector collector(run, module);
   if (has_replicas) {
-    visit_named(module, [&](const std::string& name, at::Tensor& parameter, const auto& division) {
-      collector.add_whole(name, parameter.detach(), division);
-    });
+    add_parameters(collector, module, optimizer,
+                   [&](std::size_t number) { return optimizer.elements_to_save(number); });
   }
   if (is_first_replica) add_buffers(collector, module);
   if (has_replicas || optimizer.shard_group() != nullptr) add_state(collector, optimizer);
@@ -203,22 +222,8 @@ RunBoxes boxes_to_load(const torch::nn::Module& module, const optim::Optimizer& 
   const at::NoGradGuard no_grad;
   RunBoxes run;
   Collector collector(run, module);
-  std::unordered_map<const void*, std::size_t> numbers;
-  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i)
-    numbers.emplace(optimizer.parameters()[i].unsafeGetTensorImpl(), i);
-  visit_named(module, [&](const std::string& name, at::Tensor& parameter, const auto& division) {
-    const at::Tensor memory = parameter.detach();
-    const auto number = numbers.find(parameter.unsafeGetTensorImpl());
-    if (!optimizer.has_one_copy() || number == numbers.end())
-      return collector.add_whole(name, memory, division);
-    const auto element = static_cast<std::int64_t>(memory.element_size());
-    const auto runs = optimizer.elements_to_load(number->second);
-    for (const auto& [first, last] : runs) {
-      collector.add_run(name, memory, static_cast<std::byte*>(memory.data_ptr()) + first * element,
-                        memory, first, last - first, division);
-    }
-    if (runs.empty()) collector.add_run(name, memory, nullptr, memory, 0, 0, division);
-  });
+  add_parameters(collector, module, optimizer,
+                 [&](std::size_t number) { return optimizer.elements_to_load(number); });
   add_buffers(collector, module);
   add_state(collector, optimizer);
   add_steps(collector, run, optimizer);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/train/matrix_speed.h"
 #include "paceline/train/test_result.h"
 
 namespace paceline::train {
@@ -48,6 +49,7 @@ RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double secon
   for (const double value : computed) mean += value / static_cast<double>(world);
   report.slowest_rank = static_cast<int>(slowest - computed.begin());
   report.slowest_by = *slowest - mean;
+  if (unit.operations_per_sample > 0) report.matrix_speed = measure_matrix_speed(group);
   return report;
 }
 
@@ -58,6 +60,11 @@ std::string RunReport::table() const {
   };
   row("training time", fmt::format("{:.1f} s, {} steps", seconds, steps));
   row("throughput", fmt::format("{:.0f} {}/s", units_per_second(), unit.name));
+  if (matrix_speed > 0) {
+    row("share of matrix speed",
+        fmt::format("{:.1f}% of {:.1f} Gflop/s (float32 products, measured)", 100 * matrix_share(),
+                    matrix_speed / 1e9));
+  }
   double accounted = 0;
   for (const Phase phase : kTrainingPhases) {
     accounted += mean.seconds(phase);

@@ -20,15 +20,22 @@ struct RunReport {
   PhaseTimes mean;        // over the ranks
   int slowest_rank = 0;   // the one that computed longest
   double slowest_by = 0;  // seconds above the mean
+  // Of all ranks, operations a second; 0: the unit tells no operations.
+  double matrix_speed = 0;
 
   double units_per_second() const {
     return samples_per_second * static_cast<double>(unit.per_sample);
+  }
+  // The share of the speed of matrix products that training reached.
+  double matrix_share() const {
+    return matrix_speed > 0 ? samples_per_second * unit.operations_per_sample / matrix_speed : 0;
   }
   // The closing table's rows.
   std::string table() const;
 };
 
-// Collective. `samples`: of all ranks, the same on every rank.
+// Collective. `samples`: of all ranks, the same on every rank. Measures the speed of matrix
+// products where `unit` tells operations.
 RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
                       std::int64_t steps, std::int64_t samples, const SampleUnit& unit = {});
 

@@ -10,6 +10,9 @@ namespace paceline::train {
 struct SampleUnit {
   std::string name = "samples";  // or "tokens"
   std::int64_t per_sample = 1;   // how many of them a sample has
+  // Floating-point operations of a sample's forward and backward pass; 0: not told. The report then
+  // compares the run with the speed of matrix products (matrix_speed.h).
+  double operations_per_sample = 0;
 };
 
 }  // namespace paceline::train

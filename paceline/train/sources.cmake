@@ -2,12 +2,17 @@ set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
   checkpointer_restore.cpp
+  dry_run.cpp
   evaluate.cpp
   evaluate_text.cpp
   hook_snapshot.cpp
   launch_hint.cpp
+  layer_meter.cpp
   loop.cpp
+  matrix_speed.cpp
+  model_parts.cpp
   named_choices.cpp
+  pipeline_gradients.cpp
   progress.cpp
   run_checkpoints.cpp
   run_ownership.cpp
@@ -15,6 +20,7 @@ set(SOURCES
   run_report.cpp
   run_snapshot.cpp
   runtime.cpp
+  step_gradients.cpp
   test_result.cpp
   training_process.cpp
   training_run.cpp

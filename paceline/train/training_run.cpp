@@ -11,6 +11,7 @@
 #include "paceline/collectives/group/shared_error.h"
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/train/dry_run.h"
 #include "paceline/train/launch_hint.h"
 #include "paceline/train/run_report.h"
 
@@ -36,9 +37,10 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
            what, instead);
     }
   };
-  refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is",
-         "use --clip-value");
-  refuse(options.step.scales_loss, "loss scaling is", "use bfloat16 in the place of float16");
+  if (training.optimizer.model_group() != nullptr) return training;
+  constexpr const char* kTell = "tell the optimizer (Optimizer::set_model_parts)";
+  refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
+  refuse(options.step.scales_loss, "loss scaling is", kTell);
   return training;
 }
 
@@ -69,13 +71,20 @@ void TrainingRun::open_files() {
 }
 
 std::int64_t TrainingRun::num_steps() const {
+  if (loader_->is_streamed()) {
+    check(options_.max_steps > 0,
+          "{} is a stream, whose length is not known: set max_steps (--max-steps), from which "
+          "schedules and the time left follow",
+          loader_->name());
+    return options_.max_steps;
+  }
   const std::int64_t steps = options_.epochs * loader_->num_batches();
   return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
 }
 
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
-  parts.reducer = &training_.reducer;  // for what its hook keeps
+  parts.reducer = training_.gradients->reducer();  // for what its hook keeps
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -109,7 +118,23 @@ void TrainingRun::take_seed(std::uint64_t given) {
   loader_ = training_.make_loader(state_.seed);
 }
 
+int TrainingRun::write_profile(const std::filesystem::path& file) {
+  check(!is_divided() && training_.optimizer.shard_group() == nullptr,
+        "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
+        "without --mesh and --shard");
+  const auto profile = dry_run(*group_, {.module = training_.module,
+                                         .optimizer = training_.optimizer,
+                                         .gradients = *training_.gradients,
+                                         .loader = *loader_,
+                                         .unit = training_.unit,
+                                         .describe = training_.describe});
+  on_rank(0, *group_, [&] { planning::save_profile(profile, file); });
+  progress_.note(fmt::format("the profile is in {}; nothing was trained", file.string()));
+  return 0;
+}
+
 int TrainingRun::train() {
+  if (const auto file = wanted_profile()) return write_profile(*file);
   const auto begin = std::chrono::steady_clock::now();
   first_step_ = state_.step;
   const LoopHooks hooks{.scale_loss = [&](const at::Tensor& loss) { return step_.scaled(loss); },
@@ -117,9 +142,8 @@ int TrainingRun::train() {
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
                         .after_epoch = [&](const TrainingState&) { after_epoch(); }};
-  const LoopEnd end =
-      run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_, *loader_,
-               training_.loss, training_.reducer, training_.optimizer, times_, hooks);
+  const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
+                               *loader_, *training_.gradients, training_.optimizer, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
   const bool is_saved = checkpoints_.finish(state_);  // what --resume goes on with
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
@@ -194,11 +218,17 @@ void TrainingRun::print_table() {
   fields.emplace_back("samples_per_second", report.samples_per_second);
   if (training_.unit.per_sample != 1)
     fields.emplace_back(training_.unit.name + "_per_second", report.units_per_second());
+  if (report.matrix_speed > 0) fields.emplace_back("matrix_share", report.matrix_share());
   fields.emplace_back("steps", report.steps);
   fields.emplace_back("world_size", std::int64_t{group_->world_size()});
   fields.emplace_back("test_loss", result_.loss);
-  metrics_.write("end", fields);
   std::string table = table_of(result_) + report.table();
+  if (training_.num_skipped) {
+    const std::int64_t skipped = all_reduce_value(*group_, training_.num_skipped());
+    fields.emplace_back("skipped_files", skipped);
+    table += table_row("skipped files", fmt::format("{}", skipped));
+  }
+  metrics_.write("end", fields);
   if (const auto room = checkpoints_.room_on_disk()) {
     table +=
         table_row("checkpoints",

@@ -7,10 +7,14 @@
 //   DistributedDataParallel model(std::make_shared<Net>(), process.group());
 //   optim::Adam optimizer(model->parameters(), {});
 //   train::TrainingRun run(process.group(),
-//       {.module = model.module(), .reducer = model.reducer(), .optimizer = optimizer,
-//        .make_loader = ..., .loss = ..., .test = ...},
+//       {.module = model.module(), .optimizer = optimizer,
+//        .gradients = train::backward_passes(loss, model.reducer()),
+//        .make_loader = ..., .test = ...},
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
+//
+// With PACELINE_PROFILE=FILE in the environment it measures a few steps (dry_run.h), writes their
+// profile there and does nothing else.
 //
 // Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. After
 // each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
@@ -18,13 +22,14 @@
 //
 // Ownership: it refers to the parts of `Training`, which outlive it. Thread safety: none.
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "paceline/data/data_loader.h"
-#include "paceline/parallel/reducer.h"
+#include "paceline/planning/job_profile.h"
 #include "paceline/telemetry/metrics_log.h"
 #include "paceline/telemetry/tensorboard_log.h"
 #include "paceline/train/loop.h"
@@ -40,12 +45,11 @@ namespace paceline::train {
 // What is trained, and on what.
 struct Training {
   torch::nn::Module& module;  // as checkpoints have it
-  Reducer& reducer;
   optim::Optimizer& optimizer;
+  std::shared_ptr<StepGradients> gradients;  // owners: the user and this
   std::string data;  // which data set, in words: a run is continued with the same only
   // Batches of this rank. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
-  LossFunction loss;
   // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are.
   std::function<TestResult()> test;
   // Collective: what the file of weights gets, on rank 0; none: weights_of(module).
@@ -54,6 +58,11 @@ struct Training {
   // (DeviceMesh::group("dp")); null: all.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   SampleUnit unit = {};  // of the throughput
+  // How many samples of this rank others took the place of, because their files could not be used
+  // (ImageFolder::num_skipped()): the closing table and the metrics have the sum. Null: not told.
+  std::function<std::int64_t()> num_skipped = nullptr;
+  // For the planner: DryRunParts::describe.
+  std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe = nullptr;
 };
 
 struct TrainingRunOptions {
@@ -75,15 +84,16 @@ class TrainingRun {
  public:
   // Collective. Opens the files and restores what there is to continue. Errors: those of
   // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
-  // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm and
-  // loss scaling of a model that is divided among ranks, and for an average of weights of which
-  // a host has one copy.
+  // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm and loss
+  // scaling of a model that is divided among ranks where the optimizer does not know its parts, and
+  // for an average of weights of which a host has one copy.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
 
-  // Collective. Trains to the end, evaluates and prints the closing table; or stops before it, when
-  // all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed, or 1 when the newest
-  // state could not be written.
+  // Collective. With a profile to write: writes it and returns 0; Error(kInvalid) for a model that
+  // is divided among ranks. Otherwise trains to the end, evaluates and prints the closing table; or
+  // stops before it, when all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed,
+  // or 1 when the newest state could not be written.
   int train();
 
   const TrainingState& state() const { return state_; }
@@ -95,6 +105,7 @@ class TrainingRun {
   ProcessGroup& replicas() const { return training_.replicas ? *training_.replicas : *group_; }
   bool is_divided() const { return replicas().world_size() < group_->world_size(); }
   std::int64_t num_steps() const;
+  int write_profile(const std::filesystem::path& file);
   void open_files();
   void begin_or_resume();
   void take_state(const TrainingState& restored);

@@ -16,7 +16,7 @@ std::unique_ptr<optim::Schedule> make_schedule(const StepOptions& options,
                                                std::int64_t num_steps) {
   const std::int64_t steps = options.schedule_steps > 0 ? options.schedule_steps : num_steps;
   check(options.warmup_steps < steps,
-        "--warmup {}: the schedule has {} steps; see --schedule-steps", options.warmup_steps,
+        "--warmup {}: the schedule has {} steps; see --lr-schedule-steps", options.warmup_steps,
         steps);
   if (options.schedule == "step") {
     const std::int64_t every =

@@ -3,13 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/core/settings.h"
+
 namespace paceline::bench {
 namespace {
 
 std::string refusal(const std::string& text) {
   try {
     parse_cluster(text);
-  } catch (const ClusterError& error) {
+  } catch (const SettingError& error) {
     return error.what();
   }
   return "";

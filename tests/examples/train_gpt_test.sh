@@ -5,6 +5,7 @@ set -uo pipefail
 source "$(dirname "$0")/expectations.sh"
 run2=("$1" run --nproc-per-node 2)
 run4=("$1" run --nproc-per-node 4)
+run8=("$1" run --nproc-per-node 8 --threads-per-rank 1)
 train_gpt=$2
 
 # A text to learn from, a short one, and a tokenizer like GPT-2's, with two merges.
@@ -43,12 +44,19 @@ same_loss() {
   awk -v a="$this" -v b="$that" 'BEGIN { exit !(a > 0 && b > 0 && a - b < 1e-3 && b - a < 1e-3) }'
 }
 export -f test_loss same_loss
-expect dp 0 'mesh dp=2,tp=1, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --metrics "$work/dp.jsonl"
-expect tp 0 'mesh dp=1,tp=2, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --mesh tp=2 --metrics "$work/tp.jsonl" --weights "$work/tp"
-expect both 0 'mesh dp=2,tp=2, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh dp=2,tp=2 --shard 3 --metrics "$work/both.jsonl"
-for mesh in dp tp both; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
+expect dp 0 'mesh pp=1,dp=2,tp=1, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --metrics "$work/dp.jsonl"
+expect tp 0 'mesh pp=1,dp=1,tp=2, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --mesh tp=2 --metrics "$work/tp.jsonl" --weights "$work/tp"
+expect both 0 'mesh pp=1,dp=2,tp=2, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh dp=2,tp=2 --shard 3 --metrics "$work/both.jsonl"
+expect pp 0 'pipeline: stages of 1\+1 layers; zero-bubble, 4 micro-batches: .* planned' "${run2[@]}" "${gpt[@]}" "${steps[@]}" \
+  --mesh pp=2 --schedule zero-bubble --metrics "$work/pp.jsonl" --weights "$work/pp" --pipeline-picture "$work/pp.svg"
+expect eight 0 'share of matrix speed' "${run8[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2,tp=2 --micro-batches 2 --shard 2 \
+  --metrics "$work/eight.jsonl" --pipeline-picture "$work/eight.json"
+for mesh in dp tp both pp eight; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
+expect picture 0 '>measured: ' cat "$work/pp.svg"
+expect trace 0 '"name":"1F1"' cat "$work/eight.json"
 # A divided model's file has the whole weights.
-expect whole_weights 0 '^28 tensors alike$' /usr/bin/python3 - "$work/alone" "$work/tp" <<'PY'
+for way in tp pp; do
+  expect "whole_weights_of_$way" 0 '^28 tensors alike$' /usr/bin/python3 - "$work/alone" "$work/$way" <<'PY'
 import json, struct, sys
 def shapes(path):
     with open(path, "rb") as f:
@@ -57,18 +65,30 @@ def shapes(path):
 this, that = map(shapes, sys.argv[1:])
 print(f"{len(this)} tensors {'alike' if this == that else f'differ: {this} {that}'}")
 PY
+done
 sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
 expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
 expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2
+expect sample_of_stages 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh pp=2 --schedule search
 expect default_text 0 'on GPL-3 \([0-9]+ training tokens\)' "$train_gpt" --max-steps 1 --layers 1
 expect bpe 0 'test perplexity' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2 --tokenizer "$work/bpe"
 for precision in bf16 autocast-bf16; do
   expect "$precision" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --shard 2
+  expect "$precision of stages" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --mesh pp=2
+done
+# Norms are those of the whole model: clipped and with LAMB all meshes agree.
+mkdir "$work/norms"
+whole=(--clip-norm 0.5 --optimizer lamb --lr 0.01)
+expect norms_alone 0 'test perplexity' "${gpt[@]}" "${steps[@]}" "${whole[@]}" --metrics "$work/norms/alone.jsonl"
+for mesh in tp=2 pp=2; do
+  expect "norms_$mesh" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" "${steps[@]}" "${whole[@]}" --mesh "$mesh" \
+    --metrics "$work/norms/$mesh.jsonl"
+  expect "loss_of_norms_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work/norms" "$mesh"
 done
 
 # Every stage has the same bits, clipped and scheduled.
 for shard in 0 1 2 3; do
-  expect "shard_$shard" 0 "shard $shard" "${run2[@]}" "${gpt[@]}" "${steps[@]}" --clip-norm 0.5 --schedule cosine --warmup 5 --dropout 0.1 \
+  expect "shard_$shard" 0 "shard $shard" "${run2[@]}" "${gpt[@]}" "${steps[@]}" --clip-norm 0.5 --lr-schedule cosine --warmup 5 --dropout 0.1 \
     --shard "$shard" --weights "$work/shard_$shard"
 done
 for shard in 1 2 3; do expect "bits_of_shard_$shard" 0 '' cmp "$work/shard_0" "$work/shard_$shard"; done
@@ -101,17 +121,22 @@ expect long_prompt 1 'prompt: its 35 tokens fill the context of 32' "${gpt[@]}" 
 
 # Meshes and stages, and what is not available with them.
 expect shard_4 2 "shard: '4' is not a whole number from 0 to 3" "${gpt[@]}" --shard 4
-expect other_ranks 1 'mesh: dp=4,tp=1 is for 4 ranks; group .* has 2' "${run2[@]}" "${gpt[@]}" --mesh dp=4
+expect other_ranks 1 'mesh: pp=1,dp=4,tp=1 is for 4 ranks; group .* has 2' "${run2[@]}" "${gpt[@]}" --mesh dp=4
 expect no_mesh 2 'mesh dp: ' "${gpt[@]}" --mesh dp
-expect unknown_axis 2 "unknown axis 'ep'; choose dp or tp" "${gpt[@]}" --mesh ep=2
-expect pipeline 2 'does not run pipelines yet' "${gpt[@]}" --mesh pp=2
+expect unknown_axis 2 "unknown axis 'ep'; choose dp, tp or pp" "${gpt[@]}" --mesh ep=2
+expect few_layers 2 'layers 2: fewer than the 4 stages' "${gpt[@]}" --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b
+expect few_micro_batches 2 'micro-batches 1: fewer than the 2 stages' "${gpt[@]}" --mesh pp=2 --micro-batches 1
+expect small_batch 2 'micro-batches 8: a replica has 4 sequences in a step' "${gpt[@]}" --mesh pp=2,dp=2 --global-batch-size 8 --micro-batches 8
+expect odd_rounds 1 'interleaved-1f1b' "${run2[@]}" "${gpt[@]}" --layers 4 --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b --micro-batches 5
+expect unknown_schedule 2 'schedule: .*1f1b' "${gpt[@]}" --mesh pp=2 --schedule fast
+expect no_pipeline 2 'need a pipeline; add pp=2' "${gpt[@]}" --micro-batches 4
+expect unknown_picture 2 'must end with .svg or .json' "${gpt[@]}" --mesh pp=2 --pipeline-picture step.png
 expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the model' "${gpt[@]}" --mesh tp=2 --hook bf16
-expect norms_of_parts 2 'optimizer lamb: takes norms of whole parameters' "${gpt[@]}" --mesh tp=2 --optimizer lamb
 expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16
+# Micro-batches are in flight when a rank of the second stage dies: the job ends and names it.
+expect dead_stage 137 'rank 3 failed first: killed by SIGKILL' "${run4[@]}" --chaos kill:rank=3@step5 "${gpt[@]}" "${steps[@]}" --mesh dp=2,pp=2 --micro-batches 2
 expect checkpoints_of_parts 1 'checkpoint-dir: checkpoints are not available for a model that is divided' \
   "${run2[@]}" "${gpt[@]}" --mesh tp=2 --checkpoint-dir "$work/parts"
-expect clipping_of_parts 1 'clip-norm: .* use --clip-value' "${run2[@]}" "${gpt[@]}" --mesh tp=2 --clip-norm 1
-expect scaling_of_parts 1 'loss scaling is not available' "${run2[@]}" "${gpt[@]}" --mesh tp=2 --precision autocast-fp16
 expect average_of_one_copy 1 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
 
 exit "$((failures > 0))"

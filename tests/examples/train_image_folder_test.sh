@@ -91,4 +91,11 @@ cp -r "$work/folder" "$work/damaged"
 truncate -s 100 "$work/damaged/train/red/03.png"
 expect damaged_file 1 'red/03.png' "${run2[@]}" "$train_image" --dataset folder --data-dir "$work/damaged" --epochs 1
 expect damaged_file_is_skipped 0 'skipped: .*red/03.png' "$train_image" --dataset folder --data-dir "$work/damaged" --epochs 1 --skip-damaged
+truncate -s 100 "$work/damaged/val/red/01.png"
+expect skipped_files_are_counted 0 'skipped files +2$' "${run2[@]}" "$train_image" --dataset folder --data-dir "$work/damaged" --epochs 1 \
+  --skip-damaged --metrics "$work/skipped.jsonl" --weights "$work/skipped.safetensors"
+expect skipped_files_are_in_the_metrics 0 '"event":"end",.*"skipped_files":2' cat "$work/skipped.jsonl"
+expect skipped_files_of_an_evaluation 0 'skipped files +1$' "${run2[@]}" "$train_image" --dataset folder --data-dir "$work/damaged" --skip-damaged \
+  --evaluate --weights "$work/skipped.safetensors"
+expect nothing_is_skipped 0 'skipped files +0$' "$train_image" --dataset folder --data-dir "$work/folder" --max-steps 1 --skip-damaged
 exit "$((failures > 0))"

@@ -5,7 +5,7 @@ set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-run=("${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --schedule-steps 16 --seed 3)
+run=("${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --lr-schedule-steps 16 --seed 3)
 
 # The steps, without the time that they took, and the accuracies.
 results() { grep -E '"event":"(step|epoch|end)"' "$1" | grep -oE '"(step|loss|learning_rate|accuracy|test_loss)":[^,}]*'; }
@@ -30,18 +30,18 @@ goes_on() {
 differs() { expect "$1_is_not_$2" 1 '' cmp <(results "$work/$1.straight") <(results "$work/$2.straight"); }
 
 goes_on plain
-goes_on cosine --schedule cosine --warmup 3 --clip-norm 0.5 --ema 0.9
-goes_on one_cycle --schedule one-cycle --clip-value 0.001 --optimizer sgd --lr 0.05
-goes_on step --schedule step --rate-every 5 --precision bf16 --optimizer adamw
-goes_on plateau --schedule plateau --precision autocast-bf16 --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300
+goes_on cosine --lr-schedule cosine --warmup 3 --clip-norm 0.5 --ema 0.9
+goes_on one_cycle --lr-schedule one-cycle --clip-value 0.001 --optimizer sgd --lr 0.05
+goes_on step --lr-schedule step --rate-every 5 --precision bf16 --optimizer adamw
+goes_on plateau --lr-schedule plateau --precision autocast-bf16 --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300
 goes_on powersgd --hook powersgd --powersgd-rank 2 --hook-start 3
 goes_on topk --hook topk --topk-density 0.05
 goes_on bf16 --hook bf16
 goes_on fp16 --hook fp16
 for name in cosine powersgd topk bf16 fp16; do differs $name plain; done
-expect clipping_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --schedule cosine --warmup 3 --ema 0.9 --metrics "$work/unclipped.straight"
+expect clipping_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --lr-schedule cosine --warmup 3 --ema 0.9 --metrics "$work/unclipped.straight"
 differs cosine unclipped
-expect ema_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --schedule cosine --warmup 3 --clip-norm 0.5 --metrics "$work/no_ema.straight"
+expect ema_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --lr-schedule cosine --warmup 3 --clip-norm 0.5 --metrics "$work/no_ema.straight"
 differs cosine no_ema
 
 expect rates_of_plain 0 '^0.001 0.001$' bash -c 'first_and_last "$1"' _ "$work/plain.straight"
@@ -51,7 +51,7 @@ expect rates_of_step 0 '^0.001 (1e-06|0.0000010*|9.99[0-9]*e-07|1.000[0-9]*e-06)
 expect rates_of_plateau 0 '^1e-06 .*e-08$' bash -c 'first_and_last "$1"' _ "$work/plateau.straight"
 
 # Another number of ranks, another hook, another schedule.
-expect one_rank_goes_on 0 'resumed at step 16' "$train_image" "${data[@]}" --epochs 40 --schedule-steps 16 --max-steps 20 --hook topk \
+expect one_rank_goes_on 0 'resumed at step 16' "$train_image" "${data[@]}" --epochs 40 --lr-schedule-steps 16 --max-steps 20 --hook topk \
   --topk-density 0.05 --checkpoint-dir "$work/topk.run" --resume
 expect another_hook 1 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "${run[@]}" --hook topk --max-steps 30 \
   --checkpoint-dir "$work/topk.run" --resume
@@ -65,8 +65,8 @@ else
   goes_on float16 --precision autocast-fp16 --clip-norm 1
 fi
 
-expect warmup_of_nothing 2 '--warmup: --schedule step has none; use cosine or one-cycle' "$train_image" --schedule step --warmup 3
+expect warmup_of_nothing 2 '--warmup: --lr-schedule step has none; use cosine or one-cycle' "$train_image" --lr-schedule step --warmup 3
 expect two_ways_to_clip 2 '--clip-norm and --clip-value: choose one' "$train_image" --clip-norm 1 --clip-value 1
 expect compressed_16_bits 2 '--hook topk: takes float32 gradients' "$train_image" --hook topk --precision bf16
-expect too_long_a_warmup 1 '--warmup 16: the schedule has 16 steps' "${run[@]}" --schedule cosine --warmup 16
+expect too_long_a_warmup 1 '--warmup 16: the schedule has 16 steps' "${run[@]}" --lr-schedule cosine --warmup 16
 exit "$((failures > 0))"

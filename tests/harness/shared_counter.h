@@ -31,6 +31,7 @@ class SharedCounter {
     word_->fetch_add(1);
     futex_wake_all(*word_);
   }
+  std::uint32_t count() const { return word_->load(); }
   // Throws when the count has not reached `value` by the deadline.
   void wait_for(std::uint32_t value, Deadline deadline) const {
     for (;;) {

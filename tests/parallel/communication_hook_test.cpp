@@ -12,11 +12,13 @@
 #include "paceline/parallel/post_local_sgd.h"
 #include "paceline/tensor/collectives.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 using HookMaker = std::function<std::shared_ptr<CommunicationHook>(ProcessGroup&)>;
@@ -44,10 +46,6 @@ at::Tensor mean_of(int world, const std::function<at::Tensor(int rank)>& of_rank
   return sum / world;
 }
 
-std::shared_ptr<ProcessGroup> lent(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
-
 struct Gradients {
   at::Tensor matrix, vector;
 };
@@ -70,7 +68,7 @@ TEST(CompressHook, averages_in_16_bits_and_gives_all_ranks_the_same) {
       run_ranks_ok(3, [&](ProcessGroup& group) {
         DistributedDataParallelOptions options;
         if (!one_bucket) options.buckets = {.first_bytes = 1, .cap_bytes = 1};
-        DistributedDataParallel model(std::make_shared<Weights>(), lent(group), options);
+        DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group), options);
         model.register_comm_hook(std::make_shared<CompressHook>(type));
         for (int step = 0; step < 3; ++step) {
           const auto got = step_with(model, given_by(group.rank(), step));
@@ -93,7 +91,7 @@ TEST(CompressHook, averages_in_16_bits_and_gives_all_ranks_the_same) {
 
 TEST(PowerSgdHook, sends_gradients_whole_before_its_start_and_those_that_gain_nothing) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     model.register_comm_hook(std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_step = 2}));
     for (int step = 0; step < 4; ++step) {
       const auto got = step_with(model, given_by(group.rank(), step));
@@ -111,7 +109,7 @@ TEST(PowerSgdHook, sends_gradients_whole_before_its_start_and_those_that_gain_no
 TEST(PowerSgdHook, loses_nothing_of_a_gradient_of_low_rank) {
   for (const bool warm : {true, false}) {
     run_ranks_ok(2, [&](ProcessGroup& group) {
-      DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+      DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
       model.register_comm_hook(std::make_shared<PowerSgdHook>(
           PowerSgdOptions{.rank = 4, .start_step = 0, .warm_start = warm}));
       const at::Tensor basis = random(9, 9, {3, 16});
@@ -130,7 +128,7 @@ TEST(PowerSgdHook, loses_nothing_of_a_gradient_of_low_rank) {
 template <class Hook>
 void expect_feedback(const std::function<std::shared_ptr<Hook>()>& make) {
   run_ranks_ok(2, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     model.register_comm_hook(make());
     const at::Tensor steady = random(3, 3, {24, 16});
     at::Tensor out = at::zeros({24, 16});
@@ -153,7 +151,7 @@ TEST(TopKHook, brings_later_what_it_left_out) {
 
 TEST(TopKHook, averages_the_largest_elements_of_each_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     // 384 + 24 elements and padding in one bucket.
     model.register_comm_hook(std::make_shared<TopKHook>(2.0 / 416));
     at::Tensor matrix = at::full({24, 16}, 0.01F);
@@ -169,7 +167,7 @@ TEST(TopKHook, averages_the_largest_elements_of_each_rank) {
 
 TEST(TopKHook, of_all_elements_is_the_mean) {
   run_ranks_ok(3, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     model.register_comm_hook(std::make_shared<TopKHook>(1));
     const auto got = step_with(model, given_by(group.rank(), 0));
     EXPECT_TRUE(
@@ -180,10 +178,11 @@ TEST(TopKHook, of_all_elements_is_the_mean) {
 // Ranks 0 and 1 are one host, 2 and 3 the other.
 TEST(PostLocalSgd, averages_within_hosts_and_parameters_across_them_at_times) {
   run_ranks_ok(4, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     const auto pair = group.split(group.rank() / 2, group.rank());
     model.register_comm_hook(std::make_shared<PostLocalSgdHook>(pair, 2));
-    PeriodicAverager averager(lent(group), model->parameters(), {.period = 3, .warmup_steps = 2});
+    PeriodicAverager averager(borrowed(group), model->parameters(),
+                              {.period = 3, .warmup_steps = 2});
     for (int step = 0; step < 8; ++step) {
       const auto of_rank = [&](int rank) { return given_by(rank, step).matrix; };
       const auto got = step_with(model, given_by(group.rank(), step));
@@ -218,7 +217,7 @@ struct Throwing : CommunicationHook {
 
 TEST(CommunicationHook, that_throws_on_one_rank_is_an_error_on_all_that_says_why) {
   const auto results = run_ranks(3, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     model.register_comm_hook(std::make_shared<Throwing>(group.rank() == 1));
     for (int step = 0; step < 2; ++step) step_with(model, given_by(group.rank(), step));
   });
@@ -233,7 +232,7 @@ TEST(CommunicationHook, that_throws_on_one_rank_is_an_error_on_all_that_says_why
 
 TEST(CommunicationHook, that_differs_between_ranks_is_an_error_that_shows_all) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     std::shared_ptr<CommunicationHook> hook;
     if (group.rank() == 1) hook = std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 2});
     model.register_comm_hook(hook);
@@ -276,7 +275,7 @@ TEST(CommunicationHook, is_given_buckets_in_the_order_of_gradients) {
       }
       at::Tensor last, middle, first;
     };
-    DistributedDataParallel model(std::make_shared<Reversed>(), lent(group));
+    DistributedDataParallel model(std::make_shared<Reversed>(), borrowed(group));
     const auto spy = std::make_shared<Spy>();
     model.register_comm_hook(spy);
     model.forward(at::ones({2})).backward();

@@ -3,13 +3,16 @@
 
 #include "paceline/parallel/fully_shard.h"
 
+#include <algorithm>
 #include <functional>
 #include <mutex>
+#include <numeric>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <torch/torch.h>
 
@@ -21,6 +24,7 @@
 #include "paceline/parallel/compression_hooks.h"
 #include "paceline/parallel/join.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
@@ -31,12 +35,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
+using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 
 constexpr std::int64_t kWidth = 40;
 constexpr std::int64_t kTowerSteps = 4;
 constexpr std::size_t kSmallUnits = 4096;  // more of them than have room at a time
+constexpr int kDividedHosts = 4;           // "stage": 3, and hosts divide the parameters
 
 // A tied weight, a gradient of 640 KB, a layer for some inputs only, BatchNorm. With `backwards`
 // parameters are named from the last used to the first, so that gradients come in the order that
@@ -76,10 +82,6 @@ std::shared_ptr<Tower> make_tower(bool backwards = false) {
   return std::make_shared<Tower>(backwards);
 }
 
-std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
-
 at::Tensor tower_input(std::int64_t step, int rank) {
   const auto seed = static_cast<std::uint64_t>(100 * step + rank);
   return at::randn({6, kWidth}, at::detail::createCPUGenerator(seed));
@@ -103,8 +105,9 @@ struct Trainee {
         optimizer(make(net->parameters())),
         model(net, borrowed(group),
               stage == 0 ? options
-                         : sharded_options(*optimizer, {.stage = stage,
+                         : sharded_options(*optimizer, {.stage = std::min(stage, 3),
                                                         .unit_bytes = kSmallUnits,
+                                                        .divide_hosts = stage == kDividedHosts,
                                                         .data_parallel = std::move(options)})) {}
   double clip(double norm) const { return optim::clip_grad_norm(*optimizer, norm); }
 
@@ -131,7 +134,7 @@ void expect_bits_of_ddp(int ranks, const std::function<void(Trainee&, int rank)>
   const auto body = [&](ProcessGroup& group) {
     Trainee whole(group, 0, make_tower(backwards), make);
     train(whole, group.rank());
-    for (const int stage : {1, 2, 3}) {
+    for (const int stage : {1, 2, 3, kDividedHosts}) {
       Trainee divided(group, stage, make_tower(backwards), make);
       train(divided, group.rank());
       expect_same(divided, whole,
@@ -280,7 +283,7 @@ TEST(FullyShard, ranks_with_different_numbers_of_inputs_are_as_in_data_paralleli
 }
 
 TEST(FullyShard, sixteen_bit_parameters_have_masters_in_parts) {
-  run_ranks_ok(3, [](ProcessGroup& group) {
+  const auto body = [](ProcessGroup& group) {
     const auto make = [] {
       auto tower = make_tower();
       tower->to(at::kBFloat16);
@@ -296,13 +299,16 @@ TEST(FullyShard, sixteen_bit_parameters_have_masters_in_parts) {
     };
     Trainee whole(group, 0, make());
     train(whole);
-    for (const int stage : {1, 2, 3}) {
+    for (const int stage : {1, 2, 3, kDividedHosts}) {
       Trainee divided(group, stage, make());
       train(divided);
       expect_same(divided, whole, fmt::format("rank {}, stage {}", group.rank(), stage));
       group.barrier();
     }
-  });
+  };
+  run_ranks_ok(3, body);
+  run_ranks_ok(3, body, on_hosts(1));
+  run_ranks_ok(4, body, on_hosts(2));
 }
 
 TEST(FullyShard, logical_shards_have_the_same_bits_for_every_number_of_ranks) {
@@ -414,15 +420,130 @@ TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
       on_hosts(2));
 }
 
+constexpr std::int64_t kWideLayers = 12;
+constexpr std::int64_t kWide = 512;  // a weight of 1 MB, which is a unit
+
+torch::nn::Sequential wide_layers() {
+  torch::manual_seed(4);
+  torch::nn::Sequential net;
+  for (std::int64_t i = 0; i < kWideLayers; ++i)
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWide, kWide).bias(false)));
+  return net;
+}
+
+// Of memory that is in whole pages: what of it takes memory, in whatever process.
+std::size_t resident_bytes(const std::vector<at::Tensor>& parameters) {
+  constexpr std::size_t kPage = 4096;
+  std::size_t pages = 0;
+  for (const auto& parameter : parameters) {
+    std::vector<unsigned char> is_resident(parameter.nbytes() / kPage);
+    if (mincore(parameter.data_ptr(), parameter.nbytes(), is_resident.data()) != 0)
+      throw std::runtime_error("mincore of a parameter");
+    pages += static_cast<std::size_t>(std::ranges::count(is_resident, 1));
+  }
+  return pages * kPage;
+}
+
+// Every process is a host of its own, which has one mapping: what it keeps, and units that are
+// whole.
+TEST(FullyShardProcesses, hosts_that_divide_parameters_have_few_units_whole) {
+  const auto results = harness::run_process_ranks(
+      2,
+      [](ProcessGroup& group) {
+        at::set_num_threads(1);
+        auto net = wide_layers();
+        optim::Adam adam(net->parameters(), {});
+        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        constexpr auto kUnit = static_cast<std::size_t>(kWide * kWide) * sizeof(float);
+        constexpr std::size_t kKept = kWideLayers * kUnit / 2;
+        for (int step = 0; step < 3; ++step) {
+          adam.zero_grad();
+          model->forward(at::ones({2, kWide})).square().mean().backward();
+          EXPECT_EQ(resident_bytes(net->parameters()), kKept + 4 * kUnit / 2);
+          adam.step();
+          EXPECT_EQ(resident_bytes(net->parameters()), kKept);
+        }
+        const auto whole = adam.whole_parameters();
+        EXPECT_EQ(resident_bytes(net->parameters()), 2 * kKept);
+        std::vector<double> sums;
+        for (const auto& parameter : net->parameters()) {
+          const auto* const values = static_cast<const float*>(parameter.data_ptr());
+          sums.push_back(std::accumulate(values, values + parameter.numel(), 0.0));
+        }
+        for (const double sum : sums) {
+          EXPECT_NE(sum, 0);
+          EXPECT_EQ(all_reduce_value(group, sum, ReduceOp::kMax), sum);
+        }
+        return std::string();
+      },
+      on_hosts(1));
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+
+TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_named) {
+  testing::internal::CaptureStderr();
+  const auto results = harness::run_process_ranks(
+      4,
+      [](ProcessGroup& group) {
+        at::set_num_threads(1);
+        auto net = wide_layers();
+        optim::Adam adam(net->parameters(), {});
+        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        if (group.rank() == 1) {
+          const volatile auto* const values =
+              static_cast<const float*>(net->parameters()[5].data_ptr());
+          return std::to_string(values[3]);
+        }
+        group.barrier();
+        return std::string();
+      },
+      on_hosts(2));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("parameter 5.weight was read through a pointer"));
+  EXPECT_EQ(results[1].signal, SIGSEGV);
+  EXPECT_EQ(results[0].code, ErrorCode::kPeerLost);
+}
+
+// Units are of one size, so that no collective is another's.
+TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told) {
+  for (const int ranks_a_host : {1, 2}) {
+    const auto results = run_ranks(
+        4,
+        [](ProcessGroup& group) {
+          auto net = wide_layers();
+          optim::Adam adam(net->parameters(), {});
+          auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+          const at::NoGradGuard no_grad;
+          for (std::size_t i = 0; i < 8; ++i) {
+            const auto at = group.rank() == 1 ? 7 - i : i;
+            (void)at::linear(at::ones({1, kWide}), net->parameters()[at]);
+          }
+          adam.step();
+        },
+        on_hosts(ranks_a_host));
+    std::size_t num_told = 0;
+    for (const auto& result : results) {
+      ASSERT_TRUE(result.error.has_value());
+      if (result.error->code() != ErrorCode::kInvalid) continue;
+      EXPECT_THAT(result.error->what(), testing::HasSubstr("all ranks use them in the same order"));
+      EXPECT_THAT(result.error->what(), testing::HasSubstr("parameter 7.weight"));
+      EXPECT_THAT(result.error->what(), testing::HasSubstr("parameter 0.weight"));
+      ++num_told;
+    }
+    EXPECT_GE(num_told, 2U);
+  }
+}
+
 // Somewhere in a pass or a step: the weights may be half updated, and nobody goes on with them.
 TEST(FullyShardProcesses, a_rank_that_is_killed_is_named_by_the_ranks_of_all_hosts) {
-  for (int victim = 0; victim < 4; ++victim) {
+  for (int victim = 0; victim < 8; ++victim) {
+    const int stage = victim < 4 ? 3 : kDividedHosts;
     harness::SharedCounter running;
     const auto results = harness::run_process_ranks(
         4,
         [&](ProcessGroup& group) {
           at::set_num_threads(1);
-          Trainee trainee(group, 3, make_tower());
+          Trainee trainee(group, stage, make_tower());
           for (int step = 0;; ++step) {
             trainee.optimizer->zero_grad();
             tower_loss(trainee.model->forward(tower_input(step, group.rank()))).backward();
@@ -435,13 +556,13 @@ TEST(FullyShardProcesses, a_rank_that_is_killed_is_named_by_the_ranks_of_all_hos
         on_hosts(2),
         [&](const std::vector<pid_t>& pids) {
           running.wait_for(4, Deadline::after(30s));
-          ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+          ::kill(pids[static_cast<std::size_t>(victim % 4)], SIGKILL);
         });
     for (int rank = 0; rank < 4; ++rank) {
-      if (rank == victim) continue;
+      if (rank == victim % 4) continue;
       const auto& result = results[static_cast<std::size_t>(rank)];
       EXPECT_TRUE(result.threw);
-      EXPECT_THAT(result.report, testing::HasSubstr(fmt::format("rank {}", victim)));
+      EXPECT_THAT(result.report, testing::HasSubstr(fmt::format("rank {}", victim % 4)));
     }
   }
 }

@@ -15,11 +15,13 @@
 #include "paceline/parallel/post_local_sgd.h"
 #include "paceline/tensor/collectives.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 using ::testing::HasSubstr;
@@ -45,13 +47,9 @@ struct Three : torch::nn::Module {
   at::Tensor first, second, bias;
 };
 
-std::shared_ptr<ProcessGroup> given(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
-
 struct HookedReplica {
   HookedReplica(ProcessGroup& group, const MakeHook& make_hook)
-      : rank(group.rank()), model(std::make_shared<Three>(), given(group), options()) {
+      : rank(group.rank()), model(std::make_shared<Three>(), borrowed(group), options()) {
     model.register_comm_hook(make_hook());
   }
   static DistributedDataParallelOptions options() {
@@ -198,18 +196,18 @@ TEST(HookState, counts_the_steps_of_post_local_sgd) {
 
     const PeriodicAveragerOptions options{.period = 3, .warmup_steps = 2};
     at::Tensor own = at::full({1}, static_cast<float>(group.rank()));
-    PeriodicAverager averager(given(group), {own}, options);
+    PeriodicAverager averager(borrowed(group), {own}, options);
     for (int step = 0; step < 4; ++step) {
       averager.average();
       EXPECT_EQ(averager.averaged(), step == 2) << step;
     }
-    PeriodicAverager other(given(group), {own}, options);
+    PeriodicAverager other(borrowed(group), {own}, options);
     other.set_state(averager.state());
     for (int step = 4; step < 9; ++step) {
       other.average();
       EXPECT_EQ(other.averaged(), step == 5 || step == 8) << step;
     }
-    PeriodicAverager longer(given(group), {own}, {.period = 4, .warmup_steps = 2});
+    PeriodicAverager longer(borrowed(group), {own}, {.period = 4, .warmup_steps = 2});
     EXPECT_THROW(longer.set_state(averager.state()), Error);
   });
 }

@@ -14,11 +14,14 @@
 #include "paceline/optim/sgd.h"
 #include "paceline/tensor/collectives.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
+
+using harness::borrowed;
 
 using ::testing::HasSubstr;
 
@@ -45,10 +48,6 @@ at::Tensor input_of(int rank, int step) {
   return at::arange(4, at::kFloat) * 0.1F * static_cast<float>(1 + rank) + 0.05F * step;
 }
 bool uses_rare(int rank, int step) { return (rank + step) % 2 == 0; }
-
-std::shared_ptr<ProcessGroup> loan(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
 
 // What one process computes: plain gradient descent on averages in which ranks without inputs count
 // as zero, or not at all.
@@ -85,9 +84,9 @@ TEST(Join, ranks_without_inputs_count_as_zero_and_end_with_the_same_model) {
     for (const bool sharded : {false, true}) {
       const int world = static_cast<int>(num_inputs.size());
       harness::run_ranks_ok(world, [&](ProcessGroup& group) {
-        DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+        DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
         optim::Sgd optimizer(model->parameters(), {.lr = kRate});
-        if (sharded) optimizer.shard(loan(group));
+        if (sharded) optimizer.shard(borrowed(group));
         join(model, &optimizer, [&] {
           train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())], group.rank(),
                             [&] {
@@ -114,7 +113,7 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
   for (const auto& num_inputs : kNumInputs) {
     const auto [weight, rare] = expected(num_inputs, false);
     harness::run_ranks_ok(static_cast<int>(num_inputs.size()), [&](ProcessGroup& group) {
-      DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+      DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
       optim::Sgd optimizer(model->parameters(), {.lr = kRate});
       join(model, &optimizer,
            [&] {
@@ -134,7 +133,7 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
 // The state of the optimizer, too, is the same on every rank.
 TEST(Join, an_optimizer_with_state_is_the_same_on_all_ranks_afterwards) {
   harness::run_ranks_ok(3, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
     optim::Adam optimizer(model->parameters(), {.lr = 0.01});
     join(model, &optimizer, [&] {
       train_with_inputs(model, 2 + group.rank(), group.rank(), [&] {
@@ -154,7 +153,7 @@ TEST(Join, without_an_optimizer_the_model_is_that_of_who_had_inputs_last) {
   const std::vector<int> num_inputs = {1, 4, 2};
   const auto [weight, rare] = expected(num_inputs, true);
   harness::run_ranks_ok(3, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
     torch::optim::SGD optimizer(model->parameters(), kRate);
     join(model, nullptr, [&] {
       train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())], group.rank(),
@@ -189,9 +188,9 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
   }
   for (const bool sharded : {false, true}) {
     harness::run_ranks_ok(3, [&](ProcessGroup& group) {
-      DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+      DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
       optim::Sgd optimizer(model->parameters(), {.lr = kRate});
-      if (sharded) optimizer.shard(loan(group));
+      if (sharded) optimizer.shard(borrowed(group));
       optim::StepLr schedule(optimizer, {.step_size = 2});
       optim::ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.5});
       int num_steps = 0;
@@ -227,7 +226,7 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
 // Two passes a step, the first under no_sync(): nothing is to be done for it elsewhere.
 TEST(Join, passes_that_only_accumulate_ask_nothing_of_the_others) {
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
     optim::Sgd optimizer(model->parameters(), {.lr = kRate});
     join(model, &optimizer, [&] {
       for (int step = 0; step < 2 + 2 * group.rank(); ++step) {
@@ -260,7 +259,7 @@ TEST(Join, the_end_of_inputs_may_be_an_error_on_every_rank) {
   expect_all_refused(
       3,
       [](ProcessGroup& group) {
-        DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+        DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
         join(model, nullptr,
              [&] { train_with_inputs(model, group.rank() == 1 ? 2 : 3, group.rank(), [] {}); },
              {.throw_on_early_termination = true});
@@ -272,7 +271,7 @@ TEST(Join, ranks_that_do_different_things_with_their_inputs_are_told_which) {
   expect_all_refused(
       2,
       [](ProcessGroup& group) {
-        DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+        DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
         optim::Sgd optimizer(model->parameters(), {.lr = kRate});
         join(model, &optimizer, [&] {
           train_with_inputs(model, 2, group.rank(), [&] {
@@ -289,7 +288,7 @@ TEST(Join, does_not_go_with_logical_shards) {
       [](ProcessGroup& group) {
         DistributedDataParallelOptions options;
         options.logical_shards = 2;
-        DistributedDataParallel model(std::make_shared<Line>(), loan(group), options);
+        DistributedDataParallel model(std::make_shared<Line>(), borrowed(group), options);
         join(model, nullptr, [] {});
       },
       "with logical shards every rank has the same number of passes");
@@ -298,7 +297,7 @@ TEST(Join, does_not_go_with_logical_shards) {
 // One of the ranks whose inputs have ended is told, too.
 TEST(JoinProcesses, a_rank_that_dies_is_named_by_all_others) {
   const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) -> std::string {
-    DistributedDataParallel model(std::make_shared<Line>(), loan(group));
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
     optim::Sgd optimizer(model->parameters(), {.lr = kRate});
     join(model, &optimizer, [&] {
       for (int step = 0; step < 3 * group.rank(); ++step) {

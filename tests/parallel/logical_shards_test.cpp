@@ -16,10 +16,13 @@
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/tensor/random.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
+
+using harness::borrowed;
 
 using ::testing::HasSubstr;
 
@@ -71,10 +74,6 @@ Shard shard_of(std::int64_t step, std::int64_t shard) {
           at::randint(0, 3, {kSamples}, generator, at::kLong)};
 }
 
-std::shared_ptr<ProcessGroup> lend(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
-
 DistributedDataParallelOptions with_shards(std::int64_t shards = kShards) {
   DistributedDataParallelOptions options;
   options.buckets = {.first_bytes = 1000, .cap_bytes = 4000};
@@ -103,9 +102,9 @@ std::string train_on(int world, harness::RanksOptions harness, bool sharded_opti
       world,
       [&](ProcessGroup& group) {
         at::set_num_threads(1);
-        DistributedDataParallel model(make_everything(), lend(group), with_shards());
+        DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
         optim::AdamW optimizer(model->parameters(), {.lr = 0.01, .weight_decay = 0.02});
-        if (sharded_optimizer) optimizer.shard(lend(group));
+        if (sharded_optimizer) optimizer.shard(borrowed(group));
         const auto [first, count] = shards_of(kShards, world, group.rank());
         for (std::int64_t step = 0; step < kSteps; ++step) {
           for (std::int64_t shard = first; shard < first + count; ++shard) {
@@ -158,7 +157,7 @@ std::string train_resnet_on(int world) {
         at::set_num_threads(1);
         DistributedDataParallelOptions options;
         options.logical_shards = 8;
-        DistributedDataParallel model(make(), lend(group), options);
+        DistributedDataParallel model(make(), borrowed(group), options);
         optim::Sgd optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
         const auto [first, count] = shards_of(8, world, group.rank());
         for (std::int64_t step = 0; step < 2; ++step) {
@@ -195,7 +194,7 @@ TEST(LogicalShards, average_the_gradients_of_all_shards) {
   whole.eval();
   for (std::int64_t shard = 0; shard < kShards; ++shard) gradients_of(whole, shard);
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
-    DistributedDataParallel model(make_everything(), lend(group), with_shards());
+    DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
     model->eval();
     for (int round = 0; round < 2; ++round) {
       const auto [first, count] = shards_of(kShards, 2, group.rank());
@@ -217,8 +216,8 @@ TEST(LogicalShards, average_the_gradients_of_all_shards) {
 // and a parameter that is used in the first step only.
 TEST(LogicalShards, say_nothing_of_the_step_before) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
-    DistributedDataParallel first(make_everything(), lend(group), with_shards());
-    DistributedDataParallel model(make_everything(), lend(group), with_shards());
+    DistributedDataParallel first(make_everything(), borrowed(group), with_shards());
+    DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
     const auto [begin, count] = shards_of(kShards, 2, group.rank());
     for (int step = 0; step < 3; ++step) {
       for (std::int64_t shard = begin; shard < begin + count; ++shard) {
@@ -240,7 +239,7 @@ TEST(LogicalShards, round_16_bit_gradients_once) {
         at::Tensor forward(const at::Tensor& x) { return (scale * x).sum(); }
         at::Tensor scale;
       };
-      DistributedDataParallel model(std::make_shared<Scale>(), lend(group), with_shards());
+      DistributedDataParallel model(std::make_shared<Scale>(), borrowed(group), with_shards());
       const auto [first, count] = shards_of(kShards, world, group.rank());
       for (std::int64_t shard = first; shard < first + count; ++shard) {
         auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(shard));
@@ -270,7 +269,7 @@ TEST(LogicalShards, that_do_not_fit_the_ranks_are_refused_with_the_numbers_that_
   expect_refused(
       3,
       [](ProcessGroup& group) {
-        DistributedDataParallel model(make_everything(), lend(group), with_shards());
+        DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
       },
       ErrorCode::kInvalid,
       "among 3 ranks with equal bits: every rank must have 1, 2, 4, 8, ... of "
@@ -281,7 +280,7 @@ TEST(LogicalShards, of_another_number_on_one_rank_are_refused_on_all) {
   expect_refused(
       2,
       [](ProcessGroup& group) {
-        DistributedDataParallel model(make_everything(), lend(group),
+        DistributedDataParallel model(make_everything(), borrowed(group),
                                       with_shards(group.rank() == 0 ? 8 : 4));
       },
       ErrorCode::kInvalid, "8 logical shards");
@@ -291,7 +290,7 @@ TEST(LogicalShards, need_the_loop_to_say_where_a_step_ends) {
   expect_refused(
       2,
       [](ProcessGroup& group) {
-        DistributedDataParallel model(make_everything(), lend(group), with_shards());
+        DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
         model.forward(shard_of(0, 0).images, true).sum().backward();
       },
       ErrorCode::kInvalid, "this is pass 1 of a step, and it averages");
@@ -305,7 +304,7 @@ TEST(LogicalShards, do_not_go_with_a_hook) {
   expect_refused(
       2,
       [](ProcessGroup& group) {
-        DistributedDataParallel model(make_everything(), lend(group), with_shards());
+        DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
         model.register_comm_hook(std::make_shared<Mean>());
       },
       ErrorCode::kInvalid, "communication hook mean: with logical shards");
@@ -314,7 +313,7 @@ TEST(LogicalShards, do_not_go_with_a_hook) {
 // After an exception in the middle of a step on every rank the next step is whole.
 TEST(LogicalShards, of_a_step_that_failed_are_forgotten) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(make_everything(), lend(group), with_shards(4));
+    DistributedDataParallel model(make_everything(), borrowed(group), with_shards(4));
     model->eval();
     const auto pass = [&](std::int64_t shard, bool is_last) {
       const auto [images, labels] = shard_of(0, shard);

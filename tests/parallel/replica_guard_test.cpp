@@ -18,18 +18,17 @@
 #include "paceline/optim/sgd.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::borrowed;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::shared_ptr<ProcessGroup> on_loan(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
 
 // Several parts of the guard's: 300 x 300 floats are 360 kB.
 struct Guarded : torch::nn::Module {
@@ -50,7 +49,7 @@ void train(ProcessGroup& group, std::int64_t guard_passes, int steps, int damage
            const std::function<void(Guarded&)>& damage) {
   DistributedDataParallelOptions options;
   options.guard_passes = guard_passes;
-  DistributedDataParallel model(std::make_shared<Guarded>(), on_loan(group), options);
+  DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
   optim::Sgd optimizer(model->parameters(), {.lr = 0.01});
   for (int step = 1; step <= steps; ++step) {
     model.forward(at::ones({2, 300}) * (group.rank() + step)).sum().backward();
@@ -115,7 +114,7 @@ TEST(ReplicaGuard, compares_bits_the_sign_of_a_zero_and_the_payload_of_a_nan) {
       };
       const auto module = std::make_shared<Idle>();
       if (bits != 0x80000000U) module->idle.fill_(std::numeric_limits<float>::quiet_NaN());
-      DistributedDataParallel model(module, on_loan(group));
+      DistributedDataParallel model(module, borrowed(group));
       model.forward().backward();
       if (group.rank() == 2) std::memcpy(module->idle.data_ptr(), &bits, sizeof bits);
       for (int pass = 0; pass < 100; ++pass) model.forward().backward();
@@ -167,7 +166,7 @@ TEST(ReplicaGuardProcesses, finds_a_bit_that_another_process_flipped) {
   const auto body = [shared](ProcessGroup& group) -> std::string {
     DistributedDataParallelOptions options;
     options.guard_passes = 5;
-    DistributedDataParallel model(std::make_shared<Guarded>(), on_loan(group), options);
+    DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
     if (group.rank() == 2) {
       auto* const weight = static_cast<float*>(model.module().layers[0]->weight.data_ptr());
       shared->address = reinterpret_cast<std::uintptr_t>(weight + 4321);
@@ -205,7 +204,7 @@ TEST(NonFiniteGradient, is_said_with_rank_parameter_and_step) {
     const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
       DistributedDataParallelOptions options;
       options.non_finite = NonFinite::kError;
-      DistributedDataParallel model(std::make_shared<Guarded>(), on_loan(group), options);
+      DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
       for (int step = 1; step <= 4; ++step) {
         model.module().layers[1]->weight.mutable_grad() = at::Tensor();
         at::Tensor loss = model.forward(at::ones({2, 300})).sum();
@@ -229,7 +228,7 @@ TEST(NonFiniteGradient, of_a_rank_alone_is_said_too) {
     const auto results = harness::run_ranks(1, [&](ProcessGroup& group) {
       DistributedDataParallelOptions options;
       if (is_error) options.non_finite = NonFinite::kError;
-      DistributedDataParallel model(std::make_shared<Guarded>(), on_loan(group), options);
+      DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
       for (int step = 1; step <= 3; ++step) {
         const float factor = step == 2 ? std::numeric_limits<float>::quiet_NaN() : 1.F;
         for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
@@ -260,7 +259,7 @@ TEST(NonFiniteGradient, that_an_accumulating_pass_left_is_said_with_the_average)
       const auto results = harness::run_ranks(world, [&](ProcessGroup& group) {
         DistributedDataParallelOptions options;
         options.non_finite = NonFinite::kError;
-        DistributedDataParallel model(std::make_shared<TwoParts>(), on_loan(group), options);
+        DistributedDataParallel model(std::make_shared<TwoParts>(), borrowed(group), options);
         for (int step = 1; step <= 2; ++step) {
           for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
           const bool is_bad = step == step_of_nan && group.rank() == world - 1;
@@ -286,7 +285,7 @@ TEST(NonFiniteGradient, that_an_accumulating_pass_left_is_said_with_the_average)
 
 TEST(NonFiniteGradient, is_only_said_unless_it_is_to_be_an_error) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Guarded>(), on_loan(group));
+    DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group));
     const float factor = group.rank() == 0 ? std::numeric_limits<float>::infinity() : 1.F;
     (model.forward(at::ones({2, 300})).sum() * factor).backward();
     EXPECT_FALSE(at::isfinite(model.module().layers[0]->weight.grad()).all().item<bool>());

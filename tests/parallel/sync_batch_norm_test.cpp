@@ -13,22 +13,20 @@
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/tensor/collectives.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 using Sizes = std::vector<std::int64_t>;
 using torch::nn::BatchNormOptions;
 
 constexpr std::int64_t kFeatures = 3;
-
-std::shared_ptr<ProcessGroup> shared(ProcessGroup& group) {
-  return {&group, [](ProcessGroup*) {}};
-}
 
 at::Tensor random(const Sizes& sizes, std::uint64_t seed, at::ScalarType type = at::kFloat) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::TensorOptions(type));
@@ -78,7 +76,7 @@ void expect_close(const at::Tensor& mine, const at::Tensor& wanted, const std::s
 
 void expect_equal_to_the_whole_batch(ProcessGroup& group, const WholeBatch& whole) {
   const auto rank = static_cast<std::size_t>(group.rank());
-  SyncBatchNorm norm(BatchNormOptions(kFeatures).affine(whole.weight.defined()), shared(group));
+  SyncBatchNorm norm(BatchNormOptions(kFeatures).affine(whole.weight.defined()), borrowed(group));
   norm->to(whole.mean.scalar_type());
   if (norm->options.affine()) {
     const at::NoGradGuard no_grad;
@@ -143,7 +141,7 @@ TEST(SyncBatchNormProcesses, equal_one_process_on_the_whole_batch) {
 TEST(SyncBatchNorm, gradients_in_float64_are_the_differences) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     const auto rank = static_cast<std::uint64_t>(group.rank());
-    SyncBatchNorm norm(BatchNormOptions(2), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(2), borrowed(group));
     norm->to(at::kDouble);
     const at::Tensor input = random({3 - group.rank(), 2, 2}, rank, at::kDouble);
     const at::Tensor factor = random({3 - group.rank(), 2, 2}, rank + 9, at::kDouble);
@@ -169,7 +167,7 @@ TEST(SyncBatchNorm, gradients_in_float64_are_the_differences) {
 TEST(SyncBatchNorm, running_statistics_have_the_same_bits_on_every_rank_and_in_every_run) {
   const auto run = [](at::Tensor& statistics) {
     run_ranks_ok(5, [&](ProcessGroup& group) {
-      SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+      SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
       for (std::uint64_t step = 0; step < 3; ++step) {
         norm(random({1 + group.rank(), kFeatures, 6, 6},
                     step * 100 + static_cast<std::uint64_t>(group.rank())));
@@ -191,7 +189,7 @@ TEST(SyncBatchNorm, without_a_momentum_the_running_statistics_are_averages_of_al
   for (std::uint64_t step = 0; step < 3; ++step)
     whole(at::cat({random({4, kFeatures}, step), random({4, kFeatures}, step + 50)}));
   run_ranks_ok(2, [&](ProcessGroup& group) {
-    SyncBatchNorm norm(options, shared(group));
+    SyncBatchNorm norm(options, borrowed(group));
     for (std::uint64_t step = 0; step < 3; ++step)
       norm(random({4, kFeatures}, step + 50 * static_cast<std::uint64_t>(group.rank())));
     expect_close(norm->running_mean, whole->running_mean, "running mean");
@@ -204,7 +202,7 @@ TEST(SyncBatchNorm, evaluation_is_local_with_running_statistics_or_those_of_the_
   run_ranks_ok(2, [](ProcessGroup& group) {
     for (const bool tracks : {true, false}) {
       const auto options = BatchNormOptions(kFeatures).track_running_stats(tracks);
-      SyncBatchNorm norm(options, shared(group));
+      SyncBatchNorm norm(options, borrowed(group));
       torch::nn::BatchNorm2d local(options);
       norm->eval();
       local->eval();
@@ -217,7 +215,7 @@ TEST(SyncBatchNorm, evaluation_is_local_with_running_statistics_or_those_of_the_
 
 TEST(SyncBatchNorm, without_running_statistics_training_normalises_over_the_ranks) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    SyncBatchNorm norm(BatchNormOptions(kFeatures).track_running_stats(false), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures).track_running_stats(false), borrowed(group));
     const auto output = norm(random({4, kFeatures}, static_cast<std::uint64_t>(group.rank())));
     const auto all = all_gather_into_tensor(group, output.detach());
     EXPECT_TRUE(at::allclose(all.mean(0), at::zeros({kFeatures}), 0, 1e-6));
@@ -231,7 +229,7 @@ TEST(SyncBatchNorm, saved_weights_fit_batch_norm_and_the_other_way_round) {
     plain(random({4, kFeatures, 2, 2}, 1));
     std::stringstream stream;
     torch::save(plain, stream);
-    SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
     torch::load(norm, stream);
     EXPECT_TRUE(at::equal(norm->running_var, plain->running_var));
     EXPECT_EQ(norm->named_buffers().keys(), plain->named_buffers().keys());
@@ -253,7 +251,7 @@ TEST(SyncBatchNorm, saved_weights_fit_batch_norm_and_the_other_way_round) {
 TEST(SyncBatchNorm, sixteen_bit_floats_are_computed_in_float32) {
   const auto whole = whole_batch(3, {4}, at::kFloat, true);
   run_ranks_ok(3, [&](ProcessGroup& group) {
-    SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
     {
       const at::NoGradGuard no_grad;
       norm->weight.copy_(whole.weight);
@@ -271,7 +269,7 @@ TEST(SyncBatchNorm, sixteen_bit_floats_are_computed_in_float32) {
 
 TEST(SyncBatchNorm, keeps_the_memory_format_and_does_not_change_its_input) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
     const auto input = random({2, kFeatures, 4, 4}, 3).contiguous(at::MemoryFormat::ChannelsLast);
     const auto before = input.clone();
     const auto output = norm(input);
@@ -324,9 +322,9 @@ TEST(SyncBatchNorm, a_distributed_training_equals_one_process_on_the_whole_batch
     optimizer.step();
   }
   run_ranks_ok(kWorld, [&](ProcessGroup& group) {
-    const auto net = std::make_shared<NormNet>(sync_batch_norm(shared(group)));
+    const auto net = std::make_shared<NormNet>(sync_batch_norm(borrowed(group)));
     set_parameters(*net);
-    DistributedDataParallel model(net, shared(group),
+    DistributedDataParallel model(net, borrowed(group),
                                   {.buckets = {.first_bytes = 64, .cap_bytes = 200}});
     torch::optim::SGD mine(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < kSteps; ++step) {
@@ -356,16 +354,17 @@ std::string what_of(const std::function<void()>& act) {
 
 TEST(SyncBatchNorm, a_rank_that_misses_the_forward_pass_is_an_error_that_says_so) {
   for (const bool leaves : {true, false}) {
-    const auto results = run_ranks(3,
-                                   [&](ProcessGroup& group) {
-                                     SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
-                                     if (group.rank() != 1) {
-                                       norm(random({2, kFeatures}, 1));
-                                     } else if (!leaves) {
-                                       all_reduce(group, at::zeros({4}));
-                                     }
-                                   },
-                                   {.group_timeout = std::chrono::milliseconds(2000)});
+    const auto results =
+        run_ranks(3,
+                  [&](ProcessGroup& group) {
+                    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
+                    if (group.rank() != 1) {
+                      norm(random({2, kFeatures}, 1));
+                    } else if (!leaves) {
+                      all_reduce(group, at::zeros({4}));
+                    }
+                  },
+                  {.group_timeout = std::chrono::milliseconds(2000)});
     for (const std::size_t rank : {0U, 2U}) {
       ASSERT_TRUE(results[rank].error) << leaves;
       const std::string text = results[rank].error->what();
@@ -380,7 +379,7 @@ TEST(SyncBatchNorm, a_rank_that_misses_the_forward_pass_is_an_error_that_says_so
 TEST(SyncBatchNorm, a_rank_that_misses_the_backward_pass_is_an_error_that_says_so) {
   const auto results = run_ranks(2,
                                  [](ProcessGroup& group) {
-                                   SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+                                   SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
                                    const auto input = random({2, kFeatures}, 1).requires_grad_();
                                    const auto output = norm(input);
                                    if (group.rank() == 0) output.sum().backward();
@@ -395,7 +394,7 @@ TEST(SyncBatchNorm, a_rank_that_misses_the_backward_pass_is_an_error_that_says_s
 TEST(SyncBatchNorm, other_numbers_of_features_are_an_error_on_every_rank) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
     const std::int64_t features = 3 + group.rank();
-    SyncBatchNorm norm(BatchNormOptions(features), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(features), borrowed(group));
     norm(random({2, features}, 1));
   });
   for (const auto& result : results) EXPECT_TRUE(result.error);
@@ -403,7 +402,7 @@ TEST(SyncBatchNorm, other_numbers_of_features_are_an_error_on_every_rank) {
 
 TEST(SyncBatchNorm, a_single_value_is_an_error_on_every_rank_and_no_values_are_none) {
   run_ranks_ok(3, [](ProcessGroup& group) {
-    SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
     const std::string text = what_of([&] { norm(random({group.rank() == 2, kFeatures}, 1)); });
     EXPECT_NE(text.find("1 value for each feature"), std::string::npos) << text;
 
@@ -419,7 +418,7 @@ TEST(SyncBatchNorm, a_single_value_is_an_error_on_every_rank_and_no_values_are_n
 TEST(SyncBatchNorm, refuses_inputs_that_it_cannot_take_before_it_communicates) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     if (group.rank() == 1) return;
-    SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
     EXPECT_NE(what_of([&] { norm(at::zeros({kFeatures})); }).find("1 dimensions"),
               std::string::npos);
     EXPECT_NE(what_of([&] { norm(at::zeros({2, 4})); }).find("with 4 features"), std::string::npos);
@@ -434,7 +433,7 @@ TEST(SyncBatchNorm, refuses_inputs_that_it_cannot_take_before_it_communicates) {
 
 TEST(SyncBatchNorm, a_second_derivative_is_an_error) {
   run_ranks_ok(1, [](ProcessGroup& group) {
-    SyncBatchNorm norm(BatchNormOptions(kFeatures), shared(group));
+    SyncBatchNorm norm(BatchNormOptions(kFeatures), borrowed(group));
     const auto input = random({4, kFeatures}, 1).requires_grad_();
     const auto text = what_of([&] {
       torch::autograd::grad({norm(input).square().sum()}, {input}, {}, true, /*create_graph=*/true);

@@ -9,12 +9,14 @@
 
 #include "paceline/parallel/distributed_data_parallel.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/random_seed.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 
@@ -44,10 +46,6 @@ at::Tensor rows_of(int rank, int step = 0) {
   return at::arange(kParts * kSize, at::kFloat).reshape({kParts, kSize}) + 10.F * rank + step;
 }
 
-std::shared_ptr<ProcessGroup> owned(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
-
 // All gradients in one bucket, each alone in one, and each reduced where it lies.
 const std::vector<BucketLimits> kLimits = {
     {}, {.first_bytes = 1, .cap_bytes = 1}, {.alone_bytes = 1}};
@@ -58,7 +56,7 @@ struct UnusedParameters : testing::TestWithParam<std::size_t> {
 
 TEST_P(UnusedParameters, count_as_zero_on_a_rank_that_does_not_use_them) {
   run_ranks_ok(3, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Parts>(), owned(group), options());
+    DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());
     for (int step = 0; step < 3; ++step) {
       for (auto& part : model.module().parts) part.mutable_grad() = at::Tensor();
       const bool uses = group.rank() != 1;
@@ -75,7 +73,7 @@ TEST_P(UnusedParameters, count_as_zero_on_a_rank_that_does_not_use_them) {
 // Also where it lay in a bucket: a mean of three equal numbers need not be that number.
 TEST_P(UnusedParameters, keep_their_gradient_where_no_rank_uses_them) {
   run_ranks_ok(3, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Parts>(), owned(group), options());
+    DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());
     auto& parts = model.module().parts;
     model.forward(rows_of(group.rank()), Uses{true, true, false, false}).backward();
     EXPECT_FALSE(parts[2].grad().defined());
@@ -91,7 +89,7 @@ TEST_P(UnusedParameters, keep_their_gradient_where_no_rank_uses_them) {
 // Part 1 is used without communication only, and by rank 0 only.
 TEST_P(UnusedParameters, that_earlier_passes_used_bring_what_accumulated) {
   run_ranks_ok(2, [&](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Parts>(), owned(group), options());
+    DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());
     const std::vector<bool> first = {true, group.rank() == 0, true, true};
     const std::vector<bool> second = {true, false, true, true};
     for (int step = 0; step < 2; ++step) {
@@ -114,7 +112,7 @@ TEST_P(UnusedParameters, may_be_others_in_every_step) {
   for (int world = 1; world <= 4; ++world) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
       std::mt19937 random(seed);
-      DistributedDataParallel model(std::make_shared<Parts>(), owned(group), options());
+      DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());
       auto& parts = model.module().parts;
       std::vector<at::Tensor> expected(kParts);
       for (int step = 0; step < 20; ++step) {
@@ -151,7 +149,7 @@ TEST_P(UnusedParameters, that_are_frozen_and_thawed_follow) {
   run_ranks_ok(2, [&](ProcessGroup& group) {
     auto module = std::make_shared<Parts>();
     module->parts[3].set_requires_grad(false);
-    DistributedDataParallel model(module, owned(group), options());
+    DistributedDataParallel model(module, borrowed(group), options());
     const auto mean = (rows_of(0) + rows_of(1)) / 2;
     const auto trains = [&](const std::vector<bool>& trained) {
       for (std::size_t i = 0; i < kParts; ++i) {
@@ -181,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(Buckets, UnusedParameters, testing::Values(0, 1, 2),
 
 TEST(FrozenParameters, that_differ_between_ranks_later_are_an_error_that_names_the_first) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Parts>(), owned(group));
+    DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group));
     model.module().parts[group.rank() == 0 ? 1 : 2].set_requires_grad(false);
     model.forward(rows_of(0), Uses{true, true, true, true}).backward();
     ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
@@ -196,7 +194,7 @@ TEST(FrozenParameters, that_differ_between_ranks_later_are_an_error_that_names_t
 
 TEST(RequireAllUsed, names_on_all_ranks_what_one_did_not_use) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Parts>(), owned(group),
+    DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group),
                                   {.require_all_used = true});
     model.forward(rows_of(0), Uses{true, true, true, true}).backward();
     model.forward(rows_of(0), Uses{true, true, group.rank() == 0, true}).backward();
@@ -217,8 +215,8 @@ TEST(RequireAllUsed, names_on_all_ranks_what_one_did_not_use) {
 TEST(TwoModules, of_one_group_communicate_in_one_order) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     const DistributedDataParallelOptions small{.buckets = {.first_bytes = 1, .cap_bytes = 1}};
-    DistributedDataParallel generator(std::make_shared<Parts>(), owned(group), small);
-    DistributedDataParallel judge(std::make_shared<Parts>(), owned(group), small);
+    DistributedDataParallel generator(std::make_shared<Parts>(), borrowed(group), small);
+    DistributedDataParallel judge(std::make_shared<Parts>(), borrowed(group), small);
     for (int step = 0; step < 6; ++step) {
       for (auto* model : {&generator, &judge}) {
         for (auto& part : model->module().parts) part.mutable_grad() = at::Tensor();
@@ -242,8 +240,8 @@ TEST(TwoModules, of_one_group_communicate_in_one_order) {
 // Of the same shape, so that nothing else tells them apart.
 TEST(TwoModules, called_in_different_orders_are_an_error_that_says_so) {
   const auto results = run_ranks(3, [](ProcessGroup& group) {
-    DistributedDataParallel one(std::make_shared<Parts>(), owned(group));
-    DistributedDataParallel other(std::make_shared<Parts>(), owned(group));
+    DistributedDataParallel one(std::make_shared<Parts>(), borrowed(group));
+    DistributedDataParallel other(std::make_shared<Parts>(), borrowed(group));
     const Uses all = {true, true, true, true};
     one.forward(rows_of(0), all).backward();
     other.forward(rows_of(0), all).backward();

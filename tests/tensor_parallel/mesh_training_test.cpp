@@ -1,33 +1,61 @@
-// Data, tensor and pipeline parallelism at once, with an optimizer divided among the replicas:
-// eight ranks follow the loss curve of one process.
+// Data, tensor and pipeline parallelism at once, as train::TrainingRun's loop runs them: the loss
+// curve is that of one process.
 
+#include <cmath>
 #include <optional>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
 #include "paceline/collectives/group/device_mesh.h"
+#include "paceline/data/dataset.h"
 #include "paceline/models/gpt_stage.h"
-#include "paceline/optim/adam.h"
+#include "paceline/parallel/fully_shard.h"
 #include "paceline/pipeline/pipeline.h"
 #include "paceline/pipeline/tied_weights.h"
 #include "paceline/schedules/named_plans.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor_parallel/layers.h"
 #include "paceline/tensor_parallel/vocab_parallel_loss.h"
+#include "paceline/train/loop.h"
+#include "paceline/train/model_parts.h"
+#include "paceline/train/named_choices.h"
+#include "paceline/train/pipeline_gradients.h"
+#include "paceline/train/training_step.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/tensor_parallel/dense_and_parallel.h"
 
-namespace paceline {
+namespace paceline::train {
 namespace {
 
 using harness::run_ranks_ok;
-using Tensors = PipelineStage::Tensors;
 
-constexpr int kMicroBatches = 4, kMeshSteps = 50;
-constexpr std::int64_t kBatch = 8, kPositions = 8, kWords = 16;
+constexpr std::int64_t kPositions = 8, kWords = 16, kSequences = 400;
+
+struct MeshCase {
+  std::vector<MeshAxis> axes;
+  std::string schedule = "1f1b";
+  int stages_per_rank = 1;
+  bool sequence_parallel = false;
+  std::string optimizer = "adamw";
+  double lr = 3e-3;
+  StepOptions step = {};
+  int shard = 0;
+  std::int64_t batch = 8;
+  int steps = 50;
+
+  int size(const std::string& axis) const {
+    for (const MeshAxis& one : axes) {
+      if (one.name == axis) return one.size;
+    }
+    return 1;
+  }
+  int num_ranks() const { return size("pp") * size("dp") * size("tp"); }
+};
 
 models::GptOptions four_blocks() {
   return {.vocabulary = kWords,
@@ -38,111 +66,216 @@ models::GptOptions four_blocks() {
           .dropout = 0};
 }
 
-at::Tensor batch_of(std::int64_t step) { return pattern_of(step, kBatch, kPositions, kWords); }
-
-optim::AdamW adam_of(const std::vector<at::Tensor>& parameters) {
-  return optim::AdamW(parameters, optim::AdamOptions{.lr = 3e-3, .weight_decay = 0.01});
+std::unique_ptr<data::DataLoader> loader_of(const MeshCase& job, int replicas, int replica) {
+  const at::Tensor text = pattern_of(1, kSequences, kPositions, kWords);
+  const auto dataset = std::make_shared<data::TensorDataset>(
+      "pattern", std::vector<at::Tensor>{text.narrow(1, 0, kPositions).contiguous(),
+                                         text.narrow(1, 1, kPositions).contiguous()});
+  return std::make_unique<data::DataLoader>(
+      dataset, data::DistributedSampler(kSequences, replicas, replica, {.seed = 2}),
+      data::DataLoaderOptions{.global_batch_size = job.batch});
 }
 
-std::vector<double> losses_of_one_process() {
-  models::Gpt model = seeded(6, [] { return models::Gpt(four_blocks()); });
-  auto optimizer = adam_of(model->parameters());
+std::unique_ptr<optim::Optimizer> optimizer_of(const MeshCase& job,
+                                               const std::vector<at::Tensor>& parameters) {
+  return make_optimizer({.name = job.optimizer, .lr = job.lr, .weight_decay = 0.01}, parameters);
+}
+
+// The loop with the step's clipping, and each step's loss: mean of all samples of this replica.
+std::vector<double> train(const MeshCase& job, data::DataLoader& loader, StepGradients& gradients,
+                          optim::Optimizer& optimizer) {
+  TrainingStep step(job.step, optimizer, job.steps);
+  TrainingState state;
+  PhaseTimes times;
   std::vector<double> losses;
-  for (int step = 0; step < kMeshSteps; ++step) {
-    const at::Tensor text = batch_of(step);
-    optimizer.zero_grad();
-    const at::Tensor loss = models::next_token_loss(model->forward(text.narrow(1, 0, kPositions)),
-                                                    text.narrow(1, 1, kPositions));
-    loss.backward();
-    optimizer.step();
-    losses.push_back(loss.item<double>());
-  }
+  run_loop({.epochs = 100, .max_steps = job.steps}, state, loader, gradients, optimizer, times,
+           {.scale_loss = [&](const at::Tensor& loss) { return step.scaled(loss); },
+            .take_step = [&] { step.take(); },
+            .after_step =
+                [&](const StepReport& report) {
+                  losses.push_back(report.loss * static_cast<double>(report.samples));
+                }});
+  return losses;
+}
+
+std::vector<double> losses_of_one_process(const MeshCase& job) {
+  std::vector<double> losses;
+  run_ranks_ok(1, [&](ProcessGroup& group) {
+    models::Gpt model = seeded(6, [] { return models::Gpt(four_blocks()); });
+    const auto loader = loader_of(job, 1, 0);
+    const auto optimizer = optimizer_of(job, model->parameters());
+    DistributedDataParallel<models::GptImpl> replicas(model, borrowed(group));
+    const auto gradients = backward_passes(
+        [&](const data::Batch& batch) {
+          return models::next_token_loss(replicas.forward(batch.data), batch.target);
+        },
+        replicas.reducer());
+    losses = train(job, *loader, *gradients, *optimizer);
+  });
   return losses;
 }
 
 // One rank's part in the training.
 class MeshTraining {
  public:
-  MeshTraining(const GroupPtr& world, const std::vector<MeshAxis>& axes, const char* schedule,
-               bool sequence_parallel)
-      : mesh_(world, axes),
-        stage_(make_stage_model(sequence_parallel)),
+  MeshTraining(const GroupPtr& world, const MeshCase& job)
+      : job_(job),
+        mesh_(world, job.axes),
+        stages_(make_stages()),
+        module_(models::one_module(stages_)),
         pipeline_(mesh_.group("pp"),
-                  pipeline::make_plan(schedule, {mesh_.size("pp"), kMicroBatches}),
-                  {make_stage(mesh_.rank("pp"), stage_)}),
-        tied_(*mesh_.group("pp"), stage_->tied_weights()),
-        optimizer_(adam_of(stage_->parameters())) {
-    optimizer_.shard(mesh_.group("dp"));
+                  pipeline::make_plan(job.schedule, {job.size("pp"), 4, job.stages_per_rank}),
+                  pipeline_stages()),
+        tied_(*mesh_.group("pp"), tied_weights()),
+        optimizer_(optimizer_of(job, module_->parameters())) {
+    const bool counts_tied = mesh_.rank("pp") == 0;
+    optimizer_->set_model_parts(model_parts(
+        *module_, {.model = mesh_.sub_mesh({"pp", "tp"}).world(), .layers = mesh_.group("tp")},
+        counts_tied ? std::vector<at::Tensor>{} : tied_weights()));
+    PipelineGradientsOptions options{.replicas = mesh_.group("dp"), .tied = &tied_};
+    if (job.shard > 0) options.shard = sharded_options(*optimizer_, {.stage = job.shard}).shard;
+    gradients_.emplace(
+        pipeline_,
+        [this](const Pipeline::Tensors& outputs, const data::Batch& part) {
+          if (spoils_loss) return vocab_loss(outputs[0], part) * NAN;
+          return vocab_loss(outputs[0], part);
+        },
+        *optimizer_, options);
   }
 
-  // The mean loss of all replicas; nothing on ranks without the last stage.
-  std::optional<double> step(const at::Tensor& text) {
-    const std::int64_t share = kBatch / mesh_.size("dp");
-    const at::Tensor own = text.narrow(0, share * mesh_.rank("dp"), share);
-    const auto inputs = split_micro_batches(own.narrow(1, 0, kPositions), kMicroBatches);
-    const auto targets = own.narrow(1, 1, kPositions).chunk(kMicroBatches);
-    optimizer_.zero_grad();
-    const auto result = pipeline_.step(
-        stage_->is_first() ? inputs : std::vector<Tensors>{}, [&](const Tensors& outputs, int i) {
-          return vocab_parallel_cross_entropy(mesh_.group("tp"), outputs[0],
-                                              targets[static_cast<std::size_t>(i)]);
-        });
-    tied_.add_gradients();
-    for (const at::Tensor& parameter : stage_->parameters())
-      all_reduce(*mesh_.group("dp"), parameter.grad(), ReduceOp::kMean);
-    optimizer_.step();
-    if (result.losses.empty()) return {};
-    const double sum = torch::stack(result.losses).mean().item<double>();
-    return all_reduce_value(*mesh_.group("dp"), sum) / mesh_.size("dp");
+  // The mean loss of all replicas in each step.
+  std::vector<double> losses() {
+    const auto loader = loader_of(job_, mesh_.size("dp"), mesh_.rank("dp"));
+    std::vector<double> own = train(job_, *loader, *gradients_, *optimizer_);
+    mesh_.group("dp")->all_reduce(std::span(own), ReduceOp::kSum);
+    return own;
   }
+
+  double test_loss(const data::Batch& batch) {
+    module_->eval();
+    return gradients_->evaluate(batch).item<double>();
+  }
+
+  const DeviceMesh& mesh() const { return mesh_; }
+  PipelineGradients& gradients() { return *gradients_; }
+  bool spoils_loss = false;
 
  private:
-  models::GptStage make_stage_model(bool sequence_parallel) {
-    const auto layers = tensor_parallel_layers(
-        mesh_.group("tp"), {.sequence_parallel = sequence_parallel, .gather_logits = false});
-    const auto range = models::gpt_stage_range(four_blocks(), mesh_.rank("pp"), mesh_.size("pp"));
-    return seeded(6, [&] { return models::GptStage(four_blocks(), layers, range); });
+  at::Tensor vocab_loss(const at::Tensor& logits, const data::Batch& part) const {
+    return vocab_parallel_cross_entropy(mesh_.group("tp"), logits, part.target);
   }
 
+  std::vector<models::GptStage> make_stages() {
+    const auto layers = tensor_parallel_layers(
+        mesh_.group("tp"), {.sequence_parallel = job_.sequence_parallel, .gather_logits = false});
+    const int count = job_.size("pp") * job_.stages_per_rank;
+    std::vector<models::GptStage> stages;
+    for (int stage = mesh_.rank("pp"); stage < count; stage += job_.size("pp")) {
+      const auto range = models::gpt_stage_range(four_blocks(), stage, count);
+      stages.push_back(seeded(6, [&] { return models::GptStage(four_blocks(), layers, range); }));
+    }
+    return stages;
+  }
+
+  std::vector<PipelineStage> pipeline_stages() const {
+    std::vector<PipelineStage> result;
+    int index = mesh_.rank("pp");
+    for (const models::GptStage& stage : stages_) {
+      result.push_back(make_stage(index, stage));
+      index += job_.size("pp");
+    }
+    return result;
+  }
+
+  std::vector<at::Tensor> tied_weights() const {
+    std::vector<at::Tensor> tied;
+    for (const models::GptStage& stage : stages_) {
+      for (const at::Tensor& weight : stage->tied_weights()) tied.push_back(weight);
+    }
+    return tied;
+  }
+
+  const MeshCase job_;
   DeviceMesh mesh_;
-  models::GptStage stage_;
+  const std::vector<models::GptStage> stages_;
+  const std::shared_ptr<torch::nn::Module> module_;
   Pipeline pipeline_;
   TiedWeights tied_;
-  optim::AdamW optimizer_;
-};
-
-struct MeshCase {
-  std::vector<MeshAxis> axes;
-  const char* schedule = "1f1b";
-  bool sequence_parallel = false;
+  const std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<PipelineGradients> gradients_;
 };
 
 class MeshTrainingTest : public testing::TestWithParam<MeshCase> {};
 
 TEST_P(MeshTrainingTest, the_loss_curve_is_that_of_one_process) {
-  static const std::vector<double> wanted = losses_of_one_process();
-  EXPECT_LT(wanted.back(), 0.8 * wanted.front());
-  int ranks = 1;
-  for (const MeshAxis& axis : GetParam().axes) ranks *= axis.size;
-  run_ranks_ok(ranks, [&](ProcessGroup& world) {
-    MeshTraining training(borrowed(world), GetParam().axes, GetParam().schedule,
-                          GetParam().sequence_parallel);
-    for (int step = 0; step < kMeshSteps; ++step) {
-      const auto loss = training.step(batch_of(step));
-      if (loss) {
-        EXPECT_NEAR(*loss, wanted[static_cast<std::size_t>(step)], 1e-4) << "step " << step;
-      }
+  const MeshCase& job = GetParam();
+  const std::vector<double> wanted = losses_of_one_process(job);
+  ASSERT_EQ(wanted.size(), static_cast<std::size_t>(job.steps));
+  EXPECT_LT(wanted.back(), 0.9 * wanted.front());
+  run_ranks_ok(job.num_ranks(), [&](ProcessGroup& world) {
+    const std::vector<double> found = MeshTraining(borrowed(world), job).losses();
+    ASSERT_EQ(found.size(), wanted.size());
+    for (std::size_t step = 0; step < found.size(); ++step) {
+      const auto samples = static_cast<double>(job.batch);
+      EXPECT_NEAR(found[step] / samples, wanted[step] / samples, 1e-4) << "step " << step;
     }
   });
 }
 
+const std::vector<MeshAxis> kEight{{"pp", 2}, {"dp", 2}, {"tp", 2}};
+
 INSTANTIATE_TEST_SUITE_P(
     Meshes, MeshTrainingTest,
-    testing::Values(MeshCase{{{"pp", 2}, {"dp", 2}, {"tp", 2}}},
-                    MeshCase{{{"pp", 2}, {"dp", 2}, {"tp", 2}}, "zero-bubble", true},
-                    MeshCase{{{"pp", 4}, {"dp", 1}, {"tp", 2}}, "gpipe", true},
-                    MeshCase{{{"dp", 2}, {"tp", 1}, {"pp", 2}}},
-                    MeshCase{{{"pp", 1}, {"dp", 1}, {"tp", 4}}}));
+    testing::Values(
+        MeshCase{kEight}, MeshCase{kEight, "zero-bubble", 1, true},
+        MeshCase{.axes = kEight, .step = {.clip_norm = 0.25}},
+        MeshCase{.axes = kEight,
+                 .optimizer = "lamb",
+                 .lr = 0.02,
+                 .step = {.clip_norm = 0.25},
+                 .shard = 1},
+        MeshCase{.axes = kEight, .step = {.clip_norm = 0.25, .scales_loss = true}, .shard = 2},
+        // Five samples of each replica in four micro-batches; three in four.
+        MeshCase{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}, .batch = 10},
+        MeshCase{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}, .shard = 2, .batch = 6},
+        MeshCase{{{"pp", 4}, {"dp", 1}, {"tp", 2}}, "gpipe", 1, true},
+        MeshCase{.axes = {{"dp", 1}, {"tp", 1}, {"pp", 2}},
+                 .schedule = "interleaved-1f1b",
+                 .stages_per_rank = 2,
+                 .optimizer = "lamb",
+                 .lr = 0.02},
+        MeshCase{{{"pp", 1}, {"dp", 1}, {"tp", 4}}}));
+
+TEST(PipelineGradients, a_test_loss_is_the_batchs_on_every_rank_and_leaves_no_gradients) {
+  const MeshCase job{.axes = kEight};
+  data::Batch batch;
+  const at::Tensor text = pattern_of(3, 7, kPositions, kWords);  // seven in four micro-batches
+  batch.tensors = {text.narrow(1, 0, kPositions).contiguous(),
+                   text.narrow(1, 1, kPositions).contiguous()};
+  batch.data = batch.tensors[0];
+  batch.target = batch.tensors[1];
+  models::Gpt whole = seeded(6, [] { return models::Gpt(four_blocks()); });
+  const double wanted =
+      models::next_token_loss(whole->forward(batch.data), batch.target).item<double>();
+  run_ranks_ok(8, [&](ProcessGroup& world) {
+    MeshTraining training(borrowed(world), job);
+    EXPECT_NEAR(training.test_loss(batch), wanted, 1e-5);
+  });
+}
+
+// One pipeline's loss is not a number: every rank of all pipelines is told which.
+TEST(PipelineGradients, a_loss_that_is_not_finite_is_told_with_replica_and_micro_batch) {
+  const MeshCase job{.axes = kEight, .steps = 2};
+  testing::internal::CaptureStderr();
+  run_ranks_ok(8, [&](ProcessGroup& world) {
+    MeshTraining training(borrowed(world), job);
+    training.spoils_loss = training.mesh().rank("dp") == 1;
+    for (const double loss : training.losses()) EXPECT_TRUE(std::isnan(loss));
+  });
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, testing::HasSubstr("the loss of micro-batch 0 in replica 1 of 2 is not finite "
+                                      "in step 1 (nan); 1 steps so far"));
+}
 
 }  // namespace
-}  // namespace paceline
+}  // namespace paceline::train

@@ -63,15 +63,16 @@ void train(Job& job, int world_size, std::int64_t until, const data::DataLoaderO
     PhaseTimes times;
     TrainingState state = before.state;
     double loss = 0;
-    run_loop({.epochs = 100, .max_steps = until}, state, loader,
-             [&](const data::Batch& batch) {
-               const std::lock_guard lock(mutex);
-               if (batch.weight > 0) {
-                 job.seen.insert(job.seen.end(), batch.indices.begin(), batch.indices.end());
-               }
-               return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
-             },
-             model.reducer(), optimizer, times,
+    BackwardPasses gradients(
+        [&](const data::Batch& batch) {
+          const std::lock_guard lock(mutex);
+          if (batch.weight > 0) {
+            job.seen.insert(job.seen.end(), batch.indices.begin(), batch.indices.end());
+          }
+          return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
+        },
+        model.reducer());
+    run_loop({.epochs = 100, .max_steps = until}, state, loader, gradients, optimizer, times,
              {.after_step = [&](const StepReport& report) { loss = report.loss; }});
     const std::lock_guard lock(mutex);
     if (group->rank() != 0) return;

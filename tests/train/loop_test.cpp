@@ -137,6 +137,11 @@ TEST(RunReport, adds_up_over_ranks_and_names_the_slowest) {
     EXPECT_DOUBLE_EQ(report.slowest_by, 1.0);
     EXPECT_NE(report.table().find("2 (1.00 s above the mean)"), std::string::npos);
     EXPECT_NE(report.table().find("48 tokens/s"), std::string::npos);
+    EXPECT_EQ(report.table().find("matrix speed"), std::string::npos);
+    const auto compared = make_report(group, times, 10.0, 5, 120, {"tokens", 4, 5e6});
+    EXPECT_GT(compared.matrix_speed, 0);
+    EXPECT_DOUBLE_EQ(compared.matrix_share(), 12.0 * 5e6 / compared.matrix_speed);
+    EXPECT_NE(compared.table().find("Gflop/s (float32 products, measured)"), std::string::npos);
   });
 }
 

@@ -62,13 +62,13 @@ struct SmallRun {
   }
 
   LoopEnd train(const LoopOptions& options, const LoopHooks& hooks = {}) {
-    return run_loop(
-        options, state, loader,
+    BackwardPasses gradients(
         [&](const data::Batch& batch) {
           if (seen) seen(batch);
           return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
         },
-        model.reducer(), optimizer, times, hooks);
+        model.reducer());
+    return run_loop(options, state, loader, gradients, optimizer, times, hooks);
   }
 
   // All parameters and buffers in one row, for comparing bits.

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/core/exit_code.h"
+#include "paceline/data/line_files.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/evaluate_text.h"
 #include "paceline/train/named_choices.h"
@@ -33,8 +34,13 @@ struct Parts {
 
   Training training() {
     return {.module = run.model.module(),
-            .reducer = run.model.reducer(),
             .optimizer = run.optimizer,
+            .gradients = backward_passes(
+                [this](const data::Batch& batch) {
+                  return torch::nn::functional::cross_entropy(run.model.forward(batch.data),
+                                                              batch.target);
+                },
+                run.model.reducer()),
             .data = data,
             .make_loader =
                 [this](std::uint64_t seed) {
@@ -44,11 +50,6 @@ struct Parts {
                   return std::make_unique<data::DataLoader>(
                       std::make_shared<data::ImageSamples>(small_dataset()), sampler,
                       data::DataLoaderOptions{.batch_size = 5});
-                },
-            .loss =
-                [this](const data::Batch& batch) {
-                  return torch::nn::functional::cross_entropy(run.model.forward(batch.data),
-                                                              batch.target);
                 },
             .test =
                 [this] {
@@ -134,6 +135,50 @@ TEST(TrainingRun, a_stopped_run_goes_on_with_the_same_bits) {
   });
 }
 
+TEST(TrainingRun, a_stream_goes_on_in_the_middle_of_an_epoch_with_the_same_bits) {
+  const FreshDirectory folder;
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += fmt::format("{}\n", i);
+  const auto stream = std::make_shared<data::LineFiles>(
+      std::vector{folder.write("lines", lines)},
+      [images = small_dataset()](const data::StreamedRecord& line, std::int64_t /*epoch*/) {
+        const std::int64_t i = std::stoll(line.bytes);
+        return data::Sample{images.images[i].to(at::kFloat) / 255, images.labels[i]};
+      },
+      data::LineFilesOptions{.shuffle_window = 16});
+  const auto run_to = [&](std::int64_t max_steps, const CheckpointOptions& checkpoints) {
+    at::Tensor weights;
+    with_one([&](const auto& group) {
+      Parts parts(group);
+      Training training = parts.training();
+      training.make_loader = [&](std::uint64_t) {
+        return std::make_unique<data::DataLoader>(stream, data::StreamShare{},
+                                                  data::DataLoaderOptions{.batch_size = 7});
+      };
+      TrainingRun run(group, training,
+                      {.epochs = 3, .max_steps = max_steps, .checkpoints = checkpoints});
+      EXPECT_EQ(run.train(), 0);
+      EXPECT_EQ(run.state().step, max_steps);
+      weights = parts.run.flat();
+    });
+    return weights;
+  };
+  const CheckpointOptions first{.folder = folder.file("run")};
+  run_to(10, first);  // 8 steps are an epoch
+  const auto resumed = run_to(20, {.folder = first.folder, .resume = true});
+  EXPECT_TRUE(torch::equal(resumed, run_to(20, {})));
+  with_one([&](const auto& group) {
+    Parts parts(group);
+    Training training = parts.training();
+    training.make_loader = [&](std::uint64_t) {
+      return std::make_unique<data::DataLoader>(stream, data::StreamShare{},
+                                                data::DataLoaderOptions{});
+    };
+    expect_error(ErrorCode::kInvalid, {folder.file("lines"), "set max_steps"},
+                 [&] { TrainingRun(group, training, {.epochs = 2}); });
+  });
+}
+
 TEST(TrainingRun, a_continued_run_has_its_own_seed_data_and_learning_rate) {
   const FreshDirectory folder;
   TrainingRunOptions options{
@@ -198,7 +243,10 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
     };
     refused("--clip-norm", {.step = {.clip_norm = 1}});
     refused("loss scaling", {.step = {.scales_loss = true}});
-    TrainingRun run(parts.run.group, training, {.epochs = 1, .metrics = metrics});
+    // An optimizer that knows the model's parts clips by the norm of the whole.
+    training.optimizer.set_model_parts({.model = parts.run.group, .layers = nullptr});
+    TrainingRun run(parts.run.group, training,
+                    {.epochs = 1, .step = {.clip_norm = 1}, .metrics = metrics});
     EXPECT_EQ(run.train(), 0);
   });
   const std::string text = text_of(metrics);

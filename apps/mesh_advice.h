@@ -1,0 +1,33 @@
+#pragma once
+
+// `paceline advise --mesh` and `--memory`: plans from a profile that the program writes itself
+// (planning/job_profile.h), for the ranks of this machine or for machines in words.
+
+#include <string>
+#include <vector>
+
+namespace paceline::apps {
+
+struct MeshAdviceOptions {
+  bool ways = false;      // --mesh
+  bool memory = false;    // --memory
+  std::string simulate;   // empty: this machine
+  long ranks = 0;         // of this machine; 0: one a core
+  long global_batch = 0;  // 0: that of the program
+  long rows = 8;
+  long checks = 0;      // ways to try out
+  std::string profile;  // a file that is read if it exists, and written otherwise; empty: none
+  long seconds = 5, patience = 60;
+
+  bool is_asked_for() const { return ways || memory; }
+};
+
+// The exit code. Throws UsageError for options that do not belong together, Interrupted, and Error
+// for a program without a profile.
+int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program);
+
+// `command` with these flags in the place of its own of the same names.
+std::vector<std::string> with_flags(std::vector<std::string> command,
+                                    const std::vector<std::string>& flags);
+
+}  // namespace paceline::apps

@@ -1,0 +1,70 @@
+"""Two hosts on this machine, for the benchmark scripts: network namespaces that a bridge joins. Needs root."""
+import os
+import signal
+import subprocess
+
+
+def run(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class TwoHosts:
+    """Joined by a bridge in a namespace of its own, by links of `gbit` Gbit/s in both directions (0: as fast as the machine is). Use as a
+    context; at its end everything in the hosts is killed."""
+
+    def __init__(self, gbit=0):
+        self.hosts = [f"paceline{os.getpid()}-{number}" for number in (0, 1)]
+        self.bridge = f"paceline{os.getpid()}-b"
+        self.gbit = gbit
+
+    def __enter__(self):
+        for name in (self.bridge, *self.hosts):
+            run("ip", "netns", "add", name)
+        run("ip", "-n", self.bridge, "link", "add", "bridge0", "type", "bridge")
+        run("ip", "-n", self.bridge, "link", "set", "bridge0", "up")
+        for number, name in enumerate(self.hosts):
+            run("ip", "-n", self.bridge, "link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "-n", self.bridge, "link", "set", f"port{number}", "master", "bridge0", "up")
+            run("ip", "-n", name, "address", "add", f"{self.address(number)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                run("ip", "-n", name, "link", "set", device, "up")
+            if self.gbit:
+                self.limit(self.bridge, f"port{number}")
+                self.limit(name, "eth0")
+        return self
+
+    def __exit__(self, *_):
+        for number in (0, 1):
+            self.kill(self.processes(number))
+        for name in (*self.hosts, self.bridge):
+            run("ip", "netns", "delete", name)
+
+    def limit(self, space, device):
+        """A burst of a millisecond, as hosts_bench has it."""
+        burst = max(128 << 10, int(self.gbit * 1e9 / 8 * 0.001))
+        run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{int(self.gbit * 1000)}mbit",
+            "burst", str(burst), "latency", "50ms")
+
+    @staticmethod
+    def address(number):
+        return f"10.78.0.{number + 1}"
+
+    def enter(self, number):
+        """What a command is started with; the host's name is its address, because torchrun has others connect to that name."""
+        return ["ip", "netns", "exec", self.hosts[number], "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"',
+                self.address(number)]
+
+    def processes(self, number):
+        return [int(pid) for pid in run("ip", "netns", "pids", self.hosts[number]).split()]
+
+    @staticmethod
+    def kill(pids):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def cut(self, number):
+        """From now on all that the host sends or receives vanishes, without a sign to anybody."""
+        run("ip", "-n", self.bridge, "link", "set", f"port{number}", "nomaster")

@@ -1,0 +1,18 @@
+#pragma once
+
+// What the planner has to know of a GPT (planning/job_profile.h): its layers, each measured alone,
+// and what of them ranks can divide.
+
+#include <cstdint>
+
+#include "paceline/planning/job_profile.h"
+
+namespace train_gpt {
+
+struct Options;
+
+// `samples`: sequences in a pass.
+void describe_gpt(const Options& options, std::int64_t vocabulary, std::int64_t samples,
+                  paceline::planning::JobProfile& profile);
+
+}  // namespace train_gpt

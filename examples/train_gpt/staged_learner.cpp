@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include <torch/torch.h>
+
+#include "paceline/core/check.h"
+#include "paceline/models/gpt_stage.h"
+#include "paceline/parallel/fully_shard.h"
+#include "paceline/pipeline/measure_layers.h"
+#include "paceline/pipeline/pipeline.h"
+#include "paceline/pipeline/stage_weights.h"
+#include "paceline/pipeline/tied_weights.h"
+#include "paceline/schedules/named_plans.h"
+#include "paceline/schedules/search.h"
+#include "paceline/schedules/split_by_cost.h"
+#include "paceline/schedules/trace.h"
+#include "paceline/tensor/autocast.h"
+#include "paceline/tensor_parallel/dense_weights.h"
+#include "paceline/train/model_parts.h"
+#include "paceline/train/named_choices.h"
+#include "paceline/train/pipeline_gradients.h"
+
+#include "examples/train_gpt/learner.h"
+
+namespace train_gpt {
+namespace {
+
+namespace models = paceline::models;
+namespace pipeline = paceline::pipeline;
+namespace train = paceline::train;
+using paceline::PipelineStage;
+using Tensors = PipelineStage::Tensors;
+
+// What the pipeline's stages are made of, and by which plan they run: the same on every rank.
+struct Division {
+  std::vector<int> blocks;  // of each stage
+  pipeline::Costs costs;    // of each stage, measured
+  pipeline::Plan plan;
+
+  models::GptRange range_of(int stage) const {
+    const auto begin = std::accumulate(blocks.begin(), blocks.begin() + stage, 0);
+    return {begin, begin + blocks[static_cast<std::size_t>(stage)]};
+  }
+};
+
+class StagedLearner : public Learner {
+ public:
+  StagedLearner(const Options& options, std::int64_t vocabulary, const paceline::DeviceMesh& mesh)
+      : options_(options),
+        gpt_(gpt_options(options, vocabulary)),
+        precision_(train::precision_of(options.training.precision)),
+        mesh_(mesh),
+        parts_(mesh.group("tp")),
+        stages_group_(mesh.group("pp")),
+        division_(divide()),
+        stages_(make_stages()),
+        module_(models::one_module(stages_)),
+        pipeline_(stages_group_, division_.plan, pipeline_stages()),
+        tied_(*stages_group_, tied_weights()),
+        optimizer_(train::make_optimizer(options.training.optimizer, module_->parameters())) {
+    const bool counts_tied = stages_group_->rank() == 0;
+    optimizer_->set_model_parts(train::model_parts(
+        *module_, {.model = mesh.sub_mesh(model_axes()).world(), .layers = parts_},
+        counts_tied ? Tensors{} : tied_weights()));
+    train::PipelineGradientsOptions averaging{.replicas = mesh.group("dp"), .tied = &tied_};
+    if (options.shard > 0)
+      averaging.shard = paceline::sharded_options(*optimizer_, {.stage = options.shard}).shard;
+    gradients_ = std::make_shared<train::PipelineGradients>(
+        pipeline_,
+        [this](const Tensors& outputs, const paceline::data::Batch& part) {
+          return loss_of(parts_, outputs[0], part.target);
+        },
+        *optimizer_, averaging);
+  }
+
+  torch::nn::Module& module() override { return *module_; }
+  paceline::optim::Optimizer& optimizer() override { return *optimizer_; }
+  std::shared_ptr<train::StepGradients> gradients() override { return gradients_; }
+  at::Tensor test_loss(const paceline::data::Batch& batch) override {
+    return gradients_->evaluate(batch);
+  }
+  paceline::TensorsByName weights() override {
+    return paceline::gather_stages(*stages_group_, paceline::gather_dense(*module_, *parts_));
+  }
+  at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) override {
+    const paceline::TensorsByName all = weights();
+    if (mesh_.world()->rank() != 0) return {};
+    models::Gpt whole(gpt_);
+    paceline::load_dense(*whole, all);
+    return sample_from(whole, prompt, tokens, seed);
+  }
+
+  std::string division() const override {
+    const pipeline::TimedPlan timed = pipeline::simulate(division_.plan, division_.costs);
+    return fmt::format(
+        "  pipeline: stages of {} layers; {}, {} micro-batches: {:.1f} ms planned, "
+        "bubble {:.1f}%\n",
+        fmt::join(division_.blocks, "+"), division_.plan.name, division_.plan.num_micro_batches,
+        1e3 * timed.seconds, 100 * timed.bubble_share());
+  }
+
+  void finish() override {
+    const std::string& file = options_.pipeline.picture;
+    if (file.empty() || gradients_->last_step().actions.empty()) return;
+    const auto& step = gradients_->last_step();
+    const auto costs = paceline::measured_costs(*stages_group_, step, division_.costs);
+    const pipeline::Picture picture{
+        .title = fmt::format("train_gpt, last step: {}, {} micro-batches, layers {}",
+                             division_.plan.name, division_.plan.num_micro_batches,
+                             fmt::join(division_.blocks, "+")),
+        .planned = pipeline::simulate(division_.plan, costs),
+        .measured = paceline::measured(*stages_group_, step)};
+    if (mesh_.world()->rank() != 0) return;
+    std::ofstream out(file);
+    out << (file.ends_with(".svg") ? pipeline::to_svg(picture) : pipeline::to_trace(picture));
+    if (!out.flush()) throw paceline::system_error("--pipeline-picture " + file);
+    fmt::print("the last step's picture is in {}\n", file);
+  }
+
+ private:
+  int num_stages() const { return stages_group_->world_size() * options_.pipeline.stages_per_rank; }
+
+  // Of the ranks that have one model, in the mesh's order.
+  std::vector<std::string> model_axes() const {
+    std::vector<std::string> axes;
+    for (const auto& axis : mesh_.axes()) {
+      if (axis.name != "dp") axes.push_back(axis.name);
+    }
+    return axes;
+  }
+
+  PipelineStage stage_of(int index, models::GptStage stage) const {
+    return {.index = index,
+            .forward =
+                [this, stage](const Tensors& inputs) mutable {
+                  std::optional<paceline::Autocast> casting;
+                  if (precision_.autocast) casting.emplace(*precision_.autocast);
+                  const at::Tensor output = stage->forward(inputs.at(0));
+                  return Tensors{stage->is_last() ? output.to(at::kFloat) : output};
+                },
+            .parameters = stage->parameters()};
+  }
+
+  // The same initial weights whatever the mesh.
+  models::GptStage make_stage(models::GptRange range) const {
+    torch::manual_seed(options_.training.seed);
+    models::GptStage stage(gpt_, layers_for(parts_), range);
+    for (auto& parameter : stage->parameters())
+      parameter.set_data(parameter.to(precision_.parameters));
+    return stage;
+  }
+
+  // What each block costs, with the embedding in the first one and the logits in the last: blocks
+  // between them are alike.
+  std::vector<pipeline::StageCosts> measure_blocks() const {
+    const std::int64_t last = gpt_.layers - 1;
+    std::vector<PipelineStage> layers{stage_of(0, make_stage({0, 1}))};
+    if (last > 1) layers.push_back(stage_of(1, make_stage({1, 2})));
+    layers.push_back(stage_of(2, make_stage({last, last + 1})));
+    const std::int64_t replicas = mesh_.size("dp");
+    const auto& loading = options_.training.loading;
+    const std::int64_t share =
+        loading.global_batch_size > 0 ? loading.global_batch_size / replicas : loading.batch_size;
+    const std::int64_t sequences = std::max<std::int64_t>(1, share / options_.micro_batches());
+    const at::Tensor tokens =
+        at::arange(sequences * gpt_.context).remainder(gpt_.vocabulary).view({-1, gpt_.context});
+    const auto measured = paceline::measure_layers(
+        *mesh_.world(), layers, {tokens},
+        [&](const Tensors& outputs, int) { return loss_of(parts_, outputs[0], tokens); });
+    std::vector<pipeline::StageCosts> blocks(static_cast<std::size_t>(gpt_.layers),
+                                             measured[last > 1 ? 1 : 0]);
+    blocks.front() = measured.front();
+    blocks.back() = measured.back();
+    return blocks;
+  }
+
+  Division divide() const {
+    const auto blocks = measure_blocks();
+    Division division;
+    division.blocks = pipeline::split_by_cost(paceline::seconds_of(blocks), num_stages());
+    division.costs = paceline::costs_of_stages(blocks, division.blocks);
+    const auto& flags = options_.pipeline;
+    const int ranks = stages_group_->world_size(), micro_batches = options_.micro_batches();
+    if (flags.schedule == "search") {
+      division.plan = pipeline::search_plan(pipeline::looped_layout(ranks, flags.stages_per_rank),
+                                            micro_batches, division.costs)
+                          .plan;
+    } else {
+      division.plan =
+          pipeline::make_plan(flags.schedule, {ranks, micro_batches, flags.stages_per_rank});
+    }
+    return division;
+  }
+
+  std::vector<models::GptStage> make_stages() const {
+    std::vector<models::GptStage> stages;
+    for (int index = stages_group_->rank(); index < num_stages();
+         index += stages_group_->world_size())
+      stages.push_back(make_stage(division_.range_of(index)));
+    // Of dropout: other numbers for other samples and other stages.
+    torch::manual_seed(
+        options_.training.seed +
+        static_cast<std::uint64_t>(mesh_.rank("dp") + mesh_.size("dp") * stages_group_->rank()));
+    return stages;
+  }
+
+  std::vector<PipelineStage> pipeline_stages() const {
+    std::vector<PipelineStage> all;
+    int index = stages_group_->rank();
+    for (const models::GptStage& stage : stages_) {
+      all.push_back(stage_of(index, stage));
+      index += stages_group_->world_size();
+    }
+    return all;
+  }
+
+  std::vector<at::Tensor> tied_weights() const {
+    std::vector<at::Tensor> tied;
+    for (const models::GptStage& stage : stages_) {
+      for (const at::Tensor& weight : stage->tied_weights()) tied.push_back(weight);
+    }
+    return tied;
+  }
+
+  const Options options_;
+  const models::GptOptions gpt_;
+  const train::Precision precision_;
+  const paceline::DeviceMesh mesh_;
+  const std::shared_ptr<paceline::ProcessGroup> parts_;         // owners: the mesh and this;
+  const std::shared_ptr<paceline::ProcessGroup> stages_group_;  // likewise
+  const Division division_;
+  const std::vector<models::GptStage> stages_;
+  const std::shared_ptr<torch::nn::Module> module_;
+  paceline::Pipeline pipeline_;
+  paceline::TiedWeights tied_;
+  const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
+  std::shared_ptr<train::PipelineGradients> gradients_;
+};
+
+}  // namespace
+
+std::unique_ptr<Learner> make_staged_learner(const Options& options, std::int64_t vocabulary,
+                                             const paceline::DeviceMesh& mesh) {
+  return std::make_unique<StagedLearner>(options, vocabulary, mesh);
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,125 @@
+#include <optional>
+
+#include "paceline/autograd/regions.h"
+#include "paceline/parallel/fully_shard.h"
+#include "paceline/tensor/autocast.h"
+#include "paceline/tensor_parallel/dense_weights.h"
+#include "paceline/train/model_parts.h"
+#include "paceline/train/named_choices.h"
+
+#include "examples/train_gpt/learner.h"
+
+namespace train_gpt {
+namespace {
+
+namespace models = paceline::models;
+namespace train = paceline::train;
+
+// Maps tokens [N, T] to logits in float32, computed with the precision of the flags.
+class Model : public torch::nn::Module {
+ public:
+  Model(const Options& options, std::int64_t vocabulary,
+        const std::shared_ptr<paceline::ProcessGroup>& parts)
+      : parts_(parts),
+        precision_(train::precision_of(options.training.precision)),
+        gpt_(gpt_options(options, vocabulary), layers()) {
+    register_module("gpt", gpt_);
+    for (auto& parameter : parameters()) parameter.set_data(parameter.to(precision_.parameters));
+  }
+
+  at::Tensor forward(const at::Tensor& tokens) {
+    std::optional<paceline::Autocast> casting;
+    if (precision_.autocast) casting.emplace(*precision_.autocast);
+    return gpt_->forward(tokens).to(at::kFloat);
+  }
+
+  at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) {
+    gathers_logits_ = true;
+    const at::Tensor all = sample_from(gpt_, prompt, tokens, seed);
+    gathers_logits_ = false;
+    return all;
+  }
+
+  models::GptImpl& gpt() { return *gpt_; }
+
+  paceline::TensorsByName weights() { return paceline::gather_dense(*gpt_, *parts_); }
+
+ private:
+  models::Layers layers() {
+    models::Layers layers = layers_for(parts_);
+    if (parts_->world_size() == 1) return layers;
+    layers.logits = [this, logits_of_part = layers.logits](const at::Tensor& states,
+                                                           const at::Tensor& weight,
+                                                           const at::Tensor& bias) {
+      const at::Tensor part = logits_of_part(states, weight, bias);
+      return gathers_logits_ ? paceline::gather_from_region(parts_, part, -1) : part;
+    };
+    return layers;
+  }
+
+  const std::shared_ptr<paceline::ProcessGroup> parts_;  // owners: the mesh and this
+  const train::Precision precision_;
+  bool gathers_logits_ = false;  // training needs only this rank's part
+  models::Gpt gpt_;
+};
+
+class WholeLearner : public Learner {
+ public:
+  WholeLearner(const Options& options, std::int64_t vocabulary, const paceline::DeviceMesh& mesh)
+      : parts_(mesh.group("tp")),
+        network_(make_network(options, vocabulary, mesh)),
+        optimizer_(train::make_optimizer(options.training.optimizer, network_->parameters())),
+        model_(network_, mesh.group("dp"), averaging(options, *optimizer_)) {
+    if (parts_->world_size() > 1) {
+      optimizer_->set_model_parts(
+          train::model_parts(*network_, {.model = parts_, .layers = parts_}));
+    }
+    if (const auto hook = train::make_hook(options.training.hook)) model_.register_comm_hook(hook);
+  }
+
+  // By the names that stages of a pipeline have, too.
+  torch::nn::Module& module() override { return network_->gpt(); }
+  paceline::optim::Optimizer& optimizer() override { return *optimizer_; }
+  std::shared_ptr<train::StepGradients> gradients() override {
+    return train::backward_passes([this](const auto& batch) { return test_loss(batch); },
+                                  model_.reducer());
+  }
+  at::Tensor test_loss(const paceline::data::Batch& batch) override {
+    return loss_of(parts_, model_(batch.data), batch.target);
+  }
+  paceline::TensorsByName weights() override { return network_->weights(); }
+  at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) override {
+    return network_->generate(prompt, tokens, seed);
+  }
+
+ private:
+  static std::shared_ptr<Model> make_network(const Options& options, std::int64_t vocabulary,
+                                             const paceline::DeviceMesh& mesh) {
+    torch::manual_seed(options.training.seed);  // the same initial weights whatever the mesh
+    auto network = std::make_shared<Model>(options, vocabulary, mesh.group("tp"));
+    // Of dropout.
+    torch::manual_seed(options.training.seed + static_cast<std::uint64_t>(mesh.rank("dp")));
+    return network;
+  }
+  static paceline::DistributedDataParallelOptions averaging(const Options& options,
+                                                            paceline::optim::Optimizer& optimizer) {
+    const paceline::DistributedDataParallelOptions plain{
+        .logical_shards = options.training.loading.logical_shards};
+    if (options.shard == 0) return plain;
+    return paceline::sharded_options(optimizer, {.stage = options.shard, .data_parallel = plain});
+  }
+
+  const std::shared_ptr<paceline::ProcessGroup> parts_;  // owners: the mesh, the layers and this
+  const std::shared_ptr<Model> network_;
+  const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
+  paceline::DistributedDataParallel<Model> model_;
+};
+
+}  // namespace
+
+std::unique_ptr<Learner> make_whole_learner(const Options& options, std::int64_t vocabulary,
+                                            const paceline::DeviceMesh& mesh) {
+  return std::make_unique<WholeLearner>(options, vocabulary, mesh);
+}
+
+}  // namespace train_gpt

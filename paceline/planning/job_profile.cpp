@@ -1,0 +1,229 @@
+#include "paceline/planning/job_profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "paceline/core/check.h"
+#include "paceline/schedules/named_plans.h"
+
+namespace paceline::planning {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "paceline profile";
+constexpr int kVersion = 1;
+
+Json to_json(const PassCost& cost) {
+  return {{"fixed_s", cost.fixed_s}, {"sample_s", cost.sample_s}};
+}
+
+PassCost pass_from(const Json& json) {
+  return {.fixed_s = json.at("fixed_s").get<double>(),
+          .sample_s = json.at("sample_s").get<double>()};
+}
+
+Json to_json(const LayerProfile& layer) {
+  return {{"name", layer.name},
+          {"is_block", layer.is_block},
+          {"parameters", layer.parameters},
+          {"tied_parameters", layer.tied_parameters},
+          {"forward", to_json(layer.forward)},
+          {"backward", to_json(layer.backward)},
+          {"activation_bytes", layer.activation_bytes},
+          {"output_bytes", layer.output_bytes},
+          {"divisible_time", layer.divisible.time},
+          {"divisible_parameters", layer.divisible.parameters},
+          {"divisible_activations", layer.divisible.activations},
+          {"exchanges", layer.exchanges}};
+}
+
+LayerProfile layer_from(const Json& json) {
+  const LayerProfile usual;
+  return {.name = json.at("name").get<std::string>(),
+          .is_block = json.value("is_block", usual.is_block),
+          .parameters = json.at("parameters").get<std::int64_t>(),
+          .tied_parameters = json.value("tied_parameters", usual.tied_parameters),
+          .forward = pass_from(json.at("forward")),
+          .backward = pass_from(json.at("backward")),
+          .activation_bytes = json.at("activation_bytes").get<double>(),
+          .output_bytes = json.value("output_bytes", usual.output_bytes),
+          .divisible = {.time = json.value("divisible_time", 0.0),
+                        .parameters = json.value("divisible_parameters", 0.0),
+                        .activations = json.value("divisible_activations", 0.0)},
+          .exchanges = json.value("exchanges", usual.exchanges)};
+}
+
+JobProfile from_json(const Json& json) {
+  check(json.at("format") == kFormat && json.at("version") == kVersion,
+        "it is another kind of file");
+  const JobProfile usual;
+  JobProfile profile;
+  profile.program = json.value("program", usual.program);
+  profile.unit = json.value("unit", usual.unit);
+  profile.units_per_sample = json.value("units_per_sample", usual.units_per_sample);
+  profile.samples_per_step = json.at("samples_per_step").get<std::int64_t>();
+  profile.threads = json.value("threads", usual.threads);
+  profile.ranks_at_once = json.value("ranks_at_once", usual.ranks_at_once);
+  for (const Json& layer : json.at("layers")) profile.layers.push_back(layer_from(layer));
+  profile.parameter_bytes = json.value("parameter_bytes", usual.parameter_bytes);
+  profile.gradient_bytes = json.value("gradient_bytes", usual.gradient_bytes);
+  profile.optimizer_bytes = json.value("optimizer_bytes", usual.optimizer_bytes);
+  profile.optimizer_s_a_parameter =
+      json.value("optimizer_s_a_parameter", usual.optimizer_s_a_parameter);
+  profile.data_s = json.value("data_s", usual.data_s);
+  profile.other_s = json.value("other_s", usual.other_s);
+  profile.bucket_bytes = json.value("bucket_bytes", usual.bucket_bytes);
+  profile.unit_bytes = json.value("unit_bytes", usual.unit_bytes);
+  profile.working_bytes = json.value("working_bytes", usual.working_bytes);
+  profile.process_bytes = json.value("process_bytes", usual.process_bytes);
+  profile.library_bytes = json.value("library_bytes", usual.library_bytes);
+  profile.shard_stages = json.value("shard_stages", usual.shard_stages);
+  profile.schedules = json.value("schedules", usual.schedules);
+  profile.most_parts = json.value("most_parts", usual.most_parts);
+  require_valid(profile);
+  return profile;
+}
+
+void require_amount(const std::string& of, const char* field, double value) {
+  check(std::isfinite(value) && value >= 0, "{}: {} is {}; it is finite and not negative", of,
+        field, value);
+}
+
+void require_share(const std::string& of, const char* field, double value) {
+  check(value >= 0 && value <= 1, "{}: {} is {}; it is a share from 0 to 1", of, field, value);
+}
+
+void require_valid(const LayerProfile& layer) {
+  const std::string of = "layer '" + layer.name + "'";
+  require_amount(of, "parameters", static_cast<double>(layer.parameters));
+  check(layer.tied_parameters >= 0 && layer.tied_parameters <= layer.parameters,
+        "{}: tied_parameters is {} of {} parameters", of, layer.tied_parameters, layer.parameters);
+  for (const PassCost& cost : {layer.forward, layer.backward}) {
+    require_amount(of, "fixed_s", cost.fixed_s);
+    require_amount(of, "sample_s", cost.sample_s);
+  }
+  require_amount(of, "activation_bytes", layer.activation_bytes);
+  require_amount(of, "output_bytes", layer.output_bytes);
+  require_share(of, "divisible_time", layer.divisible.time);
+  require_share(of, "divisible_parameters", layer.divisible.parameters);
+  require_share(of, "divisible_activations", layer.divisible.activations);
+  require_amount(of, "exchanges", layer.exchanges);
+}
+
+}  // namespace
+
+PassCost line_through(double few, double seconds_of_few, double many, double seconds_of_many) {
+  const double slope = (seconds_of_many - seconds_of_few) / (many - few);
+  const double sample = std::clamp(slope, 0.0, seconds_of_many / many);
+  return {.fixed_s = seconds_of_many - sample * many, .sample_s = sample};
+}
+
+std::int64_t JobProfile::parameters() const {
+  std::int64_t sum = 0;
+  for (const LayerProfile& layer : layers) sum += layer.parameters - layer.tied_parameters;
+  return sum;
+}
+
+int JobProfile::num_blocks() const {
+  return static_cast<int>(std::count_if(layers.begin(), layers.end(),
+                                        [](const LayerProfile& layer) { return layer.is_block; }));
+}
+
+void require_valid(const JobProfile& profile) {
+  const std::string of = "profile";
+  check(!profile.layers.empty(), "{}: there are no layers", of);
+  for (const LayerProfile& layer : profile.layers) require_valid(layer);
+  check(profile.samples_per_step >= 1, "{}: samples_per_step is {}", of, profile.samples_per_step);
+  check(profile.threads >= 1, "{}: threads is {}", of, profile.threads);
+  check(profile.ranks_at_once >= 1, "{}: ranks_at_once is {}", of, profile.ranks_at_once);
+  check(profile.most_parts >= 1, "{}: most_parts is {}", of, profile.most_parts);
+  check(!profile.shard_stages.empty(), "{}: shard_stages is empty; 0 is without", of);
+  for (const int stage : profile.shard_stages)
+    check(stage >= 0 && stage <= 3, "{}: shard_stages has {}; stages are 0 to 3", of, stage);
+  const auto known = pipeline::plan_names();
+  for (const std::string& name : profile.schedules) {
+    check(std::find(known.begin(), known.end(), name) != known.end(), "{}: unknown schedule '{}'",
+          of, name);
+  }
+  for (const auto& [field, value] : {std::pair{"units_per_sample", profile.units_per_sample},
+                                     {"parameter_bytes", profile.parameter_bytes},
+                                     {"gradient_bytes", profile.gradient_bytes},
+                                     {"optimizer_bytes", profile.optimizer_bytes},
+                                     {"optimizer_s_a_parameter", profile.optimizer_s_a_parameter},
+                                     {"data_s", profile.data_s},
+                                     {"other_s", profile.other_s},
+                                     {"bucket_bytes", profile.bucket_bytes},
+                                     {"unit_bytes", profile.unit_bytes},
+                                     {"working_bytes", profile.working_bytes},
+                                     {"process_bytes", profile.process_bytes},
+                                     {"library_bytes", profile.library_bytes}}) {
+    require_amount(of, field, value);
+  }
+}
+
+std::string to_text(const JobProfile& profile) {
+  Json layers = Json::array();
+  for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
+  const Json json = {{"format", kFormat},
+                     {"version", kVersion},
+                     {"program", profile.program},
+                     {"unit", profile.unit},
+                     {"units_per_sample", profile.units_per_sample},
+                     {"samples_per_step", profile.samples_per_step},
+                     {"threads", profile.threads},
+                     {"ranks_at_once", profile.ranks_at_once},
+                     {"layers", layers},
+                     {"parameter_bytes", profile.parameter_bytes},
+                     {"gradient_bytes", profile.gradient_bytes},
+                     {"optimizer_bytes", profile.optimizer_bytes},
+                     {"optimizer_s_a_parameter", profile.optimizer_s_a_parameter},
+                     {"data_s", profile.data_s},
+                     {"other_s", profile.other_s},
+                     {"bucket_bytes", profile.bucket_bytes},
+                     {"unit_bytes", profile.unit_bytes},
+                     {"working_bytes", profile.working_bytes},
+                     {"process_bytes", profile.process_bytes},
+                     {"library_bytes", profile.library_bytes},
+                     {"shard_stages", profile.shard_stages},
+                     {"schedules", profile.schedules},
+                     {"most_parts", profile.most_parts}};
+  return json.dump(2) + "\n";
+}
+
+JobProfile profile_from_text(const std::string& text) {
+  try {
+    return from_json(Json::parse(text));
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kCorrupt, "this is no profile of a program: {}", error.what());
+  }
+}
+
+void save_profile(const JobProfile& profile, const std::filesystem::path& path) {
+  const std::string temporary = path.string() + ".new";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << to_text(profile);
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error)
+    throw system_error("writing the profile " + path.string(), error ? error.value() : errno);
+}
+
+JobProfile load_profile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw system_error("reading the profile " + path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  try {
+    return profile_from_text(text.str());
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}; measure again or remove the file", path.string(), error.what());
+  }
+}
+
+}  // namespace paceline::planning

@@ -1,0 +1,98 @@
+#include "paceline/planning/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/planning/small_job.h"
+
+namespace paceline::planning {
+namespace {
+
+// 1,000,000 parameters, 16 bytes each without division.
+JobProfile million() {
+  JobProfile profile;
+  profile.layers = {{.name = "all", .parameters = 1'000'000, .activation_bytes = 1000}};
+  profile.unit_bytes = 1000;
+  profile.shard_stages = {0, 1, 2, 3};
+  profile.process_bytes = 50;
+  profile.library_bytes = 7;
+  profile.working_bytes = 10;
+  return profile;
+}
+
+MemoryPlan plan(const Way& way, const Machine& machine) {
+  return plan_memory(million(), machine, way, 3, {3000});
+}
+
+TEST(MemoryPlan, in_the_stages_of_zero) {
+  const Machine machine{.ranks_a_host = 4};
+  const double p = 1e6, rest = 3000 + 30 + 50, units = 4000;
+  // As fully_shard.h: 16 P, 8 P + 8 P / W, 4 P + 12 P / W, 12 P / W and 4 P once a host.
+  EXPECT_DOUBLE_EQ(plan({.replicas = 4}, machine).rank.all(), 16 * p + rest);
+  EXPECT_DOUBLE_EQ(plan({.replicas = 4, .shard_stage = 1}, machine).rank.all(),
+                   8 * p + 8 * p / 4 + rest);
+  EXPECT_DOUBLE_EQ(plan({.replicas = 4, .shard_stage = 2}, machine).rank.all(),
+                   4 * p + 12 * p / 4 + units + rest);
+  const MemoryPlan third = plan({.replicas = 4, .shard_stage = 3}, machine);
+  EXPECT_DOUBLE_EQ(third.rank.all(), 12 * p / 4 + units + rest);
+  EXPECT_DOUBLE_EQ(third.host_copy, 4 * p + 7);
+  EXPECT_DOUBLE_EQ(third.host, 4 * third.rank.all() + 4 * p + 7);
+}
+
+TEST(MemoryPlan, over_hosts_each_has_a_copy) {
+  const Machine machine{.hosts = 2, .ranks_a_host = 2};
+  const MemoryPlan plan_of_two = plan({.replicas = 4, .shard_stage = 3}, machine);
+  EXPECT_DOUBLE_EQ(plan_of_two.host_copy, 4e6 + 7);
+  EXPECT_DOUBLE_EQ(plan_of_two.host, 2 * plan_of_two.rank.all() + 4e6 + 7);
+}
+
+TEST(MemoryPlan, fits_or_not) {
+  Machine machine{.ranks_a_host = 1, .memory_bytes = 17e6};
+  EXPECT_TRUE(plan({}, machine).fits(machine));
+  machine.memory_bytes = 15e6;
+  EXPECT_FALSE(plan({}, machine).fits(machine));
+  machine.memory_bytes = 0;  // not known
+  EXPECT_TRUE(plan({}, machine).fits(machine));
+}
+
+TEST(MemoryPlan, parts_and_stages_divide_parameters) {
+  JobProfile profile = divisible_job(4, 2);
+  profile.layers.front().divisible.parameters = 0.5;
+  // Stage 0 of two: 1000 x (1/2 + 1/4) + 500; stage 1: 500 + 500.
+  const Way way{.parts = 2, .stages = 2};
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, 0), 1250);
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, 1), 1000);
+  EXPECT_DOUBLE_EQ(activations_of_stage(profile, way, 1), 100);
+}
+
+TEST(MemoryPlan, the_last_stage_has_a_copy_of_tied_weights) {
+  JobProfile profile = job_of_blocks(2);
+  profile.layers.push_back({.name = "head", .parameters = 300, .tied_parameters = 300});
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {}, 0), 2000);
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {.stages = 2}, 1), 1300);
+}
+
+TEST(MemoryPlan, gradients_take_the_place_of_activations) {
+  JobProfile profile = job_of_blocks(2);  // 4000 bytes of gradients, 100 of activations a sample
+  // Two samples: all activations and the last layer's gradients, then without its activations both
+  // layers' gradients.
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, 0, 2), 200 + 8000);
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, 0, 100), 20'000 + 4000);
+  const Machine machine{.ranks_a_host = 1};
+  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {20'000}).rank.activations, 16'000);
+  // From the second pass on all gradients are there from the beginning.
+  EXPECT_DOUBLE_EQ(
+      plan_memory(profile, machine, {.micro_batches = 2}, 100, {20'000}).rank.activations, 20'000);
+}
+
+TEST(MemoryPlan, the_host_that_needs_most_counts) {
+  JobProfile profile = job_of_blocks(3);
+  const Machine machine{.hosts = 2, .ranks_a_host = 2};
+  const Way way{.replicas = 2, .stages = 2, .micro_batches = 2};
+  // Stage 0 has two blocks and is on host 0, both replicas of it.
+  const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {200, 100});
+  EXPECT_DOUBLE_EQ(of_two.rank.all(), 2000 * 16 + 200);
+  EXPECT_DOUBLE_EQ(of_two.host, 2 * (2000 * 16 + 200));
+}
+
+}  // namespace
+}  // namespace paceline::planning

@@ -1,0 +1,85 @@
+#include "paceline/planning/way.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/planning/small_job.h"
+
+namespace paceline::planning {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+void expect_place(const AxisPlace& place, int hosts, int members, int groups) {
+  EXPECT_EQ(place.hosts, hosts);
+  EXPECT_EQ(place.members, members);
+  EXPECT_EQ(place.groups_a_host, groups);
+}
+
+TEST(Way, as_flags) {
+  EXPECT_THAT(flags_of({.replicas = 2}), ElementsAre("--mesh", "pp=1,dp=2,tp=1"));
+  EXPECT_THAT(flags_of({.replicas = 2,
+                        .parts = 4,
+                        .stages = 2,
+                        .stages_outside = false,
+                        .shard_stage = 1,
+                        .schedule = "zero-bubble",
+                        .micro_batches = 8}),
+              ElementsAre("--mesh", "dp=2,pp=2,tp=4", "--schedule", "zero-bubble",
+                          "--micro-batches", "8", "--shard", "1"));
+}
+
+TEST(Way, where_the_ranks_of_an_axis_are) {
+  const Machine machine{.hosts = 4, .ranks_a_host = 4};
+  // tp within hosts, dp over all: a group has one rank of each pair on each host.
+  const Way way{.replicas = 8, .parts = 2};
+  expect_place(place_of_parts(way, machine), 1, 2, 2);
+  expect_place(place_of_replicas(way, machine), 4, 2, 2);
+  // Stages outside: the replicas of a stage share a host; inside: they are on different ones.
+  const Way outside{.replicas = 4, .stages = 4};
+  expect_place(place_of_replicas(outside, machine), 1, 4, 1);
+  EXPECT_THAT(hosts_of_stages(outside, machine), ElementsAre(0, 1, 2, 3));
+  const Way inside{.replicas = 4, .stages = 4, .stages_outside = false};
+  expect_place(place_of_replicas(inside, machine), 4, 1, 4);
+  EXPECT_THAT(hosts_of_stages(inside, machine), ElementsAre(0, 0, 0, 0));
+}
+
+TEST(Way, stages_have_blocks_evenly_and_the_ends_what_is_beside_them) {
+  JobProfile profile = job_of_blocks(5);
+  profile.layers.insert(profile.layers.begin(), {.name = "embedding"});
+  profile.layers.push_back({.name = "head"});
+  const auto range = [&](int stage, int stages) {
+    const LayerRange layers = layers_of_stage(profile, stage, stages);
+    return std::pair(layers.begin, layers.end);
+  };
+  EXPECT_EQ(range(0, 1), std::pair(0UL, 7UL));
+  EXPECT_EQ(range(0, 2), std::pair(0UL, 4UL));  // embedding and three blocks
+  EXPECT_EQ(range(1, 2), std::pair(4UL, 7UL));
+  EXPECT_EQ(range(1, 5), std::pair(2UL, 3UL));
+  EXPECT_EQ(range(4, 5), std::pair(5UL, 7UL));
+}
+
+TEST(Way, why_some_are_none) {
+  JobProfile profile = divisible_job(2, 4);
+  const Machine machine{.ranks_a_host = 4};
+  const auto reason = [&](const Way& way) { return why_not(way, profile, machine, 12); };
+  EXPECT_EQ(reason({.replicas = 4}), "");
+  EXPECT_EQ(reason({.replicas = 2, .stages = 2, .micro_batches = 3}), "");
+  EXPECT_THAT(reason({.replicas = 3}), HasSubstr("is 3 ranks, the machine has 4"));
+  EXPECT_THAT(reason({.stages = 4, .micro_batches = 4}), HasSubstr("the model has 2 blocks"));
+  EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 1}),
+              HasSubstr("1 micro-batches are fewer than 2 stages"));
+  EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 4}),
+              HasSubstr("4 micro-batches do not divide a replica's 6 samples"));
+  EXPECT_THAT(reason({.replicas = 4, .shard_stage = 2}), HasSubstr("--shard 2"));
+  EXPECT_THAT(why_not({.replicas = 4}, profile, machine, 6), HasSubstr("dp=4 does not divide"));
+  profile.schedules.clear();
+  EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 2}),
+              HasSubstr("runs no pipelines"));
+  profile.most_parts = 6;
+  EXPECT_THAT(reason({.parts = 4}), HasSubstr("tp=4 does not divide 6"));
+}
+
+}  // namespace
+}  // namespace paceline::planning
