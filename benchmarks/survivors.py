@@ -1,5 +1,4 @@
 """The jobs that survive_bench kills: the same CNN on the same data, with two ranks, under launchers that start it again."""
-import glob
 import hashlib
 import importlib.util
 import os
@@ -76,16 +75,15 @@ class Paceline:
     def only_load(self):
         return [program(self.options.build, "examples", "train_image"), "--help"]
 
-    @staticmethod
-    def weights(folder):
-        """The newest checkpoint's tensors."""
+    def weights(self, folder):
+        """The newest checkpoint's weights."""
         newest = max((name for name in os.listdir(f"{folder}/run") if re.fullmatch(r"step-\d+", name)),
                      key=lambda name: int(name.split("-")[1]))
-        digest = hashlib.sha256()
-        for path in sorted(glob.glob(f"{folder}/run/{newest}/*.safetensors")):
-            with open(path, "rb") as file:
-                digest.update(file.read())
-        return newest, digest.hexdigest()
+        exported = f"{folder}/weights.safetensors"
+        subprocess.run([program(self.options.build, "apps", "paceline"), "checkpoint", "export", "--weights",
+                        f"{folder}/run/{newest}", exported], check=True, stdout=subprocess.DEVNULL)
+        with open(exported, "rb") as file:
+            return newest, hashlib.sha256(file.read()).hexdigest()
 
 
 class Torchrun:

@@ -184,10 +184,9 @@ void add_parameters(Collector& collector, const torch::nn::Module& module,
         const std::string name = "model." + parameter_name;
         const at::Tensor memory = parameter.detach();
         const auto number = numbers.find(parameter.unsafeGetTensorImpl());
-        // What the optimizer has not is this rank's alone.
-        const Runs runs = number == numbers.end() ? Runs() : runs_of(number->second);
-        if (number == numbers.end() || runs == Runs{{0, memory.numel()}})
+        if (number == numbers.end() || !optimizer.has_one_copy())
           return collector.add_whole(name, memory, division);
+        const Runs runs = runs_of(number->second);
         std::byte* const data = optimizer.parameter_to_write(number->second);
         const auto element = static_cast<std::int64_t>(memory.element_size());
         for (const auto& [first, last] : runs) {

@@ -101,6 +101,18 @@ for shard in 0 3; do
     --weights "$work/resumed_$shard"
   expect "bits_resumed_$shard" 0 '' cmp "$work/straight_$shard" "$work/resumed_$shard"
 done
+# And one that goes on divided otherwise: the last checkpoint, of no more steps, has the tensors of the first.
+divided=("${gpt[@]}" --global-batch-size 8 --sample 0 --checkpoint-dir "$work/divided" --max-steps 6)
+expect divided_first 0 'test perplexity' "${run2[@]}" "${divided[@]}" --mesh tp=2
+cp -r "$work/divided" "$work/first"
+for how in "2 pp=2 0" "4 dp=2,tp=2 1" "4 pp=2,dp=2 2" "4 dp=4 3" "4 pp=2,tp=2 0"; do
+  read -r ranks mesh shard <<< "$how"
+  expect "divided_by_$mesh" 0 'resumed at step 6' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 "${divided[@]}" --mesh "$mesh" --shard "$shard" \
+    --resume --weights "$work/weights_$mesh"
+  expect "weights_by_$mesh" 0 '' cmp "$work/weights_pp=2" "$work/weights_$mesh"
+done
+expect longer_divided_otherwise 0 'resumed at step 6' "${run2[@]}" "${divided[@]}" --max-steps 9 --mesh dp=2 --shard 3 --resume
+expect differs_after_steps 1 'steps 6 and 9: [0-9]+ differences' "$1" checkpoint diff "$work/first" "$work/divided"
 # In logical shards, for any number of ranks.
 for ranks in 1 2; do
   expect "logical_$ranks" 0 'test perplexity' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 --logical-shards 4 "${gpt[@]}" \
@@ -135,8 +147,6 @@ expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the mod
 expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16
 # Micro-batches are in flight when a rank of the second stage dies: the job ends and names it.
 expect dead_stage 137 'rank 3 failed first: killed by SIGKILL' "${run4[@]}" --chaos kill:rank=3@step5 "${gpt[@]}" "${steps[@]}" --mesh dp=2,pp=2 --micro-batches 2
-expect checkpoints_of_parts 1 'checkpoint-dir: checkpoints are not available for a model that is divided' \
-  "${run2[@]}" "${gpt[@]}" --mesh tp=2 --checkpoint-dir "$work/parts"
 expect average_of_one_copy 1 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
 
 exit "$((failures > 0))"

@@ -11,20 +11,23 @@ run=("$paceline" run --logical-shards 8 --nproc-per-node)
 
 # The newest checkpoint's tensors, but for the random states, of which each rank has one.
 digest() {
-  /usr/bin/python3 - "$1" <<'PY'
-import glob, hashlib, json, struct, sys
-path = sorted(glob.glob(sys.argv[1] + "/step-*/*.safetensors"))[-1]
-with open(path, "rb") as f:
+  local newest
+  newest=$(find "$1" -maxdepth 1 -name 'step-*' | sort | tail -n 1)
+  "$paceline" checkpoint export "$newest" "$1/newest.safetensors" >/dev/null
+  /usr/bin/python3 - "$newest" "$1/newest.safetensors" <<'PY'
+import hashlib, json, struct, sys
+with open(sys.argv[2], "rb") as f:
     header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
     body = f.read()
 tensors = {name: body[slice(*entry["data_offsets"])] for name, entry in header.items()
            if name not in ("__metadata__", "random_states")}
 total = hashlib.sha256(b"".join(name.encode() + tensors[name] for name in sorted(tensors))).hexdigest()
-print(path.split("/")[-2], len(tensors), total)
+print(sys.argv[1].split("/")[-1], len(tensors), total)
 PY
 }
 
 export -f digest
+export paceline
 for ranks in 1 2 4; do
   expect "on_$ranks" 0 " s, $steps steps" "${run[@]}" $ranks "${job[@]}" --max-steps $steps --checkpoint-dir "$work/on_$ranks"
 done

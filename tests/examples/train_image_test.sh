@@ -89,7 +89,7 @@ for signal in TERM USR1; do
 done
 expect after_the_stops 0 'test accuracy' "${stoppable[@]}"
 last=$(basename "$(find "$work/straight" -maxdepth 1 -name 'step-*' | sort | tail -n 1)")
-if ! cmp "$work/straight/$last"/*.safetensors "$work/stopped/$last"/*.safetensors; then
+if ! "$paceline" checkpoint diff "$work/straight/$last" "$work/stopped/$last"; then
   echo "FAILED agreed stop: the last checkpoints differ"
   failures=$((failures + 1))
 fi
