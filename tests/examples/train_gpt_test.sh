@@ -101,6 +101,13 @@ for shard in 0 3; do
     --weights "$work/resumed_$shard"
   expect "bits_resumed_$shard" 0 '' cmp "$work/straight_$shard" "$work/resumed_$shard"
 done
+# And one whose ranks were killed: it goes on from the last whole state, whatever half a step left in the one copy.
+for shard in 0 3; do
+  expect "killed_$shard" 0 'faults +2 .kill 2' "${run2[@]}" --max-restarts 5 --chaos 'kill:rank=1@step6,kill:rank=0@step4' --chaos-seed 7 \
+    --log-dir "$work/logs_$shard" "${gpt[@]}" --batch-size 4 --sample 0 --dropout 0.1 --shard "$shard" --max-steps 16 \
+    --memory-checkpoint-every 2 --checkpoint-dir "$work/killed_run_$shard" --weights "$work/killed_$shard"
+  expect "bits_killed_$shard" 0 '' cmp "$work/straight_$shard" "$work/killed_$shard"
+done
 # In logical shards, for any number of ranks.
 for ranks in 1 2; do
   expect "logical_$ranks" 0 'test perplexity' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 --logical-shards 4 "${gpt[@]}" \
