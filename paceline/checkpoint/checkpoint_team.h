@@ -105,7 +105,7 @@ class CheckpointTeam {
   bool has_room_ = false;               // for what the plan says; the same on all ranks
   std::vector<StagingMemory> staging_;  // first its own; on rank 0 then, by rank, what it writes
                                         // for those that do not see the directory
-  CheckpointWriter writer_;  // ends first: it reads the others
+  CheckpointWriter writer_;             // ends first: it reads the others
 };
 
 }  // namespace paceline

@@ -101,13 +101,20 @@ for shard in 0 3; do
     --weights "$work/resumed_$shard"
   expect "bits_resumed_$shard" 0 '' cmp "$work/straight_$shard" "$work/resumed_$shard"
 done
+# And one whose ranks were killed: it goes on from the last whole state, whatever half a step left in the one copy.
+for shard in 0 3; do
+  expect "killed_$shard" 0 'faults +2 .kill 2' "${run2[@]}" --max-restarts 5 --chaos 'kill:rank=1@step6,kill:rank=0@step4' --chaos-seed 7 \
+    --log-dir "$work/logs_$shard" "${gpt[@]}" --batch-size 4 --sample 0 --dropout 0.1 --shard "$shard" --max-steps 16 \
+    --memory-checkpoint-every 2 --checkpoint-dir "$work/killed_run_$shard" --weights "$work/killed_$shard"
+  expect "bits_killed_$shard" 0 '' cmp "$work/straight_$shard" "$work/killed_$shard"
+done
 # And one that goes on divided otherwise: the last checkpoint, of no more steps, has the tensors of the first.
-divided=("${gpt[@]}" --global-batch-size 8 --sample 0 --checkpoint-dir "$work/divided" --max-steps 6)
-expect divided_first 0 'test perplexity' "${run2[@]}" "${divided[@]}" --mesh tp=2
+divided=("${gpt[@]}" --global-batch-size 8 --sample 0 --checkpoint-dir "$work/divided")
+expect divided_first 0 'test perplexity' "${run2[@]}" "${divided[@]}" --max-steps 6 --mesh tp=2
 cp -r "$work/divided" "$work/first"
 for how in "2 pp=2 0" "4 dp=2,tp=2 1" "4 pp=2,dp=2 2" "4 dp=4 3" "4 pp=2,tp=2 0"; do
   read -r ranks mesh shard <<< "$how"
-  expect "divided_by_$mesh" 0 'resumed at step 6' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 "${divided[@]}" --mesh "$mesh" --shard "$shard" \
+  expect "divided_by_$mesh" 0 'resumed at step 6' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 "${divided[@]}" --max-steps 6 --mesh "$mesh" --shard "$shard" \
     --resume --weights "$work/weights_$mesh"
   expect "weights_by_$mesh" 0 '' cmp "$work/weights_pp=2" "$work/weights_$mesh"
 done

@@ -91,6 +91,46 @@ TEST(OneCopyStep, a_rank_that_is_killed_ends_the_others_steps_with_its_name) {
   }
 }
 
+// Plain descent, whose rank 1 dies in its third step with half of its part updated.
+class KilledDescent : public Optimizer {
+ public:
+  KilledDescent(const std::vector<at::Tensor>& parameters, bool is_victim)
+      : Optimizer({{parameters, 0.1}}, {}), is_victim_(is_victim) {}
+  const char* name() const override { return "killed descent"; }
+  double momentum(std::size_t) const override { return 0; }
+  void set_momentum(std::size_t, double) override {}
+
+ private:
+  void update(const Slice& slice, const NormPair&) const override {
+    for (std::int64_t i = 0; i < slice.count; ++i) {
+      if (is_victim_ && slice.step == 3 && i == slice.count / 2) raise(SIGKILL);
+      slice.parameter[i] -= 0.1F * slice.gradient[i];
+    }
+  }
+  const bool is_victim_;
+};
+
+// Nobody comes out of a step that is half done: what the others could save next would look whole.
+TEST(OneCopyStep, a_rank_that_dies_in_a_step_lets_no_other_finish_it) {
+  SharedCounter finished;
+  const auto results = run_process_ranks(3, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    KilledDescent optimizer(make_odd_parameters(), group.rank() == 1);
+    optimizer.shard(borrowed(group), {.one_copy = true});
+    for (int step = 0; step < 5; ++step) {
+      take_steps(optimizer, step, step + 1);
+      finished.add();
+    }
+    return std::string();
+  });
+  EXPECT_EQ(finished.count(), 3U * 2U);
+  EXPECT_EQ(results[1].signal, SIGKILL);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(results[rank].code, ErrorCode::kPeerLost) << results[rank].report;
+    EXPECT_THAT(results[rank].report, HasSubstr("rank 1"));
+  }
+}
+
 TEST(OneCopyStep, a_write_outside_of_a_step_names_the_parameter) {
   testing::internal::CaptureStderr();
   const auto results = run_process_ranks(2, [&](ProcessGroup& group) {

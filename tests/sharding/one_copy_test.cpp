@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -166,6 +167,44 @@ TEST(OneCopy, is_refused_where_ranks_share_no_memory) {
                  group.barrier();
                },
                {.transport = TransportKind::kTcp});
+}
+
+// What this process is in, or a folder of its own that takes `bytes`; empty where none can be made.
+class SmallCgroup {
+ public:
+  explicit SmallCgroup(std::size_t bytes) {
+    folder_ = "/sys/fs/cgroup/memory/paceline-test-" + std::to_string(getpid());
+    is_made_ = mkdir(folder_.c_str(), 0755) == 0;
+    is_made_ = is_made_ && write("memory.limit_in_bytes", bytes);
+  }
+  ~SmallCgroup() { rmdir(folder_.c_str()); }
+  bool is_made() const { return is_made_; }
+  bool enter() const { return write("cgroup.procs", static_cast<std::size_t>(getpid())); }
+
+ private:
+  bool write(const std::string& file, std::size_t value) const {
+    std::ofstream out(folder_ + "/" + file);
+    out << value << std::flush;
+    return out.good();
+  }
+  std::string folder_;
+  bool is_made_ = false;
+};
+
+TEST(OneCopy, more_than_a_small_cgroup_has_is_refused_before_it_is_used) {
+  const SmallCgroup small(96 << 20);
+  if (!small.is_made()) GTEST_SKIP() << "no cgroup with a limit on memory can be made here";
+  const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+    EXPECT_TRUE(small.enter());
+    group.barrier();
+    expect_error(ErrorCode::kSystem,
+                 {"one copy", std::to_string(256 << 20) + " bytes", "left", "below the limit of"},
+                 [&] { const OneCopy copy(group, 256 << 20, {}); });
+    const OneCopy fits(group, 1 << 20, {});
+    group.barrier();
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
 TEST(OneCopy, more_than_the_machine_has_is_refused_on_every_rank) {
