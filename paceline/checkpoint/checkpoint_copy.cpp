@@ -173,7 +173,7 @@ std::int64_t import_safetensors(const std::string& file, CheckpointDirectory& in
   for (const TensorEntry& tensor : source.header().tensors)
     manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
   std::ranges::sort(manifest.tensors, {}, &StoredTensor::name);
-  into.save(manifest.step, [&](const std::string& folder) {
+  into.save_files(manifest.step, [&](const std::string& folder) {
     return write_whole(into.files(), folder, manifest,
                        [&](const StoredTensor& tensor) { return source.read(tensor); });
   });
@@ -184,7 +184,7 @@ void merge_checkpoint(const CheckpointDirectory& from, std::int64_t step,
                       CheckpointDirectory& into) {
   const Manifest manifest = manifest_of(from, step);
   require_free(into, step);
-  into.save(step, [&](const std::string& folder) {
+  into.save_files(step, [&](const std::string& folder) {
     BoxReader reader(from.files(), from.folder_of(step), manifest);
     return write_whole(into.files(), folder, manifest, [&](const StoredTensor& tensor) {
       return read_tensor(reader, *manifest.find(tensor.name));

@@ -120,11 +120,12 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
 }
 
 void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
-  save(step,
-       [&](const std::string& folder) { return write_snapshot(files_, folder, step, snapshot); });
+  save_files(step, [&](const std::string& folder) {
+    return write_snapshot(files_, folder, step, snapshot);
+  });
 }
 
-void CheckpointDirectory::save(std::int64_t step, const WriteFiles& write) {
+void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
   change([&] {
     claim_->check_held();

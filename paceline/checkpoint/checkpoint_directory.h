@@ -88,7 +88,7 @@ class CheckpointDirectory {
   // The same, of files that `write` makes in the folder that it is given; called again after room
   // was made on a full disk, of which it says by DiskFull.
   using WriteFiles = std::function<Manifest(const std::string& folder)>;
-  void save(std::int64_t step, const WriteFiles& write);
+  void save_files(std::int64_t step, const WriteFiles& write);
 
   // The newest checkpoint that verifies and is not known to be of another run than `run` (empty:
   // any run will do); each newer one is logged and listed in `refused`. Empty when there is none at

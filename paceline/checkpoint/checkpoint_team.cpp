@@ -213,7 +213,7 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
     }
   };
   try {
-    directory_->save(step, [&](const std::string& folder) {
+    directory_->save_files(step, [&](const std::string& folder) {
       order(folder);
       Manifest manifest{.step = step,
                         .run = run,
