@@ -21,7 +21,7 @@ double activations_of(const LayerProfile& layer, const Way& way) {
   return divided(layer.activation_bytes, layer.divisible.activations, way.parts);
 }
 
-RankMemory memory_of_rank(const JobProfile& profile, const Way& way, int stage,
+RankMemory memory_of_rank(const JobProfile& profile, const Way& way, LayerRange stage,
                           double samples_at_once, double kept) {
   const double parameters = parameters_of_stage(profile, way, stage);
   const double replicas = way.replicas;
@@ -42,27 +42,24 @@ RankMemory memory_of_rank(const JobProfile& profile, const Way& way, int stage,
 
 }  // namespace
 
-double parameters_of_stage(const JobProfile& profile, const Way& way, int stage) {
-  const LayerRange range = layers_of_stage(profile, stage, way.stages);
+double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange stage) {
   double sum = 0;
-  for (std::size_t i = range.begin; i < range.end; ++i)
-    sum += parameters_of(profile.layers[i], way, range.begin);
+  for (std::size_t i = stage.begin; i < stage.end; ++i)
+    sum += parameters_of(profile.layers[i], way, stage.begin);
   return sum;
 }
 
-double activations_of_stage(const JobProfile& profile, const Way& way, int stage) {
-  const LayerRange range = layers_of_stage(profile, stage, way.stages);
+double activations_of_stage(const JobProfile& profile, const Way& way, LayerRange stage) {
   double sum = 0;
-  for (std::size_t i = range.begin; i < range.end; ++i)
+  for (std::size_t i = stage.begin; i < stage.end; ++i)
     sum += activations_of(profile.layers[i], way);
   return sum;
 }
 
-double peak_of_pass(const JobProfile& profile, const Way& way, int stage, double samples) {
-  const LayerRange range = layers_of_stage(profile, stage, way.stages);
+double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage, double samples) {
   double bytes = activations_of_stage(profile, way, stage) * samples, peak = bytes;
-  for (std::size_t i = range.end; i-- > range.begin;) {
-    bytes += parameters_of(profile.layers[i], way, range.begin) * profile.gradient_bytes;
+  for (std::size_t i = stage.end; i-- > stage.begin;) {
+    bytes += parameters_of(profile.layers[i], way, stage.begin) * profile.gradient_bytes;
     peak = std::max(peak, bytes);
     bytes -= activations_of(profile.layers[i], way) * samples;
   }
@@ -70,21 +67,22 @@ double peak_of_pass(const JobProfile& profile, const Way& way, int stage, double
 }
 
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,
-                       double samples_at_once, const std::vector<double>& kept) {
+                       double samples_at_once, const std::vector<LayerRange>& stages,
+                       const std::vector<double>& kept) {
   const std::vector<int> host_of_stage = hosts_of_stages(way, machine);
   std::map<int, int> stages_on;  // by host
   for (const int host : host_of_stage) ++stages_on[host];
   std::map<int, double> ranks_of, copies_of;
   const int groups_a_host = place_of_replicas(way, machine).groups_a_host;
   MemoryPlan plan;
-  for (int stage = 0; stage < way.stages; ++stage) {
-    const auto index = static_cast<std::size_t>(stage);
-    const int host = host_of_stage[index];
-    const RankMemory memory = memory_of_rank(profile, way, stage, samples_at_once, kept[index]);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const int host = host_of_stage[stage];
+    const RankMemory memory =
+        memory_of_rank(profile, way, stages[stage], samples_at_once, kept[stage]);
     if (stage == 0 || memory.all() > plan.rank.all()) plan.rank = memory;
     ranks_of[host] += memory.all() * machine.ranks_a_host / stages_on[host];
     if (way.shard_stage < 3) continue;
-    copies_of[host] += parameters_of_stage(profile, way, stage) * profile.parameter_bytes *
+    copies_of[host] += parameters_of_stage(profile, way, stages[stage]) * profile.parameter_bytes *
                        groups_a_host / stages_on[host];
   }
   for (const auto& [host, bytes] : ranks_of) {

@@ -43,15 +43,16 @@ struct MemoryPlan {
 };
 
 // Elements of parameters that a rank of the stage has.
-double parameters_of_stage(const JobProfile& profile, const Way& way, int stage);
+double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 // What a rank of the stage keeps of one sample from the forward to the backward pass.
-double activations_of_stage(const JobProfile& profile, const Way& way, int stage);
+double activations_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 
 // Activations and gradients together at the peak of one forward and backward pass of the stage.
-double peak_of_pass(const JobProfile& profile, const Way& way, int stage, double samples);
+double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage, double samples);
 
-// `kept`: bytes of activations at the peak of each stage's rank.
+// `stages`: of cut_into_stages(); `kept`: bytes of activations at the peak of each stage's rank.
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,
-                       double samples_at_once, const std::vector<double>& kept);
+                       double samples_at_once, const std::vector<LayerRange>& stages,
+                       const std::vector<double>& kept);
 
 }  // namespace paceline::planning
