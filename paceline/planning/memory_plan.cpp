@@ -21,21 +21,30 @@ double activations_of(const LayerProfile& layer, const Way& way) {
   return divided(layer.activation_bytes, layer.divisible.activations, way.parts);
 }
 
+// Into how many parts gradients are divided. A pipeline's are whole until the end of the step.
+int gradient_parts(const Way& way) {
+  return way.shard_stage >= 2 && way.stages == 1 ? way.replicas : 1;
+}
+
+// Of divided gradients those that wait for their exchange, of so many that are there.
+double units_under_way(const JobProfile& profile, const Way& way, double gradients) {
+  if (gradient_parts(way) == 1) return 0;
+  return std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
+}
+
 RankMemory memory_of_rank(const JobProfile& profile, const Way& way, LayerRange stage,
                           double samples_at_once, double kept) {
   const double parameters = parameters_of_stage(profile, way, stage);
   const double replicas = way.replicas;
   const double gradients = parameters * profile.gradient_bytes;
-  const bool divides_gradients = way.shard_stage >= 2 && way.replicas > 1;
   RankMemory memory;
   memory.parameters = way.shard_stage == 3 ? 0 : parameters * profile.parameter_bytes;
-  memory.gradients = gradients / (divides_gradients ? replicas : 1);
+  memory.gradients = gradients / gradient_parts(way);
   memory.optimizer = parameters * profile.optimizer_bytes / (way.shard_stage >= 1 ? replicas : 1);
-  const bool is_one_pass = way.micro_batches == 1 && !divides_gradients;
-  memory.activations =
-      is_one_pass ? peak_of_pass(profile, way, stage, samples_at_once) - gradients : kept;
+  memory.activations = way.micro_batches == 1
+                           ? peak_of_pass(profile, way, stage, samples_at_once) - memory.gradients
+                           : kept + units_under_way(profile, way, gradients);
   memory.working = profile.working_bytes * samples_at_once;
-  if (divides_gradients) memory.working += std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
   memory.process = profile.process_bytes;
   return memory;
 }
@@ -57,11 +66,13 @@ double activations_of_stage(const JobProfile& profile, const Way& way, LayerRang
 }
 
 double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage, double samples) {
-  double bytes = activations_of_stage(profile, way, stage) * samples, peak = bytes;
+  double kept = activations_of_stage(profile, way, stage) * samples, gradients = 0;
+  double peak = kept;
   for (std::size_t i = stage.end; i-- > stage.begin;) {
-    bytes += parameters_of(profile.layers[i], way, stage.begin) * profile.gradient_bytes;
-    peak = std::max(peak, bytes);
-    bytes -= activations_of(profile.layers[i], way) * samples;
+    gradients += parameters_of(profile.layers[i], way, stage.begin) * profile.gradient_bytes;
+    peak = std::max(
+        peak, kept + gradients / gradient_parts(way) + units_under_way(profile, way, gradients));
+    kept -= activations_of(profile.layers[i], way) * samples;
   }
   return peak;
 }

@@ -86,6 +86,20 @@ TEST(MemoryPlan, gradients_take_the_place_of_activations) {
       20'000);
 }
 
+TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
+  JobProfile profile = job_of_blocks(2);
+  profile.unit_bytes = 500;
+  // Half of 4000 bytes stay and four units wait; then half of 8000.
+  const Way way{.replicas = 2, .shard_stage = 2};
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 100), 20'000 + 2000 + 2000);
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 2), 100 * 2 + 4000 + 2000);
+  // A pipeline's are whole until the end of its step.
+  const Way piped{.replicas = 2, .stages = 2, .shard_stage = 2, .micro_batches = 2};
+  const Machine machine{.ranks_a_host = 4};
+  EXPECT_DOUBLE_EQ(
+      plan_memory(profile, machine, piped, 1, {{0, 1}, {1, 2}}, {200, 100}).rank.gradients, 4000);
+}
+
 TEST(MemoryPlan, the_host_that_needs_most_counts) {
   JobProfile profile = job_of_blocks(3);
   const Machine machine{.hosts = 2, .ranks_a_host = 2};
