@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from lost_host import TwoHosts, run
+from two_hosts import TwoHosts
 
 MESHES = {1: ["dp=1"],
           2: ["dp=2", "tp=2", "pp=2"],
@@ -46,7 +46,7 @@ def advise(paceline, *arguments):
 
 def on_this_machine(paceline, program, profile, ranks, seconds):
     """(mesh, predicted and measured seconds, planned and taken bytes) of each mesh of so many ranks."""
-    text = advise(paceline, "--ranks", str(ranks), "--profile", profile, "--seconds", str(seconds), "--check",
+    text = advise(paceline, "--ranks", str(ranks), "--profile", profile, "--seconds", str(seconds), "--patience", "180", "--check",
                   " ".join(MESHES[ranks]), "--", *program, "--global-batch-size", str(BATCH))
     rows = list(ROW.finditer(text))
     if len(rows) != len(MESHES[ranks]):
@@ -55,18 +55,9 @@ def on_this_machine(paceline, program, profile, ranks, seconds):
         "predicted", "measured", "planned", "taken"))) for row in rows]
 
 
-def limit_links(hosts, gbit):
-    """Each host's port of the bridge, and its own interface, send at most so much."""
-    limit = ["tbf", "rate", f"{gbit}gbit", "burst", "1mb", "latency", "50ms"]
-    for number_of_host, name in enumerate(hosts.hosts):
-        run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", *limit)
-        run("tc", "-n", hosts.bridge, "qdisc", "replace", "dev", f"port{number_of_host}", "root", *limit)
-
-
 def steps_on_two_hosts(paceline, program, gbit, seconds):
     """Seconds of a step of two replicas, one a host."""
-    with TwoHosts() as hosts, tempfile.TemporaryDirectory() as folder:
-        limit_links(hosts, gbit)
+    with TwoHosts(gbit) as hosts, tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PACELINE_STEP_LOG": folder, "PACELINE_SECRET_FILE": os.path.join(folder, "secret")}
         with open(environment["PACELINE_SECRET_FILE"], "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write("planner errors " * 4)

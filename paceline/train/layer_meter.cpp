@@ -15,7 +15,7 @@ namespace {
 
 using LayerTensors = PipelineStage::Tensors;
 
-constexpr int kRepeats = 10;
+constexpr int kRepeats = 5;
 constexpr std::size_t kFewestCalls = 5, kMostCalls = 100;
 constexpr double kSecondsOfCalls = 0.3;
 
