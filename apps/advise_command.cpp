@@ -173,8 +173,9 @@ int advise_command(const Arguments& arguments) {
   table.value("--ranks", "N", "Ranks of this machine to plan for [one a core]",
               number_target(mesh.ranks, 1, planning::kMostPlannedRanks));
   table.value("--rows", "N", "Ways to print", number_target(mesh.rows, 1, kMostRows));
-  table.value("--check", "N", "Ways to try out: predicted beside measured",
-              number_target(mesh.checks, 1, kMostRows));
+  table.value("--check", "WAYS",
+              "Ways to try out, predicted beside measured: how many, or meshes as 'dp=2 pp=2'",
+              text_target(mesh.check));
   table.value("--profile", "FILE", "Profile to plan from; it is measured if FILE does not exist",
               text_target(mesh.profile));
   const CommandLine line = split_command_line(app, arguments);
@@ -188,7 +189,7 @@ int advise_command(const Arguments& arguments) {
   mesh.patience = options.patience;
   try {
     if (mesh.is_asked_for()) return advise_mesh(mesh, line.program);
-    if (!mesh.simulate.empty() || mesh.checks > 0 || mesh.ranks > 0 || !mesh.profile.empty()) {
+    if (!mesh.simulate.empty() || !mesh.check.empty() || mesh.ranks > 0 || !mesh.profile.empty()) {
       throw UsageError("--simulate, --ranks, --check and --profile need --mesh or --memory");
     }
     return Adviser(options, line.program).run();

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <sstream>
 
 #include <fmt/format.h>
 
 #include "paceline/collectives/group/calibration.h"
+#include "paceline/collectives/group/device_mesh.h"
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/collectives/planning/cost_file.h"
 #include "paceline/core/check.h"
@@ -20,6 +23,7 @@
 
 #include "apps/launcher_run.h"
 #include "apps/message.h"
+#include "apps/option_value.h"
 #include "apps/start_preview.h"
 #include "apps/temporary_folder.h"
 #include "apps/trial.h"
@@ -36,6 +40,7 @@ using planning::Search;
 using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
+constexpr long kMostWaysToTry = 1000;
 
 // What links cost here: of a host's ranks measured now, of the network as `paceline bench
 // --calibrate` left it.
@@ -63,9 +68,9 @@ class MeshAdviser {
           "no program given: paceline advise --mesh [options] -- PROGRAM, or --profile FILE with "
           "one that was measured");
     }
-    if (options.checks > 0 && (program_.empty() || !options.simulate.empty()))
+    if (!options.check.empty() && (program_.empty() || !options.simulate.empty()))
       throw UsageError("--check runs PROGRAM on this machine: it needs one, and no --simulate");
-    if (options.checks > 0 && !options.ways) throw UsageError("--check needs --mesh");
+    if (!options.check.empty() && !options.ways) throw UsageError("--check needs --mesh");
     if (options.ranks > 0 && !options.simulate.empty())
       throw UsageError("--ranks is of this machine; give ranks= of each host to --simulate");
     machine_ = machine();
@@ -180,7 +185,7 @@ class MeshAdviser {
     for (const std::string& reason : reasons_for(search)) fmt::print("because: {}\n", reason);
     if (best.fits && !program_.empty() && options_.simulate.empty())
       fmt::print("command: {}\n", command(best.way));
-    if (options_.checks > 0) try_out(search);
+    if (!options_.check.empty()) try_out(search);
   }
 
   std::vector<std::string> flags(const Way& way) const {
@@ -197,12 +202,49 @@ class MeshAdviser {
     return command_text(words);
   }
 
+  // The first ways, or the best one of each mesh.
+  std::vector<Forecast> ways_to_try(const Search& search) const {
+    const std::string& text = options_.check;
+    std::vector<Forecast> ways;
+    if (text.find('=') == std::string::npos) {
+      const long count = whole_number("--check", text, 1, kMostWaysToTry);
+      for (const Forecast& way : search.ways) {
+        if (static_cast<long>(ways.size()) < count) ways.push_back(way);
+      }
+      return ways;
+    }
+    std::istringstream meshes(text);
+    for (std::string mesh; meshes >> mesh;) ways.push_back(best_of_mesh(search, mesh));
+    return ways;
+  }
+
+  static const Forecast& best_of_mesh(const Search& search, const std::string& text) {
+    std::map<std::string, int> sizes = {{"dp", 1}, {"tp", 1}, {"pp", 1}};
+    std::vector<MeshAxis> axes;
+    try {
+      axes = parse_mesh(text);
+    } catch (const Error& error) {
+      throw UsageError(fmt::format("--check {}: {}", text, error.what()));
+    }
+    for (const MeshAxis& axis : axes) sizes[axis.name] = axis.size;
+    const auto best =
+        std::find_if(search.ways.begin(), search.ways.end(), [&](const Forecast& one) {
+          return one.way.replicas == sizes["dp"] && one.way.parts == sizes["tp"] &&
+                 one.way.stages == sizes["pp"];
+        });
+    if (best == search.ways.end()) {
+      throw UsageError(fmt::format(
+          "--check {}: is not one of the meshes for these ranks and this batch (--rows 1000)",
+          text));
+    }
+    return *best;
+  }
+
   void try_out(const Search& search) {
-    const std::size_t count =
-        std::min(static_cast<std::size_t>(options_.checks), search.ways.size());
-    say(fmt::format("paceline advise: trying {} out", counted(count, "way")));
+    const std::vector<Forecast> ways = ways_to_try(search);
+    say(fmt::format("paceline advise: trying {} out", counted(ways.size(), "way")));
     std::vector<planning::MeasuredWay> measured;
-    for (std::size_t i = 0; i < count; ++i) measured.push_back(measure(search.ways[i]));
+    for (const Forecast& way : ways) measured.push_back(measure(way));
     fmt::print("\npredicted beside measured (step; memory of all ranks):\n{}",
                measured_table(measured));
   }

@@ -15,7 +15,8 @@ struct MeshAdviceOptions {
   long ranks = 0;         // of this machine; 0: one a core
   long global_batch = 0;  // 0: that of the program
   long rows = 8;
-  long checks = 0;      // ways to try out
+  // Ways to try out: how many, or their meshes, separated by blanks; empty: none.
+  std::string check;
   std::string profile;  // a file that is read if it exists, and written otherwise; empty: none
   long seconds = 5, patience = 60;
 

@@ -2,6 +2,7 @@
 import os
 import signal
 import subprocess
+import sys
 
 
 def run(*command):
@@ -18,6 +19,7 @@ class TwoHosts:
         self.gbit = gbit
 
     def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # by way of __exit__
         for name in (self.bridge, *self.hosts):
             run("ip", "netns", "add", name)
         run("ip", "-n", self.bridge, "link", "add", "bridge0", "type", "bridge")

@@ -20,4 +20,6 @@
 #include "paceline/schedules/picture.h"
 #include "paceline/schedules/search.h"
 #include "paceline/schedules/simulate.h"
+#include "paceline/schedules/split_by_cost.h"
+#include "paceline/schedules/trace.h"
 #include "paceline/schedules/validate.h"

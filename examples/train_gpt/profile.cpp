@@ -21,73 +21,62 @@ namespace models = paceline::models;
 namespace planning = paceline::planning;
 namespace train = paceline::train;
 
-// Stages of a model of three blocks: the first with the embeddings, one in the middle, the last
-// with the logits and the loss.
-class Stages {
- public:
-  Stages(const Options& options, std::int64_t vocabulary, std::int64_t samples)
-      : samples_(samples),
-        precision_(train::precision_of(options.training.precision)),
-        gpt_{.vocabulary = vocabulary,
-             .context = options.context,
-             .layers = 3,
-             .width = options.width,
-             .heads = options.heads,
-             .dropout = options.dropout} {}
+models::GptOptions three_blocks(const Options& options, std::int64_t vocabulary) {
+  return {.vocabulary = vocabulary,
+          .context = options.context,
+          .layers = 3,
+          .width = options.width,
+          .heads = options.heads,
+          .dropout = options.dropout};
+}
 
-  planning::LayerProfile measure(const char* name, std::int64_t index) {
-    models::GptStage stage(gpt_, models::Layers{.dropout = paceline::dropout},
-                           models::GptRange{index, index + 1});
-    for (auto& parameter : stage->parameters())
-      parameter.set_data(parameter.to(precision_.parameters));
-    return train::measure_layer(
-        {.name = name,
-         .module = *stage,
-         .make_input =
-             [&](std::int64_t samples) {
-               return index == 0 ? tokens(samples)
-                                 : at::randn({samples, gpt_.context, gpt_.width},
-                                             at::dtype(precision_.parameters));
-             },
-         .forward =
-             [&](const at::Tensor& input) {
-               std::optional<paceline::Autocast> casting;
-               if (precision_.autocast) casting.emplace(*precision_.autocast);
-               const at::Tensor output = stage->forward(input);
-               return stage->is_last()
-                          ? models::next_token_loss(output.to(at::kFloat), tokens(input.size(0)))
-                          : output;
-             }},
-        samples_);
-  }
+// A block, with the embeddings in the first one and the logits in the last.
+paceline::PipelineStage stage_of(const models::GptOptions& gpt, const train::Precision& precision,
+                                 int index) {
+  models::GptStage stage(gpt, models::Layers{.dropout = paceline::dropout},
+                         models::GptRange{index, index + 1});
+  for (auto& parameter : stage->parameters())
+    parameter.set_data(parameter.to(precision.parameters));
+  return {.index = index,
+          .forward =
+              [stage, precision](const paceline::PipelineStage::Tensors& inputs) mutable {
+                std::optional<paceline::Autocast> casting;
+                if (precision.autocast) casting.emplace(*precision.autocast);
+                return paceline::PipelineStage::Tensors{stage->forward(inputs.at(0))};
+              },
+          .parameters = stage->parameters()};
+}
 
-  // The share of a block's time in its norms and residual sums, which every rank computes whole.
-  double share_of_whole_parts(const planning::LayerProfile& block) const {
-    torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({gpt_.width}));
-    const at::Tensor states =
-        torch::randn({samples_, gpt_.context, gpt_.width}, torch::requires_grad());
-    const at::Tensor gradient = at::ones({samples_, gpt_.context, gpt_.width});
-    const double seconds =
-        2 * train::least_seconds([&] { (states + norm->forward(states)).backward(gradient); });
-    const auto n = static_cast<double>(samples_);
-    return std::min(1.0, seconds / (block.forward.of(n) + block.backward.of(n)));
-  }
+// Of the embeddings with a block, a block, and a block with the logits and the loss.
+std::vector<planning::LayerProfile> measure_stages(paceline::ProcessGroup& group,
+                                                   const models::GptOptions& gpt,
+                                                   const train::Precision& precision,
+                                                   std::int64_t samples) {
+  train::LayerChain chain{.make_input =
+                              [&](std::int64_t count) {
+                                return at::randint(gpt.vocabulary, {count, gpt.context}, at::kLong);
+                              },
+                          .loss =
+                              [&](const auto& outputs, int) {
+                                const at::Tensor tokens = at::randint(
+                                    gpt.vocabulary, {outputs[0].size(0), gpt.context}, at::kLong);
+                                return models::next_token_loss(outputs[0].to(at::kFloat), tokens);
+                              }};
+  for (int index = 0; index < 3; ++index) chain.layers.push_back(stage_of(gpt, precision, index));
+  return train::profile_layers(group, chain, samples);
+}
 
-  // Bytes of a sample's states.
-  double state_bytes() const {
-    return static_cast<double>(gpt_.context * gpt_.width) *
-           static_cast<double>(at::elementSize(precision_.parameters));
-  }
-
- private:
-  at::Tensor tokens(std::int64_t samples) const {
-    return at::randint(gpt_.vocabulary, {samples, gpt_.context}, at::kLong);
-  }
-
-  const std::int64_t samples_;
-  const train::Precision precision_;
-  const models::GptOptions gpt_;
-};
+// The share of a block's time in its norms and residual sums, which every rank computes whole.
+double share_of_whole_parts(const models::GptOptions& gpt, std::int64_t samples,
+                            const planning::LayerProfile& block) {
+  torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({gpt.width}));
+  const at::Tensor states = torch::randn({samples, gpt.context, gpt.width}, torch::requires_grad());
+  const at::Tensor gradient = at::ones({samples, gpt.context, gpt.width});
+  const double seconds =
+      2 * train::least_seconds([&] { (states + norm->forward(states)).backward(gradient); });
+  const auto n = static_cast<double>(samples);
+  return std::min(1.0, seconds / (block.forward.of(n) + block.backward.of(n)));
+}
 
 double share(double part, double whole) {
   return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0;
@@ -95,31 +84,36 @@ double share(double part, double whole) {
 
 }  // namespace
 
-void describe_gpt(const Options& options, std::int64_t vocabulary, std::int64_t samples,
-                  planning::JobProfile& profile) {
+void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
+                  std::int64_t samples, planning::JobProfile& profile) {
   // Of a block's parameters norms and the last biases of both branches are whole on every rank, of
   // its activations inputs and outputs of the norms.
   constexpr int kWholeRowsOfParameters = 6, kWholeStates = 4;
-  const auto width = static_cast<double>(options.width);
-  Stages stages(options, vocabulary, samples);
-  planning::LayerProfile block = stages.measure("block", 1);
-  planning::LayerProfile embedding = train::without(stages.measure("embedding", 0), block);
-  planning::LayerProfile logits = train::without(stages.measure("logits", 2), block);
+  const models::GptOptions gpt = three_blocks(options, vocabulary);
+  const train::Precision precision = train::precision_of(options.training.precision);
+  const auto width = static_cast<double>(gpt.width);
+  const double state_bytes = static_cast<double>(gpt.context) * width *
+                             static_cast<double>(at::elementSize(precision.parameters));
+  const auto stages = measure_stages(group, gpt, precision, samples);
+  planning::LayerProfile block = stages[1];
   block.is_block = true;
-  const double whole_states = kWholeStates * stages.state_bytes();
-  block.divisible = {.time = 1 - stages.share_of_whole_parts(block),
+  block.divisible = {.time = 1 - share_of_whole_parts(gpt, samples, block),
                      .parameters = 1 - share(kWholeRowsOfParameters * width,
                                              static_cast<double>(block.parameters)),
-                     .activations = 1 - share(whole_states, block.activation_bytes)};
+                     .activations = 1 - share(kWholeStates * state_bytes, block.activation_bytes)};
   block.exchanges = 2;
+  planning::LayerProfile embedding = train::without(stages[0], block);
+  embedding.name = "embedding";
   embedding.divisible.parameters =
       share(static_cast<double>(vocabulary) * width, static_cast<double>(embedding.parameters));
   embedding.exchanges = 1;  // forward; the logits have theirs backward
-  logits.tied_parameters = vocabulary * options.width;
+  planning::LayerProfile logits = train::without(stages[2], block);
+  logits.name = "logits";
+  logits.tied_parameters = vocabulary * gpt.width;
   logits.divisible = {.time = 1,
                       .parameters = share(static_cast<double>(logits.tied_parameters),
                                           static_cast<double>(logits.parameters)),
-                      .activations = 1 - share(stages.state_bytes(), logits.activation_bytes)};
+                      .activations = 1 - share(state_bytes, logits.activation_bytes)};
   profile.program = "train_gpt";
   profile.layers = {embedding};
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
@@ -129,6 +123,7 @@ void describe_gpt(const Options& options, std::int64_t vocabulary, std::int64_t 
   profile.layers.push_back(logits);
   profile.most_parts = std::gcd(options.heads, vocabulary);
   profile.shard_stages = {0, 1, 2, 3};
+  profile.schedules = {"1f1b", "zero-bubble"};
   profile.schedules = {"1f1b", "zero-bubble", "gpipe"};
 }
 

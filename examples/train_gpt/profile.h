@@ -1,18 +1,19 @@
 #pragma once
 
-// What the planner has to know of a GPT (planning/job_profile.h): its layers, each measured alone,
-// and what of them ranks can divide.
+// What the planner has to know of a GPT (planning/job_profile.h): its layers, measured, and what of
+// them ranks can divide.
 
 #include <cstdint>
 
+#include "paceline/collectives/group/process_group.h"
 #include "paceline/planning/job_profile.h"
 
 namespace train_gpt {
 
 struct Options;
 
-// `samples`: sequences in a pass.
-void describe_gpt(const Options& options, std::int64_t vocabulary, std::int64_t samples,
-                  paceline::planning::JobProfile& profile);
+// Collective. `samples`: sequences in a pass.
+void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
+                  std::int64_t samples, paceline::planning::JobProfile& profile);
 
 }  // namespace train_gpt

@@ -80,7 +80,7 @@ int run(const Options& options) {
                     paceline::models::operations_per_token(gpt_options(options, text.vocabulary))},
        .describe =
            [&](planning::JobProfile& profile, std::int64_t samples) {
-             describe_gpt(options, text.vocabulary, samples, profile);
+             describe_gpt(*group, options, text.vocabulary, samples, profile);
            }},
       flags.run);
   const int code = training.train();

@@ -34,6 +34,8 @@ Json to_json(const LayerProfile& layer) {
           {"tied_parameters", layer.tied_parameters},
           {"forward", to_json(layer.forward)},
           {"backward", to_json(layer.backward)},
+          {"input_half", layer.input_half},
+          {"weight_half", layer.weight_half},
           {"activation_bytes", layer.activation_bytes},
           {"output_bytes", layer.output_bytes},
           {"divisible_time", layer.divisible.time},
@@ -50,6 +52,8 @@ LayerProfile layer_from(const Json& json) {
           .tied_parameters = json.value("tied_parameters", usual.tied_parameters),
           .forward = pass_from(json.at("forward")),
           .backward = pass_from(json.at("backward")),
+          .input_half = json.value("input_half", usual.input_half),
+          .weight_half = json.value("weight_half", usual.weight_half),
           .activation_bytes = json.at("activation_bytes").get<double>(),
           .output_bytes = json.value("output_bytes", usual.output_bytes),
           .divisible = {.time = json.value("divisible_time", 0.0),
@@ -107,6 +111,8 @@ void require_valid(const LayerProfile& layer) {
     require_amount(of, "fixed_s", cost.fixed_s);
     require_amount(of, "sample_s", cost.sample_s);
   }
+  require_amount(of, "input_half", layer.input_half);
+  require_amount(of, "weight_half", layer.weight_half);
   require_amount(of, "activation_bytes", layer.activation_bytes);
   require_amount(of, "output_bytes", layer.output_bytes);
   require_share(of, "divisible_time", layer.divisible.time);

@@ -40,13 +40,16 @@ struct DivisibleShares {
 
 struct LayerProfile {
   std::string name;
-  // Blocks are what a pipeline divides: as many in each stage, or one more in the first ones. What
-  // comes before the first block is in the first stage, what comes after the last one in the last.
+  // Blocks are what a pipeline divides, by what they cost (schedules/split_by_cost.h). What comes
+  // before the first block counts with it, what comes after the last one with that.
   bool is_block = false;
   std::int64_t parameters = 0;
   // Of these, what the first layer has too. A stage without the first layer has a copy.
   std::int64_t tied_parameters = 0;
   PassCost forward, backward;
+  // The times of the backward pass's halves, for inputs and for weights (zero-bubble schedules), as
+  // shares of it.
+  double input_half = 0.5, weight_half = 0.5;
   double activation_bytes = 0;  // kept from the forward to the backward pass, for each sample
   double output_bytes = 0;      // for each sample: what goes to the next stage
   DivisibleShares divisible;

@@ -5,10 +5,11 @@
 //
 // Of P parameters of a rank's stage and its part of each layer, with D replicas, in the stages of
 // ZeRO (Rajbhandari et al., 2020; parallel/fully_shard.h): gradients and optimizer state are
-// divided by D from stage 2 and 1 on, and in stage 3 the parameters exist once a host. Activations
-// are those that the profile measured, times the samples that are under way at once: one
-// micro-batch without a pipeline, what the schedule keeps with one. In a backward pass gradients
-// take the place of activations, layer by layer; in the first one of several they add up.
+// divided by D from stage 2 and 1 on (a pipeline's gradients are whole until its step ends), and in
+// stage 3 the parameters exist once a host. Activations are those that the profile measured, times
+// the samples that are under way at once: one micro-batch without a pipeline, what the schedule
+// keeps with one. In a backward pass gradients take the place of activations, layer by layer; in
+// the first one of several they add up.
 //
 // Thread safety: pure functions.
 
@@ -23,7 +24,8 @@ struct RankMemory {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
-  double activations = 0;  // at the peak, beyond the gradients
+  double activations = 0;  // at the peak, beyond the gradients; with units of divided gradients
+                           // under way
   double working = 0;      // what a pass needs for a moment, units of divided gradients included
   double process = 0;      // beside model and data
 
@@ -43,15 +45,16 @@ struct MemoryPlan {
 };
 
 // Elements of parameters that a rank of the stage has.
-double parameters_of_stage(const JobProfile& profile, const Way& way, int stage);
+double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 // What a rank of the stage keeps of one sample from the forward to the backward pass.
-double activations_of_stage(const JobProfile& profile, const Way& way, int stage);
+double activations_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 
 // Activations and gradients together at the peak of one forward and backward pass of the stage.
-double peak_of_pass(const JobProfile& profile, const Way& way, int stage, double samples);
+double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage, double samples);
 
-// `kept`: bytes of activations at the peak of each stage's rank.
+// `stages`: of cut_into_stages(); `kept`: bytes of activations at the peak of each stage's rank.
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,
-                       double samples_at_once, const std::vector<double>& kept);
+                       double samples_at_once, const std::vector<LayerRange>& stages,
+                       const std::vector<double>& kept);
 
 }  // namespace paceline::planning

@@ -23,17 +23,18 @@ Forecast Forecaster::forecast(const Way& way) {
   const std::string reason = why_not(way, profile_, machine_, global_batch_);
   check(reason.empty(), "{}", reason);
   Forecast forecast{.way = way, .samples_per_step = global_batch_};
-  const Passes of_step = passes(way);
+  const Passes& of_step = passes(way);
   StepTimes& times = forecast.times;
   times.compute = of_step.compute;
   times.bubble = of_step.bubble;
   times.exchange = of_step.exchange;
   times.stragglers = machine_.stragglers * slowest_of(way.num_ranks()) * times.compute;
   times.other = profile_.data_s + profile_.other_s;
-  for (int stage = 0; stage < way.stages; ++stage)
+  for (const LayerRange stage : of_step.stages)
     times.optimizer = std::max(times.optimizer, optimizer_of(way, stage));
-  add_gradients(forecast);
-  forecast.memory = plan_memory(profile_, machine_, way, samples_at_once(way), of_step.kept);
+  add_gradients(forecast, of_step.stages);
+  forecast.memory =
+      plan_memory(profile_, machine_, way, samples_at_once(way), of_step.stages, of_step.kept);
   forecast.fits = forecast.memory.fits(machine_);
   add_failures(forecast);
   return forecast;
@@ -50,11 +51,6 @@ double Forecaster::slowdown() const {
   return std::max(1.0, profile_.threads * machine_.ranks_a_host / machine_.cores_a_host);
 }
 
-double Forecaster::pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way) const {
-  const double share = layer.divisible.time;
-  return cost.fixed_s + cost.sample_s * samples_at_once(way) * (1 - share + share / way.parts);
-}
-
 double Forecaster::exchange_of(const LayerProfile& layer, const Way& way) const {
   if (way.parts == 1 || layer.exchanges == 0) return 0;
   return layer.exchanges * all_reduce(layer.output_bytes * samples_at_once(way),
@@ -62,7 +58,7 @@ double Forecaster::exchange_of(const LayerProfile& layer, const Way& way) const 
                                .seconds();
 }
 
-Forecaster::Passes Forecaster::passes(const Way& way) {
+const Forecaster::Passes& Forecaster::passes(const Way& way) {
   Way same_passes = way;
   same_passes.shard_stage = 0;
   if (way_of_passes_ != same_passes) {
@@ -73,45 +69,49 @@ Forecaster::Passes Forecaster::passes(const Way& way) {
 }
 
 Forecaster::Passes Forecaster::plain_passes(const Way& way) const {
-  Passes passes;
+  Passes passes{.stages = cut_into_stages(profile_, way, samples_at_once(way))};
   for (const LayerProfile& layer : profile_.layers) {
-    passes.compute += pass_of(layer.forward, layer, way) + pass_of(layer.backward, layer, way);
+    passes.compute += pass_of(layer.forward, layer, way, samples_at_once(way)) +
+                      pass_of(layer.backward, layer, way, samples_at_once(way));
     passes.exchange += 2 * exchange_of(layer, way);
   }
   passes.compute *= way.micro_batches * slowdown();
   passes.exchange *= way.micro_batches * slowdown();
-  passes.kept = {activations_of_stage(profile_, way, 0) * samples_at_once(way)};
+  passes.kept = {activations_of_stage(profile_, way, passes.stages[0]) * samples_at_once(way)};
   return passes;
 }
 
 Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
   ++num_simulations_;
   const std::vector<int> host_of_stage = hosts_of_stages(way, machine_);
+  const std::vector<LayerRange> stages = cut_into_stages(profile_, way, samples_at_once(way));
   pipeline::Costs costs;
   double compute = 0, exchange = 0;  // of one micro-batch, all stages
-  for (int stage = 0; stage < way.stages; ++stage) {
-    const LayerRange range = layers_of_stage(profile_, stage, way.stages);
-    double forward = 0, backward = 0;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const LayerRange range = stages[stage];
+    double forward = 0, backward = 0, input_half = 0, weight_half = 0;
     for (std::size_t i = range.begin; i < range.end; ++i) {
       const LayerProfile& layer = profile_.layers[i];
       const double between = exchange_of(layer, way);
-      forward += pass_of(layer.forward, layer, way) + between;
-      backward += pass_of(layer.backward, layer, way) + between;
+      const double back = pass_of(layer.backward, layer, way, samples_at_once(way));
+      forward += pass_of(layer.forward, layer, way, samples_at_once(way)) + between;
+      backward += back + between;
+      input_half += back * layer.input_half + between;
+      weight_half += back * layer.weight_half;
       exchange += 2 * between;
     }
     compute += forward + backward;
     pipeline::StageCosts each{.forward_s = forward,
-                              .input_gradient_s = backward / 2,
-                              .weight_gradient_s = backward / 2,
+                              .input_gradient_s = input_half,
+                              .weight_gradient_s = weight_half,
                               .backward_s = backward};
     each.activation_bytes = each.deferred_bytes =
-        activations_of_stage(profile_, way, stage) * samples_at_once(way);
-    if (stage + 1 < way.stages) {
-      const auto index = static_cast<std::size_t>(stage);
+        activations_of_stage(profile_, way, range) * samples_at_once(way);
+    if (stage + 1 < stages.size()) {
       const double bytes = profile_.layers[range.end - 1].output_bytes * samples_at_once(way);
       const int sharing = std::min(way.replicas * way.parts, machine_.ranks_a_host);
       each.transfer_s =
-          message(bytes, host_of_stage[index] == host_of_stage[index + 1], sharing, machine_.links)
+          message(bytes, host_of_stage[stage] == host_of_stage[stage + 1], sharing, machine_.links)
               .seconds();
     }
     costs.stages.push_back(each);
@@ -128,19 +128,20 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
     seconds = seconds_on_shared_cores(plan, costs, host_of_stage, cores);
   }
   const double share = way.micro_batches / static_cast<double>(way.stages);  // of the mean rank
-  Passes passes{.compute = (compute - exchange) * share, .exchange = exchange * share};
+  Passes passes{
+      .stages = stages, .compute = (compute - exchange) * share, .exchange = exchange * share};
   passes.bubble = seconds - passes.compute - passes.exchange;
   passes.kept = clock.peak_bytes();
   return passes;
 }
 
-double Forecaster::optimizer_of(const Way& way, int stage) const {
+double Forecaster::optimizer_of(const Way& way, LayerRange stage) const {
   const double divided = way.shard_stage >= 1 ? way.replicas : 1;
   return parameters_of_stage(profile_, way, stage) / divided * profile_.optimizer_s_a_parameter *
          slowdown();
 }
 
-void Forecaster::add_gradients(Forecast& forecast) const {
+void Forecaster::add_gradients(Forecast& forecast, const std::vector<LayerRange>& stages) const {
   const Way& way = forecast.way;
   const AxisPlace place = place_of_replicas(way, machine_);
   const CostModel& links = machine_.links;
@@ -149,15 +150,15 @@ void Forecaster::add_gradients(Forecast& forecast) const {
     return is_divided ? reduce_scatter(bytes, place, links) : all_reduce(bytes, place, links);
   };
   double tied_bytes = 0;
-  for (int stage = 0; stage < way.stages; ++stage) {
+  for (const LayerRange range : stages) {
     std::vector<GradientsOfLayer> layers;
-    const LayerRange range = layers_of_stage(profile_, stage, way.stages);
     for (std::size_t i = range.begin; i < range.end; ++i) {
       const LayerProfile& layer = profile_.layers[i];
       const double share = layer.divisible.parameters;
       const auto own =
           static_cast<double>(layer.parameters - (range.begin == 0 ? layer.tied_parameters : 0));
-      const double backward = pass_of(layer.backward, layer, way) + exchange_of(layer, way);
+      const double backward =
+          pass_of(layer.backward, layer, way, samples_at_once(way)) + exchange_of(layer, way);
       if (range.begin > 0) {
         tied_bytes += static_cast<double>(layer.tied_parameters) * (1 - share + share / way.parts) *
                       profile_.gradient_bytes;
@@ -176,7 +177,7 @@ void Forecaster::add_gradients(Forecast& forecast) const {
         });
     LinkTime updated;
     if (way.shard_stage >= 1) {
-      updated = all_gather(parameters_of_stage(profile_, way, stage) * profile_.parameter_bytes,
+      updated = all_gather(parameters_of_stage(profile_, way, range) * profile_.parameter_bytes,
                            place, links, way.shard_stage == 3);
     }
     const double seconds =

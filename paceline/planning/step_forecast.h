@@ -68,19 +68,19 @@ class Forecaster {
  private:
   // Of all micro-batches of a step.
   struct Passes {
+    std::vector<LayerRange> stages;
     double compute = 0, bubble = 0, exchange = 0;
     std::vector<double> kept;  // bytes of activations at the peak, [stage]
   };
 
   double samples_at_once(const Way& way) const;
   double slowdown() const;
-  double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way) const;
   double exchange_of(const LayerProfile& layer, const Way& way) const;
-  Passes passes(const Way& way);
+  const Passes& passes(const Way& way);
   Passes simulated_passes(const Way& way);
   Passes plain_passes(const Way& way) const;
-  double optimizer_of(const Way& way, int stage) const;
-  void add_gradients(Forecast& forecast) const;
+  double optimizer_of(const Way& way, LayerRange stage) const;
+  void add_gradients(Forecast& forecast, const std::vector<LayerRange>& stages) const;
   void add_failures(Forecast& forecast) const;
 
   const JobProfile profile_;

@@ -1,9 +1,11 @@
 #include "paceline/planning/way.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include "paceline/schedules/split_by_cost.h"
 
 namespace paceline::planning {
 namespace {
@@ -54,21 +56,38 @@ std::vector<int> hosts_of_stages(const Way& way, const Machine& machine) {
   return hosts;
 }
 
-LayerRange layers_of_stage(const JobProfile& profile, int stage, int stages) {
-  if (stages == 1) return {0, profile.layers.size()};
-  const int blocks = profile.num_blocks();
-  const auto first_of = [&](int index) {
-    return blocks / stages * index + std::min(index, blocks % stages);
-  };
-  const auto place_of = [&](int block) {
-    std::size_t layer = 0;
-    for (int seen = 0; layer < profile.layers.size(); ++layer) {
-      if (profile.layers[layer].is_block && seen++ == block) break;
+double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, double samples) {
+  const double share = layer.divisible.time;
+  return cost.fixed_s + cost.sample_s * samples * (1 - share + share / way.parts);
+}
+
+std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples) {
+  const std::vector<LayerProfile>& layers = profile.layers;
+  if (way.stages == 1) return {{0, layers.size()}};
+  // Where each block begins, with what is before the first one, and what it costs with what is
+  // behind it.
+  std::vector<std::size_t> begins;
+  std::vector<double> costs;
+  double before = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const double seconds = pass_of(layers[i].forward, layers[i], way, samples) +
+                           pass_of(layers[i].backward, layers[i], way, samples);
+    if (layers[i].is_block) {
+      begins.push_back(begins.empty() ? 0 : i);
+      costs.push_back(std::exchange(before, 0) + seconds);
+    } else {
+      (costs.empty() ? before : costs.back()) += seconds;
     }
-    return layer;
-  };
-  return {stage == 0 ? 0 : place_of(first_of(stage)),
-          stage + 1 == stages ? profile.layers.size() : place_of(first_of(stage + 1))};
+  }
+  begins.push_back(layers.size());
+  std::vector<LayerRange> ranges;
+  std::size_t block = 0;
+  for (const int count : pipeline::split_by_cost(costs, way.stages)) {
+    const std::size_t end = block + static_cast<std::size_t>(count);
+    ranges.push_back({begins[block], begins[end]});
+    block = end;
+  }
+  return ranges;
 }
 
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,

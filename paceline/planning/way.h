@@ -46,11 +46,16 @@ AxisPlace place_of_parts(const Way& way, const Machine& machine);
 // The host of the first rank of each stage.
 std::vector<int> hosts_of_stages(const Way& way, const Machine& machine);
 
-// The layers of a stage, [begin, end). Requires: stages <= blocks, or one stage.
+// Layers [begin, end).
 struct LayerRange {
   std::size_t begin = 0, end = 0;
 };
-LayerRange layers_of_stage(const JobProfile& profile, int stage, int stages);
+// The layers of each stage, as a program cuts them: by the cost of blocks in passes of so many
+// samples. Requires: stages <= blocks, or one stage.
+std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples);
+
+// Seconds of a pass of so many samples through a rank's part of the layer, without exchanges.
+double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, double samples);
 
 // Why the way is none for this job, machine and global batch; empty when it is.
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,

@@ -185,7 +185,8 @@ class DryRun {
       scale_layers(samples);
     }
     // What the layers do not account for at the peak.
-    const double planned = planning::peak_of_pass(profile_, {}, 0, static_cast<double>(samples));
+    const double planned = planning::peak_of_pass(profile_, {}, {0, profile_.layers.size()},
+                                                  static_cast<double>(samples));
     profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);
   }
 

@@ -30,8 +30,8 @@ struct DryRunParts {
   StepGradients& gradients;
   data::DataLoader& loader;
   SampleUnit unit;
-  // Adds what only the program knows: its layers, and what of it can be divided. Local; may be
-  // empty: the whole model is then one layer, which only replicas can divide.
+  // Adds what only the program knows: its layers (layer_meter.h), and what of it can be divided.
+  // Called on every rank; empty: the whole model is one layer, which only replicas can divide.
   std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe;
 };
 

@@ -2,98 +2,79 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/pipeline/measure_layers.h"
 #include "paceline/tensor/tensor_memory_meter.h"
 #include "paceline/train/repeated_timing.h"
 
 namespace paceline::train {
 namespace {
 
-using TimingClock = std::chrono::steady_clock;
+using LayerTensors = PipelineStage::Tensors;
 
+constexpr int kRepeats = 5;
 constexpr std::size_t kFewestCalls = 5, kMostCalls = 100;
 constexpr double kSecondsOfCalls = 0.3;
-
-struct Pass {
-  double forward_s = 0, backward_s = 0;
-  double kept_bytes = 0, output_bytes = 0;
-};
-
-Pass one_pass(const MeasuredLayer& layer, at::Tensor input) {
-  for (auto& parameter : layer.module.parameters()) parameter.mutable_grad() = at::Tensor();
-  if (input.is_floating_point()) input = input.detach().requires_grad_();
-  const TensorMemoryMeter memory;
-  Pass pass;
-  auto begin = TimingClock::now();
-  const at::Tensor output = layer.forward(input);
-  pass.forward_s = seconds_since(begin);
-  pass.kept_bytes = static_cast<double>(memory.bytes());
-  pass.output_bytes = static_cast<double>(output.nbytes());
-  const at::Tensor gradient = at::ones_like(output);
-  begin = TimingClock::now();
-  output.backward(gradient);
-  pass.backward_s = seconds_since(begin);
-  return pass;
-}
-
-Pass least_pass(const MeasuredLayer& layer, std::int64_t samples) {
-  const at::Tensor input = layer.make_input(samples);
-  one_pass(layer, input);
-  std::vector<double> forward, backward;
-  Pass pass;
-  const auto begin = TimingClock::now();
-  while (forward.size() < kFewestCalls ||
-         (forward.size() < kMostCalls && seconds_since(begin) < kSecondsOfCalls)) {
-    pass = one_pass(layer, input);
-    forward.push_back(pass.forward_s);
-    backward.push_back(pass.backward_s);
-  }
-  pass.forward_s = *std::min_element(forward.begin(), forward.end());
-  pass.backward_s = *std::min_element(backward.begin(), backward.end());
-  return pass;
-}
 
 planning::PassCost difference(const planning::PassCost& whole, const planning::PassCost& part) {
   return {.fixed_s = std::max(0.0, whole.fixed_s - part.fixed_s),
           .sample_s = std::max(0.0, whole.sample_s - part.sample_s)};
 }
 
-}  // namespace
-
-double least_seconds(const std::function<void()>& body) {
-  body();
-  std::vector<double> seconds;
-  const auto begin = TimingClock::now();
-  while (seconds.size() < kFewestCalls ||
-         (seconds.size() < kMostCalls && seconds_since(begin) < kSecondsOfCalls)) {
-    const auto call = TimingClock::now();
-    body();
-    seconds.push_back(seconds_since(call));
+// The bytes that each layer keeps for its backward pass, and gives on.
+void measure_memory(const LayerChain& chain, std::int64_t samples,
+                    std::vector<planning::LayerProfile>& profiles) {
+  LayerTensors inputs{chain.make_input(samples)};
+  std::vector<LayerTensors> alive;  // as in a real pass
+  for (std::size_t i = 0; i < chain.layers.size(); ++i) {
+    for (at::Tensor& input : inputs) {
+      input = input.detach();
+      if (i > 0 && at::isFloatingType(input.scalar_type())) input.requires_grad_();
+    }
+    const TensorMemoryMeter meter;
+    alive.push_back(chain.layers[i].forward(inputs));
+    inputs = alive.back();
+    if (i + 1 == chain.layers.size()) alive.push_back({chain.loss(inputs, 0)});
+    profiles[i].activation_bytes =
+        static_cast<double>(meter.bytes()) / static_cast<double>(samples);
+    for (const at::Tensor& output : inputs) {
+      profiles[i].output_bytes +=
+          static_cast<double>(output.nbytes()) / static_cast<double>(samples);
+    }
   }
-  return *std::min_element(seconds.begin(), seconds.end());
 }
 
-planning::LayerProfile measure_layer(const MeasuredLayer& layer, std::int64_t samples) {
-  check(samples >= 1, "layer {}: {} samples; at least one is needed", layer.name, samples);
-  const Pass many = least_pass(layer, samples);
-  planning::LayerProfile profile{.name = layer.name};
-  profile.forward.sample_s = many.forward_s / static_cast<double>(samples);
-  profile.backward.sample_s = many.backward_s / static_cast<double>(samples);
-  if (const std::int64_t few_samples = std::max<std::int64_t>(1, samples / 4);
-      few_samples < samples) {
-    const Pass few = least_pass(layer, few_samples);
+}  // namespace
+
+std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const LayerChain& chain,
+                                                   std::int64_t samples) {
+  check(samples >= 1, "{} samples to measure layers with; at least one is needed", samples);
+  const std::int64_t few_samples = std::max<std::int64_t>(1, samples / 4);
+  const auto measure = [&](std::int64_t count) {
+    return measure_layers(group, chain.layers, {chain.make_input(count)}, chain.loss, kRepeats);
+  };
+  const auto many = measure(samples);
+  const auto few = few_samples < samples ? measure(few_samples) : many;
+  std::vector<planning::LayerProfile> profiles(chain.layers.size());
+  const auto cost = [&](double seconds_of_few, double seconds_of_many) {
     const auto n = static_cast<double>(few_samples), m = static_cast<double>(samples);
-    profile.forward = planning::line_through(n, few.forward_s, m, many.forward_s);
-    profile.backward = planning::line_through(n, few.backward_s, m, many.backward_s);
+    if (few_samples == samples) return planning::PassCost{.sample_s = seconds_of_many / m};
+    return planning::line_through(n, seconds_of_few, m, seconds_of_many);
+  };
+  for (std::size_t i = 0; i < profiles.size(); ++i) {
+    planning::LayerProfile& profile = profiles[i];
+    profile.forward = cost(few[i].forward_s, many[i].forward_s);
+    profile.backward = cost(*few[i].backward_s, *many[i].backward_s);
+    profile.input_half = many[i].input_gradient_s / *many[i].backward_s;
+    profile.weight_half = many[i].weight_gradient_s / *many[i].backward_s;
+    for (const at::Tensor& parameter : chain.layers[i].parameters)
+      profile.parameters += parameter.numel();
   }
-  profile.activation_bytes = many.kept_bytes / static_cast<double>(samples);
-  profile.output_bytes = many.output_bytes / static_cast<double>(samples);
-  for (const auto& parameter : layer.module.parameters()) profile.parameters += parameter.numel();
-  return profile;
+  measure_memory(chain, samples, profiles);
+  return profiles;
 }
 
 planning::LayerProfile without(planning::LayerProfile whole, const planning::LayerProfile& part) {
@@ -102,6 +83,19 @@ planning::LayerProfile without(planning::LayerProfile whole, const planning::Lay
   whole.activation_bytes = std::max(0.0, whole.activation_bytes - part.activation_bytes);
   whole.parameters = std::max<std::int64_t>(0, whole.parameters - part.parameters);
   return whole;
+}
+
+double least_seconds(const std::function<void()>& body) {
+  body();
+  std::vector<double> seconds;
+  const auto begin = std::chrono::steady_clock::now();
+  while (seconds.size() < kFewestCalls ||
+         (seconds.size() < kMostCalls && seconds_since(begin) < kSecondsOfCalls)) {
+    const auto call = std::chrono::steady_clock::now();
+    body();
+    seconds.push_back(seconds_since(call));
+  }
+  return *std::min_element(seconds.begin(), seconds.end());
 }
 
 }  // namespace paceline::train

@@ -1,34 +1,33 @@
 #pragma once
 
-// What a layer of a model costs, measured alone: for the profile that the planner predicts from
-// (planning/job_profile.h).
+// What the layers of a model cost, for the profile that the planner predicts from
+// (planning/job_profile.h): times of measure_layers() (pipeline/measure_layers.h) with two numbers
+// of samples, and the memory that each layer keeps.
 //
-// Thread safety: none. Takes a second or so a layer.
+// Thread safety: that of measure_layers().
 
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <vector>
 
-#include <torch/nn/module.h>
-
+#include "paceline/collectives/group/process_group.h"
+#include "paceline/pipeline/pipeline.h"
 #include "paceline/planning/job_profile.h"
 
 namespace paceline::train {
 
-struct MeasuredLayer {
-  std::string name;
-  torch::nn::Module& module;  // whose gradients are dropped
-  // The layer's input for so many samples.
+struct LayerChain {
+  std::vector<PipelineStage> layers;  // each takes what the one before it returns
+  // The first layer's input for so many samples.
   std::function<at::Tensor(std::int64_t samples)> make_input;
-  // Its output; of the last layer the loss.
-  std::function<at::Tensor(const at::Tensor& input)> forward;
+  Pipeline::Loss loss;  // of the last layer's output
 };
 
-// Passes with `samples` and with a quarter of them, each several times; the fastest count,
-// because the shares of layers matter and not what else the machine did. The name, times,
-// parameters, activations and output are filled in. Error(kInvalid) for less than one sample, and
-// those of the layer.
-planning::LayerProfile measure_layer(const MeasuredLayer& layer, std::int64_t samples);
+// Collective: passes with `samples` and with a quarter of them. Of each layer the times,
+// parameters, activations and output. Error(kInvalid) for less than one sample; those of
+// measure_layers().
+std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const LayerChain& chain,
+                                                   std::int64_t samples);
 
 // `whole` without what `part` takes: of layers that cannot run alone. No number falls below 0.
 planning::LayerProfile without(planning::LayerProfile whole, const planning::LayerProfile& part);

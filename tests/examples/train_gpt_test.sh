@@ -76,6 +76,9 @@ for precision in bf16 autocast-bf16; do
   expect "$precision" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --shard 2
   expect "$precision of stages" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --mesh pp=2
 done
+expect one_copy_of_stages 0 'test perplexity' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2 --micro-batches 2 --shard 3 \
+  --metrics "$work/one_copy.jsonl"
+expect loss_of_one_copy 0 alone bash -c 'same_loss "$@"' _ "$work" one_copy
 # Norms are those of the whole model: clipped and with LAMB all meshes agree.
 mkdir "$work/norms"
 whole=(--clip-norm 0.5 --optimizer lamb --lr 0.01)

@@ -62,15 +62,16 @@ TEST_F(AdviseMesh, plans_from_what_the_program_wrote) {
 }
 
 TEST_F(AdviseMesh, shows_predicted_beside_measured) {
-  const Outcome outcome = advise({"--mesh", "--ranks", "2", "--check", "1", "--rows", "1"});
+  const Outcome outcome = advise({"--mesh", "--ranks", "2", "--check", "dp=1,tp=2", "--rows", "1"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("predicted beside measured"), HasSubstr("12.0 ms"),
                                  HasSubstr("step: error"), HasSubstr("memory: error")));
   std::ifstream file(profile_ + ".arguments");
   std::string arguments;
   std::getline(file, arguments);
-  EXPECT_THAT(arguments, AllOf(HasSubstr("--mesh "), HasSubstr("--global-batch-size 8"),
-                               Not(HasSubstr("--batch-size 3"))));
+  EXPECT_THAT(arguments,
+              AllOf(HasSubstr("--mesh pp=1,dp=1,tp=2"), HasSubstr("--global-batch-size 8"),
+                    Not(HasSubstr("--batch-size 3"))));
 }
 
 TEST_F(AdviseMesh, machines_that_are_not_here) {
@@ -120,6 +121,10 @@ TEST_F(AdviseMesh, refuses_what_makes_no_sense) {
   EXPECT_THAT(advise({"--mesh", "--simulate", "hosts=2", "--check", "1"}).err,
               HasSubstr("--check runs PROGRAM on this machine"));
   EXPECT_THAT(advise({"--memory", "--check", "1"}).err, HasSubstr("--check needs --mesh"));
+  EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--check", "dp=4"}).err,
+              HasSubstr("--check dp=4: is not one of the meshes"));
+  EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--check", "many"}).err,
+              HasSubstr("--check: 'many'"));
   EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--simulate", "hosts=2"}).err,
               HasSubstr("--ranks is of this machine"));
   EXPECT_THAT(advise({"--simulate", "hosts=2"}).err, HasSubstr("need --mesh or --memory"));

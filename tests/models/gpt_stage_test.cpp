@@ -2,6 +2,8 @@
 
 #include "paceline/models/gpt_stage.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
@@ -47,6 +49,35 @@ TEST(GptStage, stages_one_after_the_other_are_the_whole_model) {
       EXPECT_TRUE(torch::equal(states, whole->forward(text)));
     }
   }
+}
+
+TEST(GptStage, several_as_one_module_have_the_whole_models_names) {
+  const GptOptions options = five_blocks(0);
+  Gpt whole(options);
+  const auto all = one_module(
+      {GptStage(options, Layers{}, GptRange{0, 2}), GptStage(options, Layers{}, GptRange{3, 4})});
+  std::vector<std::string> names, wanted;
+  for (const auto& parameter : all->named_parameters()) names.push_back(parameter.key());
+  for (const auto& parameter : whole->named_parameters()) {
+    const std::string& name = parameter.key();
+    const bool is_elsewhere = name.rfind("h.2.", 0) == 0 || name.rfind("h.4.", 0) == 0;
+    if (!is_elsewhere && name.rfind("ln_f", 0) != 0) wanted.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  std::sort(wanted.begin(), wanted.end());
+  EXPECT_EQ(names, wanted);
+}
+
+// Of GPT-2: 6 for each weight of its matrix products, and attention's 12 x layers x width x
+// context.
+TEST(Gpt, operations_of_a_token_are_those_of_the_papers_formula) {
+  const GptOptions gpt2;
+  const double weights = 12.0 * 12 * 768 * 768 + 768.0 * 50257;
+  EXPECT_DOUBLE_EQ(operations_per_token(gpt2), 6 * weights + 12.0 * 12 * 768 * 1024);
+  GptOptions grouped = gpt2;
+  grouped.key_value_heads = 3;  // a quarter of keys and values
+  EXPECT_DOUBLE_EQ(operations_per_token(gpt2) - operations_per_token(grouped),
+                   6 * 12 * 2 * 768 * 768 * 0.75);
 }
 
 TEST(GptStage, blocks_are_dealt_out_evenly_and_odd_ranges_refused) {

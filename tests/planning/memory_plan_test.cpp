@@ -20,7 +20,7 @@ JobProfile million() {
 }
 
 MemoryPlan plan(const Way& way, const Machine& machine) {
-  return plan_memory(million(), machine, way, 3, {3000});
+  return plan_memory(million(), machine, way, 3, {{0, 1}}, {3000});
 }
 
 TEST(MemoryPlan, in_the_stages_of_zero) {
@@ -59,29 +59,45 @@ TEST(MemoryPlan, parts_and_stages_divide_parameters) {
   profile.layers.front().divisible.parameters = 0.5;
   // Stage 0 of two: 1000 x (1/2 + 1/4) + 500; stage 1: 500 + 500.
   const Way way{.parts = 2, .stages = 2};
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, 0), 1250);
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, 1), 1000);
-  EXPECT_DOUBLE_EQ(activations_of_stage(profile, way, 1), 100);
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, {0, 2}), 1250);
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, {2, 4}), 1000);
+  EXPECT_DOUBLE_EQ(activations_of_stage(profile, way, {2, 4}), 100);
 }
 
 TEST(MemoryPlan, the_last_stage_has_a_copy_of_tied_weights) {
   JobProfile profile = job_of_blocks(2);
   profile.layers.push_back({.name = "head", .parameters = 300, .tied_parameters = 300});
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {}, 0), 2000);
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {.stages = 2}, 1), 1300);
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {}, {0, 3}), 2000);
+  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {.stages = 2}, {1, 3}), 1300);
 }
 
 TEST(MemoryPlan, gradients_take_the_place_of_activations) {
   JobProfile profile = job_of_blocks(2);  // 4000 bytes of gradients, 100 of activations a sample
   // Two samples: all activations and the last layer's gradients, then without its activations both
   // layers' gradients.
-  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, 0, 2), 200 + 8000);
-  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, 0, 100), 20'000 + 4000);
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 2), 200 + 8000);
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 100), 20'000 + 4000);
   const Machine machine{.ranks_a_host = 1};
-  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {20'000}).rank.activations, 16'000);
+  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {{0, 2}}, {20'000}).rank.activations,
+                   16'000);
   // From the second pass on all gradients are there from the beginning.
   EXPECT_DOUBLE_EQ(
-      plan_memory(profile, machine, {.micro_batches = 2}, 100, {20'000}).rank.activations, 20'000);
+      plan_memory(profile, machine, {.micro_batches = 2}, 100, {{0, 2}}, {20'000}).rank.activations,
+      20'000);
+}
+
+TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
+  JobProfile profile = job_of_blocks(2);
+  profile.unit_bytes = 500;
+  // Half of 4000 bytes stay and four units wait; then half of 8000.
+  const Way way{.replicas = 2, .shard_stage = 2};
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 100), 20'000 + 2000 + 2000);
+  EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 2), 100 * 2 + 4000 + 2000);
+  // A pipeline's are whole until the end of its step.
+  const Way piped{.replicas = 2, .stages = 2, .shard_stage = 2, .micro_batches = 2};
+  const Machine machine{.ranks_a_host = 4};
+  EXPECT_DOUBLE_EQ(
+      plan_memory(profile, machine, piped, 1, {{0, 1}, {1, 2}}, {200, 100}).rank.gradients, 4000);
 }
 
 TEST(MemoryPlan, the_host_that_needs_most_counts) {
@@ -89,7 +105,7 @@ TEST(MemoryPlan, the_host_that_needs_most_counts) {
   const Machine machine{.hosts = 2, .ranks_a_host = 2};
   const Way way{.replicas = 2, .stages = 2, .micro_batches = 2};
   // Stage 0 has two blocks and is on host 0, both replicas of it.
-  const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {200, 100});
+  const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {{0, 2}, {2, 3}}, {200, 100});
   EXPECT_DOUBLE_EQ(of_two.rank.all(), 2000 * 16 + 200);
   EXPECT_DOUBLE_EQ(of_two.host, 2 * (2000 * 16 + 200));
 }

@@ -45,19 +45,21 @@ TEST(Way, where_the_ranks_of_an_axis_are) {
   EXPECT_THAT(hosts_of_stages(inside, machine), ElementsAre(0, 0, 0, 0));
 }
 
-TEST(Way, stages_have_blocks_evenly_and_the_ends_what_is_beside_them) {
-  JobProfile profile = job_of_blocks(5);
+TEST(Way, stages_are_cut_by_what_blocks_cost) {
+  JobProfile profile = job_of_blocks(5);  // 3 ms a sample each
   profile.layers.insert(profile.layers.begin(), {.name = "embedding"});
-  profile.layers.push_back({.name = "head"});
-  const auto range = [&](int stage, int stages) {
-    const LayerRange layers = layers_of_stage(profile, stage, stages);
-    return std::pair(layers.begin, layers.end);
+  profile.layers.push_back({.name = "head", .forward = {.sample_s = 3e-3}});
+  const auto ranges = [&](int stages) {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (const LayerRange& range : cut_into_stages(profile, {.stages = stages}, 1))
+      pairs.emplace_back(range.begin, range.end);
+    return pairs;
   };
-  EXPECT_EQ(range(0, 1), std::pair(0UL, 7UL));
-  EXPECT_EQ(range(0, 2), std::pair(0UL, 4UL));  // embedding and three blocks
-  EXPECT_EQ(range(1, 2), std::pair(4UL, 7UL));
-  EXPECT_EQ(range(1, 5), std::pair(2UL, 3UL));
-  EXPECT_EQ(range(4, 5), std::pair(5UL, 7UL));
+  EXPECT_THAT(ranges(1), ElementsAre(std::pair(0, 7)));
+  // The head counts as a sixth block: embedding and three blocks, two blocks and the head.
+  EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 4), std::pair(4, 7)));
+  EXPECT_THAT(ranges(5), ElementsAre(std::pair(0, 2), std::pair(2, 3), std::pair(3, 4),
+                                     std::pair(4, 5), std::pair(5, 7)));
 }
 
 TEST(Way, why_some_are_none) {

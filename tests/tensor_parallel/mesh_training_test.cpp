@@ -2,10 +2,14 @@
 // curve is that of one process.
 
 #include <cmath>
+#include <csignal>
+#include <functional>
 #include <optional>
+#include <stdexcept>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <torch/torch.h>
 
@@ -26,6 +30,7 @@
 #include "paceline/train/training_step.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/process_ranks.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/tensor_parallel/dense_and_parallel.h"
 
@@ -137,8 +142,8 @@ class MeshTraining {
     gradients_.emplace(
         pipeline_,
         [this](const Pipeline::Tensors& outputs, const data::Batch& part) {
-          if (spoils_loss) return vocab_loss(outputs[0], part) * NAN;
-          return vocab_loss(outputs[0], part);
+          if (before_loss) before_loss();
+          return vocab_loss(outputs[0], part) * loss_factor;
         },
         *optimizer_, options);
   }
@@ -158,7 +163,8 @@ class MeshTraining {
 
   const DeviceMesh& mesh() const { return mesh_; }
   PipelineGradients& gradients() { return *gradients_; }
-  bool spoils_loss = false;
+  double loss_factor = 1;
+  std::function<void()> before_loss = {};  // on the rank that has the losses
 
  private:
   at::Tensor vocab_loss(const at::Tensor& logits, const data::Batch& part) const {
@@ -269,12 +275,48 @@ TEST(PipelineGradients, a_loss_that_is_not_finite_is_told_with_replica_and_micro
   testing::internal::CaptureStderr();
   run_ranks_ok(8, [&](ProcessGroup& world) {
     MeshTraining training(borrowed(world), job);
-    training.spoils_loss = training.mesh().rank("dp") == 1;
+    if (training.mesh().rank("dp") == 1) training.loss_factor = NAN;
     for (const double loss : training.losses()) EXPECT_TRUE(std::isnan(loss));
   });
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, testing::HasSubstr("the loss of micro-batch 0 in replica 1 of 2 is not finite "
                                       "in step 1 (nan); 1 steps so far"));
+}
+
+TEST(PipelineGradients, a_loss_that_throws_is_told_on_every_rank) {
+  const MeshCase job{.axes = kEight, .steps = 2};
+  for (const auto& result : harness::run_ranks(8, [&](ProcessGroup& world) {
+         MeshTraining training(borrowed(world), job);
+         if (training.mesh().rank("dp") == 1)
+           training.before_loss = [] { throw std::runtime_error("out of luck"); };
+         training.losses();
+       })) {
+    ASSERT_TRUE(result.error);
+    EXPECT_THAT(result.error->what(), testing::HasSubstr("1F0: the loss of outputs"));
+    EXPECT_THAT(result.error->what(), testing::HasSubstr("out of luck"));
+  }
+}
+
+// Micro-batches are in flight in both pipelines; rank 3 has the last stage of the second one.
+TEST(MeshProcesses, a_rank_that_dies_within_a_step_is_named_by_all_others) {
+  at::set_num_threads(1);
+  const MeshCase job{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}};
+  const auto results = harness::run_process_ranks(4, [&](ProcessGroup& world) -> std::string {
+    MeshTraining training(borrowed(world), job);
+    int losses = 0;
+    if (world.rank() == 3) {
+      training.before_loss = [&losses] {
+        if (++losses == 7) ::kill(::getpid(), SIGKILL);
+      };
+    }
+    training.losses();
+    return "no error";
+  });
+  EXPECT_EQ(results[3].signal, SIGKILL);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(results[rank].threw);
+    EXPECT_THAT(results[rank].report, testing::HasSubstr("rank 3")) << rank;
+  }
 }
 
 }  // namespace

@@ -126,26 +126,35 @@ TEST(DryRunOfDividedModels, is_refused) {
   unsetenv("PACELINE_PROFILE");
 }
 
-TEST(LayerMeter, measures_a_layer_alone) {
-  torch::nn::Linear linear(64, 32);
-  const planning::LayerProfile profile =
-      measure_layer({.name = "linear",
-                     .module = *linear,
-                     .make_input =
-                         [](std::int64_t samples) {
-                           return at::ones({samples, 64});
-                         },
-                     .forward = [&](const at::Tensor& input) { return linear(input).exp(); }},
-                    8);
-  EXPECT_EQ(profile.name, "linear");
-  EXPECT_EQ(profile.parameters, 64 * 32 + 32);
-  EXPECT_EQ(profile.output_bytes, 32 * 4);
-  EXPECT_GE(profile.activation_bytes, 32 * 4);  // exp() keeps its result
-  EXPECT_LT(profile.activation_bytes, 3 * 32 * 4);
-  EXPECT_GT(profile.forward.of(8), 0);
-  EXPECT_GT(profile.backward.of(8), 0);
-  expect_error(ErrorCode::kInvalid, {"linear", "0 samples"}, [&] {
-    measure_layer({.name = "linear", .module = *linear, .make_input = {}, .forward = {}}, 0);
+TEST(LayerMeter, measures_layers_that_follow_one_another) {
+  harness::run_ranks_ok(1, [](ProcessGroup& group) {
+    torch::nn::Linear first(64, 32), second(32, 16);
+    const LayerChain chain{.layers = {make_stage(0, first),
+                                      {.index = 1,
+                                       .forward =
+                                           [&](const PipelineStage::Tensors& inputs) {
+                                             return PipelineStage::Tensors{second(inputs[0]).exp()};
+                                           },
+                                       .parameters = second->parameters()}},
+                           .make_input =
+                               [](std::int64_t samples) {
+                                 return at::ones({samples, 64});
+                               },
+                           .loss = [](const auto& outputs, int) { return outputs[0].sum(); }};
+    const auto profiles = profile_layers(group, chain, 8);
+    ASSERT_EQ(profiles.size(), 2U);
+    EXPECT_EQ(profiles[0].parameters, 64 * 32 + 32);
+    EXPECT_EQ(profiles[0].output_bytes, 32 * 4);
+    EXPECT_EQ(profiles[1].output_bytes, 16 * 4);
+    EXPECT_GE(profiles[0].activation_bytes, 32 * 4);
+    EXPECT_GE(profiles[1].activation_bytes, 16 * 4);  // exp() keeps its result
+    EXPECT_LT(profiles[1].activation_bytes, 4 * 16 * 4);
+    for (const planning::LayerProfile& profile : profiles) {
+      EXPECT_GT(profile.forward.of(8), 0);
+      EXPECT_GT(profile.backward.of(8), 0);
+      EXPECT_GT(profile.input_half, 0);
+    }
+    expect_error(ErrorCode::kInvalid, {"0 samples"}, [&] { profile_layers(group, chain, 0); });
   });
 }
 
