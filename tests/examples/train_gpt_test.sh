@@ -123,6 +123,32 @@ for how in "2 pp=2 0" "4 dp=2,tp=2 1" "4 pp=2,dp=2 2" "4 dp=4 3" "4 pp=2,tp=2 0"
 done
 expect longer_divided_otherwise 0 'resumed at step 6' "${run2[@]}" "${divided[@]}" --max-steps 9 --mesh dp=2 --shard 3 --resume
 expect differs_after_steps 1 'steps 6 and 9: [0-9]+ differences' "$1" checkpoint diff "$work/first" "$work/divided"
+# The files of a command: all of it and back, the weights as Python loads them.
+expect checkpoint_list 0 ' 6 .* 2 +2 ' "$1" checkpoint ls "$work/first"
+expect checkpoint_whole 0 'step 6: whole' "$1" checkpoint verify "$work/first"
+expect checkpoint_exported 0 'step 6' "$1" checkpoint export "$work/first" "$work/all.safetensors"
+expect checkpoint_imported 0 'step 6' "$1" checkpoint import "$work/all.safetensors" "$work/imported"
+expect checkpoint_came_back 0 'steps 6 and 6: the same' "$1" checkpoint diff "$work/first" "$work/imported"
+expect checkpoint_merged 0 'in one file' "$1" checkpoint merge "$work/first" "$work/merged"
+expect checkpoint_merged_same 0 'the same' "$1" checkpoint diff "$work/first" "$work/merged"
+expect checkpoint_weights 0 'step 6' "$1" checkpoint export --weights "$work/first" "$work/exported.safetensors"
+expect weights_in_python 0 'the same weights' /usr/bin/python3 - "$work/exported.safetensors" "$work/weights_pp=2" <<'PY'
+import json, struct, sys
+def tensors(path):
+    try:
+        from safetensors.numpy import load_file
+        return {name: value.tobytes() for name, value in load_file(path).items()}
+    except ImportError:
+        with open(path, "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            body = f.read()
+        return {name: body[slice(*entry["data_offsets"])] for name, entry in header.items() if name != "__metadata__"}
+print("the same weights" if tensors(sys.argv[1]) == tensors(sys.argv[2]) else "other weights")
+PY
+expect checkpoint_pruned 0 'removed 0 checkpoints, kept 1' "$1" checkpoint prune --keep 1 "$work/merged"
+printf X | dd of="$work/merged/step-00000006/boxes-00000-of-00001.bin" bs=1 seek=5000 conv=notrunc status=none
+expect checkpoint_damaged 1 'step 6: damaged: .*CRC-32C of bytes 4096 to 8192' "$1" checkpoint verify "$work/merged"
+expect checkpoint_action 2 "unknown action 'lss'" "$1" checkpoint lss "$work/first"
 # In logical shards, for any number of ranks.
 for ranks in 1 2; do
   expect "logical_$ranks" 0 'test perplexity' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 --logical-shards 4 "${gpt[@]}" \
