@@ -68,8 +68,11 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
     planning::LayerProfile& profile = profiles[i];
     profile.forward = cost(few[i].forward_s, many[i].forward_s);
     profile.backward = cost(*few[i].backward_s, *many[i].backward_s);
-    profile.input_half = many[i].input_gradient_s / *many[i].backward_s;
-    profile.weight_half = many[i].weight_gradient_s / *many[i].backward_s;
+    // Both halves take at least what the whole does; less is what else the machine did meanwhile.
+    const double halves = many[i].input_gradient_s + many[i].weight_gradient_s;
+    const double whole = std::min(*many[i].backward_s, halves);
+    profile.input_half = many[i].input_gradient_s / whole;
+    profile.weight_half = many[i].weight_gradient_s / whole;
     for (const at::Tensor& parameter : chain.layers[i].parameters)
       profile.parameters += parameter.numel();
   }

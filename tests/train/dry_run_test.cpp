@@ -153,6 +153,7 @@ TEST(LayerMeter, measures_layers_that_follow_one_another) {
       EXPECT_GT(profile.forward.of(8), 0);
       EXPECT_GT(profile.backward.of(8), 0);
       EXPECT_GT(profile.input_half, 0);
+      EXPECT_GE(profile.input_half + profile.weight_half, 1 - 1e-9);
     }
     expect_error(ErrorCode::kInvalid, {"0 samples"}, [&] { profile_layers(group, chain, 0); });
   });
