@@ -19,6 +19,7 @@ namespace paceline::train {
 namespace {
 
 constexpr int kWarmUpPasses = 3;
+constexpr std::size_t kLargeGradientBytes = 512 << 10;  // for the reducer (parallel/reducer.h)
 constexpr int kFewestPasses = 5, kMostPasses = 50;
 constexpr double kSecondsOfPasses = 1.5;
 
@@ -172,7 +173,7 @@ class DryRun {
     profile_.units_per_sample = static_cast<double>(parts_.unit.per_sample);
     profile_.threads = at::get_num_threads();
     profile_.ranks_at_once = group_.world_size();
-    profile_.bucket_bytes = static_cast<double>(BucketLimits().cap_bytes);
+    profile_.bucket_bytes = bucket_bytes();
     if (parts_.describe) parts_.describe(profile_, samples);
     if (profile_.layers.empty()) {
       model_.name = "model";
@@ -188,6 +189,17 @@ class DryRun {
     const double planned = planning::peak_of_pass(profile_, {}, {0, profile_.layers.size()},
                                                   static_cast<double>(samples));
     profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);
+  }
+
+  // Large gradients leave alone, as soon as they are there; a model that mostly has these does not
+  // wait for buckets to fill.
+  double bucket_bytes() const {
+    std::size_t all = 0, alone = 0;
+    for (const at::Tensor& parameter : parts_.optimizer.parameters()) {
+      all += parameter.nbytes();
+      if (parameter.nbytes() >= kLargeGradientBytes) alone += parameter.nbytes();
+    }
+    return static_cast<double>(2 * alone >= all ? kLargeGradientBytes : BucketLimits().cap_bytes);
   }
 
   // Layers were measured alone; together they take what the whole model takes.
