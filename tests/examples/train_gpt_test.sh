@@ -111,6 +111,12 @@ for shard in 0 3; do
     --memory-checkpoint-every 2 --checkpoint-dir "$work/killed_run_$shard" --weights "$work/killed_$shard"
   expect "bits_killed_$shard" 0 '' cmp "$work/straight_$shard" "$work/killed_$shard"
 done
+# A pipeline, too, of which a stage dies.
+piped=("${run2[@]}" --max-restarts 2 "${gpt[@]}" --global-batch-size 8 --sample 0 --dropout 0.1 --mesh pp=2 --max-steps 12)
+expect straight_pp 0 'test perplexity' "${piped[@]}" --weights "$work/straight_pp"
+expect killed_pp 0 'faults +1 .kill 1' env PET_CHAOS='kill:rank=1@step7' "${piped[@]}" --checkpoint-every 3 --checkpoint-dir "$work/killed_pp_run" \
+  --weights "$work/killed_pp"
+expect bits_killed_pp 0 '' cmp "$work/straight_pp" "$work/killed_pp"
 # And one that goes on divided otherwise: the last checkpoint, of no more steps, has the tensors of the first.
 divided=("${gpt[@]}" --global-batch-size 8 --sample 0 --checkpoint-dir "$work/divided")
 expect divided_first 0 'test perplexity' "${run2[@]}" "${divided[@]}" --max-steps 6 --mesh tp=2

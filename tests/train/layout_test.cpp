@@ -32,13 +32,14 @@ struct Layout {
   int dp = 1, tp = 1, pp = 1;
   int stage = 0;  // of fully_shard()
   int hosts = 1;
+  bool divides_hosts = false;  // these divide the parameters of stage 3
 
   int world() const { return dp * tp * pp; }
 };
 
 std::string describe(const Layout& layout) {
-  return fmt::format("dp={}, tp={}, pp={}, stage {}, {} hosts", layout.dp, layout.tp, layout.pp,
-                     layout.stage, layout.hosts);
+  return fmt::format("dp={}, tp={}, pp={}, stage {}, {} hosts{}", layout.dp, layout.tp, layout.pp,
+                     layout.stage, layout.hosts, layout.divides_hosts ? ", divided" : "");
 }
 
 std::shared_ptr<ProcessGroup> lent(ProcessGroup& group) {
@@ -80,7 +81,8 @@ struct DividedRun {
         {decayed, {.weight_decay = 0.1}}, {others, {}}});
     if (layout.stage > 0) {
       optimizer->shard(mesh.group("dp"), {.one_copy = layout.stage == 3,
-                                          .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0});
+                                          .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0,
+                                          .divide_hosts = layout.divides_hosts});
     }
     schedule.emplace(*optimizer, optim::CosineAnnealingLrOptions{.t_max = 9});
     average.emplace(optimizer->parameters(), optim::ExponentialMovingAverage::Options{});
@@ -211,7 +213,9 @@ TEST_F(LayoutTest, stages_of_fully_shard_and_numbers_of_ranks) {
 
 TEST_F(LayoutTest, hosts) {
   expect_kept({{.dp = 4, .stage = 3, .hosts = 2},
+               {.dp = 4, .stage = 3, .hosts = 2, .divides_hosts = true},
                {.dp = 2, .stage = 3},
+               {.dp = 3, .stage = 3, .hosts = 3, .divides_hosts = true},
                {.dp = 6, .stage = 3, .hosts = 3},
                {.dp = 3, .stage = 1, .hosts = 3}});
 }
