@@ -52,6 +52,14 @@ bool reads_nothing(std::string_view operation) {
 
 thread_local bool is_fetching = false;
 
+class Fetching {
+ public:
+  Fetching() { is_fetching = true; }
+  ~Fetching() { is_fetching = false; }
+  Fetching(const Fetching&) = delete;
+  Fetching& operator=(const Fetching&) = delete;
+};
+
 // The units that an operation's inputs are in, of one owner: a model has one optimizer.
 std::pair<DividedParameters*, std::vector<std::size_t>> units_of(
     c10::ArrayRef<const c10::IValue> inputs) {
@@ -78,9 +86,8 @@ std::unique_ptr<at::ObserverContext> before_operation(const at::RecordFunction& 
   if (is_fetching || reads_nothing(operation.name())) return nullptr;
   const auto [owner, units] = units_of(operation.inputs());
   if (owner == nullptr) return nullptr;
-  is_fetching = true;
+  const Fetching fetching;
   owner->fetch(units);
-  is_fetching = false;
   return nullptr;
 }
 
@@ -153,7 +160,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
     }
     drop_oldest(units);
     start_next();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // LibTorch would swallow it
     if (!error_) {
       error_ = std::current_exception();
       peers_->abort(error.what());  // the others wait for this rank
