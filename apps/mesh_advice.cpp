@@ -116,7 +116,7 @@ class MeshAdviser {
   JobProfile profile() const {
     if (!options_.profile.empty() && std::filesystem::exists(options_.profile))
       return planning::load_profile(options_.profile);
-    const JobProfile measured = measure();
+    JobProfile measured = measure();
     if (!options_.profile.empty()) planning::save_profile(measured, options_.profile);
     return measured;
   }
