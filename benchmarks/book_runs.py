@@ -6,8 +6,8 @@ import statistics
 import subprocess
 import sys
 
+from hosts import Hosts
 from side_by_side import program, read_metrics, start, wait_all
-from two_hosts import TwoHosts
 
 LIMIT_S = 6 * 3600
 CORES = len(os.sched_getaffinity(0))
@@ -190,7 +190,7 @@ def hosts(runner):
              2 if runner.options.quick else 20]
     rows = []
     for gbit, more in ((1, []), (1, ["--hook", "bf16"]), (10, [])):
-        with TwoHosts(gbit) as network:
+        with Hosts(gbit) as network:
             one = on_hosts(runner, network, 1, cores, runner.metrics_file(), *flags)
             two = on_hosts(runner, network, 2, cores, runner.metrics_file(), *flags, *more)
         rows.append([f"{gbit} Gbit/s{', bf16 gradients' if more else ''}", f"{one:.1f}", f"{two:.1f}", f"{two / one:.2f}",

@@ -9,7 +9,7 @@
 //
 // gpt_beside_python.py runs it in turns with PyTorch. Memory is PSS (proc_pid_smaps(5)), which
 // counts a page that several processes have once in all; of all ranks together, after the last
-// step.
+// step. What is sent to other hosts is that of rank 0's host.
 
 #include <chrono>
 #include <functional>
@@ -33,7 +33,7 @@
 #include "paceline/tensor_parallel/layers.h"
 #include "paceline/tensor_parallel/vocab_parallel_loss.h"
 
-#include "benchmarks/own_memory.h"
+#include "benchmarks/own_usage.h"
 
 namespace paceline::benchmarks {
 namespace {
@@ -80,10 +80,13 @@ double seconds_a_step(ProcessGroup& group, int steps, const Step& step) {
 // As many steps before those that are timed.
 void measure(ProcessGroup& group, int steps, const Step& step) {
   seconds_a_step(group, steps, step);
+  const double sent_before = sent_mb();
   const double seconds = seconds_a_step(group, steps, step);
+  const double sent = (sent_mb() - sent_before) / steps;
   const double megabytes = all_reduce_value(group, own_pss_mb(), ReduceOp::kSum);
   if (group.rank() == 0) {
-    fmt::print("ms a step: {:.4f}\nPSS of all ranks, MB: {:.2f}\n", seconds * 1e3, megabytes);
+    fmt::print("ms a step: {:.4f}\nPSS of all ranks, MB: {:.2f}\nsent to other hosts, MB a step: {:.2f}\n",
+               seconds * 1e3, megabytes, sent);
   }
 }
 

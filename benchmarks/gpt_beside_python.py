@@ -1,10 +1,11 @@
-#!/usr/bin/python3
-"""gpt_beside_python.py BUILD [--way data|tensor|pipeline|generate] [--ranks N] [--rounds N] [--steps N]: a GPT in turns with PyTorch.
+"""gpt_beside_python.py BUILD [--way WAY] [--ranks N] [--gbit G] [--rounds N] [--steps N]: a GPT in turns with PyTorch.
 
 A GPT of 31 million parameters (gpt_bench.cpp), Adam, one thread a rank, all on this machine. Start it with the Python of a PyTorch 2.x whose
 LibTorch BUILD uses. In each round every variant has a turn, in another order every time:
 
   data      2 sequences of 128 bytes a rank: stages 0 to 3 of fully_shard(), and FSDP2 (each block a unit) and DDP over Gloo
+  hosts     the same with one rank on each of N hosts (network namespaces, needs root; links of G Gbit/s): one copy a host, and hosts that
+            divide the parameters; also what a host sends, and what a step takes beyond that of a rank alone (exposed communication)
   tensor    8 sequences a step: tensor parallelism, and PyTorch's (Colwise, Rowwise, loss_parallel) over Gloo
   pipeline  8 sequences a step, each a micro-batch: each schedule, and torch.distributed.pipelining's of the same name
   generate  tokens a second from one sequence, keys and values kept; one process with one thread
@@ -13,17 +14,21 @@ tensor and pipeline have one rank with as many threads beside them, which takes 
 second), and for data the memory of all ranks (PSS), after 2 x STEPS steps: median and range, and the ratios round by round.
 """
 import argparse
+import contextlib
 import os
 import re
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
+import hosts
 import side_by_side
 
 TOKENS, PROMPT = 128, 16
 LAYERS, WIDTH, HEADS, VOCABULARY = 10, 512, 8, 256
-SEQUENCES = {"data": 2, "tensor": 8, "pipeline": 8, "generate": 1}
+SEQUENCES = {"data": 2, "hosts": 2, "tensor": 8, "pipeline": 8, "generate": 1}
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 2}  # stages a rank
 
 
@@ -162,6 +167,15 @@ def pipeline_step(schedule):
     return [parameter for part in parts for parameter in part.parameters()], passes
 
 
+def sent_mb():
+    """By this host (its network namespace), to other hosts."""
+    total = 0
+    for device in set(os.listdir("/sys/class/net")) - {"lo"}:
+        with open(f"/sys/class/net/{device}/statistics/tx_bytes") as sent:
+            total += int(sent.read())
+    return total / 1e6
+
+
 def pss_mb():
     with open("/proc/self/smaps_rollup") as rollup:
         return int(re.search(r"^Pss: +(\d+)", rollup.read(), re.M)[1]) / 1024
@@ -191,14 +205,15 @@ def run_rank(kind, steps, threads):
 
     take()
     dist.barrier()
-    begin = time.perf_counter()
+    begin, sent_before = time.perf_counter(), sent_mb()
     take()
     dist.barrier()
     milliseconds = (time.perf_counter() - begin) / steps * 1e3
+    sent = (sent_mb() - sent_before) / steps
     memory = torch.tensor(pss_mb())
     dist.all_reduce(memory)
     if dist.get_rank() == 0:
-        print(f"ms a step: {milliseconds:.4f}\nPSS of all ranks, MB: {memory.item():.2f}")
+        print(f"ms a step: {milliseconds:.4f}\nPSS of all ranks, MB: {memory.item():.2f}\nsent to other hosts, MB a step: {sent:.2f}")
 
 
 def run_generate(steps):
@@ -237,7 +252,7 @@ def run_generate(steps):
 
 def read(output):
     found = [re.search(pattern, output) for pattern in (r"(?:ms a step|tokens a second): ([\d.]+)", r"MB: ([\d.]+)", r"passes: ([\d.]+)",
-                                                        r"simulated: ([\d.]+)")]
+                                                        r"simulated: ([\d.]+)", r"MB a step: ([\d.]+)")]
     return [float(match[1]) if match else None for match in found]
 
 
@@ -257,6 +272,51 @@ def own_run(ranks, threads, arguments, *flags):
     command = [side_by_side.program(arguments.build, "apps", "paceline"), "run", "--nproc-per-node", str(ranks), "--threads-per-rank", str(threads),
                side_by_side.program(arguments.build, "benchmarks", "gpt_bench"), "--steps", str(arguments.steps), *map(str, flags)]
     return read(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=900).stdout)
+
+
+def on_hosts(network, commands, environment):
+    """Each command on a host of its own, with a core of its own while there are enough. Rank 0's output."""
+    cores = sorted(os.sched_getaffinity(0))
+    started = [side_by_side.start([*network.enter(number), "taskset", "-c", str(cores[number % len(cores)]), *command], environment(number))
+               for number, command in enumerate(commands)]
+    side_by_side.wait_all(started, 900)
+    return read(started[0].output)
+
+
+def python_on_hosts(network, kind, count, arguments):
+    command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--rank", kind, "--steps", str(arguments.steps)]
+    return on_hosts(network, [command] * count, lambda rank: {
+        "RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": network.address(0), "MASTER_PORT": "29433", "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "eth0"})
+
+
+def own_on_hosts(network, count, arguments, *flags):
+    with tempfile.NamedTemporaryFile("w") as secret:  # which only its owner may read
+        secret.write("gpt beside python " * 2)
+        secret.flush()
+        program = [side_by_side.program(arguments.build, "benchmarks", "gpt_bench"), "--steps", str(arguments.steps), *flags]
+        run = [side_by_side.program(arguments.build, "apps", "paceline"), "run", "--nnodes", str(count), "--master-addr", network.address(0),
+               "--nproc-per-node", "1", "--threads-per-rank", "1"]
+        return on_hosts(network, [[*run, "--node-rank", str(rank), *program] for rank in range(count)],
+                        lambda _: {"PACELINE_SECRET_FILE": secret.name})
+
+
+def host_variants(network, arguments):
+    count = arguments.ranks
+    stages = {"DDP": ["--stage", "0"], "a copy a host": ["--stage", "3"], "hosts divide": ["--stage", "3", "--divide-hosts"]}
+    own = {f"Paceline, {name}": lambda flags=flags: own_on_hosts(network, count, arguments, *flags) for name, flags in stages.items()}
+    python = {f"Python, {kind}": lambda kind=kind: python_on_hosts(network, kind, count, arguments) for kind in ("ddp", "fsdp2")}
+    return own | python | {"Paceline, alone": lambda: own_on_hosts(network, 1, arguments),
+                           "Python, alone": lambda: python_on_hosts(network, "alone", 1, arguments)}
+
+
+def print_exposed(got):
+    print("| | exposed ms a step | MB sent by a host a step |\n|---|---|---|")
+    for name, values in got.items():
+        alone = got[name.split(",")[0] + ", alone"]
+        if values is not alone:
+            exposed = side_by_side.spread([value[0] - one[0] for value, one in zip(values, alone)])
+            print(f"| {name} | {exposed} | {statistics.median(value[4] for value in values):.1f} |")
 
 
 def variants(arguments):
@@ -290,6 +350,7 @@ def main():
     parser.add_argument("build", nargs="?")
     parser.add_argument("--way", default="data", choices=list(SEQUENCES))
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--gbit", type=float, default=1, help="of each host's link; 0: as fast as the machine is")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rank", help=argparse.SUPPRESS)
@@ -297,16 +358,18 @@ def main():
     arguments = parser.parse_args()
     if arguments.rank:
         return run_rank(arguments.rank, arguments.steps, arguments.threads)
-    runs = variants(arguments)
-    got = {name: [] for name in runs}
-    for number in range(arguments.rounds):
-        names = list(runs)
-        for name in names[number % len(names):] + names[:number % len(names)]:
-            got[name].append(runs[name]())
+    with hosts.Hosts(arguments.gbit, arguments.ranks) if arguments.way == "hosts" else contextlib.nullcontext() as network:
+        runs = host_variants(network, arguments) if network else variants(arguments)
+        got = {name: [] for name in runs}
+        for number in range(arguments.rounds):
+            names = list(runs)
+            for name in names[number % len(names):] + names[:number % len(names)]:
+                got[name].append(runs[name]())
     peers = [name for name in runs if name.startswith("Python") or name.endswith("one rank")]
-    print(f"{side_by_side.machine()}; {arguments.way}, {arguments.ranks} ranks, {arguments.rounds} rounds\n")
+    links = f" with links of {arguments.gbit:g} Gbit/s" if network else ""
+    print(f"{side_by_side.machine()}; {arguments.way}{links}, {arguments.ranks} ranks, {arguments.rounds} rounds\n")
     for what, unit in enumerate(("tokens a second" if arguments.way == "generate" else "ms a step", "MB of all ranks")):
-        if what == 1 and arguments.way != "data":
+        if what == 1 and arguments.way not in ("data", "hosts"):
             break
         print(f"| | {unit} | {' | '.join('to ' + peer for peer in peers)} |\n|---|---|{'---|' * len(peers)}")
         for name, values in got.items():
@@ -314,6 +377,8 @@ def main():
             ratios = [side_by_side.spread([a / b[what] for a, b in zip(own, got[peer])]) for peer in peers]
             print(f"| {name} | {side_by_side.spread(own)} | {' | '.join(ratios)} |")
         print()
+    if network:
+        print_exposed(got)
     for name, values in got.items():
         if values[0][3]:
             print(f"{name}: the passes took {side_by_side.spread([value[2] / value[3] for value in values])} of the simulated time")

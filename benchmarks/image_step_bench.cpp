@@ -32,7 +32,7 @@
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/train/runtime.h"
 
-#include "benchmarks/own_memory.h"
+#include "benchmarks/own_usage.h"
 #include "benchmarks/spread.h"
 
 namespace paceline::benchmarks {

@@ -8,7 +8,7 @@ import time
 
 from side_by_side import spread
 from survivors import FOREVER, gauge, start_job, wait_for
-from two_hosts import TwoHosts
+from hosts import Hosts
 
 BAR = 5.0
 PORT = 29400
@@ -24,7 +24,7 @@ class Loss:
 
     def __init__(self, contestant, lost, cut, patience):
         self.seconds, self.end = None, f"no step within {patience} s"
-        with tempfile.TemporaryDirectory() as folder, TwoHosts() as hosts:
+        with tempfile.TemporaryDirectory() as folder, Hosts() as hosts:
             jobs = [self.start(contestant, hosts, number, folder) for number in (0, 1)]
             left, flights = 1 - lost, f"{folder}/{1 - lost}/flights"
             for number in (0, 1):

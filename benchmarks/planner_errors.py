@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from two_hosts import TwoHosts
+from hosts import Hosts
 
 MESHES = {1: ["dp=1"],
           2: ["dp=2", "tp=2", "pp=2"],
@@ -57,7 +57,7 @@ def on_this_machine(paceline, program, profile, ranks, seconds):
 
 def steps_on_two_hosts(paceline, program, gbit, seconds):
     """Seconds of a step of two replicas, one a host."""
-    with TwoHosts(gbit) as hosts, tempfile.TemporaryDirectory() as folder:
+    with Hosts(gbit) as hosts, tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PACELINE_STEP_LOG": folder, "PACELINE_SECRET_FILE": os.path.join(folder, "secret")}
         with open(environment["PACELINE_SECRET_FILE"], "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write("planner errors " * 4)

@@ -1,4 +1,4 @@
-"""Two hosts on this machine, for the benchmark scripts: network namespaces that a bridge joins. Needs root."""
+"""Hosts on this machine, for the benchmark scripts: network namespaces that a bridge joins. Needs root."""
 import os
 import signal
 import subprocess
@@ -9,12 +9,12 @@ def run(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-class TwoHosts:
-    """Joined by a bridge in a namespace of its own, by links of `gbit` Gbit/s in both directions (0: as fast as the machine is). Use as a
-    context; at its end everything in the hosts is killed."""
+class Hosts:
+    """`count` hosts, joined by a bridge in a namespace of its own, by links of `gbit` Gbit/s in both directions (0: as fast as the machine
+    is). Use as a context; at its end everything in the hosts is killed."""
 
-    def __init__(self, gbit=0):
-        self.hosts = [f"paceline{os.getpid()}-{number}" for number in (0, 1)]
+    def __init__(self, gbit=0, count=2):
+        self.hosts = [f"paceline{os.getpid()}-{number}" for number in range(count)]
         self.bridge = f"paceline{os.getpid()}-b"
         self.gbit = gbit
 
@@ -36,7 +36,7 @@ class TwoHosts:
         return self
 
     def __exit__(self, *_):
-        for number in (0, 1):
+        for number in range(len(self.hosts)):
             self.kill(self.processes(number))
         for name in (*self.hosts, self.bridge):
             run("ip", "netns", "delete", name)
