@@ -85,8 +85,9 @@ void measure(ProcessGroup& group, int steps, const Step& step) {
   const double sent = (sent_mb() - sent_before) / steps;
   const double megabytes = all_reduce_value(group, own_pss_mb(), ReduceOp::kSum);
   if (group.rank() == 0) {
-    fmt::print("ms a step: {:.4f}\nPSS of all ranks, MB: {:.2f}\nsent to other hosts, MB a step: {:.2f}\n",
-               seconds * 1e3, megabytes, sent);
+    fmt::print(
+        "ms a step: {:.4f}\nPSS of all ranks, MB: {:.2f}\nsent to other hosts, MB a step: {:.2f}\n",
+        seconds * 1e3, megabytes, sent);
   }
 }
 

@@ -42,6 +42,8 @@ void declare_division(CLI::App& app, Options& options, std::string& mesh) {
       "Stage of fully_shard: 1 divides the optimizer's state, 2 gradients too, 3 parameters "
       "too; 0: none",
       0, 3);
+  group.flag("--divide-hosts", options.divide_hosts,
+             "Keep a part of the parameters on each host, not a copy; with --shard 3");
   group.value("--mesh", mesh, "AXES",
               "dp=2,tp=2,pp=2: replicas, ranks that divide each layer, ranks that divide the "
               "layers [dp: all ranks]");
@@ -106,6 +108,12 @@ void check_model(const Options& options) {
     throw UsageError(
         fmt::format("--heads {}: they do not divide --width {}", options.heads, options.width));
   }
+}
+
+void check_division(const Options& options) {
+  if (options.divide_hosts && options.shard != 3)
+    throw UsageError(
+        "--divide-hosts: needs --shard 3, which has one copy of the parameters a host");
 }
 
 void check_hook(const Options& options) {
@@ -192,6 +200,7 @@ Options parse_options(int argc, char** argv) {
   training_flags::parse(argc, argv, app, options.training, [&] {
     check_model(options);
     options.mesh = axes_in(mesh);
+    check_division(options);
     check_hook(options);
     check_pipeline(options);
   });

@@ -33,6 +33,7 @@ struct Options {
   double dropout = 0;
 
   int shard = 0;                         // stage of fully_shard(); 0: DistributedDataParallel
+  bool divide_hosts = false;             // FullyShardOptions::divide_hosts
   std::vector<paceline::MeshAxis> mesh;  // with dp, tp and pp; empty: dp alone, of all ranks
   PipelineFlags pipeline;
 

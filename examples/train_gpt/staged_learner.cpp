@@ -69,7 +69,10 @@ class StagedLearner : public Learner {
         counts_tied ? Tensors{} : tied_weights()));
     train::PipelineGradientsOptions averaging{.replicas = mesh.group("dp"), .tied = &tied_};
     if (options.shard > 0)
-      averaging.shard = paceline::sharded_options(*optimizer_, {.stage = options.shard}).shard;
+      averaging.shard =
+          paceline::sharded_options(*optimizer_,
+                                    {.stage = options.shard, .divide_hosts = options.divide_hosts})
+              .shard;
     gradients_ = std::make_shared<train::PipelineGradients>(
         pipeline_,
         [this](const Tensors& outputs, const paceline::data::Batch& part) {

@@ -87,6 +87,7 @@ int run(const Options& options) {
   if (code != 0) return code;
   learner->finish();
   if (options.sample == 0) return code;
+  const auto whole = learner->optimizer().whole_parameters();
   const at::Tensor sample = learner->generate(prompt, options.sample, flags.seed);
   if (group->rank() == 0) fmt::print("\n{}\n", decode_sample(text, sample));
   return code;

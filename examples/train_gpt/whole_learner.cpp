@@ -106,7 +106,9 @@ class WholeLearner : public Learner {
     const paceline::DistributedDataParallelOptions plain{
         .logical_shards = options.training.loading.logical_shards};
     if (options.shard == 0) return plain;
-    return paceline::sharded_options(optimizer, {.stage = options.shard, .data_parallel = plain});
+    return paceline::sharded_options(
+        optimizer,
+        {.stage = options.shard, .divide_hosts = options.divide_hosts, .data_parallel = plain});
   }
 
   const std::shared_ptr<paceline::ProcessGroup> parts_;  // owners: the mesh, the layers and this

@@ -11,6 +11,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/rank_name.h"
 #include "paceline/optim/block_kernels.h"
+#include "paceline/optim/unit_plan.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/tensor_view.h"
 
@@ -19,9 +20,6 @@ namespace {
 
 constexpr const char* kNumSteps = "num_steps";
 constexpr const char* kMaster = "master";
-
-// From here on a gradient is a unit of its own: it may be reduced where it lies.
-constexpr std::size_t kAloneBytes = 512 << 10;
 
 bool is_16_bit(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
@@ -66,7 +64,7 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
   num_steps_.resize(parameters_.size());
   has_gradient_.resize(parameters_.size());
   is_copy_.resize(parameters_.size());
-  make_rows(0);
+  make_rows(rows_by_type(parameters_));
 }
 
 // Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
@@ -85,31 +83,16 @@ void Optimizer::add_parameters(const std::vector<GroupTensors>& groups) {
   }
 }
 
-// One row a type; or rows of units, from the last parameter on, as gradients come.
-void Optimizer::make_rows(std::size_t unit_bytes) {
-  const std::size_t count = parameters_.size();
-  places_.resize(count);
+void Optimizer::make_rows(const std::vector<std::vector<std::size_t>>& plan) {
+  places_.resize(parameters_.size());
   rows_.clear();
-  std::vector<std::size_t> open;  // rows that more parameters fit into: at most one a type
-  for (std::size_t n = 0; n < count; ++n) {
-    const std::size_t i = unit_bytes > 0 ? count - 1 - n : n;
-    const auto type = parameters_[i].scalar_type();
-    const bool is_alone = unit_bytes > 0 && parameters_[i].nbytes() >= kAloneBytes;
-    const auto found = is_alone ? open.end() : std::ranges::find_if(open, [&](std::size_t row) {
-      return rows_[row].type == type;
-    });
-    const std::size_t number = found == open.end() ? rows_.size() : *found;
-    if (found == open.end()) {
-      rows_.push_back(Row{.type = type});
-      if (!is_alone) open.push_back(number);
+  for (const auto& numbers : plan) {
+    Row row{.type = parameters_[numbers.front()].scalar_type(), .parameters = numbers};
+    for (const std::size_t i : numbers) {
+      places_[i] = {rows_.size(), row.tensors.size()};
+      row.tensors.push_back(parameters_[i]);
     }
-    Row& row = rows_[number];
-    places_[i] = {number, row.tensors.size()};
-    row.parameters.push_back(i);
-    row.tensors.push_back(parameters_[i]);
-    std::size_t bytes = 0;
-    for (const auto& tensor : row.tensors) bytes += tensor.nbytes();
-    if (unit_bytes > 0 && bytes >= unit_bytes) std::erase(open, number);
+    rows_.push_back(std::move(row));
   }
   allocate_state();
 }

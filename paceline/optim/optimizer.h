@@ -73,6 +73,8 @@ struct ShardOptions {
   std::vector<std::string> names = {};
   // Above 0: gradients are divided too, in units of about so many bytes of parameters.
   std::size_t unit_bytes = 0;
+  // Units of the caller's choice, such as a block's parameters; unit_bytes is for the others.
+  std::vector<std::vector<at::Tensor>> units = {};
   // With one copy and units, on several hosts: each host keeps the parts of its ranks alone, and
   // has a unit whole while operations read it (divided_parameters.h).
   bool divide_hosts = false;
@@ -268,7 +270,7 @@ class Optimizer {
   };
 
   void add_parameters(const std::vector<GroupTensors>& groups);
-  void make_rows(std::size_t unit_bytes);
+  void make_rows(const std::vector<std::vector<std::size_t>>& plan);
   void allocate_state();
   void make_pieces();
   const Row& row_of(std::size_t parameter) const { return rows_[places_[parameter].row]; }

@@ -9,6 +9,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/optim/optimizer.h"
+#include "paceline/optim/unit_plan.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/symmetric_tensors.h"
 
@@ -46,6 +47,9 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   check(options.names.empty() || options.names.size() == parameters_.size(),
         "rank {}: {} names were given for {} parameters", group->rank(), options.names.size(),
         parameters_.size());
+  const auto rows = options.unit_bytes > 0
+                        ? plan_units(parameters_, options.unit_bytes, options.units)
+                        : rows_by_type(parameters_);
   if (group->world_size() == 1) return;
   group_ = std::move(group);
   const at::NoGradGuard no_grad;
@@ -55,7 +59,7 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
     for (const auto& parameter : parameters_)
       divided().parameters.insert(parameter.unsafeGetTensorImpl());
   }
-  make_rows(options.unit_bytes);
+  make_rows(rows);
   check(!options.divide_hosts || (options.one_copy && shards_gradients_),
         "rank {}: hosts divide parameters of which each has one copy, in units of gradients: set "
         "one_copy and unit_bytes too",

@@ -16,6 +16,7 @@ set(SOURCES
   reduce_lr_on_plateau.cpp
   schedule.cpp
   sgd.cpp
+  unit_plan.cpp
   words.cpp)
 set(LIBRARIES fmt::fmt)
 set_source_files_properties(paceline/optim/kernels.cpp paceline/optim/block_kernels.cpp PROPERTIES

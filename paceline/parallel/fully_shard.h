@@ -32,6 +32,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "paceline/parallel/distributed_data_parallel.h"
 
@@ -40,6 +41,9 @@ namespace paceline {
 struct FullyShardOptions {
   int stage = 3;                       // 1, 2 or 3
   std::size_t unit_bytes = 4U << 20U;  // of parameters whose gradients travel together; above 0
+  // Units of your choice instead, such as block->parameters() of each block; the parameters that
+  // are in none get units by size. With stages 2 and 3.
+  std::vector<std::vector<at::Tensor>> units = {};
   // With stage 3, on several hosts: each host keeps a part of the parameters instead of a copy, and
   // has units whole while operations read them (optim/divided_parameters.h).
   bool divide_hosts = false;
@@ -47,7 +51,8 @@ struct FullyShardOptions {
 };
 
 // `options.data_parallel`, for a wrapper that divides what the stage says. Error(kInvalid) for
-// another stage and for units of nothing.
+// another stage, for units of nothing, and for chosen units in stage 1. The wrapper throws
+// Error(kInvalid) for a chosen tensor that is not a parameter of the optimizer or is in two units.
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options);
 

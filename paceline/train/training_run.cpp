@@ -203,6 +203,7 @@ void TrainingRun::after_epoch() {
 
 void TrainingRun::evaluate() {
   const auto timed = times_.measure(Phase::kEvaluation);
+  const auto whole = training_.optimizer.whole_parameters();  // ranks may test unequally many
   const auto averaged = step_.averaged_weights();
   training_.module.eval();
   result_ = training_.test();
@@ -239,6 +240,7 @@ void TrainingRun::print_table() {
 
 void TrainingRun::write_final_weights() {
   if (options_.weights.empty()) return;
+  const auto whole = training_.optimizer.whole_parameters();
   const auto averaged = step_.averaged_weights();
   const TensorsByName weights =
       training_.weights ? training_.weights() : weights_of(training_.module);

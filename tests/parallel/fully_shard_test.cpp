@@ -109,6 +109,11 @@ struct Trainee {
                                                         .unit_bytes = kSmallUnits,
                                                         .divide_hosts = stage == kDividedHosts,
                                                         .data_parallel = std::move(options)})) {}
+  Trainee(ProcessGroup& group, std::shared_ptr<Tower> tower,
+          const std::function<FullyShardOptions(Tower&)>& options)
+      : net(std::move(tower)),
+        optimizer(make_adam(net->parameters())),
+        model(net, borrowed(group), sharded_options(*optimizer, options(*net))) {}
   double clip(double norm) const { return optim::clip_grad_norm(*optimizer, norm); }
 
   std::shared_ptr<Tower> net;
@@ -172,6 +177,28 @@ TEST(FullyShard, each_host_has_a_copy) {
   expect_bits_of_ddp(4, train_plainly, make_adam, false, on_hosts(2));
   expect_bits_of_ddp(2, train_plainly, make_adam, false, on_hosts(1));
   expect_bits_of_ddp(6, train_plainly, make_adam, false, on_hosts(2));
+}
+
+TEST(FullyShard, chosen_units_change_no_bits) {
+  for (const bool divides : {false, true}) {
+    run_ranks_ok(
+        2,
+        [divides](ProcessGroup& group) {
+          Trainee whole(group, 0, make_tower());
+          train_plainly(whole, group.rank());
+          Trainee divided(group, make_tower(), [divides](Tower& tower) -> FullyShardOptions {
+            const auto both = [](const torch::nn::Linear& one, const torch::nn::Linear& other) {
+              return std::vector{one->weight, one->bias, other->weight, other->bias};
+            };
+            return {.unit_bytes = kSmallUnits,
+                    .units = {both(tower.tied, tower.narrow), both(tower.wide, tower.a)},
+                    .divide_hosts = divides};
+          });
+          train_plainly(divided, group.rank());
+          expect_same(divided, whole, fmt::format("rank {}", group.rank()));
+        },
+        divides ? on_hosts(1) : harness::RanksOptions{});
+  }
 }
 
 TEST(FullyShard, norms_over_whole_parameters_are_the_same) {
@@ -393,7 +420,15 @@ TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
                  [&] { fully_shard(tower, borrowed(group), adam, {.stage = 4}); });
     expect_error(ErrorCode::kInvalid, {"units of 0 bytes"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.unit_bytes = 0}); });
-    optim::Adam some(tower->wide->parameters(), {});
+    const auto wide = tower->wide->parameters();
+    expect_error(ErrorCode::kInvalid, {"units are of gradients, which stage 1 does not divide"},
+                 [&] { fully_shard(tower, borrowed(group), adam, {.stage = 1, .units = {wide}}); });
+    expect_error(ErrorCode::kInvalid, {"is in unit 0 and in unit 1"}, [&] {
+      fully_shard(tower, borrowed(group), adam, {.units = {wide, wide}});
+    });
+    expect_error(ErrorCode::kInvalid, {"unit 0 has a tensor that is not one of the parameters"},
+                 [&] { fully_shard(tower, borrowed(group), adam, {.units = {{at::zeros({3})}}}); });
+    optim::Adam some(wide, {});
     expect_error(ErrorCode::kInvalid,
                  {"parameter tied.weight requires a gradient and is not one of the optimizer's"},
                  [&] { fully_shard(tower, borrowed(group), some); });
