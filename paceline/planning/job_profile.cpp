@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,22 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "paceline profile";
 constexpr int kVersion = 1;
+
+// Fields that are finite and not negative, by their names in the file.
+constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
+    {"units_per_sample", &JobProfile::units_per_sample},
+    {"parameter_bytes", &JobProfile::parameter_bytes},
+    {"gradient_bytes", &JobProfile::gradient_bytes},
+    {"optimizer_bytes", &JobProfile::optimizer_bytes},
+    {"optimizer_s_a_parameter", &JobProfile::optimizer_s_a_parameter},
+    {"data_s", &JobProfile::data_s},
+    {"other_s", &JobProfile::other_s},
+    {"bucket_bytes", &JobProfile::bucket_bytes},
+    {"unit_bytes", &JobProfile::unit_bytes},
+    {"working_bytes", &JobProfile::working_bytes},
+    {"process_bytes", &JobProfile::process_bytes},
+    {"library_bytes", &JobProfile::library_bytes},
+};
 
 Json to_json(const PassCost& cost) {
   return {{"fixed_s", cost.fixed_s}, {"sample_s", cost.sample_s}};
@@ -69,23 +86,11 @@ JobProfile from_json(const Json& json) {
   JobProfile profile;
   profile.program = json.value("program", usual.program);
   profile.unit = json.value("unit", usual.unit);
-  profile.units_per_sample = json.value("units_per_sample", usual.units_per_sample);
   profile.samples_per_step = json.at("samples_per_step").get<std::int64_t>();
   profile.threads = json.value("threads", usual.threads);
   profile.ranks_at_once = json.value("ranks_at_once", usual.ranks_at_once);
   for (const Json& layer : json.at("layers")) profile.layers.push_back(layer_from(layer));
-  profile.parameter_bytes = json.value("parameter_bytes", usual.parameter_bytes);
-  profile.gradient_bytes = json.value("gradient_bytes", usual.gradient_bytes);
-  profile.optimizer_bytes = json.value("optimizer_bytes", usual.optimizer_bytes);
-  profile.optimizer_s_a_parameter =
-      json.value("optimizer_s_a_parameter", usual.optimizer_s_a_parameter);
-  profile.data_s = json.value("data_s", usual.data_s);
-  profile.other_s = json.value("other_s", usual.other_s);
-  profile.bucket_bytes = json.value("bucket_bytes", usual.bucket_bytes);
-  profile.unit_bytes = json.value("unit_bytes", usual.unit_bytes);
-  profile.working_bytes = json.value("working_bytes", usual.working_bytes);
-  profile.process_bytes = json.value("process_bytes", usual.process_bytes);
-  profile.library_bytes = json.value("library_bytes", usual.library_bytes);
+  for (const auto& [name, amount] : kAmounts) profile.*amount = json.value(name, usual.*amount);
   profile.shard_stages = json.value("shard_stages", usual.shard_stages);
   profile.schedules = json.value("schedules", usual.schedules);
   profile.most_parts = json.value("most_parts", usual.most_parts);
@@ -156,48 +161,24 @@ void require_valid(const JobProfile& profile) {
     check(std::find(known.begin(), known.end(), name) != known.end(), "{}: unknown schedule '{}'",
           of, name);
   }
-  for (const auto& [field, value] : {std::pair{"units_per_sample", profile.units_per_sample},
-                                     {"parameter_bytes", profile.parameter_bytes},
-                                     {"gradient_bytes", profile.gradient_bytes},
-                                     {"optimizer_bytes", profile.optimizer_bytes},
-                                     {"optimizer_s_a_parameter", profile.optimizer_s_a_parameter},
-                                     {"data_s", profile.data_s},
-                                     {"other_s", profile.other_s},
-                                     {"bucket_bytes", profile.bucket_bytes},
-                                     {"unit_bytes", profile.unit_bytes},
-                                     {"working_bytes", profile.working_bytes},
-                                     {"process_bytes", profile.process_bytes},
-                                     {"library_bytes", profile.library_bytes}}) {
-    require_amount(of, field, value);
-  }
+  for (const auto& [name, amount] : kAmounts) require_amount(of, name, profile.*amount);
 }
 
 std::string to_text(const JobProfile& profile) {
   Json layers = Json::array();
   for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
-  const Json json = {{"format", kFormat},
-                     {"version", kVersion},
-                     {"program", profile.program},
-                     {"unit", profile.unit},
-                     {"units_per_sample", profile.units_per_sample},
-                     {"samples_per_step", profile.samples_per_step},
-                     {"threads", profile.threads},
-                     {"ranks_at_once", profile.ranks_at_once},
-                     {"layers", layers},
-                     {"parameter_bytes", profile.parameter_bytes},
-                     {"gradient_bytes", profile.gradient_bytes},
-                     {"optimizer_bytes", profile.optimizer_bytes},
-                     {"optimizer_s_a_parameter", profile.optimizer_s_a_parameter},
-                     {"data_s", profile.data_s},
-                     {"other_s", profile.other_s},
-                     {"bucket_bytes", profile.bucket_bytes},
-                     {"unit_bytes", profile.unit_bytes},
-                     {"working_bytes", profile.working_bytes},
-                     {"process_bytes", profile.process_bytes},
-                     {"library_bytes", profile.library_bytes},
-                     {"shard_stages", profile.shard_stages},
-                     {"schedules", profile.schedules},
-                     {"most_parts", profile.most_parts}};
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"program", profile.program},
+               {"unit", profile.unit},
+               {"samples_per_step", profile.samples_per_step},
+               {"threads", profile.threads},
+               {"ranks_at_once", profile.ranks_at_once},
+               {"layers", layers},
+               {"shard_stages", profile.shard_stages},
+               {"schedules", profile.schedules},
+               {"most_parts", profile.most_parts}};
+  for (const auto& [name, amount] : kAmounts) json[name] = profile.*amount;
   return json.dump(2) + "\n";
 }
 
