@@ -254,7 +254,9 @@ std::shared_ptr<void> DividedParameters::whole() {
   keeps_all_ = true;
   std::vector<std::size_t> all(units_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const double exposed_before = exposed_seconds_;  // no operation has waited for these
   fetch(all);
+  exposed_seconds_ = exposed_before;
   require_whole();
   return {this, [](DividedParameters* self) { self->let_go(); }};
 }

@@ -14,7 +14,8 @@ class GradientSync {
   // While false, backward passes only accumulate into `.grad`.
   virtual void set_synchronize(bool synchronize) = 0;
   virtual bool synchronizes() const = 0;
-  // Seconds that backward passes have spent waiting for communication since the last call.
+  // Seconds that passes have spent waiting for communication since the last call: backward passes
+  // for gradients, both for parameters that other hosts have.
   virtual double take_exposed_seconds() = 0;
   // So many steps were taken before, by a run that goes on: for what is said of a step.
   virtual void begin_at(std::int64_t step) { (void)step; }

@@ -387,7 +387,11 @@ void Reducer::take_averages_of_others() {
   }
 }
 
-double Reducer::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+double Reducer::take_exposed_seconds() {
+  const double for_parameters =
+      options_.optimizer != nullptr ? options_.optimizer->take_exposed_seconds() : 0;
+  return std::exchange(exposed_seconds_, 0.0) + for_parameters;
+}
 
 // ---- between passes
 

@@ -103,6 +103,7 @@ double PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, 
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
+  optimizer_.take_exposed_seconds();  // for parameters of other hosts: they are part of the passes
   const auto timed = times.measure(Phase::kCommunication);
   if (!batch.ends_step) return shared_losses(all, losses, nullptr).front().mean;
   ProcessGroup* const replicas = options_.replicas.get();

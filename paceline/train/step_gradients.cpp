@@ -13,11 +13,9 @@ BackwardPasses::BackwardPasses(LossFunction loss, Reducer& gradients)
     : loss_(std::move(loss)), gradients_(gradients), reducer_(&gradients) {}
 
 double BackwardPasses::add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) {
-  at::Tensor loss;
-  {
-    const auto timed = times.measure(Phase::kForward);
-    loss = loss_(batch);
-  }
+  const auto begin_forward = PhaseTimes::Clock::now();
+  const at::Tensor loss = loss_(batch);
+  times.add_with_waiting(Phase::kForward, begin_forward, gradients_.take_exposed_seconds());
   gradients_.set_synchronize(batch.ends_step);
   const at::Tensor weighted = batch.weight == 1 ? loss : loss * batch.weight;
   const auto begin = PhaseTimes::Clock::now();

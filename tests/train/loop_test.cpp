@@ -1,8 +1,12 @@
 #include "paceline/train/loop.h"
 
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "paceline/optim/grad_scaler.h"
+#include "paceline/parallel/fully_shard.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/run_report.h"
@@ -37,6 +41,34 @@ TEST(Loop, visits_every_sample_and_counts_steps_epochs_and_samples) {
     EXPECT_GT(run.times.seconds(Phase::kForward), 0);
     EXPECT_GT(run.times.seconds(Phase::kBackward), 0);
   });
+}
+
+// One host comes late to every forward pass, and the other waits there for its parameters: this is
+// communication, and no phase has less than no time.
+TEST(Loop, waiting_for_parameters_of_other_hosts_is_communication) {
+  const auto body = [](ProcessGroup& group) {
+    const auto net = SmallRun::make_model(group);
+    optim::Adam optimizer(net->parameters(), {.lr = 1e-2});
+    auto model = fully_shard(net, borrow(group), optimizer, {.divide_hosts = true});
+    BackwardPasses gradients(
+        [&](const data::Batch& batch) {
+          if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
+        },
+        model.reducer());
+    data::DataLoader loader(
+        std::make_shared<data::ImageSamples>(small_dataset(), data::ImageSamplesOptions{.seed = 3}),
+        data::DistributedSampler(50, 2, group.rank(), {}), {.batch_size = 5});
+    PhaseTimes times;
+    TrainingState state;
+    run_loop({.epochs = 1}, state, loader, gradients, optimizer, times, {});
+    for (const Phase phase : {Phase::kForward, Phase::kBackward, Phase::kOptimizer})
+      EXPECT_GE(times.seconds(phase), 0) << "rank " << group.rank() << ": " << name_of(phase);
+    EXPECT_GT(times.seconds(Phase::kCommunication), 0);
+  };
+  run_ranks_ok(2, body, {.adjust = [](int rank, GroupOptions& group) {
+                 group.link.host = "h" + std::to_string(rank);
+               }});
 }
 
 TEST(Loop, ends_at_the_step_limit_and_goes_on_from_there) {
