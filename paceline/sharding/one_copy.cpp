@@ -21,10 +21,12 @@ void require_room(ProcessGroup& group, std::size_t bytes) {
       room ? static_cast<std::int64_t>(std::min<std::uint64_t>(room->bytes, kAny)) : kAny;
   const auto least = all_reduce_value(group, mine, ReduceOp::kMin);
   if (bytes <= static_cast<std::uint64_t>(least)) return;
+  const bool is_short_here = static_cast<std::uint64_t>(mine) < bytes;
   fail(ErrorCode::kSystem,
        "rank {}: one copy of the parameters for all ranks takes {} bytes, and {} are left{}; use a "
        "smaller model, or give the job more memory",
-       group.rank(), bytes, least, least == mine ? " " + room->source : std::string());
+       group.rank(), bytes, is_short_here ? mine : least,
+       is_short_here ? " " + room->source : std::string());
 }
 
 SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes, std::size_t used) {
