@@ -22,7 +22,7 @@
 
 #include "paceline/collectives/group/init.h"
 #include "paceline/models/generate.h"
-#include "paceline/models/gpt_stage.h"
+#include "paceline/models/stage.h"
 #include "paceline/optim/adam.h"
 #include "paceline/parallel/fully_shard.h"
 #include "paceline/pipeline/pipeline.h"
@@ -128,7 +128,7 @@ class PipelineRun {
     for (int index = group->rank(); index < num_stages; index += ranks) {
       torch::manual_seed(0);
       models::GptStage stage(kGpt, models::Layers{},
-                             models::gpt_stage_range(kGpt, index, num_stages));
+                             models::stage_range(kGpt.layers, index, num_stages));
       stages_.push_back(make_stage(index, stage));
       for (const auto& one : stage->parameters()) parameters.push_back(one);
       for (const auto& one : stage->tied_weights()) tied.push_back(one);

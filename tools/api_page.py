@@ -184,11 +184,11 @@ class Header:
 
     def declare(self, text, comment):
         about = sentence(comment)
-        module = re.match(r"TORCH_MODULE\((\w+)\)", text)
+        module = re.match(r"TORCH_MODULE(?:_IMPL)?\((\w+)(?:, ([^)]+))?\)", text)
         if module:
             self.entries.append((self.depth(), "type", f"class {module.group(1)}",
-                                 f"LibTorch's holder of `{module.group(1)}Impl`"))
-        if re.match(r"(using|friend|static_assert|TORCH_MODULE|extern template)\b", text) or "= delete" in text:
+                                 f"LibTorch's holder of `{module.group(2) or module.group(1) + 'Impl'}`"))
+        if re.match(r"(using|friend|static_assert|TORCH_MODULE(_IMPL)?|extern template)\b", text) or "= delete" in text:
             return
         if re.match(r"(template <.*?> )?(class|struct|enum)\b[^{(]*;$", text):
             return  # declared, not defined

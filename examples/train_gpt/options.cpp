@@ -75,6 +75,8 @@ void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
               "Parts of each replica's batch; [twice the stages]", 1, 100000);
   group.count("--stages-per-rank", flags.stages_per_rank,
               "Stages of each rank, for interleaved-1f1b, zero-bubble and search", 1, 1000);
+  group.number("--stage-memory", flags.memory_mib,
+               "MiB of activations that a rank may keep, for --schedule search; 0: any number");
   group.value("--pipeline-picture", flags.picture, "FILE",
               "Draw the last step, planned beside measured: FILE.svg, or FILE.json for Perfetto");
 }
@@ -127,14 +129,18 @@ void check_hook(const Options& options) {
 }
 
 void check_pipeline(const Options& options) {
-  const auto& [schedule, micro_batches, stages_per_rank, picture] = options.pipeline;
+  const auto& [schedule, micro_batches, stages_per_rank, memory_mib, picture] = options.pipeline;
   if (options.axis("pp") == 1) {
-    if (micro_batches > 0 || stages_per_rank > 1 || !picture.empty()) {
+    if (micro_batches > 0 || stages_per_rank > 1 || memory_mib > 0 || !picture.empty()) {
       throw UsageError(
-          "--micro-batches, --stages-per-rank and --pipeline-picture: need a pipeline; add pp=2 or "
-          "more to --mesh");
+          "--micro-batches, --stages-per-rank, --stage-memory and --pipeline-picture: need a "
+          "pipeline; add pp=2 or more to --mesh");
     }
     return;
+  }
+  if (memory_mib > 0 && schedule != "search") {
+    throw UsageError(fmt::format(
+        "--stage-memory: --schedule {} keeps what it keeps; use --schedule search", schedule));
   }
   const auto& loading = options.training.loading;
   const int stages = options.axis("pp") * stages_per_rank, count = options.micro_batches();

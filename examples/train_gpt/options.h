@@ -20,7 +20,8 @@ struct PipelineFlags {
   std::string schedule = "1f1b";  // a name of pipeline::plan_names(), or "search"
   int micro_batches = 0;          // of each replica's part of a step; 0: twice the stages
   int stages_per_rank = 1;
-  std::string picture;  // file for the last step; ".svg" or ".json"
+  double memory_mib = 0;  // that a rank's activations may take, for "search"; 0: any
+  std::string picture;    // file for the last step; ".svg" or ".json"
 };
 
 struct Options {

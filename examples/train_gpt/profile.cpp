@@ -6,7 +6,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/models/gpt_stage.h"
+#include "paceline/models/stage.h"
 #include "paceline/tensor/autocast.h"
 #include "paceline/tensor/random.h"
 #include "paceline/train/layer_meter.h"
@@ -34,7 +34,7 @@ models::GptOptions three_blocks(const Options& options, std::int64_t vocabulary)
 paceline::PipelineStage stage_of(const models::GptOptions& gpt, const train::Precision& precision,
                                  int index) {
   models::GptStage stage(gpt, models::Layers{.dropout = paceline::dropout},
-                         models::GptRange{index, index + 1});
+                         models::BlockRange{index, index + 1});
   for (auto& parameter : stage->parameters())
     parameter.set_data(parameter.to(precision.parameters));
   return {.index = index,
@@ -123,7 +123,6 @@ void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::in
   profile.layers.push_back(logits);
   profile.most_parts = std::gcd(options.heads, vocabulary);
   profile.shard_stages = {0, 1, 2, 3};
-  profile.schedules = {"1f1b", "zero-bubble"};
   profile.schedules = {"1f1b", "zero-bubble", "gpipe"};
 }
 

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/core/check.h"
-#include "paceline/models/gpt_stage.h"
+#include "paceline/models/stage.h"
 #include "paceline/parallel/fully_shard.h"
 #include "paceline/pipeline/measure_layers.h"
 #include "paceline/pipeline/pipeline.h"
@@ -36,13 +36,15 @@ namespace train = paceline::train;
 using paceline::PipelineStage;
 using Tensors = PipelineStage::Tensors;
 
+constexpr double kMiB = 1 << 20;
+
 // What the pipeline's stages are made of, and by which plan they run: the same on every rank.
 struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured
   pipeline::Plan plan;
 
-  models::GptRange range_of(int stage) const {
+  models::BlockRange range_of(int stage) const {
     const auto begin = std::accumulate(blocks.begin(), blocks.begin() + stage, 0);
     return {begin, begin + blocks[static_cast<std::size_t>(stage)]};
   }
@@ -102,9 +104,10 @@ class StagedLearner : public Learner {
     const pipeline::TimedPlan timed = pipeline::simulate(division_.plan, division_.costs);
     return fmt::format(
         "  pipeline: stages of {} layers; {}, {} micro-batches: {:.1f} ms planned, "
-        "bubble {:.1f}%\n",
+        "bubble {:.1f}%, activations of {:.3f} MiB on a rank at most\n",
         fmt::join(division_.blocks, "+"), division_.plan.name, division_.plan.num_micro_batches,
-        1e3 * timed.seconds, 100 * timed.bubble_share());
+        1e3 * timed.seconds, 100 * timed.bubble_share(),
+        *std::max_element(timed.peak_bytes.begin(), timed.peak_bytes.end()) / kMiB);
   }
 
   void finish() override {
@@ -150,7 +153,7 @@ class StagedLearner : public Learner {
   }
 
   // The same initial weights whatever the mesh.
-  models::GptStage make_stage(models::GptRange range) const {
+  models::GptStage make_stage(models::BlockRange range) const {
     torch::manual_seed(options_.training.seed);
     models::GptStage stage(gpt_, layers_for(parts_), range);
     for (auto& parameter : stage->parameters())
@@ -158,40 +161,58 @@ class StagedLearner : public Learner {
     return stage;
   }
 
-  // What each block costs, with the embedding in the first one and the logits in the last: blocks
-  // between them are alike.
-  std::vector<pipeline::StageCosts> measure_blocks() const {
-    const std::int64_t last = gpt_.layers - 1;
-    std::vector<PipelineStage> layers{stage_of(0, make_stage({0, 1}))};
-    if (last > 1) layers.push_back(stage_of(1, make_stage({1, 2})));
-    layers.push_back(stage_of(2, make_stage({last, last + 1})));
-    const std::int64_t replicas = mesh_.size("dp");
+  // Sequences of a micro-batch: the largest one's.
+  std::int64_t most_sequences() const {
     const auto& loading = options_.training.loading;
-    const std::int64_t share =
-        loading.global_batch_size > 0 ? loading.global_batch_size / replicas : loading.batch_size;
-    const std::int64_t sequences = std::max<std::int64_t>(1, share / options_.micro_batches());
-    const at::Tensor tokens =
-        at::arange(sequences * gpt_.context).remainder(gpt_.vocabulary).view({-1, gpt_.context});
-    const auto measured = paceline::measure_layers(
-        *mesh_.world(), layers, {tokens},
-        [&](const Tensors& outputs, int) { return loss_of(parts_, outputs[0], tokens); });
-    std::vector<pipeline::StageCosts> blocks(static_cast<std::size_t>(gpt_.layers),
-                                             measured[last > 1 ? 1 : 0]);
-    blocks.front() = measured.front();
-    blocks.back() = measured.back();
+    const std::int64_t share = loading.global_batch_size > 0
+                                   ? loading.global_batch_size / mesh_.size("dp")
+                                   : loading.batch_size;
+    return (share + options_.micro_batches() - 1) / options_.micro_batches();
+  }
+
+  // The first block with the embedding, one of those between, if any, and the last with the logits.
+  std::vector<PipelineStage> different_blocks() const {
+    const std::int64_t last = gpt_.layers - 1;
+    std::vector<PipelineStage> blocks{stage_of(0, make_stage({0, 1}))};
+    if (last > 1) blocks.push_back(stage_of(1, make_stage({1, 2})));
+    blocks.push_back(stage_of(2, make_stage({last, last + 1})));
     return blocks;
+  }
+  // What was measured of different_blocks(), for all blocks: those between are alike.
+  template <class Measured>
+  std::vector<Measured> of_all_blocks(const std::vector<Measured>& different) const {
+    std::vector<Measured> all(static_cast<std::size_t>(gpt_.layers),
+                              different[different.size() > 2 ? 1 : 0]);
+    all.front() = different.front();
+    all.back() = different.back();
+    return all;
   }
 
   Division divide() const {
-    const auto blocks = measure_blocks();
+    const std::vector<PipelineStage> different = different_blocks();
+    const at::Tensor tokens = at::arange(most_sequences() * gpt_.context)
+                                  .remainder(gpt_.vocabulary)
+                                  .view({-1, gpt_.context});
+    const auto loss = [&](const Tensors& outputs, int) {
+      return loss_of(parts_, outputs[0], tokens);
+    };
+    auto& world = *mesh_.world();
+    const auto blocks = of_all_blocks(paceline::measure_layers(world, different, {tokens}, loss));
+    const auto memory =
+        of_all_blocks(paceline::measure_layer_memory(world, different, {tokens}, loss));
     Division division;
     division.blocks = pipeline::split_by_cost(paceline::seconds_of(blocks), num_stages());
-    division.costs = paceline::costs_of_stages(blocks, division.blocks);
+    division.costs = paceline::costs_of_stages(blocks, division.blocks, memory);
     const auto& flags = options_.pipeline;
     const int ranks = stages_group_->world_size(), micro_batches = options_.micro_batches();
     if (flags.schedule == "search") {
+      pipeline::SearchOptions options;
+      if (flags.memory_mib > 0) {
+        options.limits.bytes_of_rank.assign(static_cast<std::size_t>(ranks),
+                                            flags.memory_mib * kMiB);
+      }
       division.plan = pipeline::search_plan(pipeline::looped_layout(ranks, flags.stages_per_rank),
-                                            micro_batches, division.costs)
+                                            micro_batches, division.costs, options)
                           .plan;
     } else {
       division.plan =

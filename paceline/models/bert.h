@@ -7,15 +7,15 @@
 // Blind to ranks. It can be cloned.
 
 #include <cstdint>
+#include <vector>
 
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
 #include "paceline/models/layers.h"
-#include "paceline/models/transformer_block.h"
+#include "paceline/models/transformer_blocks.h"
 
 namespace paceline::models {
 
@@ -33,6 +33,8 @@ struct BertOptions {
 
 class BertImpl : public torch::nn::Cloneable<BertImpl> {
  public:
+  using Options = BertOptions;
+
   // Error(kInvalid) when a size is not positive or does not fit another (attention.h).
   explicit BertImpl(const BertOptions& options = {}, const Layers& layers = {});
   void reset() override;
@@ -45,16 +47,26 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
 
   const BertOptions& options() const { return options_; }
 
+ protected:
+  // What stages are made of (stage.h): the inputs of forward(), of which all but the first may be
+  // left out -> states and, where it is given, `is_token`; these -> states behind the blocks;
+  // states -> logits.
+  std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
+  at::Tensor run_blocks(const std::vector<at::Tensor>& states);
+  at::Tensor logits_of(const at::Tensor& states);
+  at::Tensor tied_weight() const { return weight_of(words_); }
+  // Drops what belongs to other stages than that of these blocks.
+  void keep(BlockRange range);
+
  private:
   TransformerBlockOptions block_options() const;
-  at::Tensor embed(const at::Tensor& tokens, const at::Tensor& segments);
 
   BertOptions options_;
   Layers layers_;
   torch::nn::AnyModule words_, embedding_norm_, head_, head_norm_;
   at::Tensor head_bias_;
   torch::nn::Embedding positions_{nullptr}, segments_{nullptr};
-  torch::nn::ModuleList blocks_;
+  TransformerBlocks blocks_{nullptr};
 };
 TORCH_MODULE(Bert);
 

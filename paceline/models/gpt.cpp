@@ -27,33 +27,58 @@ void GptImpl::reset() {
   register_module("wte", wte_.ptr());
   if (options_.rotary_base == 0)
     wpe_ = register_module("wpe", torch::nn::Embedding(options_.context, options_.width));
-  h_ = register_module("h", torch::nn::ModuleList());
-  for (std::int64_t layer = 0; layer < options_.layers; ++layer)
-    h_->push_back(TransformerBlock(block_options(), layers_));
+  h_ = register_module("h", TransformerBlocks(block_options(), layers_, options_.layers));
   ln_f_ = layers_.layer_norm(torch::nn::LayerNormOptions({options_.width}));
   register_module("ln_f", ln_f_.ptr());
   init_transformer(*this, 2 * options_.layers);
 }
 
-at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
-  const std::int64_t before = past == nullptr ? 0 : past->count;
-  at::Tensor states =
-      layers_.spread_out(embed_tokens(tokens, before, options_.context, wte_, wpe_));
-  states = layers_.dropout(states, options_.dropout, is_training());
-  for (std::size_t layer = 0; layer < h_->size(); ++layer) {
-    states = h_->at<TransformerBlockImpl>(layer).forward(
-        states, {}, past == nullptr ? nullptr : &past->layers[layer]);
+at::Tensor GptImpl::embed_from(const at::Tensor& tokens, std::int64_t position) {
+  const std::int64_t end = position + tokens.size(1);
+  check(end <= options_.context, "gpt: {} tokens are more than the context of {}", end,
+        options_.context);
+  at::Tensor states = wte_.forward<at::Tensor>(tokens);
+  if (!wpe_.is_empty()) {
+    const auto integers = at::device(tokens.device()).dtype(at::kLong);
+    states = states + wpe_->forward(at::arange(position, end, integers));
   }
-  if (past != nullptr) past->count += tokens.size(1);
+  return layers_.dropout(layers_.spread_out(states), options_.dropout, is_training());
+}
+
+std::vector<at::Tensor> GptImpl::embed(const std::vector<at::Tensor>& inputs) {
+  return {embed_from(inputs.at(0), 0)};
+}
+
+at::Tensor GptImpl::logits_of(const at::Tensor& states) {
   return layers_.logits(ln_f_.forward<at::Tensor>(states), weight_of(wte_), {});
 }
 
+at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
+  at::Tensor states = embed_from(tokens, past == nullptr ? 0 : past->count);
+  states = h_->forward(states, {}, past == nullptr ? nullptr : &past->layers);
+  if (past != nullptr) past->count += tokens.size(1);
+  return logits_of(states);
+}
+
 GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
-  GptPast past;
-  for (std::size_t layer = 0; layer < h_->size(); ++layer) {
-    past.layers.push_back(h_->at<TransformerBlockImpl>(layer).make_past(sequences, tokens));
+  return {.layers = h_->make_past(sequences, tokens)};
+}
+
+void GptImpl::keep(BlockRange range) {
+  const bool is_first = range.begin == 0, is_last = range.end == options_.layers;
+  h_->keep(range);
+  if (!is_first && !wpe_.is_empty()) {
+    unregister_module("wpe");
+    wpe_ = nullptr;
   }
-  return past;
+  if (!is_first && !is_last) {
+    unregister_module("wte");
+    wte_ = torch::nn::AnyModule();
+  }
+  if (!is_last) {
+    unregister_module("ln_f");
+    ln_f_ = torch::nn::AnyModule();
+  }
 }
 
 double operations_per_token(const GptOptions& options) {
@@ -68,16 +93,6 @@ double operations_per_token(const GptOptions& options) {
   return 3 * 2 *
          (static_cast<double>(options.layers) * block +
           width * static_cast<double>(options.vocabulary));
-}
-
-at::Tensor embed_tokens(const at::Tensor& tokens, std::int64_t before, std::int64_t context,
-                        torch::nn::AnyModule& words, torch::nn::Embedding& positions) {
-  const std::int64_t end = before + tokens.size(1);
-  check(end <= context, "gpt: {} tokens are more than the context of {}", end, context);
-  const at::Tensor states = words.forward<at::Tensor>(tokens);
-  if (positions.is_empty()) return states;
-  return states +
-         positions->forward(at::arange(before, end, at::device(tokens.device()).dtype(at::kLong)));
 }
 
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& next_tokens) {

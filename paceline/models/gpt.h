@@ -12,12 +12,11 @@
 
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
 #include "paceline/models/layers.h"
-#include "paceline/models/transformer_block.h"
+#include "paceline/models/transformer_blocks.h"
 
 namespace paceline::models {
 
@@ -42,6 +41,8 @@ struct GptPast {
 
 class GptImpl : public torch::nn::Cloneable<GptImpl> {
  public:
+  using Options = GptOptions;
+
   // Error(kInvalid) when a size is not positive or does not fit another (attention.h).
   explicit GptImpl(const GptOptions& options = {}, const Layers& layers = {});
   void reset() override;
@@ -55,16 +56,25 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
 
   const GptOptions& options() const { return options_; }
 
- private:
-  friend class GptStageImpl;  // takes some of a whole model's modules
+ protected:
+  // What stages are made of (stage.h): tokens -> states; states -> states behind the blocks;
+  // states -> logits.
+  std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
+  at::Tensor run_blocks(const std::vector<at::Tensor>& states) { return h_->forward(states[0]); }
+  at::Tensor logits_of(const at::Tensor& states);
+  at::Tensor tied_weight() const { return weight_of(wte_); }
+  // Drops what belongs to other stages than that of these blocks.
+  void keep(BlockRange range);
 
+ private:
   TransformerBlockOptions block_options() const;
+  at::Tensor embed_from(const at::Tensor& tokens, std::int64_t position);
 
   GptOptions options_;
   Layers layers_;
   torch::nn::AnyModule wte_, ln_f_;
   torch::nn::Embedding wpe_{nullptr};
-  torch::nn::ModuleList h_;
+  TransformerBlocks h_{nullptr};
 };
 TORCH_MODULE(Gpt);
 
@@ -72,11 +82,6 @@ TORCH_MODULE(Gpt);
 // for each weight of a matrix product and each element of attention's two products, forwards, and
 // twice as many backwards (Chowdhery et al., PaLM, 2022, appendix B).
 double operations_per_token(const GptOptions& options);
-
-// What a model's blocks begin with: the embedded tokens [N, T], of positions from `before` on;
-// `positions` empty: none are learned. Error(kInvalid) for positions beyond the context.
-at::Tensor embed_tokens(const at::Tensor& tokens, std::int64_t before, std::int64_t context,
-                        torch::nn::AnyModule& words, torch::nn::Embedding& positions);
 
 // The mean over all positions of the cross-entropy of `logits` [N, T, vocabulary] with the tokens
 // that come next, [N, T].

@@ -7,12 +7,13 @@ set(SOURCES
   efficient_net.cpp
   generate.cpp
   gpt.cpp
-  gpt_stage.cpp
   hugging_face.cpp
   layers.cpp
   mnist_net.cpp
   mobile_block.cpp
   residual_block.cpp
   resnet.cpp
-  transformer_block.cpp)
+  stage.cpp
+  transformer_block.cpp
+  transformer_blocks.cpp)
 set(LIBRARIES fmt::fmt)

@@ -12,6 +12,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/pipeline/backward_pass.h"
+#include "paceline/tensor/tensor_memory_meter.h"
 
 namespace paceline {
 namespace {
@@ -26,6 +27,14 @@ double seconds_for(const Body& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double bytes_of(const Tensors& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  }
+  return bytes;
 }
 
 Tensors floating(const Tensors& tensors) {
@@ -120,6 +129,43 @@ std::vector<pipeline::StageCosts> measure_layers(ProcessGroup& group,
   return costs;
 }
 
+std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
+                                              const std::vector<PipelineStage>& layers,
+                                              const Tensors& inputs, const Pipeline::Loss& loss) {
+  check(!layers.empty(), "measure_layer_memory: no layers");
+  const at::AutoGradMode with_gradients(true);
+  std::vector<LayerMemory> memory(layers.size());
+  std::vector<Layer> runs;
+  const TensorMemoryMeter meter;
+  const auto bytes_now = [&] { return static_cast<double>(meter.bytes()); };
+  Tensors next = inputs;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const double before = bytes_now();
+    runs.push_back(run_layer(layers[i], next, i == 0));
+    next = runs[i].all_outputs;
+    memory[i].output_bytes = bytes_of(next);
+    if (i + 1 == layers.size()) runs[i].outputs = {loss(next, 0)};
+    memory[i].activation_bytes = bytes_now() - before;
+  }
+  std::vector<BackwardPass> passes;  // alive, with what they keep for their second halves
+  passes.reserve(layers.size());
+  Tensors gradients{at::ones_like(runs.back().outputs[0])};
+  for (std::size_t i = layers.size(); i-- > 0;) {
+    const double before = bytes_now() - bytes_of(gradients);
+    passes.push_back(runs[i].pass());
+    gradients = passes.back().input_half(gradients);
+    memory[i].deferred_bytes =
+        memory[i].activation_bytes + bytes_now() - before - bytes_of(gradients);
+  }
+  std::vector<double> all;
+  for (const LayerMemory& layer : memory)
+    all.insert(all.end(), {layer.activation_bytes, layer.deferred_bytes, layer.output_bytes});
+  group.all_reduce(std::span(all), ReduceOp::kMax);
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    memory[i] = {all[3 * i], all[3 * i + 1], all[3 * i + 2]};
+  return memory;
+}
+
 std::vector<double> seconds_of(const std::vector<pipeline::StageCosts>& layers) {
   std::vector<double> seconds;
   for (const pipeline::StageCosts& layer : layers) {
@@ -130,7 +176,8 @@ std::vector<double> seconds_of(const std::vector<pipeline::StageCosts>& layers) 
 }
 
 pipeline::Costs costs_of_stages(const std::vector<pipeline::StageCosts>& layers,
-                                const std::vector<int>& counts) {
+                                const std::vector<int>& counts,
+                                const std::vector<LayerMemory>& memory) {
   pipeline::Costs costs;
   std::size_t next = 0;
   for (const int count : counts) {
@@ -140,15 +187,19 @@ pipeline::Costs costs_of_stages(const std::vector<pipeline::StageCosts>& layers,
                                .backward_s = 0.0,
                                .activation_bytes = 0,
                                .deferred_bytes = 0};
-    for (int i = 0; i < count; ++i) {
-      const pipeline::StageCosts& layer = layers.at(next++);
+    if (next > 0 && !memory.empty())
+      stage.activation_bytes = stage.deferred_bytes = memory.at(next - 1).output_bytes;
+    for (int i = 0; i < count; ++i, ++next) {
+      const pipeline::StageCosts& layer = layers.at(next);
       stage.forward_s += layer.forward_s;
       stage.input_gradient_s += layer.input_gradient_s;
       stage.weight_gradient_s += layer.weight_gradient_s;
       *stage.backward_s +=
           layer.backward_s.value_or(layer.input_gradient_s + layer.weight_gradient_s);
-      stage.activation_bytes += layer.activation_bytes;
-      stage.deferred_bytes += layer.deferred_bytes;
+      if (!memory.empty()) {
+        stage.activation_bytes += memory.at(next).activation_bytes;
+        stage.deferred_bytes += memory.at(next).deferred_bytes;
+      }
       stage.transfer_s = layer.transfer_s;
     }
     costs.stages.push_back(stage);

@@ -82,6 +82,7 @@ struct Pipeline::Run {
 
   void carry_out(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
     Stage& stage = own.at(action.stage);
+    under_way = action;
     switch (action.kind) {
       case ActionKind::kForward:
         return forward(stage, action, given, loss);
@@ -120,6 +121,7 @@ struct Pipeline::Run {
 
   // A forward pass that no backward pass follows.
   void evaluate(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
+    under_way = action;
     const Tensors inputs = inputs_of(action, given);
     const Tensors outputs = run_stage(own.at(action.stage).function, action, inputs);
     if (is_last(action.stage)) {
@@ -153,6 +155,15 @@ struct Pipeline::Run {
   std::string what_of_stage(const Action& action, const Tensors& inputs, const char* what) const {
     return fmt::format("rank {}: {}: stage {} of {} failed on inputs {}: {}", group.rank(),
                        to_string(action), action.stage, plan.num_stages(), shapes_of(inputs), what);
+  }
+
+  // For errors of other ranks: what this one was doing, and which stages the others have.
+  std::string where() const {
+    std::vector<int> ranks;
+    for (const int rank : plan.rank_of_stage)
+      ranks.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
+    return fmt::format("; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}",
+                       to_string(under_way), plan.num_stages() - 1, fmt::join(ranks, ", "));
   }
 
   at::Tensor loss_of(const Action& action, const Tensors& outputs, const Loss& loss) {
@@ -223,6 +234,7 @@ struct Pipeline::Run {
   std::map<int, Stage> own;
   PipelineStep result;
   double work_began = 0;
+  Action under_way;
 };
 
 std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
@@ -281,7 +293,8 @@ void Pipeline::guarded(const std::function<void()>& body) {
     const bool is_known = error.code() == ErrorCode::kAborted ||
                           error.code() == ErrorCode::kPeerLost ||
                           error.code() == ErrorCode::kTimeout;
-    if (!is_known) group_->abort(error.what());
+    if (is_known) throw Error(error.code(), error.what() + run_->where());
+    group_->abort(error.what());
     throw;
   } catch (const std::exception& error) {
     const std::string what =

@@ -23,6 +23,7 @@
 //
 // Thread safety: one thread at a time.
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -43,16 +44,23 @@ struct PipelineStage {
   std::vector<at::Tensor> parameters;  // those that require no gradients are left alone
 };
 
-// Of a module holder whose forward() takes and returns one tensor.
+// Of a module holder whose forward() takes and returns one tensor, or a vector of tensors
+// (models::BertStage).
 template <class Module>
 PipelineStage make_stage(int index, Module module) {
   auto parameters = module->parameters();
-  return {.index = index,
-          .forward =
-              [module](const PipelineStage::Tensors& inputs) mutable {
-                return PipelineStage::Tensors{module->forward(inputs.at(0))};
-              },
-          .parameters = std::move(parameters)};
+  return {
+      .index = index,
+      .forward = [module](const PipelineStage::Tensors& inputs) mutable -> PipelineStage::Tensors {
+        if constexpr (requires {
+                        { module->forward(inputs) } -> std::same_as<PipelineStage::Tensors>;
+                      }) {
+          return module->forward(inputs);
+        } else {
+          return {module->forward(inputs.at(0))};
+        }
+      },
+      .parameters = std::move(parameters)};
 }
 
 // `batch` cut along dim 0. Error(kInvalid) when it does not divide.

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include <ATen/ATen.h>
-
 #include "paceline/core/check.h"
 #include "paceline/pipeline/measure_layers.h"
-#include "paceline/tensor/tensor_memory_meter.h"
 #include "paceline/train/repeated_timing.h"
 
 namespace paceline::train {
 namespace {
-
-using LayerTensors = PipelineStage::Tensors;
 
 constexpr int kRepeats = 5;
 constexpr std::size_t kFewestCalls = 5, kMostCalls = 100;
@@ -22,29 +17,6 @@ constexpr double kSecondsOfCalls = 0.3;
 planning::PassCost difference(const planning::PassCost& whole, const planning::PassCost& part) {
   return {.fixed_s = std::max(0.0, whole.fixed_s - part.fixed_s),
           .sample_s = std::max(0.0, whole.sample_s - part.sample_s)};
-}
-
-// The bytes that each layer keeps for its backward pass, and gives on.
-void measure_memory(const LayerChain& chain, std::int64_t samples,
-                    std::vector<planning::LayerProfile>& profiles) {
-  LayerTensors inputs{chain.make_input(samples)};
-  std::vector<LayerTensors> alive;  // as in a real pass
-  for (std::size_t i = 0; i < chain.layers.size(); ++i) {
-    for (at::Tensor& input : inputs) {
-      input = input.detach();
-      if (i > 0 && at::isFloatingType(input.scalar_type())) input.requires_grad_();
-    }
-    const TensorMemoryMeter meter;
-    alive.push_back(chain.layers[i].forward(inputs));
-    inputs = alive.back();
-    if (i + 1 == chain.layers.size()) alive.push_back({chain.loss(inputs, 0)});
-    profiles[i].activation_bytes =
-        static_cast<double>(meter.bytes()) / static_cast<double>(samples);
-    for (const at::Tensor& output : inputs) {
-      profiles[i].output_bytes +=
-          static_cast<double>(output.nbytes()) / static_cast<double>(samples);
-    }
-  }
 }
 
 }  // namespace
@@ -58,6 +30,8 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
   };
   const auto many = measure(samples);
   const auto few = few_samples < samples ? measure(few_samples) : many;
+  const auto memory =
+      measure_layer_memory(group, chain.layers, {chain.make_input(samples)}, chain.loss);
   std::vector<planning::LayerProfile> profiles(chain.layers.size());
   const auto cost = [&](double seconds_of_few, double seconds_of_many) {
     const auto n = static_cast<double>(few_samples), m = static_cast<double>(samples);
@@ -75,8 +49,9 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
     profile.weight_half = many[i].weight_gradient_s / whole;
     for (const at::Tensor& parameter : chain.layers[i].parameters)
       profile.parameters += parameter.numel();
+    profile.activation_bytes = memory[i].activation_bytes / static_cast<double>(samples);
+    profile.output_bytes = memory[i].output_bytes / static_cast<double>(samples);
   }
-  measure_memory(chain, samples, profiles);
   return profiles;
 }
 

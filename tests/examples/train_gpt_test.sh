@@ -66,6 +66,20 @@ this, that = map(shapes, sys.argv[1:])
 print(f"{len(this)} tensors {'alike' if this == that else f'differ: {this} {that}'}")
 PY
 done
+# The search keeps to the memory that it is given: of one micro-batch on each rank, a tenth of what all eight take, and nearly none.
+searched=("${run2[@]}" "${gpt[@]}" --layers 4 --global-batch-size 8 --micro-batches 8 --max-steps 2 --sample 0 --mesh pp=2)
+kept() { set -o pipefail; "${@:2}" | tee "$1"; }
+export -f kept
+expect all_in_memory 0 'gpipe, 8 micro-batches: .* activations of [0-9.]+ MiB on a rank' bash -c 'kept "$@"' _ "$work/all_in_memory" \
+  "${searched[@]}" --schedule gpipe
+memory_of() { sed -n 's/.*activations of \([0-9.]*\) MiB.*/\1/p' "$1"; }
+limit=$(awk -v all="$(memory_of "$work/all_in_memory")" 'BEGIN { print all / 8 * 1.1 }')
+expect within_memory 0 '8 micro-batches: .* activations of [0-9.]+ MiB on a rank' bash -c 'kept "$@"' _ "$work/within_memory" \
+  "${searched[@]}" --schedule search --stage-memory "$limit"
+expect kept_to_memory 0 '^yes$' awk -v most="$(memory_of "$work/within_memory")" -v limit="$limit" \
+  'BEGIN { print (most > 0 && most <= limit) ? "yes" : most " of " limit }'
+expect no_memory 1 'no schedule fits into memory: rank 0 may keep .* one micro-batch on its stages needs' "${searched[@]}" --schedule search \
+  --stage-memory 0.001
 sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
 expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
 expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2
@@ -184,6 +198,7 @@ expect small_batch 2 'micro-batches 8: a replica has 4 sequences in a step' "${g
 expect odd_rounds 1 'interleaved-1f1b' "${run2[@]}" "${gpt[@]}" --layers 4 --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b --micro-batches 5
 expect unknown_schedule 2 'schedule: .*1f1b' "${gpt[@]}" --mesh pp=2 --schedule fast
 expect no_pipeline 2 'need a pipeline; add pp=2' "${gpt[@]}" --micro-batches 4
+expect memory_of_a_name 2 'stage-memory: --schedule 1f1b keeps what it keeps; use --schedule search' "${gpt[@]}" --mesh pp=2 --stage-memory 4
 expect unknown_picture 2 'must end with .svg or .json' "${gpt[@]}" --mesh pp=2 --pipeline-picture step.png
 expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the model' "${gpt[@]}" --mesh tp=2 --hook bf16
 expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16

@@ -1,6 +1,8 @@
 // What is refused, and what every rank is told when a stage or a rank fails.
 
+#include <chrono>
 #include <csignal>
+#include <iostream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +15,7 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/pipeline/stage_models.h"
 
@@ -22,6 +25,7 @@ namespace {
 using harness::run_ranks;
 using harness::run_ranks_ok;
 using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
 using Tensors = PipelineStage::Tensors;
 
 std::vector<Tensors> inputs_of(const ProcessGroup& group, int count) {
@@ -131,25 +135,52 @@ TEST(PipelineFaults, plans_and_stages_that_are_not_this_groups) {
   });
 }
 
-// Micro-batches are in flight on all ranks.
-TEST(PipelineProcesses, a_rank_that_dies_is_named_by_all_others) {
-  const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) -> std::string {
-    auto stage = block_stage(group.rank());
-    if (group.rank() == 1) {
-      int calls = 0;
-      stage.forward = [calls, inner = stage.forward](const Tensors& inputs) mutable {
-        if (++calls == 3) ::kill(::getpid(), SIGKILL);
-        return inner(inputs);
-      };
-    }
-    take_step(group, stage);
-    return "no error";
-  });
+// Micro-batches are in flight on all ranks: rank 1 is in its third forward pass when it is killed.
+// The others are told of it before any of their waits could end by a timeout.
+TEST(PipelineProcesses, a_rank_that_dies_is_named_with_its_stage_by_all_others) {
+  constexpr auto kLimit = std::chrono::seconds(10);  // some milliseconds on an idle machine
+  at::set_num_threads(1);
+  harness::SharedCounter reached;
+  Clock::time_point killed;
+  const auto results = harness::run_process_ranks(
+      3,
+      [&](ProcessGroup& group) -> std::string {
+        auto stage = block_stage(group.rank());
+        if (group.rank() == 1) {
+          int calls = 0;
+          stage.forward = [&reached, calls, inner = stage.forward](const Tensors& inputs) mutable {
+            if (++calls == 3) {
+              reached.add();
+              ::pause();
+            }
+            return inner(inputs);
+          };
+        }
+        take_step(group, stage);
+        return "no error";
+      },
+      {},
+      [&](const std::vector<pid_t>& pids) {
+        reached.wait_for(1, Deadline::after(std::chrono::seconds(60)));
+        killed = Clock::now();
+        ::kill(pids[1], SIGKILL);
+      });
   EXPECT_EQ(results[1].signal, SIGKILL);
   for (const std::size_t rank : {0u, 2u}) {
     EXPECT_TRUE(results[rank].threw);
-    EXPECT_THAT(results[rank].report, HasSubstr("rank 1"));
+    EXPECT_EQ(results[rank].code, ErrorCode::kPeerLost);
+    EXPECT_THAT(results[rank].report, HasSubstr("rank 1 ("));
+    EXPECT_THAT(results[rank].report,
+                HasSubstr("of a pipeline whose stages 0 to 2 are on ranks 0, 1, 2"));
+    EXPECT_GE(results[rank].ended, killed);
+    EXPECT_LT(results[rank].ended, killed + kLimit);
+    std::cout << "rank " << rank << " noticed the kill after "
+              << std::chrono::duration<double, std::milli>(results[rank].ended - killed).count()
+              << " ms\n";
   }
+  // Both wait for what rank 1 would have sent next.
+  EXPECT_THAT(results[0].report, HasSubstr("this rank was in 0B1"));
+  EXPECT_THAT(results[2].report, HasSubstr("this rank was in 2F2"));
 }
 
 }  // namespace

@@ -148,6 +148,21 @@ TEST(PipelineBits, several_tensors_of_changing_shapes) {
   }
 }
 
+// Stage 1 only hands on what stage 2 needs of stage 0.
+TEST(PipelineBits, a_skip_past_a_stage) {
+  const StageMaker make = [](int index) {
+    auto stage = block_stage(index);
+    stage.forward = [index, inner = stage.forward](const Tensors& inputs) {
+      if (index == 2) return inner({inputs[0] + inputs[1]});
+      const at::Tensor states = inner({inputs[0]})[0];
+      return Tensors{states, index == 0 ? states.tanh() : inputs[1]};
+    };
+    return stage;
+  };
+  for (const auto name : {"gpipe", "1f1b", "zero-bubble"})
+    expect_equal_to_one_process(pipeline::make_plan(name, {3, 4}), make, some_micro_batches(4));
+}
+
 // What a later stage does not use has no gradient.
 TEST(PipelineBits, an_output_that_is_not_used) {
   const StageMaker make = [](int index) {

@@ -83,6 +83,41 @@ TEST(MeasureLayers, every_rank_learns_the_same_times_and_gradients_stay_as_they_
   });
 }
 
+// exp() keeps its result, a product its two factors, of which the first is the input.
+TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
+  run_ranks_ok(1, [](ProcessGroup& group) {
+    constexpr double kStates = 4 * kWidth * sizeof(float);
+    const at::Tensor factor = made_up({kWidth}, 3).requires_grad_();
+    const PipelineStage product{
+        .index = 0,
+        .forward = [factor](const Tensors& inputs) { return Tensors{inputs[0] * factor}; },
+        .parameters = {factor}};
+    const PipelineStage exponentials{.index = 1, .forward = [](const Tensors& inputs) {
+                                       return Tensors{inputs[0].exp().exp()};
+                                     }};
+    const auto memory = measure_layer_memory(group, {product, exponentials, product},
+                                             {made_up({4, kWidth}, 1)}, power_loss);
+    ASSERT_EQ(memory.size(), 3u);
+    for (const LayerMemory& layer : memory) EXPECT_EQ(layer.output_bytes, kStates);
+    EXPECT_EQ(memory[0].activation_bytes, kStates);
+    EXPECT_EQ(memory[1].activation_bytes, 2 * kStates);
+    EXPECT_EQ(memory[2].activation_bytes, kStates + sizeof(float));  // and the loss
+    for (const std::size_t layer : {0u, 2u}) {  // the gradient that the factor's is made of
+      EXPECT_GE(memory[layer].deferred_bytes, memory[layer].activation_bytes + kStates);
+      EXPECT_LT(memory[layer].deferred_bytes, memory[layer].activation_bytes + 2 * kStates);
+    }
+    EXPECT_FALSE(factor.grad().defined());
+    expect_error(ErrorCode::kInvalid, {"no layers"},
+                 [&] { measure_layer_memory(group, {}, {}, power_loss); });
+  });
+  const std::vector<pipeline::StageCosts> times(3);
+  const auto stages = costs_of_stages(times, {1, 2}, {{10, 5, 2}, {20, 7, 3}, {30, 8, 4}}).stages;
+  EXPECT_EQ(stages[0].activation_bytes, 10);
+  EXPECT_EQ(stages[0].deferred_bytes, 5);
+  EXPECT_EQ(stages[1].activation_bytes, 2 + 20 + 30);  // its input's copy is its own
+  EXPECT_EQ(stages[1].deferred_bytes, 2 + 7 + 8);
+}
+
 TEST(GatherStages, every_rank_gets_all_weights_and_of_tied_ones_the_firsts) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     const double rank = group.rank();

@@ -15,7 +15,7 @@
 
 #include "paceline/collectives/group/device_mesh.h"
 #include "paceline/data/dataset.h"
-#include "paceline/models/gpt_stage.h"
+#include "paceline/models/stage.h"
 #include "paceline/parallel/fully_shard.h"
 #include "paceline/pipeline/pipeline.h"
 #include "paceline/pipeline/tied_weights.h"
@@ -177,7 +177,7 @@ class MeshTraining {
     const int count = job_.size("pp") * job_.stages_per_rank;
     std::vector<models::GptStage> stages;
     for (int stage = mesh_.rank("pp"); stage < count; stage += job_.size("pp")) {
-      const auto range = models::gpt_stage_range(four_blocks(), stage, count);
+      const auto range = models::stage_range(four_blocks().layers, stage, count);
       stages.push_back(seeded(6, [&] { return models::GptStage(four_blocks(), layers, range); }));
     }
     return stages;

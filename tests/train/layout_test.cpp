@@ -13,7 +13,7 @@
 
 #include "paceline/collectives/group/device_mesh.h"
 #include "paceline/core/bytes.h"
-#include "paceline/models/gpt_stage.h"
+#include "paceline/models/stage.h"
 #include "paceline/optim/adam.h"
 #include "paceline/optim/lr_schedules.h"
 #include "paceline/tensor_parallel/layers.h"
@@ -69,7 +69,7 @@ struct DividedRun {
       model = models::Gpt(options, layers).ptr();
     } else {
       model = models::GptStage(options, layers,
-                               models::gpt_stage_range(options, mesh.rank("pp"), layout.pp))
+                               models::stage_range(options.layers, mesh.rank("pp"), layout.pp))
                   .ptr();
     }
     model->register_buffer("seen", at::full({3}, static_cast<double>(seed)));

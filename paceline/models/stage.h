@@ -1,0 +1,70 @@
+#pragma once
+
+// Some of the blocks of GPT or BERT, for a pipeline: the first stage also has the embeddings, the
+// last one what makes logits. Parameters have the names that they have in the whole model, and the
+// values of a whole model that is made from the same random numbers. The weight of the embedding is
+// at both ends, in the first stage and in the last: pipeline/tied_weights.h keeps it the same.
+//
+//   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));
+//
+// The whole model exists for a moment while a stage is made. Blind to ranks. It cannot be cloned.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/models/bert.h"
+#include "paceline/models/gpt.h"
+#include "paceline/models/transformer_blocks.h"
+
+namespace paceline::models {
+
+// The blocks of a stage, as many as any other or one more. Error(kInvalid) when there are more
+// stages than blocks.
+BlockRange stage_range(std::int64_t num_blocks, int stage, int num_stages);
+
+// Of a model (GptImpl, BertImpl) without the layers of the other stages.
+template <class Model>
+class StageImpl : public Model {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  // Error(kInvalid) for a range that is empty or not within the model's blocks.
+  StageImpl(const typename Model::Options& options, const Layers& layers, BlockRange range);
+
+  // Of the first stage what the whole model's forward() takes, of others what the stage before
+  // returned: states and, where the first stage was given one, BERT's `is_token`. Of the last stage
+  // logits.
+  Tensors forward(const Tensors& inputs);
+  // For stages that take and return one tensor.
+  at::Tensor forward(const at::Tensor& input) { return forward(Tensors{input}).front(); }
+
+  bool is_first() const { return range_.begin == 0; }
+  bool is_last() const { return range_.end == this->options().layers; }
+  // The weight of the embedding and the logits; nothing in stages at neither end, and in the only
+  // stage of a model, which has it once.
+  Tensors tied_weights() const;
+
+ private:
+  const BlockRange range_;
+};
+extern template class StageImpl<GptImpl>;
+extern template class StageImpl<BertImpl>;
+
+TORCH_MODULE_IMPL(GptStage, StageImpl<GptImpl>);
+TORCH_MODULE_IMPL(BertStage, StageImpl<BertImpl>);
+
+// A rank's stages as one module, whose parameters have their names in the whole model.
+std::shared_ptr<torch::nn::Module> one_module(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& stages);
+template <class Stage>
+std::shared_ptr<torch::nn::Module> one_module(const std::vector<Stage>& stages) {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const Stage& stage : stages) modules.push_back(stage.ptr());
+  return one_module(modules);
+}
+
+}  // namespace paceline::models
