@@ -17,8 +17,8 @@ struct Dim {
   std::int64_t to = 1, from = 1;  // strides, in elements
 };
 
-// The fewest dimensions, the innermost last: those of one element say nothing, and two that follow
-// each other on both sides are one.
+// The fewest dimensions, but two at least, the innermost last: those of one element say nothing,
+// and two that follow each other on both sides are one.
 std::vector<Dim> dims_of_copy(const BoxPlace& to, const BoxPlace& from,
                               std::span<const std::int64_t> sizes) {
   std::vector<Dim> dims;
@@ -35,7 +35,7 @@ std::vector<Dim> dims_of_copy(const BoxPlace& to, const BoxPlace& from,
       merged.push_back(dim);
     }
   }
-  if (merged.empty()) merged.emplace_back();
+  while (merged.size() < 2) merged.insert(merged.begin(), Dim{});
   return merged;
 }
 
@@ -46,12 +46,9 @@ void copy_row(std::byte* to, const std::byte* from, const Dim& row) {
                 from + i * row.from * static_cast<std::int64_t>(kBytes), kBytes);
 }
 
-void copy_row(std::byte* to, const std::byte* from, const Dim& row, std::size_t element,
-              bool past_caches) {
+void copy_row(std::byte* to, const std::byte* from, const Dim& row, std::size_t element) {
   if (row.to == 1 && row.from == 1) {
-    const std::size_t bytes = static_cast<std::size_t>(row.size) * element;
-    if (past_caches) return copy_past_caches(to, from, bytes);
-    std::memcpy(to, from, bytes);
+    std::memcpy(to, from, static_cast<std::size_t>(row.size) * element);
     return;
   }
   switch (element) {
@@ -66,8 +63,21 @@ void copy_row(std::byte* to, const std::byte* from, const Dim& row, std::size_t 
   }
 }
 
-// Rows of at least so many bytes are worth copying past the caches.
-constexpr std::size_t kLongRow = 64 << 10;
+// Past the caches where it is worth it: rows of so many bytes, and so many bytes of rows.
+constexpr std::size_t kLongRow = 512;
+constexpr std::size_t kManyBytes = 64 << 10;
+
+void copy_rows(std::byte* to, const std::byte* from, const Dim& rows, const Dim& row,
+               std::size_t element) {
+  const auto scale = static_cast<std::int64_t>(element);
+  const auto bytes = static_cast<std::size_t>(row.size * scale);
+  const auto count = static_cast<std::size_t>(rows.size);
+  const bool is_dense = row.to == 1 && row.from == 1;
+  if (is_dense && bytes >= kLongRow && bytes * count >= kManyBytes)
+    return copy_rows_past_caches(to, from, bytes, count, {rows.to * scale, rows.from * scale});
+  for (std::int64_t i = 0; i < rows.size; ++i)
+    copy_row(to + i * rows.to * scale, from + i * rows.from * scale, row, element);
+}
 
 }  // namespace
 
@@ -196,13 +206,13 @@ void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std
   if (num_elements(sizes) == 0) return;
   const auto dims = dims_of_copy(to, from, sizes);
   const Dim& row = dims.back();
-  const bool past_caches = static_cast<std::size_t>(row.size) * element >= kLongRow;
+  const Dim& rows = dims[dims.size() - 2];
   const auto scale = static_cast<std::int64_t>(element);
-  std::vector<std::int64_t> index(dims.size() - 1);
+  std::vector<std::int64_t> index(dims.size() - 2);
   std::byte* target = to.data;
   const std::byte* source = from.data;
   while (true) {
-    copy_row(target, source, row, element, past_caches);
+    copy_rows(target, source, rows, row, element);
     std::size_t dim = index.size();
     for (; dim > 0; --dim) {
       const Dim& outer = dims[dim - 1];

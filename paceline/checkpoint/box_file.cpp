@@ -19,11 +19,12 @@ namespace {
 constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
-// What is written and summed up at a time: little enough to be in a core's cache still when the
-// kernel copies it, and whole chunks.
-constexpr std::size_t kPieceBytes = 64 * kChunkBytes;
-// Shorter parts are written together.
+// What is summed up and written at a time, in whole chunks: enough for the disk to be busy with,
+// and little enough to be in the caches still where the kernel copies it.
+constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
+// Shorter parts are written together, so many bytes at a time.
 constexpr std::size_t kShortPart = 64 << 10;
+constexpr std::size_t kBufferBytes = 64 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {
   return (data_bytes + kChunkBytes - 1) / kChunkBytes;
@@ -74,13 +75,13 @@ class BoxFileWriter::ChunkSums {
   std::size_t in_last_ = 0;  // bytes of an unfinished chunk
 };
 
-// Writes parts through a buffer of a piece where they are short.
+// Writes parts through a buffer where they are short.
 class BoxFileWriter::PartWriter {
  public:
-  explicit PartWriter(PlainFileWriter& file) : file_(file) { buffer_.reserve(kPieceBytes); }
+  explicit PartWriter(PlainFileWriter& file) : file_(file) { buffer_.reserve(kBufferBytes); }
 
   void add(std::span<const std::byte> part) {
-    if (part.size() < kShortPart && buffer_.size() + part.size() <= kPieceBytes) {
+    if (part.size() < kShortPart && buffer_.size() + part.size() <= kBufferBytes) {
       buffer_.insert(buffer_.end(), part.begin(), part.end());
       return;
     }

@@ -14,7 +14,7 @@
 namespace paceline {
 namespace {
 
-constexpr int kLowerPriority = 10;
+constexpr int kStepsBelow = 10;  // of nice
 
 }  // namespace
 
@@ -70,11 +70,23 @@ std::optional<Error> CheckpointWriter::finish() {
 }
 
 void CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock) {
+  is_awaited_ = true;
+  if (writer_ != 0)
+    setpriority(PRIO_PROCESS, static_cast<id_t>(writer_), getpriority(PRIO_PROCESS, 0));
   changed_.wait(lock, [&] { return !step_; });
+  is_awaited_ = false;
+}
+
+// On the thread that writes.
+void CheckpointWriter::begin_below() {
+  const std::lock_guard lock(mutex_);
+  if (is_awaited_) return;
+  writer_ = gettid();
+  setpriority(PRIO_PROCESS, static_cast<id_t>(writer_), getpriority(PRIO_PROCESS, 0) + kStepsBelow);
 }
 
 void CheckpointWriter::work(std::int64_t step, const std::function<void()>& write) {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowerPriority);
+  begin_below();
   const auto begin = Timeline::Clock::now();
   std::optional<Error> error;
   try {
@@ -92,6 +104,7 @@ void CheckpointWriter::work(std::int64_t step, const std::function<void()>& writ
     const std::lock_guard lock(mutex_);
     if (error && !error_) error_ = error;
     step_.reset();
+    writer_ = 0;
   }
   changed_.notify_all();
 }

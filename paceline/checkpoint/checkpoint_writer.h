@@ -1,8 +1,9 @@
 #pragma once
 
 // Writes checkpoints while the training goes on, one after the other, each in a thread that runs at
-// a lower priority than the training whose core it shares. An error is logged at once and given
-// later: one that cannot be written costs nothing else.
+// a lower priority than the training whose core it shares; at that of who waits for it, where the
+// system allows to raise it again. An error is logged at once and given later: one that cannot be
+// written costs nothing else.
 //
 // Thread safety: none; one thread at a time.
 
@@ -13,6 +14,8 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+
+#include <sys/types.h>
 
 #include "paceline/core/error.h"
 #include "paceline/telemetry/timeline.h"
@@ -41,12 +44,15 @@ class CheckpointWriter {
 
  private:
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
+  void begin_below();
   void work(std::int64_t step, const std::function<void()>& write);
 
   const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
   std::mutex mutex_;                          // guards everything below
   std::condition_variable changed_;
   std::optional<std::int64_t> step_;  // of the save under way
+  pid_t writer_ = 0;                  // its thread, once it has a lower priority
+  bool is_awaited_ = false;
   std::optional<Error> error_;
   std::jthread thread_;  // of the last save
 };

@@ -34,6 +34,11 @@ class RealFileSystem final : public FileSystem {
 
 }  // namespace
 
+bool FileSystem::pass_cache(int fd, bool passes) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, passes ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 void refuse(const std::string& what, int error_number) {
   const Error error = system_error(what, error_number);
   if (error_number == ENOSPC || error_number == EDQUOT) throw DiskFull(error.code(), error.what());

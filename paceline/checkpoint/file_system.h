@@ -41,6 +41,9 @@ class FileSystem {
   virtual int exchange(const std::string& a, const std::string& b) = 0;
   virtual int unlink(const std::string& path) = 0;
   virtual int rmdir(const std::string& path) = 0;
+  // Whether what is written to this descriptor goes past the kernel's cache from now on (O_DIRECT).
+  // False where the file system has no such way.
+  virtual bool pass_cache(int fd, bool passes);
 
   // The machine's own. Never destroyed.
   static FileSystem& real();

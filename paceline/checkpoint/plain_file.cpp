@@ -13,6 +13,10 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kLargestCall = std::size_t{64} << 20;
+// What goes past the kernel's cache are whole blocks, in memory and in the file.
+constexpr std::size_t kBlock = 4 << 10;
+// Fewer bytes are not worth waiting for the disk.
+constexpr std::size_t kLeastPast = 1 << 20;
 
 // A descriptor closed through the interface.
 class OpenFile {
@@ -31,7 +35,7 @@ class OpenFile {
 ssize_t write_some(FileSystem& files, int fd, std::span<const std::byte> bytes) {
   ssize_t count;
   do {
-    count = files.write(fd, bytes.first(std::min(bytes.size(), kLargestCall)));
+    count = files.write(fd, bytes);
   } while (count < 0 && errno == EINTR);
   return count;
 }
@@ -105,9 +109,31 @@ void PlainFileWriter::give_up(const char* what) const {
          error_number);
 }
 
+// How many of these bytes the next call writes; it is seen to that they go past the cache where
+// they can.
+std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
+  const std::size_t most = std::min(bytes.size(), kLargestCall);
+  const std::uint64_t place = reinterpret_cast<std::uintptr_t>(bytes.data()) | written_;
+  const bool passes = can_pass_ && place % kBlock == 0 && most >= kLeastPast;
+  if (passes != passes_) {
+    if (files_.pass_cache(fd_, passes)) {
+      passes_ = passes;
+    } else if (passes) {
+      can_pass_ = false;
+    } else {
+      give_up("write");
+    }
+  }
+  return passes_ ? most / kBlock * kBlock : most;
+}
+
 void PlainFileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = write_some(files_, fd_, bytes);
+    const ssize_t count = write_some(files_, fd_, bytes.first(prepare(bytes)));
+    if (count < 0 && errno == EINVAL && passes_) {  // larger blocks than these are wanted
+      can_pass_ = false;
+      continue;
+    }
     if (count == 0) errno = EIO;  // no progress and no reason: never try forever
     if (count <= 0) give_up("write");
     written_ += static_cast<std::uint64_t>(count);

@@ -26,7 +26,9 @@ int open_plain_file(FileSystem& files, const std::string& path);
 void read_plain_file_at(FileSystem& files, int fd, const std::string& path, std::uint64_t position,
                         std::span<std::byte> bytes);
 
-// A file that is written from its beginning to its end. Errors are Error(kSystem), or DiskFull;
+// A file that is written from its beginning to its end. Long pieces of memory that begins at a page
+// go to the disk past the kernel's cache, where the file system can do that: without a copy, and
+// without pushing out what is read from there. Errors are Error(kSystem), or DiskFull;
 // they name the file, the bytes that it needs and how many were written, which stay for the caller
 // to remove. Requires: nothing exists at `path`.
 class PlainFileWriter {
@@ -42,11 +44,14 @@ class PlainFileWriter {
 
  private:
   [[noreturn]] void give_up(const char* what) const;
+  std::size_t prepare(std::span<const std::byte> bytes);
 
   FileSystem& files_;
   const std::string path_;
   const std::uint64_t size_;
   std::uint64_t written_ = 0;
+  bool can_pass_ = true;  // the cache
+  bool passes_ = false;   // now
   int fd_ = -1;
 };
 

@@ -33,7 +33,10 @@ std::size_t last_level_cache_bytes() {
 
 #if defined(__x86_64__)
 
-void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+namespace {
+
+// `ahead`: how far in front of what is copied lies what is needed next.
+void stream(std::byte* to, const std::byte* from, std::size_t bytes, std::ptrdiff_t ahead) {
   constexpr std::size_t kLine = 64;
   const std::size_t head =
       std::min((kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine, bytes);
@@ -41,6 +44,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (head > 0) std::memcpy(to, from, head);
   // Whole lines: half a line would have to be read after all.
   for (std::size_t at = head; at < head + body; at += kLine) {
+    _mm_prefetch(reinterpret_cast<const char*>(from + at) + ahead, _MM_HINT_T0);
     const auto* source = reinterpret_cast<const __m128i*>(from + at);
     auto* target = reinterpret_cast<__m128i*>(to + at);
     const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1),
@@ -50,15 +54,42 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
     _mm_stream_si128(target + 2, c);
     _mm_stream_si128(target + 3, d);
   }
-  _mm_sfence();
   const std::size_t done = head + body;
   if (done < bytes) std::memcpy(to + done, from + done, bytes - done);
+}
+
+}  // namespace
+
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+  stream(to, from, bytes, 0);
+  _mm_sfence();
+}
+
+void copy_rows_past_caches(std::byte* to, const std::byte* from, std::size_t bytes,
+                           std::size_t rows, RowDistance distance) {
+  constexpr std::size_t kAhead = 4 << 10;
+  const std::size_t rows_ahead = 1 + kAhead / (bytes + 1);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t next = std::min(row + rows_ahead, rows - 1);
+    const auto at = static_cast<std::ptrdiff_t>(row);
+    stream(to + at * distance.to, from + at * distance.from, bytes,
+           static_cast<std::ptrdiff_t>(next - row) * distance.from);
+  }
+  _mm_sfence();
 }
 
 #else
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+void copy_rows_past_caches(std::byte* to, const std::byte* from, std::size_t bytes,
+                           std::size_t rows, RowDistance distance) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto at = static_cast<std::ptrdiff_t>(row);
+    copy_past_caches(to + at * distance.to, from + at * distance.from, bytes);
+  }
 }
 
 #endif

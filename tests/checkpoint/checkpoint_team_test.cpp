@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tests/checkpoint/real_file_system.h"
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/slow_file_system.h"
 #include "tests/checkpoint/test_directory.h"
@@ -25,6 +26,7 @@ using harness::run_ranks_ok;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::RealFileSystem;
 using testing::SlowFileSystem;
 using testing::TestDirectory;
 
@@ -209,31 +211,14 @@ TEST(CheckpointTeam, returns_while_the_disk_still_works_and_the_memory_may_chang
 }
 
 // A disk on which a rank cannot write for so many times.
-class FullFileSystem final : public FileSystem {
+class FullFileSystem final : public RealFileSystem {
  public:
   FullFileSystem(int times, int error_number) : times_(times), error_number_(error_number) {}
-  int open(const std::string& path, int flags, mode_t mode) override {
-    return real().open(path, flags, mode);
-  }
-  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
-    return real().read_at(fd, position, bytes);
-  }
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
     if (times_-- <= 0) return real().write(fd, bytes);
     errno = error_number_;
     return -1;
   }
-  int fsync(int fd) override { return real().fsync(fd); }
-  int close(int fd) override { return real().close(fd); }
-  int mkdir(const std::string& path, mode_t mode) override { return real().mkdir(path, mode); }
-  int rename(const std::string& from, const std::string& to) override {
-    return real().rename(from, to);
-  }
-  int exchange(const std::string& a, const std::string& b) override {
-    return real().exchange(a, b);
-  }
-  int unlink(const std::string& path) override { return real().unlink(path); }
-  int rmdir(const std::string& path) override { return real().rmdir(path); }
 
  private:
   int times_;
@@ -296,30 +281,13 @@ TEST(CheckpointTeam, a_disk_that_fails_on_one_rank_leaves_the_older_ones) {
 }
 
 // Kills its process in front of the write of this number.
-class KillingFileSystem final : public FileSystem {
+class KillingFileSystem final : public RealFileSystem {
  public:
   explicit KillingFileSystem(int writes) : writes_(writes) {}
-  int open(const std::string& path, int flags, mode_t mode) override {
-    return real().open(path, flags, mode);
-  }
-  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
-    return real().read_at(fd, position, bytes);
-  }
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
     if (writes_-- == 0) ::raise(SIGKILL);
     return real().write(fd, bytes);
   }
-  int fsync(int fd) override { return real().fsync(fd); }
-  int close(int fd) override { return real().close(fd); }
-  int mkdir(const std::string& path, mode_t mode) override { return real().mkdir(path, mode); }
-  int rename(const std::string& from, const std::string& to) override {
-    return real().rename(from, to);
-  }
-  int exchange(const std::string& a, const std::string& b) override {
-    return real().exchange(a, b);
-  }
-  int unlink(const std::string& path) override { return real().unlink(path); }
-  int rmdir(const std::string& path) override { return real().rmdir(path); }
 
  private:
   int writes_;

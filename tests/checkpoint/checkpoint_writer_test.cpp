@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -92,6 +93,29 @@ TEST(CheckpointWriter, an_error_is_reported_once_and_the_next_save_succeeds) {
   save(writer, directory, 1);
   EXPECT_FALSE(writer.finish());
   expect_sample(directory.load(1));
+}
+
+TEST(CheckpointWriter, has_a_lower_priority_until_it_is_waited_for) {
+  if (::getuid() != 0) GTEST_SKIP() << "raising a priority needs root";
+  const auto priority_of = [](pid_t thread) {
+    return getpriority(PRIO_PROCESS, static_cast<id_t>(thread));
+  };
+  const int own = priority_of(gettid());
+  CheckpointWriter writer;
+  std::atomic<pid_t> thread = 0;
+  std::atomic<bool> may_end = false;
+  writer.start(1, [&] {
+    thread = gettid();
+    thread.notify_all();
+    may_end.wait(false);
+  });
+  thread.wait(0);
+  EXPECT_GT(priority_of(thread), own);
+  std::jthread waiter([&] { writer.finish(); });
+  EXPECT_TRUE(
+      harness::wait_until([&] { return priority_of(thread) == own; }, Deadline::after(60s), 1ms));
+  may_end = true;
+  may_end.notify_all();
 }
 
 // No thread of this process starts as long as it lives: each wants a stack larger than any address
