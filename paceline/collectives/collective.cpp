@@ -14,16 +14,10 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-std::size_t elements_of(Extent extent, const Collective& call, int rank, int world_size) {
+std::size_t unequal_count(Extent extent, const Collective& call, int rank, int world_size) {
   const auto self = static_cast<std::size_t>(rank);
   const auto world = static_cast<std::size_t>(world_size);
   switch (extent) {
-    case Extent::kNothing:
-      return 0;
-    case Extent::kCount:
-      return call.count;
-    case Extent::kBlocks:
-      return call.count * world;
     case Extent::kOwnCount:
       return call.counts[self];
     case Extent::kRow:
@@ -33,8 +27,16 @@ std::size_t elements_of(Extent extent, const Collective& call, int rank, int wor
       for (std::size_t from = 0; from < world; ++from) total += call.counts[from * world + self];
       return total;
     }
+    default:
+      return 0;
   }
-  return 0;
+}
+
+// A small call asks four times.
+inline std::size_t elements_of(Extent extent, const Collective& call, int rank, int world_size) {
+  if (extent == Extent::kCount) return call.count;
+  if (extent == Extent::kBlocks) return call.count * static_cast<std::size_t>(world_size);
+  return unequal_count(extent, call, rank, world_size);
 }
 
 }  // namespace

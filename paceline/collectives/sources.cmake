@@ -22,6 +22,7 @@ set(SOURCES
   backends/paceline/phase_barrier.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
+  backends/paceline/shared_plans.cpp
   backends/paceline/shared_route.cpp
   backends/paceline/shared_runner.cpp
   backends/paceline/shared_schedules.cpp

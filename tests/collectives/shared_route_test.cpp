@@ -3,7 +3,12 @@
 
 #include "paceline/collectives/backends/paceline/shared_route.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <gmock/gmock.h>
+
+#include "paceline/collectives/backends/paceline/shared_plans.h"
 
 namespace paceline {
 namespace {
@@ -74,6 +79,42 @@ TEST(SharedRoute, large_sums_go_by_package_where_the_plan_says_so) {
   EXPECT_FALSE(choose_route(unknown, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}).is_by_package);
   EXPECT_THAT(explain_route(unknown, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}),
               Not(HasSubstr("by_package;")));
+}
+
+std::size_t elements_moved(const SharedPlan& plan) {
+  std::size_t most = 0;
+  for (const Step& step : plan.staged.steps) most = std::max(most, step.count);
+  return most;
+}
+
+// Far more forms than there are places: those that share one replace each other.
+TEST(SharedPlans, each_form_has_its_own_plan_however_many_there_are) {
+  const SharedTerms terms{.world_size = 3};
+  SharedPlans plans(terms, 1);
+  for (const int round : {1, 2}) {
+    for (std::size_t count = 1; count <= 1000; ++count) {
+      for (const auto& [op, root] : {std::pair(Op::kAllReduce, 0), std::pair(Op::kBroadcast, 1),
+                                     std::pair(Op::kBroadcast, 2)}) {
+        const Collective call{.op = op, .dtype = Dtype::kFloat64, .root = root, .count = count};
+        const SharedPlan& plan = plans.find(call);
+        const SharedRoute route = choose_route(terms, {op, call.dtype, count});
+        ASSERT_EQ(plan.route.way, route.way) << "round " << round << ", " << count;
+        ASSERT_EQ(plan.route.is_one_shot, route.is_one_shot);
+        ASSERT_EQ(elements_moved(plan), count);
+        ASSERT_EQ(plan.staged.first_meeting, root == 2 ? 0u : 1u);  // this rank gives nothing
+      }
+    }
+  }
+}
+
+TEST(SharedPlans, an_element_type_is_part_of_the_form) {
+  const SharedTerms terms{.world_size = 2};
+  SharedPlans plans(terms, 0);
+  Collective call{.op = Op::kAllReduce, .dtype = Dtype::kUint8, .count = 3000};
+  EXPECT_EQ(plans.find(call).route.way, Way::kTiny);
+  call.dtype = Dtype::kFloat64;
+  EXPECT_EQ(plans.find(call).route.way, Way::kLarge);
+  EXPECT_TRUE(plans.find(call).staged.steps.empty());
 }
 
 }  // namespace

@@ -165,15 +165,17 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   check(output.count == needed_out || needed_out == 0,
         "{}: {} of {} elements in a group of {} needs an output of {} elements, not {}", self_, op,
         call.count, world_size(), needed_out, output.count);
-  check(needed_in == 0 || needed_out == 0 || input.dtype == output.dtype,
-        "{}: {}: input is {}, output is {}", self_, op, name_of(input.dtype),
-        name_of(output.dtype));
-  check(needed_in == 0 || needed_out == 0 || input.device == output.device,
+  const bool has_both = needed_in > 0 && needed_out > 0;
+  if (has_both && input.dtype != output.dtype) [[unlikely]] {
+    fail(ErrorCode::kInvalid, "{}: {}: input is {}, output is {}", self_, op, name_of(input.dtype),
+         name_of(output.dtype));
+  }
+  check(!has_both || input.device == output.device,
         "{}: {}: input and output are on different devices", self_, op);
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
         "{}: {}: a buffer is null", self_, op);
   require_supported(call);
-  if (needed_in > 0 && needed_out > 0) require_apart_or_in_place(call, input, output);
+  if (has_both) require_apart_or_in_place(call, input, output);
 }
 
 // Of `count` elements `blocks` times, so that no product or sum of a call's counts overflows.
@@ -210,7 +212,10 @@ void ProcessGroup::require_apart_or_in_place(const Collective& call, ConstBuffer
 }
 
 void ProcessGroup::require_supported(const Collective& call) const {
-  if (call.op == Op::kBarrier || supports(call.op, call.dtype, call.reduce_op, call.device)) return;
+  if (call.op == Op::kBarrier ||
+      backend_->supports(call.op, call.dtype, call.reduce_op, call.device)) {
+    return;
+  }
   const auto op = name_of(call.op);
   if (reduces(call.op) && !is_defined(call.reduce_op, call.dtype)) {
     fail(ErrorCode::kUnsupported, "{}: {}: {} is not defined for {}", self_, op,

@@ -11,7 +11,6 @@
 #include "paceline/core/check.h"
 #include "paceline/core/futex.h"
 #include "paceline/core/vigil.h"
-#include "paceline/transport/shared_memory.h"
 
 namespace paceline {
 namespace {
@@ -40,10 +39,6 @@ PhaseBarrier::PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks)
       blocks_(blocks),
       asks_(mesh.neighbours().size() < static_cast<std::size_t>(mesh.world_size())) {}
 
-ControlBlock& PhaseBarrier::block(int rank) const {
-  return *reinterpret_cast<ControlBlock*>(blocks_.of(rank));
-}
-
 void PhaseBarrier::announce(const Announcement& announcement) {
   sequence_ = announcement.fingerprint.sequence;
   slot_ = sequence_ == 0 ? 2 + (num_uncounted_++ & 1) : sequence_ & 1;
@@ -51,26 +46,18 @@ void PhaseBarrier::announce(const Announcement& announcement) {
   answers_until_.reset();
   auto& own = block(mesh_.rank());
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
-  own.digests[slot_] = digest_;
   own.announcements[slot_] = announcement;
-  if (sequence_ == 0) return;  // outside the group's numbering
-  own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
-                        static_cast<std::uint8_t>(announcement.fingerprint.op),
-                    std::memory_order_relaxed);
+  if (sequence_ != 0) {  // of the group's numbering
+    own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
+                          static_cast<std::uint8_t>(announcement.fingerprint.op),
+                      std::memory_order_relaxed);
+  }
+  // Last: it lies beside the phase, and a peer that looks there meanwhile takes the line away.
+  own.digests[slot_] = digest_;
 }
 
 const Announcement& PhaseBarrier::announcement_of(int rank) const {
   return block(rank).announcements[slot_];
-}
-
-bool PhaseBarrier::has_arrived(int rank) const {
-  const auto phase = block(rank).phase.load(std::memory_order_acquire);
-  return static_cast<std::int32_t>(phase - phase_) >= 0;
-}
-
-bool PhaseBarrier::has_given_up(int rank) const {
-  const auto phase = block(rank).given_up.load(std::memory_order_relaxed);
-  return phase != 0 && static_cast<std::int32_t>(phase_ - phase) >= 0;
 }
 
 void PhaseBarrier::throw_given_up(int rank) const {

@@ -25,6 +25,7 @@
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/transport/mesh.h"
+#include "paceline/transport/shared_memory.h"
 
 namespace paceline {
 
@@ -76,9 +77,15 @@ class PhaseBarrier {
  private:
   static constexpr int kFewestWaitsWithoutYields = 16;
 
-  ControlBlock& block(int rank) const;
-  bool has_arrived(int rank) const;
-  bool has_given_up(int rank) const;
+  ControlBlock& block(int rank) const { return *reinterpret_cast<ControlBlock*>(blocks_.of(rank)); }
+  bool has_arrived(int rank) const {
+    const auto phase = block(rank).phase.load(std::memory_order_acquire);
+    return static_cast<std::int32_t>(phase - phase_) >= 0;
+  }
+  bool has_given_up(int rank) const {
+    const auto phase = block(rank).given_up.load(std::memory_order_relaxed);
+    return phase != 0 && static_cast<std::int32_t>(phase_ - phase) >= 0;
+  }
   [[noreturn]] void throw_given_up(int rank) const;
   void wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
                     const std::function<void()>& while_waiting);

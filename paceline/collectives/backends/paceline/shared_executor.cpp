@@ -41,20 +41,21 @@ SharedExecutor::SharedExecutor(Mesh& mesh, GroupShare& share,
       terms_{mesh.world_size(), mesh.oversubscribed(), packages_ ? &*packages_ : nullptr},
       share_(share),
       regions_(mesh, std::move(registry)),
+      plans_(terms_, rank_),
       runner_(mesh, share_, regions_) {}
 
 void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
-  const SharedRoute route = choose_route(terms_, {call.op, call.dtype, call.count});
+  const SharedPlan& plan = plans_.find(call);
   const SharedOperation operation{call, fingerprint, wait, size_of(call.dtype)};
   if (call.op == Op::kVisit) return enter_visit(operation);
-  switch (route.way) {
+  switch (plan.route.way) {
     case SharedRoute::Way::kTiny:
-      return run_tiny(operation, route);
+      return run_tiny(operation, plan.staged);
     case SharedRoute::Way::kSmall:
-      return run_small(operation, route);
+      return run_small(operation, plan);
     case SharedRoute::Way::kLarge:
-      return run_large(operation, route);
+      return run_large(operation, plan.route);
   }
 }
 
@@ -69,8 +70,8 @@ void SharedExecutor::enter_visit(const SharedOperation& operation) {
 }
 
 // Without looking where the buffers lie.
-void SharedExecutor::run_tiny(const SharedOperation& operation, const SharedRoute& route) {
-  const SharedPiece piece = staged_piece(operation, route, 0, operation.call.count);
+void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& schedule) {
+  const SharedPiece piece{operation, schedule, share_.begin_piece()};
   runner_.prepare(piece);
   share_.enter(operation, {operation.fingerprint, {}, {}});
   runner_.finish(piece);
@@ -78,13 +79,13 @@ void SharedExecutor::run_tiny(const SharedOperation& operation, const SharedRout
 
 // A rank whose buffers are not shared copies before it knows of the others, which then is one phase
 // less for all.
-void SharedExecutor::run_small(const SharedOperation& operation, const SharedRoute& route) {
+void SharedExecutor::run_small(const SharedOperation& operation, const SharedPlan& plan) {
   const Announcement announcement = regions_.announcement_for(operation);
-  const SharedPiece piece = staged_piece(operation, route, 0, operation.call.count);
+  const SharedPiece piece{operation, plan.staged, share_.begin_piece()};
   if (!is_shared(announcement)) runner_.prepare(piece);
   share_.enter_with_places(operation, announcement);
   const auto announced = share_.announced();
-  if (regions_.hold_all(operation, announced)) return run_in_place(operation, route);
+  if (regions_.hold_all(operation, announced)) return run_in_place(operation, plan.route);
   if (std::any_of(announced.begin(), announced.end(), is_shared)) {
     if (is_shared(announcement)) runner_.prepare(piece);
     share_.meet(operation);
@@ -107,11 +108,12 @@ void SharedExecutor::run_in_place(const SharedOperation& operation, const Shared
     const BlockTable blocks = BlockTable::of(call, terms_.world_size);
     ScheduleSpec spec = spec_of(call, call.count);
     spec.blocks = &blocks;
-    runner_.run({operation, build_in_place(spec), 0, 0, 0, copy_for(operation)});
+    runner_.run({operation, build_in_place(spec), 0, 0, 0, true, copy_for(operation)});
   } else {
     ScheduleSpec spec = spec_of(call, call.count);
     spec.chunk = pulled_count(call.count, operation.element, terms_.world_size);
-    runner_.run({operation, schedules_.find(spec, build_in_place), 0, 0, 0, copy_for(operation)});
+    const Schedule& schedule = schedules_.find(spec, build_in_place);
+    runner_.run({operation, schedule, 0, 0, 0, true, copy_for(operation)});
   }
   share_.meet(operation);
 }
@@ -120,8 +122,10 @@ void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRo
   const auto& call = operation.call;
   const std::size_t most = staged_piece_count(call.op, call.dtype, terms_.world_size);
   if (!has_counts(call.op)) {
+    const auto build = route.is_one_shot ? build_staged_one_shot : build_staged;
     for (std::size_t begin = 0; begin < call.count; begin += most) {
-      runner_.run(staged_piece(operation, route, begin, std::min(most, call.count - begin)));
+      const ScheduleSpec spec = spec_of(call, std::min(most, call.count - begin));
+      runner_.run({operation, schedules_.find(spec, build), share_.begin_piece(), begin});
     }
     return;
   }
@@ -151,20 +155,13 @@ void SharedExecutor::run_pieces_by_package(const SharedOperation& operation, boo
     const Schedule& schedule =
         schedules_.find(spec, is_staged ? build_by_package_staged : build_by_package_in_place);
     runner_.run({operation, schedule, share_.begin_piece(), begin,
-                 partials_offset(call.op, call.dtype, packages, count, is_staged)});
+                 partials_offset(call.op, call.dtype, packages, count, is_staged), !is_staged});
   }
 }
 
 // Of each block, where there are some.
 ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) const {
   return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
-}
-
-SharedPiece SharedExecutor::staged_piece(const SharedOperation& operation, const SharedRoute& route,
-                                         std::size_t begin, std::size_t count) {
-  const Schedule& schedule = schedules_.find(
-      spec_of(operation.call, count), route.is_one_shot ? build_staged_one_shot : build_staged);
-  return {operation, schedule, share_.begin_piece(), begin};
 }
 
 // Past the caches when what the ranks read and write together does not fit there anyway.

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "paceline/collectives/backends/paceline/group_share.h"
-#include "paceline/collectives/backends/paceline/shared_route.h"
+#include "paceline/collectives/backends/paceline/shared_plans.h"
 #include "paceline/collectives/backends/paceline/shared_runner.h"
 #include "paceline/collectives/backends/paceline/shared_schedules.h"
 #include "paceline/collectives/backends/paceline/symmetric_regions.h"
@@ -49,16 +49,14 @@ class SharedExecutor {
 
  private:
   void enter_visit(const SharedOperation& operation);
-  void run_tiny(const SharedOperation& operation, const SharedRoute& route);
-  void run_small(const SharedOperation& operation, const SharedRoute& route);
+  void run_tiny(const SharedOperation& operation, const Schedule& schedule);
+  void run_small(const SharedOperation& operation, const SharedPlan& plan);
   void run_large(const SharedOperation& operation, const SharedRoute& route);
   void run_in_place(const SharedOperation& operation, const SharedRoute& route);
   void run_staged(const SharedOperation& operation, const SharedRoute& route);
   void run_pieces_by_package(const SharedOperation& operation, bool is_staged);
 
   ScheduleSpec spec_of(const Collective& call, std::size_t count) const;
-  SharedPiece staged_piece(const SharedOperation& operation, const SharedRoute& route,
-                           std::size_t begin, std::size_t count);
   SharedPiece::Copy copy_for(const SharedOperation& operation) const;
 
   const int rank_;
@@ -66,7 +64,8 @@ class SharedExecutor {
   const SharedTerms terms_;
   GroupShare& share_;
   SymmetricRegions regions_;
-  SharedSchedules schedules_;
+  SharedPlans plans_;
+  SharedSchedules schedules_;  // of pieces, and in place
   SharedRunner runner_;
   std::vector<std::byte*> visited_;
 };

@@ -34,9 +34,10 @@ class SymmetricRegions {
   // Error(kCorrupt) for a place that lies outside its rank's memory: it is about to be read or
   // written there.
   bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;
-  // Requires: hold_all().
+  // Requires: hold_all(). Null where the rank has no such buffer, or its region was freed here.
   std::byte* at(int rank, const SharedPlace& place) const {
-    return region(place.region)->of(rank) + place.offset;
+    const Region* held = region(place.region);
+    return held == nullptr ? nullptr : held->of(rank) + place.offset;
   }
 
  private:
