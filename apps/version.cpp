@@ -3,8 +3,8 @@
 namespace paceline::apps {
 
 std::string version_text() {
-  return std::string("paceline ") + PACELINE_VERSION + " (" + PACELINE_COMPILER + ", " +
-         PACELINE_BUILD_TYPE + ", " + PACELINE_LIBTORCH + ")";
+  return "paceline " PACELINE_VERSION " (" PACELINE_COMPILER ", " PACELINE_BUILD_TYPE
+         ", " PACELINE_LIBTORCH ")";
 }
 
 std::string version_number() { return PACELINE_VERSION; }

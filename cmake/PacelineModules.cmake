@@ -3,16 +3,36 @@
 #
 # paceline/<module>/sources.cmake sets SOURCES (explicit, relative) and, where needed, LIBRARIES (what the module links
 # beside its layers).
-# <torch/torch.h> takes 25 s to parse; every target that uses LibTorch shares one precompiled copy of it.
-function(paceline_use_torch_pch target)
-  if(NOT TARGET paceline_torch_pch)
-    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_pch.cpp CONTENT "")
-    add_library(paceline_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
-    target_link_libraries(paceline_torch_pch PRIVATE paceline_libtorch paceline_compiler)
-    target_precompile_headers(paceline_torch_pch PRIVATE <torch/torch.h>)
+
+# paceline_use_pch(TARGET NAME LIBRARIES HEADER...): the target shares one precompiled copy of the headers, which come with the libraries,
+# with all others that name it. Sources with options of their own read the text.
+function(paceline_use_pch target name libraries)
+  if(NOT TARGET paceline_${name}_pch)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${name}_pch.cpp CONTENT "")
+    add_library(paceline_${name}_pch OBJECT ${CMAKE_BINARY_DIR}/${name}_pch.cpp)
+    target_link_libraries(paceline_${name}_pch PRIVATE ${libraries} paceline_compiler)
+    target_precompile_headers(paceline_${name}_pch PRIVATE ${ARGN})
   endif()
-  target_precompile_headers(${target} REUSE_FROM paceline_torch_pch)
-  target_compile_options(${target} PRIVATE -fPIC)  # as the precompiled header; programs would get -fPIE
+  target_precompile_headers(${target} REUSE_FROM paceline_${name}_pch)
+  target_compile_options(${target} PRIVATE -fPIC)  # as the precompiled headers; programs would get -fPIE
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    if(options)
+      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
+endfunction()
+
+# <torch/torch.h> takes 25 s to parse.
+function(paceline_use_torch_pch target)
+  paceline_use_pch(${target} torch paceline_libtorch <torch/torch.h>)
+endfunction()
+
+# What most sources of the engine and the command include: a quarter of their compilation.
+function(paceline_use_engine_pch target)
+  paceline_use_pch(${target} engine fmt::fmt <algorithm> <array> <chrono> <cstring> <filesystem> <fstream> <functional> <map> <memory> <mutex>
+    <optional> <set> <span> <string> <string_view> <thread> <vector> <fmt/format.h>)
 endfunction()
 
 function(paceline_add_module name with_libtorch layers)
@@ -35,6 +55,8 @@ function(paceline_add_module name with_libtorch layers)
     target_link_libraries(paceline_${name} PUBLIC
       $<BUILD_INTERFACE:paceline_libtorch> $<INSTALL_INTERFACE:Paceline::libtorch>)
     paceline_use_torch_pch(paceline_${name})
+  else()
+    paceline_use_engine_pch(paceline_${name})
   endif()
 endfunction()
 

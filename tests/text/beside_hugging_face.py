@@ -2,7 +2,7 @@
 """Compares this project's tokenizers with Hugging Face's on a text, line by line, and on random characters.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tokenizers
-    /tmp/venv/bin/python tests/text/beside_hugging_face.py build/engine/tests/text/tokenize README.md docs/*.md
+    /tmp/venv/bin/python tests/text/beside_hugging_face.py build/dev/tests/text/tokenize README.md docs/*.md
 
 Vocabularies are trained on the files that are given. Run by hand: the package tokenizers is not in Debian.
 """

@@ -146,14 +146,22 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  // Multiplying by the inverse of a power of two gives the bits of dividing by it.
-  void run(const ReduceArguments& a, std::size_t divisor) const {
-    if constexpr (!std::is_integral_v<Acc>) {
-      const auto whole = static_cast<float>(divisor);
-      if (divisor > 1 && std::has_single_bit(divisor)) return deliver(a, Scale{1 / whole});
-      if (divisor > 1) return deliver(a, Divide{whole});
+  // The last combination goes straight to the first two places where it can be rounded at once, and
+  // two contributions are then combined in one pass. Others get copies.
+  template <class Finish>
+  void deliver(const ReduceArguments& a, Finish finish) const {
+    T* const first = reinterpret_cast<T*>(a.outs[0]);
+    T* const second = reinterpret_cast<T*>(a.outs[a.num_outs > 1 ? 1 : 0]);
+    const bool is_pair =
+        kRoundsAtOnce<T> && num_sources_ == 2 && !is_wide(0) && !is_wide(1) && a.num_outs <= 2;
+    const std::size_t block = is_pair ? a.count : kBlock;
+    for (std::size_t begin = 0; begin < a.count; begin += block) {
+      const std::size_t length = std::min(block, a.count - begin);
+      deliver_block(begin, length, finish, first + begin, second + begin);
+      for (std::size_t other = 2; other < a.num_outs; ++other) {
+        std::memcpy(reinterpret_cast<T*>(a.outs[other]) + begin, first + begin, length * sizeof(T));
+      }
     }
-    deliver(a, Keep{});
   }
 
   // Neither divided nor narrowed: what a later reduce takes as a partial source.
@@ -174,24 +182,6 @@ class Tree {
   }
   const T* at(std::size_t source, std::size_t begin) const {
     return reinterpret_cast<const T*>(sources_[source].data) + begin;
-  }
-
-  // The last combination goes straight to the first two places where it can be rounded at once, and
-  // two contributions are then combined in one pass. Others get copies.
-  template <class Finish>
-  void deliver(const ReduceArguments& a, Finish finish) const {
-    T* const first = reinterpret_cast<T*>(a.outs[0]);
-    T* const second = reinterpret_cast<T*>(a.outs[a.num_outs > 1 ? 1 : 0]);
-    const bool is_pair =
-        kRoundsAtOnce<T> && num_sources_ == 2 && !is_wide(0) && !is_wide(1) && a.num_outs <= 2;
-    const std::size_t block = is_pair ? a.count : kBlock;
-    for (std::size_t begin = 0; begin < a.count; begin += block) {
-      const std::size_t length = std::min(block, a.count - begin);
-      deliver_block(begin, length, finish, first + begin, second + begin);
-      for (std::size_t other = 2; other < a.num_outs; ++other) {
-        std::memcpy(reinterpret_cast<T*>(a.outs[other]) + begin, first + begin, length * sizeof(T));
-      }
-    }
   }
 
   template <class Finish>
@@ -283,12 +273,25 @@ class Tree {
 };
 
 template <class T, class Combine>
-void run(const ReduceArguments& a, std::size_t divisor = 1) {
+void run(const ReduceArguments& a) {
   const Tree<T, Combine> tree(a.sources, a.num_sources);
   if (a.result == ReduceResult::kPartial) {
     tree.run_partial(a.outs[0], a.count);
   } else {
-    tree.run(a, divisor);
+    tree.deliver(a, Keep{});
+  }
+}
+
+// Multiplying by the inverse of a power of two gives the bits of dividing by it.
+template <class T>
+void run_mean(const ReduceArguments& a) {
+  if (a.result == ReduceResult::kPartial || a.divisor <= 1) return run<T, Sum>(a);
+  const Tree<T, Sum> tree(a.sources, a.num_sources);
+  const auto divisor = static_cast<float>(a.divisor);
+  if (std::has_single_bit(a.divisor)) {
+    tree.deliver(a, Scale{1 / divisor});
+  } else {
+    tree.deliver(a, Divide{divisor});
   }
 }
 
@@ -308,7 +311,7 @@ void dispatch_op(const ReduceArguments& a) {
       break;
   }
   if constexpr (std::is_floating_point_v<Acc>) {
-    run<T, Sum>(a, a.divisor);  // kMean; nothing else is defined here
+    run_mean<T>(a);  // nothing else is defined here
   } else {
     switch (a.op) {
       case ReduceOp::kBitAnd:
