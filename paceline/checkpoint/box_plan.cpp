@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -83,9 +84,9 @@ struct Share {
   std::uint64_t bytes = 0;
 };
 
-class Planner {
+class BoxPlanner {
  public:
-  Planner(BoxPlan& plan, const std::vector<bool>& writes) : plan_(plan), writes_(writes) {}
+  BoxPlanner(BoxPlan& plan, const std::vector<bool>& writes) : plan_(plan), writes_(writes) {}
 
   void assign() {
     std::map<std::vector<int>, Share> shares;
@@ -135,14 +136,15 @@ class Planner {
           part.offsets[dim] += row;
           part.sizes[dim] = count;
         }
-        give(common, writers[writer], part);
+        give(number, writers[writer], part);
         row += count;
         done += static_cast<std::uint64_t>(count) * row_bytes;
       }
     }
   }
 
-  void give(const CommonBox& common, const BoxHolder& writer, const Box& part) {
+  void give(std::size_t number, const BoxHolder& writer, const Box& part) {
+    const CommonBox& common = plan_.common[number];
     auto& list = plan_.of_rank[static_cast<std::size_t>(writer.rank)];
     const auto bytes = static_cast<std::uint64_t>(num_elements(part)) * element(common);
     const std::int64_t wanted = bytes >= kBytesOfMany ? 8 : 4;
@@ -154,7 +156,7 @@ class Planner {
         box.sizes[1] /= columns;
         box.offsets[1] += column * box.sizes[1];
       }
-      list.push_back({common.tensor, std::move(box), writer.index});
+      list.push_back({common.tensor, std::move(box), writer.index, number});
     }
   }
 
@@ -164,6 +166,17 @@ class Planner {
 
 }  // namespace
 
+std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one) {
+  return static_cast<std::uint64_t>(num_elements(one.box)) *
+         size_of(plan.tensors[one.tensor].dtype);
+}
+
+std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list) {
+  return std::accumulate(
+      list.begin(), list.end(), std::uint64_t{0},
+      [&](std::uint64_t sum, const BoxToWrite& one) { return sum + bytes_of(plan, one); });
+}
+
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes) {
   BoxPlan plan;
   plan.of_rank.resize(held.size());
@@ -172,14 +185,14 @@ BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vec
       plan.common.push_back({plan.tensors.size(), std::move(box), holders});
     plan.tensors.push_back({name, tensor.dtype, tensor.shape, {}});
   }
-  Planner(plan, writes).assign();
+  BoxPlanner(plan, writes).assign();
   for (const auto& list : plan.of_rank) {
     plan.file_of_rank.push_back(static_cast<std::uint32_t>(plan.num_files));
     std::uint64_t position = 0;
     for (const BoxToWrite& one : list) {
       StoredTensor& tensor = plan.tensors[one.tensor];
       tensor.boxes.push_back({one.box, plan.file_of_rank.back(), position});
-      position += static_cast<std::uint64_t>(num_elements(one.box)) * size_of(tensor.dtype);
+      position += bytes_of(plan, one);
     }
     if (!list.empty()) ++plan.num_files;
   }

@@ -41,7 +41,8 @@ struct CommonBox {
 struct BoxToWrite {
   std::size_t tensor = 0;
   Box box;
-  std::size_t index = 0;  // in the list of what the rank holds: the box lies within that one
+  std::size_t index = 0;   // in the list of what the rank holds: the box lies within that one
+  std::size_t common = 0;  // its number in BoxPlan::common: the box lies within that one, too
 };
 
 struct BoxPlan {
@@ -51,6 +52,9 @@ struct BoxPlan {
   std::vector<std::uint32_t> file_of_rank;       // the number of its file
   std::size_t num_files = 0;                     // of ranks that write something
 };
+
+std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
+std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list);
 
 // `held`: by rank. `writes`: the ranks that can write; the others do only what no other one holds.
 // Error(kInvalid) naming the tensor when ranks disagree on it, or hold too little or more of it

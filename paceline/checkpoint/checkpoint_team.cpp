@@ -1,7 +1,6 @@
 #include "paceline/checkpoint/checkpoint_team.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,25 +17,6 @@ namespace paceline {
 namespace {
 
 constexpr std::uint64_t kOwnerLimit = 64 << 10;
-
-std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one) {
-  return static_cast<std::uint64_t>(num_elements(one.box)) *
-         size_of(plan.tensors[one.tensor].dtype);
-}
-
-std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list) {
-  return std::accumulate(
-      list.begin(), list.end(), std::uint64_t{0},
-      [&](std::uint64_t sum, const BoxToWrite& one) { return sum + bytes_of(plan, one); });
-}
-
-bool is_row_major(const HeldMemory& memory) {
-  const auto strides = row_major_strides(memory.held.box.sizes);
-  for (std::size_t i = 0; i < strides.size(); ++i) {
-    if (memory.held.box.sizes[i] > 1 && strides[i] != memory.place.strides[i]) return false;
-  }
-  return true;
-}
 
 // As a buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
@@ -117,22 +97,6 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
   }
 }
 
-// Collective.
-void CheckpointTeam::make_plan(const std::vector<HeldMemory>& held) {
-  const bool is_same = plan_ && std::ranges::equal(held, held_, {}, &HeldMemory::held);
-  std::int32_t changed = is_same ? 0 : 1;
-  group_->all_reduce(std::span(&changed, 1), ReduceOp::kMax);
-  if (changed == 0) return;
-  plan_.reset();
-  has_room_ = false;
-  held_.clear();
-  for (const HeldMemory& one : held) held_.push_back(one.held);
-  std::vector<std::vector<HeldBox>> all;
-  for (const std::string& text : all_gather_object(*group_, encode(held_)))
-    all.push_back(decode_held(text));
-  plan_ = plan_boxes(all, sees_);
-}
-
 // Collective: memory for what this rank writes. False, with a line in the log, when some rank has
 // none.
 bool CheckpointTeam::reserve() {
@@ -154,11 +118,7 @@ bool CheckpointTeam::reserve() {
 void CheckpointTeam::copy_own(const std::vector<HeldMemory>& held) {
   std::byte* place = staging_[0].data();
   for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
-    const std::size_t element = size_of(plan_->tensors[one.tensor].dtype);
-    const HeldMemory& from = held[one.index];
-    copy_elements({place, row_major_strides(one.box.sizes)},
-                  place_of_part(from.place, from.held.box, one.box, element), one.box.sizes,
-                  element);
+    copy_box(place, *plan_, one, held[one.index]);
     place += bytes_of(*plan_, one);
   }
 }
@@ -177,7 +137,7 @@ void CheckpointTeam::carry() {
 void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
                           const CheckpointWords& words) {
   writer_.take_turn(step);
-  make_plan(held);
+  if (plan_.update(*group_, held, sees_)) has_room_ = false;
   if (!has_room_) has_room_ = reserve();
   if (!has_room_) {
     writer_.start(step, [] {
@@ -265,70 +225,6 @@ CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, cons
     }
   }
   return report;
-}
-
-WholeTensors CheckpointTeam::gather(const std::vector<HeldMemory>& held,
-                                    const std::vector<bool>& keeps) {
-  make_plan(held);
-  const int self = group_->rank();
-  const bool is_keeper = keeps[static_cast<std::size_t>(self)];
-  const auto holder_on = [](const CommonBox& common, int rank) {
-    const auto found = std::ranges::find(common.holders, rank, &BoxHolder::rank);
-    return found == common.holders.end() ? nullptr : &*found;
-  };
-  WholeTensors whole;
-  // Where this rank has the tensor, whole and in order, it stays there.
-  std::vector<std::byte*> places(plan_->tensors.size(), nullptr);
-  std::vector<bool> is_there(plan_->tensors.size(), false);
-  if (is_keeper) {
-    for (const CommonBox& common : plan_->common) {
-      const BoxHolder* const own = holder_on(common, self);
-      if (own == nullptr || common.box != whole_box(plan_->tensors[common.tensor].shape)) continue;
-      if (held[own->index].held.box != common.box || !is_row_major(held[own->index])) continue;
-      places[common.tensor] = held[own->index].place.data;
-      is_there[common.tensor] = true;
-    }
-    std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < places.size(); ++i)
-      bytes += is_there[i] ? 0 : plan_->tensors[i].bytes();
-    std::byte* place = whole.memory.reserve(bytes);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      if (!is_there[i]) places[i] = std::exchange(place, place + plan_->tensors[i].bytes());
-      const StoredTensor& tensor = plan_->tensors[i];
-      whole.tensors.push_back(
-          {tensor.name, tensor.dtype, tensor.shape, {places[i], tensor.bytes()}});
-    }
-  }
-  std::vector<std::byte> travelling;
-  for (const CommonBox& common : plan_->common) {
-    const StoredTensor& tensor = plan_->tensors[common.tensor];
-    const std::size_t element = size_of(tensor.dtype);
-    const BoxHolder* const own = holder_on(common, self);
-    BoxPlace from;
-    if (own != nullptr) {
-      const HeldMemory& memory = held[own->index];
-      from = place_of_part(memory.place, memory.held.box, common.box, element);
-    }
-    bool keepers_hold = true;
-    for (int rank = 0; rank < group_->world_size(); ++rank) {
-      keepers_hold = keepers_hold &&
-                     (!keeps[static_cast<std::size_t>(rank)] || holder_on(common, rank) != nullptr);
-    }
-    if (!keepers_hold) {
-      travelling.resize(static_cast<std::size_t>(num_elements(common.box)) * element);
-      const BoxPlace row_major{travelling.data(), row_major_strides(common.box.sizes)};
-      const int root = common.holders.front().rank;
-      if (self == root) copy_elements(row_major, from, common.box.sizes, element);
-      group_->broadcast(buffer_of(travelling), root);
-      from = row_major;
-    }
-    if (!is_keeper || is_there[common.tensor]) continue;
-    const Box all = whole_box(tensor.shape);
-    copy_elements(place_of_part({places[common.tensor], row_major_strides(tensor.shape)}, all,
-                                common.box, element),
-                  from, common.box.sizes, element);
-  }
-  return whole;
 }
 
 std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<WantedBox>& wanted) {

@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/checkpoint/box_plan.h"
+#include "paceline/checkpoint/agreed_plan.h"
 #include "paceline/checkpoint/box_reader.h"
 #include "paceline/checkpoint/checkpoint_directory.h"
 #include "paceline/checkpoint/checkpoint_writer.h"
@@ -34,22 +34,10 @@
 
 namespace paceline {
 
-// A box that this rank holds, and where.
-struct HeldMemory {
-  HeldBox held;
-  BoxPlace place;
-};
-
 // What rank 0 says of a checkpoint.
 struct CheckpointWords {
   std::string run;
   std::map<std::string, std::string> metadata;
-};
-
-// What whole tensors consist of that one rank of a host keeps in memory.
-struct WholeTensors {
-  std::vector<NamedTensor> tensors;
-  StagingMemory memory;
 };
 
 class CheckpointTeam {
@@ -72,10 +60,6 @@ class CheckpointTeam {
   // Waits until what was saved is on the disk.
   std::optional<Error> finish() { return writer_.finish(); }
 
-  // Collective. All tensors whole, on the ranks that `keeps` has; empty elsewhere. Their bytes are
-  // in `held` or in what is returned.
-  WholeTensors gather(const std::vector<HeldMemory>& held, const std::vector<bool>& keeps);
-
   // Collective. Fills what this rank wants of a checkpoint of `directory()`; returns the bytes read
   // from the disk. Error(kCorrupt) on every rank, with some filled, when any of it is damaged.
   std::uint64_t read(const Manifest& manifest, const std::vector<WantedBox>& wanted);
@@ -86,7 +70,6 @@ class CheckpointTeam {
 
   bool sees(int rank) const { return sees_[static_cast<std::size_t>(rank)]; }
   void find_who_sees(const std::string& path);
-  void make_plan(const std::vector<HeldMemory>& held);
   bool reserve();
   void copy_own(const std::vector<HeldMemory>& held);
   void carry();
@@ -100,8 +83,7 @@ class CheckpointTeam {
   std::shared_ptr<ProcessGroup> background_;      // the same ranks: of the threads that write
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::vector<bool> sees_;                        // by rank: whether it can write there
-  std::vector<HeldBox> held_;                     // of the plan
-  std::optional<BoxPlan> plan_;
+  AgreedPlan plan_;
   bool has_room_ = false;               // for what the plan says; the same on all ranks
   std::vector<StagingMemory> staging_;  // first its own; on rank 0 then, by rank, what it writes
                                         // for those that do not see the directory

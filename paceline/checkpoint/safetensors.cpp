@@ -38,7 +38,7 @@ std::string_view format_name(Dtype dtype) {
 }
 
 // Empty when a size is negative or the product does not fit.
-std::optional<std::uint64_t> bytes_of(Dtype dtype, const std::vector<std::int64_t>& shape) {
+std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape) {
   std::uint64_t bytes = size_of(dtype);
   // A zero anywhere empties the tensor, but must not hide an overflow beside it.
   for (const auto size : shape) {
@@ -56,7 +56,7 @@ void check_entries(const std::vector<TensorEntry>& tensors) {
           "safetensors: \"{}\" cannot be the name of a tensor", tensor.name);
     check(names.insert(tensor.name).second, "safetensors: two tensors are named \"{}\"",
           tensor.name);
-    const auto expected = bytes_of(tensor.dtype, tensor.shape);
+    const auto expected = tensor_bytes(tensor.dtype, tensor.shape);
     check(expected == tensor.bytes,
           "safetensors: tensor \"{}\" has {} bytes, its shape of {} dimensions and type {} need {}",
           tensor.name, tensor.bytes, tensor.shape.size(), name_of(tensor.dtype),
@@ -99,7 +99,7 @@ class HeaderReader {
       refuse(name, fmt::format("the range {} to {} is outside the {} bytes of data", entry.begin,
                                entry.end, data_size_));
     }
-    const auto expected = bytes_of(entry.tensor.dtype, entry.tensor.shape);
+    const auto expected = tensor_bytes(entry.tensor.dtype, entry.tensor.shape);
     if (expected != entry.end - entry.begin) {
       refuse(name, fmt::format("{} bytes of data do not match its type and shape",
                                entry.end - entry.begin));

@@ -1,4 +1,5 @@
 set(SOURCES
+  agreed_plan.cpp
   box.cpp
   box_file.cpp
   box_plan.cpp
@@ -12,6 +13,7 @@ set(SOURCES
   folder.cpp
   manifest.cpp
   memory_checkpoint.cpp
+  memory_team.cpp
   plain_file.cpp
   run_mark.cpp
   safetensors.cpp

@@ -42,12 +42,6 @@ bool is_written(const std::optional<Error>& error) {
   return !error;
 }
 
-bool on_all(ProcessGroup& group, bool here) {
-  std::int32_t value = here ? 1 : 0;
-  group.all_reduce(std::span(&value, 1), ReduceOp::kMin);
-  return value == 1;
-}
-
 // After a restart, the older generation's writer may be on a host that is gone, with the lock. The
 // others wait for rank 0 meanwhile.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
@@ -75,20 +69,8 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
              .writer = {group_->launch_environment().job_id,
                         group_->launch_environment().restart_count},
              .lock_timeout = lock_timeout(*group_)}),
-      compares_replicas_(options.compare_replicas),
-      has_memory_(!options.memory.empty()) {
-  if (has_memory_) open_memory(options.memory);
-}
-
-// Collective; every rank hears of a host's failure.
-void Checkpointer::open_memory(const std::string& path) {
-  std::optional<Error> failure;
-  try {
-    if (group_->local_rank() == 0) memory_.emplace(path);
-  } catch (const Error& error) {
-    failure = error;
-  }
-  throw_first_error(*group_, failure);
+      compares_replicas_(options.compare_replicas) {
+  if (!options.memory.empty()) memory_.emplace(group_, options.memory);
 }
 
 // Collective: what a rank has found is thrown on all. What is not sound is not saved.
@@ -173,31 +155,12 @@ std::optional<int> Checkpointer::room_on_disk() const {
 
 bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                                   const optim::Optimizer& optimizer) {
-  check(has_memory_, "rank {}: this checkpointer was given no memory", group_->rank());
+  check(memory_.has_value(), "rank {}: this checkpointer was given no memory", group_->rank());
   require_sound(state, module, optimizer);
   const RunBoxes run = held_run(module, optimizer);
-  const std::int32_t mine = memory_ ? 1 : 0;
-  std::vector<std::int32_t> all(static_cast<std::size_t>(group_->world_size()));
-  group_->all_gather(std::span(&mine, 1), std::span(all));
-  WholeTensors whole = team_.gather(run.boxes, {all.begin(), all.end()});
-  bool kept = true;
-  if (memory_) {
-    Snapshot snapshot{.tensors = whole.tensors,
-                      .metadata = words_of(state, optimizer, parts_),
-                      .world_size = group_->world_size(),
-                      .run = {}};
-    add_mark(snapshot.metadata);
-    try {
-      memory_->save(state.step, group_->launch_environment().restart_count, snapshot);
-    } catch (const Error& error) {
-      kept = false;
-      if (!std::exchange(said_memory_, true)) {
-        log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again",
-                               state.step, error.what()));
-      }
-    }
-  }
-  return on_all(*group_, kept);
+  CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
+  if (mark_.job) words.metadata[kJobWord] = *mark_.job;
+  return memory_->save(state.step, run.boxes, words);
 }
 
 }  // namespace paceline::train

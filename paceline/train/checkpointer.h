@@ -11,8 +11,8 @@
 // A checkpoint consists of boxes of whole tensors (run_boxes.h), so that the run goes on with any
 // number of ranks and hosts and any division of model and optimizer, whichever saved it. Each rank
 // writes, in the background, and reads what it holds, all at the same time (checkpoint_team.h). In
-// memory one rank of every host keeps the whole state, so that the loss of a host leaves it on all
-// others.
+// memory a host keeps what its own ranks write and what those of another one do, so that the loss
+// of one loses nothing (memory_team.h). No rank needs memory for more of the run than it holds.
 //
 // A training begins with begin(), which sees to it that the state it goes on with is its own.
 //
@@ -26,7 +26,7 @@
 #include <torch/nn/module.h>
 
 #include "paceline/checkpoint/checkpoint_team.h"
-#include "paceline/checkpoint/memory_checkpoint.h"
+#include "paceline/checkpoint/memory_team.h"
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/optim/optimizer.h"
 #include "paceline/train/run_boxes.h"
@@ -39,7 +39,8 @@ namespace paceline::train {
 
 struct CheckpointerOptions {
   int keep = 3;  // checkpoints on the disk
-  // MemoryCheckpoint's path on each host; empty: none. memory_path() is the launcher's.
+  // MemoryTeam's path, the same for the ranks of a host; empty: none. memory_path() is the
+  // launcher's.
   std::string memory;
   // Compares all replicas' parameters before each save. For those that differ on purpose: false;
   // the first one's are saved then.
@@ -113,7 +114,7 @@ class Checkpointer {
   bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                       const optim::Optimizer& optimizer);
 
-  // Collective. Restores the newest state, in place: from the memory of a host, or from the disk
+  // Collective. Restores the newest state, in place: from the memory of hosts, or from the disk
   // where that has a newer one that verifies; nothing when there is none at all. The learning rates
   // become the saved ones: set others afterwards. Error on every rank, which leaves module and
   // optimizer as they are: kCorrupt when none verifies, kInvalid listing what differs when it is of
@@ -124,7 +125,6 @@ class Checkpointer {
   // What a rank has of a saved run before it takes any of it over.
   struct Staged;
 
-  void open_memory(const std::string& path);
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer& optimizer) const;
   RunBoxes held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer) const;
@@ -135,16 +135,12 @@ class Checkpointer {
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                 std::uint64_t seed);
   std::optional<std::int64_t> newest_on_disk() const;
-  // So that the run of a snapshot in memory is known; a directory has its mark.
-  void add_mark(std::map<std::string, std::string>& metadata) const;
   static void refuse(std::int64_t step, const std::string& reason, std::string& refused);
   std::optional<Manifest> next_on_disk(std::int64_t before, std::string& refused) const;
   void require_run(const SavedRun& saved, const RunBoxes& boxes,
                    const optim::Optimizer& optimizer) const;
   Staged stage(const SavedRun& saved, const RunBoxes& boxes) const;
   bool fill_from_disk(const Manifest& manifest, Staged& staged, std::string& refused);
-  void fill_from_memory(const SavedRun& saved, const LoadedCheckpoint* loaded, int root,
-                        Staged& staged);
   void take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
                  torch::nn::Module& module, optim::Optimizer& optimizer);
 
@@ -154,10 +150,8 @@ class Checkpointer {
   RunParts parts_;
   CheckpointTeam team_;
   const bool compares_replicas_;
-  bool has_memory_ = false;
-  std::optional<MemoryCheckpoint> memory_;  // of the first rank of each host
-  bool said_memory_ = false;
-  RunMark mark_;  // once begun
+  std::optional<MemoryTeam> memory_;  // on all ranks or on none
+  RunMark mark_;                      // once begun
   std::uint64_t bytes_read_ = 0;
 };
 

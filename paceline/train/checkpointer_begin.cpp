@@ -14,15 +14,15 @@ namespace paceline::train {
 namespace {
 
 constexpr std::size_t kRunIdBytes = 8;
-constexpr const char* kRun = "run";  // of a snapshot in memory; a directory has its mark
+constexpr const char* kRun = "run";
 constexpr const char* kJob = "job";
 
-std::optional<RunMark> mark_in(const std::map<std::string, std::string>& metadata) {
-  const auto run = metadata.find(kRun);
-  if (run == metadata.end()) return std::nullopt;
-  const auto job = metadata.find(kJob);
-  RunMark mark{.run = run->second, .job = {}, .seed = {}};
-  if (job != metadata.end()) mark.job = job->second;
+// Of a checkpoint in memory; a directory has a mark of its own.
+std::optional<RunMark> mark_in(const Manifest& manifest) {
+  if (manifest.run.empty()) return std::nullopt;
+  RunMark mark{.run = manifest.run, .job = {}, .seed = {}};
+  const auto job = manifest.metadata.find(kJobWord);
+  if (job != manifest.metadata.end()) mark.job = job->second;
   return mark;
 }
 
@@ -69,12 +69,6 @@ FoundState to_found(const nlohmann::json& json) {
 
 }  // namespace
 
-void Checkpointer::add_mark(std::map<std::string, std::string>& metadata) const {
-  if (mark_.run.empty()) return;
-  metadata[kRun] = mark_.run;
-  if (mark_.job) metadata[kJob] = *mark_.job;
-}
-
 FoundState Checkpointer::find_on_disk() const {
   FoundState found;
   const auto* const directory = team_.directory();
@@ -91,8 +85,8 @@ FoundState Checkpointer::find_on_disk() const {
 FoundStates Checkpointer::find_states() const {
   const FoundState on_disk = find_on_disk();
   FoundState in_memory;
-  if (const auto loaded = memory_ ? memory_->load_newest() : std::nullopt) {
-    in_memory = {loaded->step, mark_in(loaded->snapshot.metadata)};
+  if (const auto newest = memory_ ? memory_->newest_here() : std::nullopt) {
+    in_memory = {newest->step, mark_in(*newest)};
   }
   const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
   FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};

@@ -1,18 +1,16 @@
 // How a run goes on: the newest state is found, read by all ranks at once, and taken over when all
 // of it is there.
 
-#include <array>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 
 #include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/shared_error.h"
-#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/tensor/tensor_view.h"
@@ -22,50 +20,13 @@
 namespace paceline::train {
 namespace {
 
-// The newest state there is: at which step, and with whom.
-struct Newest {
-  std::int64_t step = kNone;
-  int rank = 0;
-  bool in_memory = false;
-
-  static constexpr std::int64_t kNone = -1;
-};
-
-// Collective. Memory is preferred to a disk that has the same step.
-Newest find_newest(ProcessGroup& group, std::int64_t in_memory, std::int64_t on_disk) {
-  const std::array<std::int64_t, 2> mine = {in_memory, on_disk};
-  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.world_size()));
-  group.all_gather(std::span(mine), std::span(all));
-  Newest newest;
-  for (const bool memory : {true, false}) {
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-      const std::int64_t step = all[2 * static_cast<std::size_t>(rank) + (memory ? 0 : 1)];
-      if (step > newest.step) newest = {step, rank, memory};
-    }
-  }
-  return newest;
-}
+constexpr std::int64_t kNone = -1;  // no step
 
 SavedRun saved_in(const Manifest& manifest) {
   SavedRun saved{.step = manifest.step, .tensors = {}, .metadata = manifest.metadata};
   for (const StoredTensor& tensor : manifest.tensors)
     saved.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
   return saved;
-}
-
-// Collective: root's, on every rank; nothing when it has none.
-std::optional<SavedRun> share(ProcessGroup& group, const LoadedCheckpoint* loaded, int root) {
-  std::vector<HeldBox> tensors;
-  if (loaded != nullptr) {
-    for (const NamedTensor& tensor : loaded->snapshot.tensors)
-      tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
-  }
-  nlohmann::json words;
-  if (loaded != nullptr) words = {{"step", loaded->step}, {"metadata", loaded->snapshot.metadata}};
-  words = nlohmann::json::parse(broadcast_object(group, words.dump(), root));
-  const std::string list = broadcast_object(group, encode(tensors), root);
-  if (words.is_null()) return std::nullopt;
-  return SavedRun{words["step"], decode_held(list), words["metadata"]};
 }
 
 const HeldBox* find(const SavedRun& saved, const std::string& name) {
@@ -182,34 +143,6 @@ bool Checkpointer::fill_from_disk(const Manifest& manifest, Staged& staged, std:
   }
 }
 
-// Collective: one tensor after the other travels to all ranks.
-void Checkpointer::fill_from_memory(const SavedRun& saved, const LoadedCheckpoint* loaded, int root,
-                                    Staged& staged) {
-  std::multimap<std::string, const WantedBox*> wanted;
-  for (const WantedBox& one : staged.wanted) wanted.emplace(one.name, &one);
-  std::vector<std::byte> travelling;
-  for (std::size_t i = 0; i < saved.tensors.size(); ++i) {
-    const HeldBox& tensor = saved.tensors[i];
-    const std::size_t element = size_of(tensor.dtype);
-    travelling.resize(static_cast<std::size_t>(num_elements(tensor.shape)) * element);
-    if (travelling.empty()) continue;
-    if (loaded != nullptr) {
-      const auto bytes = loaded->snapshot.tensors[i].bytes;
-      std::copy(bytes.begin(), bytes.end(), travelling.begin());
-    }
-    group_->broadcast(Buffer(travelling.data(), travelling.size(), Dtype::kUint8), root);
-    const Box all = whole_box(tensor.shape);
-    const BoxPlace place{travelling.data(), row_major_strides(tensor.shape)};
-    const auto [begin, end] = wanted.equal_range(tensor.name);
-    for (auto one = begin; one != end; ++one) {
-      const WantedBox& want = *one->second;
-      if (num_elements(want.box) == 0) continue;
-      copy_elements({want.to, row_major_strides(want.box.sizes)},
-                    place_of_part(place, all, want.box, element), want.box.sizes, element);
-    }
-  }
-}
-
 // Collective.
 void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
                              torch::nn::Module& module, optim::Optimizer& optimizer) {
@@ -249,12 +182,15 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   finish();
   const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
   std::string refused;  // rank 0's
-  std::int64_t in_memory = memory_ ? memory_->newest_step().value_or(Newest::kNone) : Newest::kNone;
   std::optional<Manifest> on_disk = next_on_disk(std::numeric_limits<std::int64_t>::max(), refused);
-  // Who finds that its newest does not verify offers what it has instead, and all choose again.
+  // Rank 0 offers what it has on the disk; when that does not verify, the one before it.
   while (true) {
-    const Newest newest = find_newest(*group_, in_memory, on_disk ? on_disk->step : Newest::kNone);
-    if (newest.step == Newest::kNone) {
+    std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
+    group_->broadcast(std::span(&step_on_disk, 1), 0);
+    // Memory is preferred to a disk that has the same step.
+    auto manifest = memory_ ? memory_->newest(step_on_disk, mark_.run) : std::nullopt;
+    const bool in_memory = manifest.has_value();
+    if (!in_memory && step_on_disk == kNone) {
       std::optional<Error> none;
       if (!refused.empty()) {
         none.emplace(
@@ -264,34 +200,22 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       throw_error_of(*group_, 0, none);
       return std::nullopt;
     }
-    std::optional<LoadedCheckpoint> loaded;
-    SavedRun saved;
-    Manifest manifest;
-    if (newest.in_memory) {
-      on_rank(newest.rank, *group_, [&] {
-        loaded = memory_->load_newest();
-        in_memory = loaded ? loaded->step : Newest::kNone;
-        if (in_memory != newest.step) loaded.reset();
-      });
-      auto shared = share(*group_, loaded ? &*loaded : nullptr, newest.rank);
-      if (!shared) continue;
-      saved = std::move(*shared);
-    } else {
+    if (!in_memory) {
       const std::string text =
           broadcast_object(*group_, on_disk ? to_json(*on_disk) : std::string(), 0);
       manifest = parse_manifest(text, "the manifest from rank 0");
-      saved = saved_in(manifest);
     }
+    const SavedRun saved = saved_in(*manifest);
     require_run(saved, boxes, optimizer);
     Staged staged = stage(saved, boxes);
-    if (newest.in_memory) {
-      fill_from_memory(saved, loaded ? &*loaded : nullptr, newest.rank, staged);
-    } else if (!fill_from_disk(manifest, staged, refused)) {
-      on_disk = next_on_disk(newest.step, refused);
+    if (in_memory) {
+      memory_->read(staged.wanted);
+    } else if (!fill_from_disk(*manifest, staged, refused)) {
+      on_disk = next_on_disk(step_on_disk, refused);
       continue;
     }
     take_over(saved, staged, boxes, module, optimizer);
-    return RestoredRun{state_in(saved.metadata), newest.in_memory};
+    return RestoredRun{state_in(saved.metadata), in_memory};
   }
 }
 

@@ -18,6 +18,8 @@ namespace paceline::train {
 
 inline constexpr const char* kRandomStates = "random_states";  // one row a rank
 inline constexpr const char* kHookTensors = "hook.";           // begins the names of a hook's
+// In the metadata of a checkpoint in memory: the launcher's name for the job.
+inline constexpr const char* kJobWord = "job";
 
 // For the metadata of a checkpoint.
 std::map<std::string, std::string> words_of(const TrainingState& state,

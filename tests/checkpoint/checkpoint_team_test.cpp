@@ -1,7 +1,6 @@
 #include "paceline/checkpoint/checkpoint_team.h"
 
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -11,9 +10,11 @@
 #include <unistd.h>
 
 #include "tests/checkpoint/real_file_system.h"
+#include "tests/checkpoint/sample_parts.h"
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/slow_file_system.h"
 #include "tests/checkpoint/test_directory.h"
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -21,102 +22,28 @@ namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::borrowed;
 using harness::run_process_ranks;
 using harness::run_ranks_ok;
 using ::testing::ElementsAre;
 using testing::error_of;
+using testing::expect_parts;
 using ::testing::HasSubstr;
+using testing::Held;
 using testing::RealFileSystem;
 using testing::SlowFileSystem;
 using testing::TestDirectory;
-
-std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
-
-struct Tensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  bool is_divided;  // among the ranks, by elements; otherwise each has all of it
-};
-const std::vector<Tensor> kTensors = {{"divided", {37, 11, 5}, true}, {"empty", {0, 4}, true},
-                                      {"large", {513, 1024}, true},   {"one", {1}, true},
-                                      {"replica", {64, 33}, false},   {"scalar", {}, false}};
-
-float value_of(const Tensor& tensor, std::int64_t step, std::int64_t element) {
-  return static_cast<float>(step * 7 + static_cast<std::int64_t>(tensor.name.size())) +
-         static_cast<float>(element) / 8;
-}
-
-// One rank's part, the tensors with their dimensions the other way round in memory.
-struct Held {
-  Held(ProcessGroup& group, std::int64_t step) {
-    for (const Tensor& tensor : kTensors) {
-      const std::int64_t all = num_elements(tensor.shape);
-      const std::int64_t n = group.world_size(), r = group.rank();
-      const std::int64_t first = tensor.is_divided ? all * r / n : 0;
-      const std::int64_t last = tensor.is_divided ? all * (r + 1) / n : all;
-      auto& values = memory.emplace_back(static_cast<std::size_t>(all));
-      std::vector<std::int64_t> strides(tensor.shape.size());
-      std::int64_t stride = 1;
-      for (std::size_t i = 0; i < strides.size(); ++i) {
-        strides[i] = stride;
-        stride *= tensor.shape[i];
-      }
-      const Box whole = whole_box(tensor.shape);
-      const BoxPlace place{reinterpret_cast<std::byte*>(values.data()), strides};
-      std::vector<float> row_major(values.size());
-      for (std::int64_t i = 0; i < all; ++i)
-        row_major[static_cast<std::size_t>(i)] = value_of(tensor, step, i);
-      copy_elements(
-          place, {reinterpret_cast<std::byte*>(row_major.data()), row_major_strides(tensor.shape)},
-          tensor.shape, sizeof(float));
-      if (all == 0) boxes.push_back({{tensor.name, Dtype::kFloat32, tensor.shape, whole}, place});
-      for (const Box& box : boxes_of_run(tensor.shape, first, last - first)) {
-        boxes.push_back({{tensor.name, Dtype::kFloat32, tensor.shape, box},
-                         place_of_part(place, whole, box, sizeof(float))});
-      }
-    }
-  }
-  std::vector<std::vector<float>> memory;
-  std::vector<HeldMemory> boxes;
-};
 
 void save(CheckpointTeam& team, ProcessGroup& group, std::int64_t step) {
   const Held held(group, step);
   team.save(step, held.boxes, {.run = "r", .metadata = {{"step", std::to_string(step)}}});
 }
 
-// Each rank reads all of the replica and an n-th of the rest.
 void expect_loaded(CheckpointTeam& team, ProcessGroup& group, const std::string& path,
                    std::int64_t step) {
   const Manifest manifest = CheckpointDirectory(path, {.read_only = true}).read_manifest(step);
-  std::vector<std::vector<float>> found;
-  std::vector<WantedBox> wanted;
-  std::vector<std::pair<const Tensor*, Box>> expected;
-  for (const Tensor& tensor : kTensors) {
-    const std::int64_t all = num_elements(tensor.shape);
-    const std::int64_t n = group.world_size(), r = group.rank();
-    const std::int64_t first = tensor.is_divided ? all * r / n : 0;
-    const std::int64_t last = tensor.is_divided ? all * (r + 1) / n : all;
-    for (const Box& box : boxes_of_run(tensor.shape, first, last - first)) {
-      found.emplace_back(static_cast<std::size_t>(num_elements(box)));
-      wanted.push_back({tensor.name, box, reinterpret_cast<std::byte*>(found.back().data())});
-      expected.emplace_back(&tensor, box);
-    }
-  }
-  team.read(manifest, wanted);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto& [tensor, box] = expected[i];
-    for_common_runs(box, whole_box(tensor->shape), box,
-                    [&](std::int64_t element, std::int64_t at, std::int64_t count) {
-                      for (std::int64_t k = 0; k < count; ++k) {
-                        ASSERT_EQ(found[i][static_cast<std::size_t>(at + k)],
-                                  value_of(*tensor, step, element + k))
-                            << tensor->name;
-                      }
-                    });
-  }
+  expect_parts(group, step,
+               [&](const std::vector<WantedBox>& wanted) { team.read(manifest, wanted); });
 }
 
 TEST(CheckpointTeam, any_number_of_ranks_loads_what_any_other_saved) {
@@ -323,30 +250,6 @@ TEST(CheckpointTeam, a_rank_killed_in_the_middle_of_a_save_leaves_the_older_one)
       });
     }
   }
-}
-
-TEST(CheckpointTeam, whole_tensors_are_put_together_where_they_are_kept) {
-  run_ranks_ok(4, [](ProcessGroup& group) {
-    const TestDirectory folder;
-    CheckpointTeam team(borrowed(group), folder.path(), {});
-    const Held held(group, 3);
-    const WholeTensors whole = team.gather(held.boxes, {false, true, false, true});
-    if (group.rank() % 2 == 0) {
-      EXPECT_TRUE(whole.tensors.empty());
-      return;
-    }
-    ASSERT_EQ(whole.tensors.size(), kTensors.size());
-    for (std::size_t i = 0; i < kTensors.size(); ++i) {
-      const NamedTensor& tensor = whole.tensors[i];
-      EXPECT_EQ(tensor.name, kTensors[i].name);
-      EXPECT_EQ(tensor.shape, kTensors[i].shape);
-      for (std::size_t k = 0; k < tensor.bytes.size() / sizeof(float); ++k) {
-        float value;
-        std::memcpy(&value, tensor.bytes.data() + k * sizeof value, sizeof value);
-        ASSERT_EQ(value, value_of(kTensors[i], 3, static_cast<std::int64_t>(k)));
-      }
-    }
-  });
 }
 
 TEST(CheckpointTeam, ranks_that_leave_something_out_are_an_error_on_every_rank) {

@@ -262,8 +262,8 @@ TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bi
   EXPECT_EQ(resumed, straight);
 }
 
-// Here the rank that keeps the host's state is rank 1 of the group.
-TEST_F(MemoryCheckpointerTest, every_host_keeps_rank_0s_buffers) {
+// Here rank 0 of the group has another LOCAL_RANK.
+TEST_F(MemoryCheckpointerTest, rank_0s_buffers_are_kept) {
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& world) {
     SmallRun run(world.split(0, -world.rank()));
     Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
@@ -315,7 +315,8 @@ TEST_F(MemoryCheckpointerTest, damaged_checkpoints_are_passed_over) {
 }
 
 TEST_F(MemoryCheckpointerTest, memory_in_use_is_an_error_on_every_rank) {
-  const MemoryCheckpoint other(memory());
+  MemoryCheckpoint other(memory());
+  other.lock();
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     Checkpointer checkpointer(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), path_.string(),
                               {.memory = memory()});

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <torch/torch.h>
@@ -129,8 +130,12 @@ class LayoutTest : public ::testing::Test {
         layout.world(),
         [&](ProcessGroup& group) {
           DividedRun run(group, layout, sizes_, ++seed_ + static_cast<std::uint64_t>(group.rank()));
-          Checkpointer checkpointer(lent(group), folder_.path(),
-                                    {.keep = 100, .replicas = run.mesh.group("dp")});
+          const int host = group.rank() * layout.hosts / layout.world();
+          Checkpointer checkpointer(
+              lent(group), folder_.path(),
+              {.keep = 100,
+               .memory = in_memory_ ? fmt::format("{}/memory-{}", memories_.path(), host) : "",
+               .replicas = run.mesh.group("dp")});
           checkpointer.attach(run.checkpointed);
           return body(run, checkpointer);
         },
@@ -144,14 +149,17 @@ class LayoutTest : public ::testing::Test {
   }
 
   void begin() {
-    with({}, [](DividedRun& run, Checkpointer& checkpointer) {
+    with({}, [&](DividedRun& run, Checkpointer& checkpointer) {
       run.take_steps(3);
-      EXPECT_TRUE(
-          checkpointer.save({.epoch = 2, .step = 1, .consumed = 11, .seed = 7, .data = "text"},
-                            *run.model, *run.optimizer));
-      EXPECT_TRUE(checkpointer.finish());
+      save({.epoch = 2, .step = 1, .consumed = 11, .seed = 7, .data = "text"}, run, checkpointer);
       return std::string();
     });
+  }
+  void save(const TrainingState& state, const DividedRun& run, Checkpointer& checkpointer) const {
+    EXPECT_TRUE(checkpointer.save(state, *run.model, *run.optimizer));
+    EXPECT_TRUE(checkpointer.finish());
+    if (!in_memory_) return;
+    EXPECT_TRUE(checkpointer.save_to_memory(state, *run.model, *run.optimizer));
   }
   // Goes on with step `step` - 1 and saves that as `step`.
   void pass_on(const Layout& layout, std::int64_t step) {
@@ -160,6 +168,7 @@ class LayoutTest : public ::testing::Test {
       EXPECT_TRUE(restored);
       if (!restored) return std::string();
       EXPECT_EQ(restored->state.step, step - 1);
+      EXPECT_EQ(restored->from_memory, in_memory_) << describe(layout);
       EXPECT_EQ(restored->state.consumed, 11);
       EXPECT_EQ(restored->state.seed, 7U);
       EXPECT_EQ(run.schedule->num_steps(), 3);
@@ -167,8 +176,7 @@ class LayoutTest : public ::testing::Test {
       run.optimizer->verify_state();
       TrainingState state = restored->state;
       state.step = step;
-      EXPECT_TRUE(checkpointer.save(state, *run.model, *run.optimizer));
-      EXPECT_TRUE(checkpointer.finish());
+      save(state, run, checkpointer);
       return std::string();
     });
   }
@@ -197,6 +205,8 @@ class LayoutTest : public ::testing::Test {
   }
 
   const FreshDirectory folder_;
+  const FreshDirectory memories_;
+  bool in_memory_ = false;  // and not only on the disk
   Sizes sizes_;
   std::uint64_t seed_ = 0;
 };
@@ -218,6 +228,43 @@ TEST_F(LayoutTest, hosts) {
                {.dp = 3, .stage = 3, .hosts = 3, .divides_hosts = true},
                {.dp = 6, .stage = 3, .hosts = 3},
                {.dp = 3, .stage = 1, .hosts = 3}});
+}
+
+// Hosts come, go and divide what they have otherwise; of four, one may be lost.
+TEST_F(LayoutTest, in_the_memories_of_hosts) {
+  in_memory_ = true;
+  expect_kept({{.dp = 2, .stage = 3, .hosts = 2, .divides_hosts = true},
+               {.dp = 4, .stage = 3, .hosts = 4, .divides_hosts = true},
+               {.dp = 3, .stage = 3, .hosts = 3, .divides_hosts = true},
+               {.dp = 4, .stage = 1, .hosts = 2},
+               {.dp = 2, .pp = 2, .stage = 2, .hosts = 4},
+               {.tp = 2, .pp = 2, .hosts = 4},
+               {.dp = 6, .stage = 3, .hosts = 3, .divides_hosts = true},
+               {.dp = 2, .tp = 2, .hosts = 2},
+               {}});
+}
+
+TEST_F(LayoutTest, without_the_memories_of_two_neighbours_the_disk_has_the_newest) {
+  in_memory_ = true;
+  begin();
+  const Layout four{.dp = 4, .stage = 3, .hosts = 4, .divides_hosts = true};
+  pass_on(four, 2);
+  with(four, [](DividedRun& run, Checkpointer& checkpointer) {
+    TrainingState state = checkpointer.restore(*run.model, *run.optimizer)->state;
+    state.step = 5;
+    EXPECT_TRUE(checkpointer.save_to_memory(state, *run.model, *run.optimizer));
+    return std::string();
+  });
+  with({.dp = 2, .hosts = 2}, [](DividedRun& run, Checkpointer& checkpointer) {
+    const auto restored = checkpointer.restore(*run.model, *run.optimizer);
+    EXPECT_TRUE(restored && restored->state.step == 2 && !restored->from_memory);
+    return std::string();
+  });
+  with({.dp = 3, .hosts = 3}, [](DividedRun& run, Checkpointer& checkpointer) {
+    const auto restored = checkpointer.restore(*run.model, *run.optimizer);
+    EXPECT_TRUE(restored && restored->state.step == 5 && restored->from_memory);
+    return std::string();
+  });
 }
 
 TEST_F(LayoutTest, tensor_parallel_parts) {
