@@ -88,9 +88,11 @@ constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 #define PACELINE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif
 
-// finish(Combine(a, b)) into each of `outs`, any of which may be `a` or `b`.
+// finish(Combine(a, b)) into each of `outs`, any of which may be `a` or `b`. One copy for all that
+// call it: compiling these loops is most of a kernel's compilation.
 template <class Combine, class A, class B, class Finish, class... Out>
-void combine(const A* a, const B* b, std::size_t length, Finish finish, Out*... outs) {
+[[gnu::noinline]] void combine(const A* a, const B* b, std::size_t length, Finish finish,
+                               Out*... outs) {
   std::size_t i = 0;
   if constexpr (kLanes > 1 && (kIsHalf<A> || kIsHalf<B> || (kIsHalf<Out> || ...))) {
     for (; i + kLanes <= length; i += kLanes) {
@@ -107,7 +109,7 @@ void combine(const A* a, const B* b, std::size_t length, Finish finish, Out*... 
 
 // finish(a) into `out`, which may be `a`.
 template <class A, class Finish, class Out>
-void convert(const A* a, std::size_t length, Finish finish, Out* out) {
+[[gnu::noinline]] void convert(const A* a, std::size_t length, Finish finish, Out* out) {
   std::size_t i = 0;
   if constexpr (kLanes > 1 && (kIsHalf<A> || kIsHalf<Out>)) {
     for (; i + kLanes <= length; i += kLanes) store(finish(load(a + i)), out + i);
