@@ -1,8 +1,11 @@
 #include "paceline/checkpoint/memory_team.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -266,6 +269,51 @@ void limit_files(rlim_t bytes) {
   const rlimit limit{bytes, RLIM_INFINITY};
   setrlimit(RLIMIT_FSIZE, &limit);
 }
+
+// Sanitizers need memory of their own for each byte.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The most that this process has had since the last call, in bytes.
+std::uint64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line) && !line.starts_with("VmHWM:")) {
+  }
+  std::ofstream("/proc/self/clear_refs") << "5";  // from now on
+  return std::stoull(line.substr(line.find_first_of("0123456789"))) * 1024;
+}
+
+// Of 64 MiB, a quarter each, four ranks keep two quarters each and get their own back; none has
+// another quarter in its own memory meanwhile.
+TEST_F(MemoryTeamTest, no_rank_has_a_copy_of_the_whole_or_of_its_part) {
+  constexpr std::int64_t kRows = 4096, kColumns = 4096;
+  constexpr std::int64_t kPart = kRows / 4 * kColumns;
+  const auto results = harness::run_process_ranks(
+      4,
+      [&](ProcessGroup& group) {
+        MemoryTeam team(borrowed(group), path_of(std::to_string(group.rank())));
+        const Box box{{group.rank() * kRows / 4, 0}, {kRows / 4, kColumns}};
+        std::vector<float> part(kPart);
+        for (std::size_t i = 0; i < part.size(); ++i)
+          part[i] = static_cast<float>(i % 1000) + static_cast<float>(group.rank());
+        const std::vector<float> expected = part;
+        auto* const bytes = reinterpret_cast<std::byte*>(part.data());
+        const std::vector<HeldMemory> held{
+            {{"t", Dtype::kFloat32, {kRows, kColumns}, box}, {bytes, {kColumns, 1}}}};
+        EXPECT_TRUE(team.save(1, held, {.run = "r", .metadata = {}}));
+        peak_memory();
+        const std::uint64_t before = peak_memory();
+        EXPECT_TRUE(team.save(2, held, {.run = "r", .metadata = {}}));
+        std::ranges::fill(part, 0.0F);
+        EXPECT_TRUE(team.newest(0, "r"));
+        team.read({{"t", box, bytes}});
+        EXPECT_LT(peak_memory(), before + kPart * sizeof(float));
+        EXPECT_TRUE(part == expected);
+        return std::string();
+      },
+      a_host_each());
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+#endif
 
 // One rank has no room for it; the others learn that, and the older one stays.
 TEST_F(MemoryTeamTest, memory_that_does_not_suffice_on_one_host_is_told_on_all) {
