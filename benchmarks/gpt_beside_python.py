@@ -214,6 +214,7 @@ def run_rank(kind, steps, threads):
     dist.all_reduce(memory)
     if dist.get_rank() == 0:
         print(f"ms a step: {milliseconds:.4f}\nPSS of all ranks, MB: {memory.item():.2f}\nsent to other hosts, MB a step: {sent:.2f}")
+    dist.destroy_process_group()
 
 
 def run_generate(steps):
