@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "paceline/core/json_text.h"
 
 namespace paceline::apps {
 namespace {
@@ -44,7 +45,7 @@ std::string doctor_json(const std::vector<Finding>& findings) {
   }
   const nlohmann::ordered_json report = {{"ok", !any_failed(findings)}, {"checks", checks}};
   // A path or variable may hold bytes that are not UTF-8.
-  return report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(report, 2) + "\n";
 }
 
 bool any_failed(const std::vector<Finding>& findings) {

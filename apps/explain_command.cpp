@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/collectives/collective.h"
 #include "paceline/collectives/flight/explain.h"
 #include "paceline/collectives/flight/rank_line.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/json_text.h"
 
 #include "apps/commands.h"
 #include "apps/option_table.h"
@@ -65,7 +65,7 @@ Json json_of(const Flight& flight) {
   return json;
 }
 
-std::string json_text(const FlightDirectory& found, const Explanation& explanation) {
+std::string json_of_all(const FlightDirectory& found, const Explanation& explanation) {
   Json json;
   json["verdict"] = name_of(explanation.verdict);
   json["sentence"] = explanation.sentence;
@@ -76,7 +76,7 @@ std::string json_text(const FlightDirectory& found, const Explanation& explanati
   json["problems"] = found.problems;
   json["flights"] = Json::array();
   for (const Flight& flight : found.flights) json["flights"].push_back(json_of(flight));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::string plain_text(const FlightDirectory& found, const Explanation& explanation) {
@@ -110,7 +110,7 @@ int explain_command(const Arguments& arguments) {
     explanation.sentence = fmt::format("no readable record in {}: {}", words->front(),
                                        counted(found.problems.size(), "damaged or foreign file"));
   }
-  fmt::print("{}", json ? json_text(found, explanation) : plain_text(found, explanation));
+  fmt::print("{}", json ? json_of_all(found, explanation) : plain_text(found, explanation));
   return found.flights.empty() ? kExitEnvironment : 0;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/core/deadline.h"
+#include "paceline/core/json_text.h"
 #include "paceline/diagnosis/failure_report.h"
 #include "paceline/messages/job_questions.h"
 #include "paceline/messages/running_jobs.h"
@@ -83,7 +84,7 @@ std::vector<Job> find_by_id(const std::vector<Job>& jobs, const std::string& nam
 
 std::optional<JobEntry> parse_job(const std::string& socket, const std::string& answer) {
   try {
-    const auto json = nlohmann::json::parse(answer);
+    const auto json = parse_json(answer);
     JobEntry job;
     job.socket = socket;
     job.id = launch::neutralise_in_line(json.at("job").get<std::string>());

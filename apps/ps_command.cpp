@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/core/json_text.h"
 #include "paceline/output/line_formatter.h"
 
 #include "apps/commands.h"
@@ -37,7 +38,7 @@ std::string json_of(const std::vector<JobEntry>& jobs) {
     }
     all.push_back(std::move(entry));
   }
-  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(all, 2) + "\n";
 }
 
 std::string table_of(const std::vector<JobEntry>& jobs) {

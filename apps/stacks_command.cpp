@@ -7,12 +7,12 @@
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/json_text.h"
 #include "paceline/diagnosis/stack_reader.h"
 #include "paceline/messages/job_questions.h"
 
@@ -47,7 +47,7 @@ std::string json_of(const std::vector<ThreadStack>& stacks) {
     json["threads"].push_back(
         {{"thread", stack.thread}, {"name", stack.name}, {"frames", stack.frames}});
   }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string text_of(const std::vector<ThreadStack>& stacks) {
@@ -82,7 +82,7 @@ int stacks_of_process(const StacksTexts& texts) {
   } catch (const Error& error) {
     if (!texts.json) throw;
     const nlohmann::json problem = {{"problem", error.what()}};
-    fmt::print("{}\n", problem.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(problem));
     return kExitEnvironment;
   }
 }

@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <cctype>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/core/json_text.h"
 #include "paceline/output/line_formatter.h"
 
 #include "apps/submit_script.h"
@@ -37,12 +36,7 @@ void check_quantity(const std::string& flag, const std::string& text) {
 // JSON strings are YAML strings. Error(kInvalid) for bytes that are not text: YAML cannot hold
 // them.
 std::string yaml_text(const std::string& text) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
-    fail(ErrorCode::kInvalid, "'{}' is not UTF-8, which a manifest must be",
-         launch::neutralise(text));
-  }
+  return strict_json_text(text, fmt::format("manifest: '{}'", launch::neutralise(text)));
 }
 
 // Kubernetes expands $(NAME) in arguments, and reads $$ as one $.

@@ -14,6 +14,7 @@
 
 #include "paceline/core/error.h"
 #include "paceline/core/io.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/terminal.h"
 #include "paceline/diagnosis/memory_counters.h"
 #include "paceline/messages/job_questions.h"
@@ -92,7 +93,7 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks) 
     entry["straggler"] = rank.straggler;
     json["ranks"].push_back(std::move(entry));
   }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 // What ends the wait for the next look.

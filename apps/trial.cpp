@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/core/deadline.h"
+#include "paceline/core/json_text.h"
 #include "paceline/diagnosis/thread_census.h"
 
 namespace paceline::apps {
@@ -44,7 +44,7 @@ class StepReader {
 
  private:
   void take(const std::string& line) {
-    const auto fields = nlohmann::json::parse(line, nullptr, false);
+    const auto fields = parse_json_or_discard(line);
     if (!fields.is_object()) return;
     const auto number = [&](const char* name) {
       const auto field = fields.find(name);

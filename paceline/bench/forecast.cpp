@@ -1,11 +1,11 @@
 #include "paceline/bench/forecast.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/bench/simulated_call.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/error.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline::bench {
 namespace {
@@ -128,7 +128,7 @@ std::string to_json(const std::vector<Forecast>& forecasts, const Planner& plann
     if (row.measured_s) one["measured"] = *row.measured_s * 1e6;
     json["rows"].push_back(std::move(one));
   }
-  return json.dump(1) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 }  // namespace paceline::bench

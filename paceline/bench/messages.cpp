@@ -2,9 +2,8 @@
 
 #include <span>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/socket.h"
 
 namespace paceline::bench {
@@ -28,7 +27,7 @@ template <>
 constexpr const char* kKind<TurnResult> = "result";
 
 Json parse(const std::string& text, const char* kind) {
-  Json message = Json::parse(text, nullptr, false);
+  Json message = parse_json_or_discard(text);
   if (!message.is_object() || !message.contains("kind")) {
     fail(ErrorCode::kCorrupt, "expected a {}, received something else", kind);
   }
@@ -36,7 +35,7 @@ Json parse(const std::string& text, const char* kind) {
     fail(ErrorCode::kAborted, "{}", message.value("text", "no reason was given"));
   }
   if (message["kind"] != kind) {
-    fail(ErrorCode::kCorrupt, "expected a {}, received a {}", kind, message["kind"].dump());
+    fail(ErrorCode::kCorrupt, "expected a {}, received a {}", kind, json_text(message["kind"]));
   }
   return message;
 }
@@ -56,7 +55,7 @@ template <class Message>
 void Conversation::send(const Message& message, Deadline deadline) {
   Json json = message;
   json["kind"] = kKind<Message>;
-  send_text(json.dump(), deadline);
+  send_text(json_text(json), deadline);
 }
 
 // nlohmann's exceptions for missing or mistyped members, as ours.
@@ -82,9 +81,7 @@ template Turn Conversation::receive(Deadline deadline);
 template TurnResult Conversation::receive(Deadline deadline);
 
 void Conversation::send_failure(const std::string& text, Deadline deadline) {
-  send_text(Json{{"kind", "failure"}, {"text", text}}.dump(-1, ' ', false,
-                                                           Json::error_handler_t::replace),
-            deadline);
+  send_text(json_text(Json{{"kind", "failure"}, {"text", text}}), deadline);
 }
 
 void Conversation::send_text(const std::string& text, Deadline deadline) {

@@ -1,6 +1,6 @@
-#include <nlohmann/json.hpp>
 
 #include "paceline/bench/report.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline::bench {
 namespace {
@@ -60,7 +60,7 @@ std::string to_json(const Report& report) {
                              {"version", participant.version}});
   }
   for (const Row& row : report.rows) json["rows"].push_back(json_of(row));
-  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 }  // namespace paceline::bench

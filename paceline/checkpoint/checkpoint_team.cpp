@@ -4,13 +4,13 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/checkpoint/plain_file.h"
 #include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/shared_error.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -46,10 +46,10 @@ struct CheckpointTeam::Report {
       json["error"] = error->what();
       json["full"] = is_full;
     }
-    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return json_text(json);
   }
   static Report decode(const std::string& text) {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json(text);
     Report report;
     if (json.contains("files")) {
       for (const auto& file : json["files"])

@@ -11,6 +11,7 @@
 #include "paceline/checkpoint/strict_json.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline {
 namespace {
@@ -21,12 +22,7 @@ constexpr const char* kFormat = "paceline-checkpoint";
 constexpr const char* kDigestKey = "xxh3_128_of_the_rest";
 
 std::string dump(const json& value) {
-  try {
-    return value.dump(1) + "\n";
-  } catch (const json::exception& error) {
-    fail(ErrorCode::kInvalid, "checkpoint: a name or a metadata value is not UTF-8: {}",
-         error.what());
-  }
+  return strict_json_text(value, "checkpoint: a name or a metadata value", 1) + "\n";
 }
 
 std::string seal(json value) {

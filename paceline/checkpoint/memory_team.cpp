@@ -9,13 +9,13 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/checkpoint/box_file.h"
 #include "paceline/checkpoint/digest.h"
 #include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/shared_error.h"
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -91,9 +91,9 @@ Offers gather_offers(ProcessGroup& group, const std::vector<SealedSlot>& sealed)
                     one.manifest.files.size(), one.files});
   }
   Offers offers;
-  const auto all = all_gather_object(group, mine.dump());
+  const auto all = all_gather_object(group, json_text(mine));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    for (const auto& one : nlohmann::json::parse(all[rank])) {
+    for (const auto& one : parse_json(all[rank])) {
       const auto [place, is_new] = offers.try_emplace({one[0], one[1]});
       Offer& offer = place->second;
       if (is_new) offer = {one[2], one[3], one[4], {}, static_cast<int>(rank)};
@@ -333,9 +333,8 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
 
   const auto digests = all_gather_object(*group_, streams.front()->digest.hex());
   // A launcher's name for its job need not be UTF-8.
-  const auto own_words = nlohmann::json::array({words.run, words.metadata})
-                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const auto said = nlohmann::json::parse(broadcast_object(*group_, own_words, 0));
+  const auto own_words = json_text(nlohmann::json::array({words.run, words.metadata}));
+  const auto said = parse_json(broadcast_object(*group_, own_words, 0));
   attempt(failure, [&] {
     for (const auto& stream : streams) {
       if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
@@ -387,9 +386,9 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
       std::ranges::copy_if(one.files, std::back_inserter(whole),
                            [&](std::uint32_t file) { return memory_->is_whole(one, file); });
     }
-    const auto all = all_gather_object(*group_, nlohmann::json(whole).dump());
+    const auto all = all_gather_object(*group_, json_text(nlohmann::json(whole)));
     for (int rank = group_->world_size() - 1; rank >= 0; --rank) {
-      const auto files = nlohmann::json::parse(all[static_cast<std::size_t>(rank)]);
+      const auto files = parse_json(all[static_cast<std::size_t>(rank)]);
       for (const std::size_t file : files) chosen.roots[file] = rank;
     }
     const auto missing = static_cast<std::size_t>(std::ranges::count(chosen.roots, -1));

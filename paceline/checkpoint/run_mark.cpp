@@ -9,6 +9,7 @@
 #include "paceline/checkpoint/strict_json.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -39,7 +40,7 @@ void write_run_mark(const std::string& directory, const std::string& workspace, 
   if (mark.job) json["job"] = *mark.job;
   if (mark.seed) json["seed"] = *mark.seed;
   // A launcher's name for its job need not be UTF-8.
-  const auto text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const auto text = json_text(json) + "\n";
   const auto path = directory + kName;
   const auto temporary = workspace + kName;
   const std::array parts = {as_bytes(text)};

@@ -11,6 +11,7 @@
 #include "paceline/checkpoint/strict_json.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline {
 namespace {
@@ -61,15 +62,6 @@ void check_entries(const std::vector<TensorEntry>& tensors) {
           "safetensors: tensor \"{}\" has {} bytes, its shape of {} dimensions and type {} need {}",
           tensor.name, tensor.bytes, tensor.shape.size(), name_of(tensor.dtype),
           expected ? std::to_string(*expected) : "more than there can be");
-  }
-}
-
-std::string header_text(const json& header) {
-  try {
-    return header.dump();
-  } catch (const json::exception& error) {
-    fail(ErrorCode::kInvalid, "safetensors: a name or a metadata value is not UTF-8: {}",
-         error.what());
   }
 }
 
@@ -198,7 +190,7 @@ SafetensorsLayout plan_safetensors_file(const std::vector<TensorEntry>& tensors,
                            {"data_offsets", {offset, offset + tensor.bytes}}};
     offset += tensor.bytes;
   }
-  std::string text = header_text(header);
+  std::string text = strict_json_text(header, "safetensors: a name or a metadata value");
   text.resize((text.size() + 7) / 8 * 8, ' ');
   check(text.size() <= kSafetensorsHeaderLimit,
         "safetensors: {} tensors and their metadata need a header of {} bytes, the limit is {}",

@@ -22,6 +22,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/host.h"
 #include "paceline/core/io.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
 #include "paceline/core/vigil.h"
 
@@ -124,7 +125,7 @@ struct WriterClaim::Owner {
                                  {"process", ::getpid()},
                                  {"host", host_name()}};
     // A launcher's name for its job need not be UTF-8.
-    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    return json_text(json) + "\n";
   }
 };
 

@@ -11,6 +11,7 @@ set(SOURCES
   handshake.cpp
   host.cpp
   io.cpp
+  json_text.cpp
   log.cpp
   logical_shards.cpp
   memory_room.cpp
@@ -26,4 +27,4 @@ set(SOURCES
   standard_streams.cpp
   terminal.cpp
   topology.cpp)
-set(LIBRARIES fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::HWLOC)
+set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json spdlog::spdlog PkgConfig::SODIUM PkgConfig::HWLOC)

@@ -4,12 +4,11 @@
 #include <chrono>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/collectives/flight/positions.h"
 #include "paceline/core/check.h"
 #include "paceline/core/dtype.h"
 #include "paceline/core/host.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline::launch {
 namespace {
@@ -138,7 +137,7 @@ Flight flight_of(const Json& json, std::uint64_t now, std::int64_t wall) {
 std::string encode_digest(std::span<const Flight> flights) {
   std::string text = "[";
   for (const Flight& flight : flights) {
-    const std::string one = to_json(flight).dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string one = json_text(to_json(flight));
     if (text.size() + one.size() + 2 > kMostBytes) break;
     text += (text.size() > 1 ? "," : "") + one;
   }
@@ -150,7 +149,7 @@ std::vector<Flight> decode_digest(const std::string& text) {
   const std::int64_t wall = now_of<std::chrono::system_clock>();
   std::vector<Flight> flights;
   try {
-    for (const Json& json : Json::parse(text)) flights.push_back(flight_of(json, now, wall));
+    for (const Json& json : parse_json(text)) flights.push_back(flight_of(json, now, wall));
   } catch (const Json::exception& error) {
     fail(ErrorCode::kCorrupt, "a digest of flight records makes no sense: {}", error.what());
   }

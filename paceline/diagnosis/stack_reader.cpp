@@ -7,12 +7,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "paceline/core/io.h"
+#include "paceline/core/json_text.h"
 #include "paceline/output/rank_output.h"
 #include "paceline/process/process.h"
 
@@ -72,7 +72,7 @@ class SpawnSetting {
 
 ProcessStacks parse_stacks(const std::string& text) {
   ProcessStacks stacks;
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = parse_json_or_discard(text);
   try {
     if (json.contains("problem")) stacks.problem = json.at("problem").get<std::string>();
     for (const auto& thread : json.value("threads", nlohmann::json::array())) {

@@ -3,9 +3,8 @@
 #include <csignal>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/host.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline::launch {
 
@@ -42,7 +41,7 @@ std::string HostsEntry::description() const {
   json["flight_directory"] = "";
   json["ranks"] = nlohmann::ordered_json::array();
   json["hosts"] = job_.hosts;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace paceline::launch

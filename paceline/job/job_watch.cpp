@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/core/host.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/socket.h"
 #include "paceline/diagnosis/thread_census.h"
 
@@ -292,7 +292,7 @@ std::string JobWatch::description() const {
     entry["cpus"] = plan_.placement.ranks[rank - place_.first_rank].cpus;
     json["ranks"].push_back(std::move(entry));
   }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace paceline::launch

@@ -4,9 +4,8 @@
 #include <array>
 #include <tuple>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline::launch {
 namespace {
@@ -116,7 +115,7 @@ void for_each_member(T& value, const Body& body) {
 struct Codec {
   template <class T>
   static Json written(const T& value) {
-    if constexpr (kNumMembers<T> > 0) {
+    if constexpr (kNumMembers < T >> 0) {
       Json json = Json::object();
       for_each_member(value,
                       [&](const char* key, const auto& member) { write(json, key, member); });
@@ -150,7 +149,7 @@ struct Codec {
 
   template <class T>
   static void read(const Json& json, T& value) {
-    if constexpr (kNumMembers<T> > 0) {
+    if constexpr (kNumMembers < T >> 0) {
       for_each_member(value, [&](const char* key, auto& member) { read(json, key, member); });
     } else {
       json.get_to(value);
@@ -183,7 +182,7 @@ template <class Message, class Types>
 std::string to_text(const Message& message, const Types& types) {
   Json json = std::visit([](const auto& one) { return Codec::written(one); }, message);
   json["type"] = types[message.index()];
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 template <class Message, std::size_t number = 0>
@@ -199,7 +198,7 @@ Message message_in(const Json& json, std::size_t wanted) {
 template <class Message, class Types>
 Message decode(const std::string& text, const Types& types, const char* unknown) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json(text);
     const auto type = json.at("type").template get<std::string>();
     const auto found = std::find(types.begin(), types.end(), type);
     if (found != types.end()) {

@@ -3,13 +3,14 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include "paceline/models/linear.h"
 
 namespace paceline::models {
 
 torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options) {
-  return torch::nn::AnyModule(torch::nn::Linear(options));
+  return torch::nn::AnyModule(Linear(options));
 }
 
 torch::nn::AnyModule batch_norm_2d(std::int64_t channels) {
@@ -26,11 +27,6 @@ torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options
 
 torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options) {
   return torch::nn::AnyModule(torch::nn::Embedding(options));
-}
-
-at::Tensor plain_logits(const at::Tensor& states, const at::Tensor& weight,
-                        const at::Tensor& bias) {
-  return bias.defined() ? at::linear(states, weight, bias) : at::linear(states, weight);
 }
 
 at::Tensor weight_of(const torch::nn::AnyModule& layer) {

@@ -28,9 +28,11 @@
 #include <torch/nn/options/linear.h>
 #include <torch/nn/options/normalization.h>
 
+#include "paceline/models/linear.h"
+
 namespace paceline::models {
 
-// torch::nn::Linear.
+// models::Linear (linear.h).
 torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options);
 // torch::nn::BatchNorm2d of so many channels, with its default options.
 torch::nn::AnyModule batch_norm_2d(std::int64_t channels);
@@ -39,8 +41,6 @@ at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training);
 // torch::nn::LayerNorm, torch::nn::Embedding.
 torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options);
 torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options);
-// `states` times the transposed `weight`, plus `bias` where it is defined.
-at::Tensor plain_logits(const at::Tensor& states, const at::Tensor& weight, const at::Tensor& bias);
 
 // A branch's inner features: kinds that follow each other, each of a number of blocks of `width`.
 struct InnerFeatures {
@@ -78,7 +78,7 @@ struct Layers {
       plain_embedding;
   std::function<at::Tensor(const at::Tensor& states, const at::Tensor& weight,
                            const at::Tensor& bias)>
-      logits = plain_logits;
+      logits = linear;
   // Of the embedded tokens [N, T, width]: everything up to `logits` works on what it returns, which
   // may have fewer positions if first_of_branch, last_of_branch and logits know; empty: the input.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};

@@ -9,11 +9,15 @@ set(SOURCES
   gpt.cpp
   hugging_face.cpp
   layers.cpp
+  linear.cpp
   mnist_net.cpp
   mobile_block.cpp
   residual_block.cpp
   resnet.cpp
+  row_products.cpp
   stage.cpp
   transformer_block.cpp
   transformer_blocks.cpp)
 set(LIBRARIES fmt::fmt)
+set_source_files_properties(paceline/models/row_products.cpp PROPERTIES
+  COMPILE_OPTIONS "-O3;-fno-trapping-math" SKIP_PRECOMPILE_HEADERS ON)

@@ -6,9 +6,8 @@
 #include <sstream>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 #include "paceline/schedules/named_plans.h"
 
 namespace paceline::planning {
@@ -179,12 +178,12 @@ std::string to_text(const JobProfile& profile) {
                {"schedules", profile.schedules},
                {"most_parts", profile.most_parts}};
   for (const auto& [name, amount] : kAmounts) json[name] = profile.*amount;
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 JobProfile profile_from_text(const std::string& text) {
   try {
-    return from_json(Json::parse(text));
+    return from_json(parse_json(text));
   } catch (const std::exception& error) {
     fail(ErrorCode::kCorrupt, "this is no profile of a program: {}", error.what());
   }

@@ -1,8 +1,7 @@
 #include "paceline/telemetry/metrics_log.h"
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/error.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
 
 namespace paceline {
@@ -23,8 +22,7 @@ void MetricsLog::write(const std::string& event, const std::vector<Field>& field
   for (const auto& field : fields) {
     std::visit([&](const auto& value) { line[field.first] = value; }, field.second);
   }
-  const std::string text =
-      line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = json_text(line) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() ||
       std::fflush(file_.get()) != 0) {
     log::warning("metrics are no longer written: " + std::string(system_error(path_).what()));

@@ -3,9 +3,8 @@
 #include <limits>
 #include <queue>
 
-#include <nlohmann/json.hpp>
-
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 #include "paceline/text/text_file.h"
 #include "paceline/text/unicode.h"
 
@@ -118,7 +117,7 @@ BpeTokenizer BpeTokenizer::read(const std::string& vocabulary_file,
 }
 
 void BpeTokenizer::read_vocabulary(const std::string& file) {
-  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto json = parse_json_or_discard(read_text_file(file));
   if (!json.is_object() || json.empty()) {
     fail(ErrorCode::kCorrupt, "{}: not a JSON object of tokens and their numbers", file);
   }
@@ -129,7 +128,7 @@ void BpeTokenizer::read_vocabulary(const std::string& file) {
     const auto token = is_number ? number.get<std::uint64_t>() : 0;
     if (!is_number || token >= names_.size() || is_known[token]) {
       fail(ErrorCode::kCorrupt, "{}: {} has the number {}; {} tokens have the numbers 0 to {} once",
-           file, name, number.dump(), names_.size(), names_.size() - 1);
+           file, name, json_text(number), names_.size(), names_.size() - 1);
     }
     is_known[token] = true;
     names_[token] = name;

@@ -1,10 +1,10 @@
 // How a job begins: whose state is there, and whether this job may go on with it.
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/collectives/group/objects.h"
 #include "paceline/collectives/group/shared_error.h"
+#include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
 #include "paceline/core/secret.h"
 #include "paceline/train/checkpointer.h"
@@ -90,8 +90,8 @@ FoundStates Checkpointer::find_states() const {
   }
   const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
   FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
-  for (const std::string& text : all_gather_object(*group_, mine.dump())) {
-    const auto theirs = nlohmann::json::parse(text);
+  for (const std::string& text : all_gather_object(*group_, json_text(mine))) {
+    const auto theirs = parse_json(text);
     if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
     found.in_memory.push_back(to_found(theirs[1]));
   }

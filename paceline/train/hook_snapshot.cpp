@@ -3,11 +3,10 @@
 #include <string_view>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include <ATen/ATen.h>
 
 #include "paceline/collectives/group/objects.h"
+#include "paceline/core/json_text.h"
 #include "paceline/tensor/collectives.h"
 
 namespace paceline::train {
@@ -21,7 +20,7 @@ optim::NamedTensors empty_like_those_of(ProcessGroup& group, const optim::NamedT
                                         int root) {
   auto list = nlohmann::json::array();
   for (const auto& [name, tensor] : saved) list.push_back({name, tensor.sizes().vec()});
-  const auto agreed = nlohmann::json::parse(broadcast_object(group, list.dump(), root));
+  const auto agreed = parse_json(broadcast_object(group, json_text(list), root));
   optim::NamedTensors tensors;
   for (const auto& entry : agreed)
     tensors.emplace_back(entry[0], at::empty(entry[1].get<std::vector<std::int64_t>>()));

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "paceline/core/check.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline::train {
 namespace {
@@ -45,7 +45,7 @@ std::string encode(const TrainingState& state, const optim::Optimizer& optimizer
   if (parts.average != nullptr) json[kAverage] = parts.average->options();
   if (hook_of(parts)) json[kHook] = parts.reducer->hook_state().words;
   if (parts.averager != nullptr) json[kAverager] = parts.averager->state();
-  return json.dump();
+  return json_text(json);
 }
 
 void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer& optimizer) {
@@ -85,7 +85,7 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
 }
 
 nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {
-  return nlohmann::json::parse(metadata.at(kWords));
+  return parse_json(metadata.at(kWords));
 }
 
 }  // namespace

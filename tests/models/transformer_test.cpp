@@ -12,6 +12,7 @@
 #include "paceline/models/generate.h"
 #include "paceline/models/gpt.h"
 #include "paceline/models/hugging_face.h"
+#include "paceline/models/linear.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -53,6 +54,30 @@ class TransformerTest : public testing::Test {
  protected:
   TransformerTest() { torch::manual_seed(1); }
 };
+
+// Sizes that are and are not whole numbers of a vector's lanes.
+TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear) {
+  for (const std::int64_t features : {1, 64, 200}) {
+    const at::Tensor weight = torch::randn({33, features}), bias = torch::randn({33});
+    for (const std::int64_t rows : {0, 1, 3, 8, 9}) {
+      const at::Tensor input = torch::randn({1, rows, features});
+      const at::Tensor expected = at::linear(input, weight, bias);
+      EXPECT_TRUE(linear(input, weight, bias).equal(expected)) << "with gradients";
+      const torch::NoGradGuard no_grad;
+      const at::Tensor results = linear(input, weight, bias);
+      EXPECT_TRUE(results.allclose(expected, 1e-5, 1e-5)) << features << " features, " << rows;
+      EXPECT_EQ(results.sizes(), expected.sizes());
+      if (rows > 0 && rows <= 8) {
+        EXPECT_TRUE(linear(input[0][0], weight, bias).equal(results[0][0]))
+            << "a row's bits depend on the others";
+      }
+    }
+    const torch::NoGradGuard no_grad;
+    const at::Tensor doubles = torch::randn({1, features}, torch::kDouble);
+    EXPECT_TRUE(linear(doubles, weight.to(torch::kDouble))
+                    .equal(at::linear(doubles, weight.to(torch::kDouble))));
+  }
+}
 
 // GPT-2's and BERT's numbers of parameters.
 TEST_F(TransformerTest, models_have_as_many_parameters_as_the_published_ones) {

@@ -7,12 +7,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/json_text.h"
 
 namespace paceline {
 namespace {
@@ -67,11 +67,11 @@ std::string to_text(const CostModel& costs) {
                      {"reduce_bytes_per_s", costs.reduce_bytes_per_s},
                      {"copy_bytes_per_s", costs.copy_bytes_per_s},
                      {"meet_s", costs.meet_s}};
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 CostModel costs_from_text(const std::string& text) {
-  const Json json = Json::parse(text);
+  const Json json = parse_json(text);
   check(json.at("format") == "paceline costs" && json.at("version") == 1,
         "it is another kind of file");
   CostModel costs;
