@@ -78,7 +78,7 @@ struct Layers {
       plain_embedding;
   std::function<at::Tensor(const at::Tensor& states, const at::Tensor& weight,
                            const at::Tensor& bias)>
-      logits = linear;
+      logits = models::apply_linear;
   // Of the embedded tokens [N, T, width]: everything up to `logits` works on what it returns, which
   // may have fewer positions if first_of_branch, last_of_branch and logits know; empty: the input.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};

@@ -39,7 +39,7 @@ at::Tensor few_rows(const at::Tensor& input, const at::Tensor& weight) {
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   if (is_for_few_rows(input, weight)) {
     at::Tensor results = few_rows(input, weight);
     return bias.defined() ? results.add_(bias) : results;

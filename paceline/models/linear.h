@@ -16,12 +16,13 @@ namespace paceline::models {
 // out_features], as at::linear. At most 8 rows of float32, while gradients and autocast are off,
 // take the other way: the same but for rounding, and a row's result does not depend on the rows
 // beside it.
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias = {});
+at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight,
+                        const at::Tensor& bias = {});
 
 class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
-  at::Tensor forward(const at::Tensor& input) { return linear(input, weight, bias); }
+  at::Tensor forward(const at::Tensor& input) { return apply_linear(input, weight, bias); }
 };
 TORCH_MODULE(Linear);
 

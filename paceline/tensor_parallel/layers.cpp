@@ -21,8 +21,8 @@ at::Tensor parallel_logits(const GroupPtr& group, const TensorParallelOptions& o
                            const at::Tensor& bias) {
   const at::Tensor whole = options.sequence_parallel ? all_gather_own(group, states, kPositions)
                                                      : copy_to_region(group, states);
-  const at::Tensor part =
-      models::linear(whole, weight, bias.defined() ? scatter_to_region(group, bias, 0) : bias);
+  const at::Tensor part = models::apply_linear(
+      whole, weight, bias.defined() ? scatter_to_region(group, bias, 0) : bias);
   return options.gather_logits ? gather_from_region(group, part, -1) : part;
 }
 

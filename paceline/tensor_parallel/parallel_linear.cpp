@@ -52,7 +52,7 @@ at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& input) {
   require_features(kColumn, *group_, input, linear_.in_features());
   const at::Tensor whole = parallel_.spread_input ? all_gather_own(group_, input, kSpreadDim)
                                                   : copy_to_region(group_, input);
-  const at::Tensor part = models::linear(whole, weight, bias);
+  const at::Tensor part = models::apply_linear(whole, weight, bias);
   return parallel_.gather_output ? gather_from_region(group_, part, -1) : part;
 }
 
@@ -85,7 +85,7 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
   require_features(kRow, *group_, input,
                    parallel_.whole_input ? linear_.in_features() : weight.size(1));
   const at::Tensor part = parallel_.whole_input ? scatter_to_region(group_, input, -1) : input;
-  const at::Tensor partial = models::linear(part, weight);
+  const at::Tensor partial = models::apply_linear(part, weight);
   const at::Tensor sum = parallel_.spread_output ? reduce_scatter_own(group_, partial, kSpreadDim)
                                                  : reduce_from_region(group_, partial);
   if (!bias.defined()) return sum;

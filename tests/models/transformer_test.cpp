@@ -62,19 +62,19 @@ TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear
     for (const std::int64_t rows : {0, 1, 3, 8, 9}) {
       const at::Tensor input = torch::randn({1, rows, features});
       const at::Tensor expected = at::linear(input, weight, bias);
-      EXPECT_TRUE(linear(input, weight, bias).equal(expected)) << "with gradients";
+      EXPECT_TRUE(apply_linear(input, weight, bias).equal(expected)) << "with gradients";
       const torch::NoGradGuard no_grad;
-      const at::Tensor results = linear(input, weight, bias);
+      const at::Tensor results = apply_linear(input, weight, bias);
       EXPECT_TRUE(results.allclose(expected, 1e-5, 1e-5)) << features << " features, " << rows;
       EXPECT_EQ(results.sizes(), expected.sizes());
       if (rows > 0 && rows <= 8) {
-        EXPECT_TRUE(linear(input[0][0], weight, bias).equal(results[0][0]))
+        EXPECT_TRUE(apply_linear(input[0][0], weight, bias).equal(results[0][0]))
             << "a row's bits depend on the others";
       }
     }
     const torch::NoGradGuard no_grad;
     const at::Tensor doubles = torch::randn({1, features}, torch::kDouble);
-    EXPECT_TRUE(linear(doubles, weight.to(torch::kDouble))
+    EXPECT_TRUE(apply_linear(doubles, weight.to(torch::kDouble))
                     .equal(at::linear(doubles, weight.to(torch::kDouble))));
   }
 }
