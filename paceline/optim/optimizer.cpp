@@ -5,6 +5,8 @@
 #include <functional>
 #include <unordered_map>
 
+#include <sys/mman.h>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -43,6 +45,19 @@ std::uint32_t sum_of(const at::Tensor& row) {
         return sum + sum_words(values + begin, end - begin);
       },
       std::plus<>());
+}
+
+// Zeros that take no memory until they are written: an optimizer is made for a whole model before
+// shard() leaves it a part.
+at::Tensor untouched_zeros(std::int64_t count) {
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  if (bytes == 0) return at::empty({0}, at::kFloat);
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw system_error(fmt::format("{} bytes for the optimizer's state", bytes));
+  return at::from_blob(
+      memory, {count}, [bytes](void* zeros) { munmap(zeros, bytes); }, at::kFloat);
 }
 
 void require_rate(double learning_rate) {
@@ -105,7 +120,7 @@ void Optimizer::allocate_state() {
     const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
     row.state.clear();
     for (std::size_t name = 0; name < num_states; ++name)
-      row.state.push_back(at::zeros({row.layout.part_count()}, at::kFloat));
+      row.state.push_back(untouched_zeros(row.layout.part_count()));
   }
   sums_.assign(parameters_.size(), {});
   if (norms_ == Norms::kPerParameter) make_pieces();

@@ -5,8 +5,6 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/tiny_dev_shm.h"
 
 namespace paceline {
 namespace {
@@ -48,16 +47,6 @@ void expect_all_report(const std::vector<ProcessResult>& results, const std::str
   for (const auto& result : results) EXPECT_EQ(result.report, wanted) << result.signal;
 }
 
-// 64 KiB for the children alone; false where this user may not mount.
-bool make_dev_shm_tiny() {
-  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  // In a chroot "/" is not a mount of its own; then /dev/shm is, or the new one would be seen
-  // outside.
-  const bool is_private = ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 ||
-                          ::mount("none", "/dev/shm", nullptr, MS_PRIVATE, nullptr) == 0;
-  return is_private && ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") == 0;
-}
-
 TEST(Limits, a_tiny_dev_shm_does_not_matter) {
   const auto results =
       run_process_ranks(3,
@@ -71,7 +60,7 @@ TEST(Limits, a_tiny_dev_shm_does_not_matter) {
                         },
                         {.transport = TransportKind::kShm, .before_connect = [](int) {
                            // Where it cannot be made tiny, that nothing of it is used must do.
-                           const bool tiny = make_dev_shm_tiny();
+                           const bool tiny = harness::make_dev_shm_tiny();
                            EXPECT_TRUE(tiny || geteuid() != 0 || getenv("CI") != nullptr);
                          }});
   expect_all_report(results, "shm");

@@ -12,6 +12,8 @@
 #include "paceline/optim/adam.h"
 #include "paceline/optim/sgd.h"
 
+#include "tests/harness/memory_pages.h"
+
 namespace paceline::optim {
 namespace {
 
@@ -178,6 +180,27 @@ TEST(Optimizer, a_parameter_without_a_gradient_stays) {
   EXPECT_TRUE(at::equal(parameters[1], before));
   sgd.zero_grad();
   EXPECT_FALSE(parameters[0].grad().defined());
+}
+
+std::size_t resident_state(const Optimizer& optimizer) {
+  std::vector<std::span<const std::byte>> ranges;
+  for (const StatePart& part : optimizer.state_parts()) {
+    ranges.emplace_back(static_cast<const std::byte*>(part.elements.data_ptr()),
+                        part.elements.nbytes());
+  }
+  return harness::resident_bytes(ranges);
+}
+
+// A model that is about to be divided among ranks has no memory for all of it on each.
+TEST(Optimizer, the_state_takes_no_memory_before_the_first_step) {
+  const at::Tensor parameter = torch::ones({1 << 20}, torch::requires_grad());
+  const at::Tensor unused = torch::ones({1 << 20}, torch::requires_grad());
+  Adam adam(std::vector<at::Tensor>{parameter, unused}, {});
+  EXPECT_EQ(resident_state(adam), 0U);
+  EXPECT_EQ(adam.num_state_bytes(), 16U << 20);
+  parameter.mutable_grad() = at::ones({1 << 20});
+  adam.step();
+  EXPECT_GE(resident_state(adam), 8U << 20);
 }
 
 TEST(Optimizer, bad_options_are_refused) {

@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <functional>
 #include <mutex>
-#include <numeric>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 
 #include <torch/torch.h>
 
@@ -464,55 +462,6 @@ torch::nn::Sequential wide_layers() {
   for (std::int64_t i = 0; i < kWideLayers; ++i)
     net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWide, kWide).bias(false)));
   return net;
-}
-
-// Of memory that is in whole pages: what of it takes memory, in whatever process.
-std::size_t resident_bytes(const std::vector<at::Tensor>& parameters) {
-  constexpr std::size_t kPage = 4096;
-  std::size_t pages = 0;
-  for (const auto& parameter : parameters) {
-    std::vector<unsigned char> is_resident(parameter.nbytes() / kPage);
-    if (mincore(parameter.data_ptr(), parameter.nbytes(), is_resident.data()) != 0)
-      throw std::runtime_error("mincore of a parameter");
-    pages += static_cast<std::size_t>(std::ranges::count(is_resident, 1));
-  }
-  return pages * kPage;
-}
-
-// Every process is a host of its own, which has one mapping: what it keeps, and units that are
-// whole.
-TEST(FullyShardProcesses, hosts_that_divide_parameters_have_few_units_whole) {
-  const auto results = harness::run_process_ranks(
-      2,
-      [](ProcessGroup& group) {
-        at::set_num_threads(1);
-        auto net = wide_layers();
-        optim::Adam adam(net->parameters(), {});
-        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
-        constexpr auto kUnit = static_cast<std::size_t>(kWide * kWide) * sizeof(float);
-        constexpr std::size_t kKept = kWideLayers * kUnit / 2;
-        for (int step = 0; step < 3; ++step) {
-          adam.zero_grad();
-          model->forward(at::ones({2, kWide})).square().mean().backward();
-          EXPECT_EQ(resident_bytes(net->parameters()), kKept + 4 * kUnit / 2);
-          adam.step();
-          EXPECT_EQ(resident_bytes(net->parameters()), kKept);
-        }
-        const auto whole = adam.whole_parameters();
-        EXPECT_EQ(resident_bytes(net->parameters()), 2 * kKept);
-        std::vector<double> sums;
-        for (const auto& parameter : net->parameters()) {
-          const auto* const values = static_cast<const float*>(parameter.data_ptr());
-          sums.push_back(std::accumulate(values, values + parameter.numel(), 0.0));
-        }
-        for (const double sum : sums) {
-          EXPECT_NE(sum, 0);
-          EXPECT_EQ(all_reduce_value(group, sum, ReduceOp::kMax), sum);
-        }
-        return std::string();
-      },
-      on_hosts(1));
-  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
 TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_named) {

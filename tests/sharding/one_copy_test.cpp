@@ -2,23 +2,22 @@
 
 #include <algorithm>
 #include <csignal>
-#include <fstream>
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/memory_pages.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/small_cgroup.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
+using harness::proportional_bytes;
 using harness::run_process_ranks;
 using harness::run_ranks_ok;
 
@@ -27,24 +26,6 @@ std::span<std::uint32_t> words(std::byte* memory, std::size_t count) {
 }
 
 constexpr std::size_t kBytes = 24 << 20;
-
-// Of the mappings that lie in [begin, end): bytes that count for this process, a page that N
-// mappings see as an Nth.
-std::size_t proportional_bytes(const std::byte* begin, const std::byte* end) {
-  std::ifstream file("/proc/self/smaps");
-  std::size_t kilobytes = 0;
-  bool is_inside = false;
-  for (std::string line; std::getline(file, line);) {
-    std::size_t first = 0, last = 0, value = 0;
-    if (std::sscanf(line.c_str(), "%zx-%zx ", &first, &last) == 2) {
-      is_inside =
-          first < reinterpret_cast<std::size_t>(end) && last > reinterpret_cast<std::size_t>(begin);
-    } else if (is_inside && std::sscanf(line.c_str(), "Pss: %zu kB", &value) == 1) {
-      kilobytes += value;
-    }
-  }
-  return kilobytes << 10;
-}
 
 TEST(OneCopy, what_one_rank_writes_all_read) {
   constexpr std::size_t kCount = 100'000;
@@ -169,30 +150,8 @@ TEST(OneCopy, is_refused_where_ranks_share_no_memory) {
                {.transport = TransportKind::kTcp});
 }
 
-// What this process is in, or a folder of its own that takes `bytes`; empty where none can be made.
-class SmallCgroup {
- public:
-  explicit SmallCgroup(std::size_t bytes) {
-    folder_ = "/sys/fs/cgroup/memory/paceline-test-" + std::to_string(getpid());
-    is_made_ = mkdir(folder_.c_str(), 0755) == 0;
-    is_made_ = is_made_ && write("memory.limit_in_bytes", bytes);
-  }
-  ~SmallCgroup() { rmdir(folder_.c_str()); }
-  bool is_made() const { return is_made_; }
-  bool enter() const { return write("cgroup.procs", static_cast<std::size_t>(getpid())); }
-
- private:
-  bool write(const std::string& file, std::size_t value) const {
-    std::ofstream out(folder_ + "/" + file);
-    out << value << std::flush;
-    return out.good();
-  }
-  std::string folder_;
-  bool is_made_ = false;
-};
-
 TEST(OneCopy, more_than_a_small_cgroup_has_is_refused_before_it_is_used) {
-  const SmallCgroup small(96 << 20);
+  const harness::SmallCgroup small(96 << 20);
   if (!small.is_made()) GTEST_SKIP() << "no cgroup with a limit on memory can be made here";
   const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
     EXPECT_TRUE(small.enter());
