@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/planning/memory_plan.h"
 #include "paceline/tensor/tensor_memory_meter.h"
+#include "paceline/train/own_memory.h"
 #include "paceline/train/repeated_timing.h"
 
 namespace paceline::train {
@@ -37,16 +37,6 @@ data::Batch part_of(const data::Batch& batch, std::int64_t samples) {
   part.indices.assign(batch.indices.begin(), batch.indices.begin() + samples);
   part.ends_step = false;
   return part;
-}
-
-// Kilobytes behind a name in one of the kernel's files about this process, as bytes.
-double own_memory(const char* file, const std::string& name) {
-  std::ifstream stream(file);
-  for (std::string word; stream >> word;) {
-    double kilobytes = 0;
-    if (word == name && stream >> kilobytes) return kilobytes * 1024;
-  }
-  fail(ErrorCode::kSystem, "{} has no line {}", file, name);
 }
 
 class DryRun {
@@ -161,11 +151,12 @@ class DryRun {
       peak = static_cast<double>(meter.peak());
     }
     peak_bytes_ = peak;
-    const double own = own_memory("/proc/self/smaps_rollup", "Pss_Anon:") +
-                       own_memory("/proc/self/smaps_rollup", "Pss_Shmem:");
+    const auto memory = own_memory();
+    check(memory.has_value(), "rank {}: /proc/self does not tell the memory of this process",
+          group_.rank());
     const auto state = static_cast<double>(parts_.optimizer.num_state_bytes());
-    profile_.process_bytes = std::max(0.0, own - parameter_bytes - state - peak);
-    profile_.library_bytes = own_memory("/proc/self/status", "RssFile:");
+    profile_.process_bytes = std::max(0.0, memory->own() - parameter_bytes - state - peak);
+    profile_.library_bytes = memory->files;
   }
 
   void describe(std::int64_t samples) {

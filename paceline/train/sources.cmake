@@ -12,9 +12,11 @@ set(SOURCES
   matrix_speed.cpp
   model_parts.cpp
   named_choices.cpp
+  own_memory.cpp
   pipeline_gradients.cpp
   progress.cpp
   run_checkpoints.cpp
+  run_memory.cpp
   run_ownership.cpp
   run_boxes.cpp
   run_report.cpp

@@ -137,8 +137,13 @@ int TrainingRun::train() {
   if (const auto file = wanted_profile()) return write_profile(*file);
   const auto begin = std::chrono::steady_clock::now();
   first_step_ = state_.step;
+  memory_.begin(training_.optimizer);
   const LoopHooks hooks{.scale_loss = [&](const at::Tensor& loss) { return step_.scaled(loss); },
-                        .take_step = [&] { step_.take(); },
+                        .take_step =
+                            [&] {
+                              memory_.count_gradients(training_.optimizer);
+                              step_.take();
+                            },
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
                         .after_epoch = [&](const TrainingState&) { after_epoch(); }};
@@ -174,7 +179,19 @@ int TrainingRun::stop() {
   return is_saved ? kStoppedAsAgreed : 1;
 }
 
+// Of the copy that this rank writes a checkpoint from: its share of what it and its replicas have.
+double TrainingRun::checkpoint_bytes() const {
+  if (!checkpoints_.are_made()) return 0;
+  const optim::Optimizer& optimizer = training_.optimizer;
+  const int parts = optimizer.shard_group() != nullptr ? optimizer.shard_group()->world_size() : 1;
+  double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts;
+  for (const at::Tensor& parameter : optimizer.parameters())
+    bytes += static_cast<double>(parameter.nbytes());
+  return bytes / replicas().world_size();
+}
+
 void TrainingRun::after_step(const StepReport& report) {
+  if (state_.step == first_step_ + 1) memory_.plan(training_.optimizer, checkpoint_bytes());
   samples_ += report.samples;
   progress_.after_step(report);
   metrics_.write("step", {{"step", state_.step},
@@ -212,6 +229,7 @@ void TrainingRun::evaluate() {
 }
 
 void TrainingRun::print_table() {
+  const auto memory = memory_.report(*group_);  // before what the report measures
   const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
                                        all_reduce_value(replicas(), samples_), training_.unit);
   Fields fields(result_.values.begin(), result_.values.end());
@@ -228,6 +246,13 @@ void TrainingRun::print_table() {
     const std::int64_t skipped = all_reduce_value(*group_, training_.num_skipped());
     fields.emplace_back("skipped_files", skipped);
     table += table_row("skipped files", fmt::format("{}", skipped));
+  }
+  if (memory) {
+    fields.emplace_back("host_memory_planned", memory->host_planned);
+    fields.emplace_back("host_memory_peak", memory->host_peak);
+    fields.emplace_back("rank_memory_planned", memory->rank.all());
+    fields.emplace_back("rank_memory_peak", memory->rank_peak);
+    table += memory->table();
   }
   metrics_.write("end", fields);
   if (const auto room = checkpoints_.room_on_disk()) {

@@ -16,7 +16,8 @@
 // With PACELINE_PROFILE=FILE in the environment it measures a few steps (dry_run.h), writes their
 // profile there and does nothing else.
 //
-// Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. After
+// Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. The
+// table has the memory that was planned after the first step beside the peak (run_memory.h). After
 // each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
 // step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
 //
@@ -35,6 +36,7 @@
 #include "paceline/train/loop.h"
 #include "paceline/train/progress.h"
 #include "paceline/train/run_checkpoints.h"
+#include "paceline/train/run_memory.h"
 #include "paceline/train/sample_unit.h"
 #include "paceline/train/test_result.h"
 #include "paceline/train/training_step.h"
@@ -110,6 +112,7 @@ class TrainingRun {
   void begin_or_resume();
   void take_state(const TrainingState& restored);
   void take_seed(std::uint64_t given);
+  double checkpoint_bytes() const;
   void after_step(const StepReport& report);
   void after_epoch();
   void evaluate();
@@ -126,6 +129,7 @@ class TrainingRun {
   TrainingStep step_;
   PhaseTimes times_;
   RunCheckpoints checkpoints_;
+  RunMemory memory_;
   Progress progress_;
   MetricsLog metrics_;
   TensorBoardLog scalars_;

@@ -1,7 +1,9 @@
 #include "paceline/train/training_run.h"
 
 #include <cmath>
+#include <fstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
