@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tests/checkpoint/peak_memory.h"
 #include "tests/checkpoint/real_file_system.h"
 #include "tests/checkpoint/sample_parts.h"
 #include "tests/checkpoint/sample_snapshot.h"
@@ -251,6 +252,44 @@ TEST(CheckpointTeam, a_rank_killed_in_the_middle_of_a_save_leaves_the_older_one)
     }
   }
 }
+
+// Sanitizers need memory of their own for each byte.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Of 64 MiB, a quarter each: a save takes memory for a copy of a quarter, a load next to none, and
+// reads little more than the quarter.
+TEST(CheckpointTeam, no_rank_has_the_whole_to_save_or_to_load_it) {
+  constexpr std::int64_t kRows = 4096, kColumns = 4096;
+  constexpr std::int64_t kPart = kRows / 4 * kColumns;
+  constexpr std::uint64_t kPartBytes = kPart * sizeof(float);
+  const TestDirectory folder;
+  const auto results = run_process_ranks(4, [&](ProcessGroup& group) {
+    const Box box{{group.rank() * kRows / 4, 0}, {kRows / 4, kColumns}};
+    std::vector<float> part(kPart);
+    for (std::size_t i = 0; i < part.size(); ++i)
+      part[i] = static_cast<float>(i % 1000) + static_cast<float>(group.rank());
+    const std::vector<float> expected = part;
+    auto* const bytes = reinterpret_cast<std::byte*>(part.data());
+    CheckpointTeam team(borrowed(group), folder.path(), {});
+    testing::peak_memory();
+    const std::uint64_t before = testing::peak_memory();
+    team.save(1, {{{"t", Dtype::kFloat32, {kRows, kColumns}, box}, {bytes, {kColumns, 1}}}}, {});
+    EXPECT_FALSE(team.finish());
+    EXPECT_LT(testing::peak_memory(), before + kPartBytes * 3 / 2);
+    group.barrier();
+    std::ranges::fill(part, 0.0F);
+    const Manifest manifest =
+        CheckpointDirectory(folder.path(), {.read_only = true}).read_manifest(1);
+    testing::peak_memory();
+    const std::uint64_t saved = testing::peak_memory();
+    const std::uint64_t read = team.read(manifest, {{"t", box, bytes}});
+    EXPECT_LE(read, kPartBytes + kPartBytes / 20);
+    EXPECT_LT(testing::peak_memory(), saved + kPartBytes / 2);
+    EXPECT_TRUE(part == expected);
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+#endif
 
 TEST(CheckpointTeam, ranks_that_leave_something_out_are_an_error_on_every_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "tests/checkpoint/peak_memory.h"
 #include "tests/checkpoint/sample_parts.h"
 #include "tests/checkpoint/sample_snapshot.h"
 #include "tests/checkpoint/test_directory.h"
@@ -27,6 +27,7 @@ using harness::run_ranks_ok;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::Held;
+using testing::peak_memory;
 using testing::TestDirectory;
 
 // Jobs of as many hosts as there are numbers, each the number of ranks there. Each host has the
@@ -272,16 +273,6 @@ void limit_files(rlim_t bytes) {
 
 // Sanitizers need memory of their own for each byte.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The most that this process has had since the last call, in bytes.
-std::uint64_t peak_memory() {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line) && !line.starts_with("VmHWM:")) {
-  }
-  std::ofstream("/proc/self/clear_refs") << "5";  // from now on
-  return std::stoull(line.substr(line.find_first_of("0123456789"))) * 1024;
-}
-
 // Of 64 MiB, a quarter each, four ranks keep two quarters each and get their own back; none has
 // another quarter in its own memory meanwhile.
 TEST_F(MemoryTeamTest, no_rank_has_a_copy_of_the_whole_or_of_its_part) {

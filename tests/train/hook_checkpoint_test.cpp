@@ -17,6 +17,7 @@
 #include "paceline/tensor/collectives.h"
 #include "paceline/train/checkpointer.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/train/small_run.h"
 
@@ -186,6 +187,22 @@ TEST_F(HookCheckpointTest, another_hook_is_an_error_that_shows_both) {
   save_after(2, 2, largest);
   expect_refused(narrow, "name: bf16_compress here, top_k (0.05) in the saved state");
   expect_refused({}, "communication_hook: none here, one in the checkpoint");
+}
+
+// Ranks 0 and 2 have one part of a model, 1 and 3 the other, and each part has a hook.
+TEST_F(HookCheckpointTest, of_a_divided_model_it_is_refused_on_every_rank) {
+  on_ranks(4, [&](ProcessGroup& group) {
+    const auto replicas = group.split(group.rank() % 2, group.rank());
+    HookedRun hooked(*replicas, largest);
+    auto& run = hooked.run;
+    hooked.train(2);
+    Checkpointer checkpointer({&group, [](auto*) {}}, path_.string(), {.replicas = replicas});
+    checkpointer.attach(hooked.parts());
+    expect_error(ErrorCode::kUnsupported, {"hook", "not saved where a model is divided"},
+                 [&] { checkpointer.save(run.state, run.model.module(), run.optimizer); });
+    group.barrier();
+    return std::string();
+  });
 }
 
 // Saved where the replicas are equal. Plain SGD: momenta are a host's own.
