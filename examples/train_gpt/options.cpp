@@ -25,7 +25,8 @@ constexpr const char* kExamples =
 
 void declare_text_and_model(CLI::App& app, Options& options) {
   FlagGroup group(app, "Text and model");
-  group.value("--text", options.text, "FILE", "Plain text; its last tenth is held out");
+  group.value("--text", options.text, "FILE",
+              "Plain text, also as .gz; its last tenth is held out");
   group.value("--tokenizer", options.tokenizer, "NAME",
               "bytes, or a folder with GPT-2's vocab.json and merges.txt");
   group.count("--layers", options.layers, "Blocks of attention and MLP", 1, 10000);
@@ -194,7 +195,7 @@ int Options::micro_batches() const {
 
 Options parse_options(int argc, char** argv) {
   Options options;
-  options.training.run.epochs = 10;
+  options.training.run.epochs = 1;
   options.training.loading.batch_size = 8;
   std::string mesh;
   CLI::App app("Trains a GPT on a text with any number of ranks.", "train_gpt");

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include <torch/torch.h>
 
 #include "paceline/core/check.h"
+#include "paceline/data/gzip_file.h"
 #include "paceline/text/bpe_tokenizer.h"
 #include "paceline/text/byte_tokenizer.h"
-#include "paceline/text/text_file.h"
 #include "paceline/text/unicode.h"
 
 namespace train_gpt {
@@ -22,6 +23,7 @@ constexpr std::int64_t kHeldOut = 10;           // one token of so many
 constexpr std::int64_t kVocabularyStep = 64;    // what the model's vocabulary is a multiple of
 constexpr std::int64_t kLogits = 16'000'000;    // of a test batch, at most, so that memory suffices
 constexpr std::int64_t kLargestTestBatch = 32;  // sequences
+constexpr std::size_t kReadBytes = 1 << 20;     // of a file at a time
 
 std::shared_ptr<const paceline::text::Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_shared<paceline::text::ByteTokenizer>();
@@ -32,6 +34,21 @@ std::shared_ptr<const paceline::text::Tokenizer> open_tokenizer(const std::strin
       paceline::text::BpeTokenizer::read(name + "/vocab.json", name + "/merges.txt"));
 }
 
+std::string read_text(const std::string& path) {
+  data::GzipFile file(path);
+  std::string text;
+  for (std::size_t length = 0;;) {
+    text.resize(length + kReadBytes);
+    const auto room = std::as_writable_bytes(std::span(text).subspan(length));
+    const std::size_t got = file.read(room);
+    length += got;
+    if (got < room.size()) {
+      text.resize(length);
+      return text;
+    }
+  }
+}
+
 at::Tensor as_tensor(const std::vector<Token>& tokens) {
   return torch::tensor(at::ArrayRef<Token>(tokens), torch::kInt);
 }
@@ -40,14 +57,14 @@ at::Tensor as_tensor(const std::vector<Token>& tokens) {
 
 Text load_text(const Options& options) {
   check(options.text != kDefaultText || std::filesystem::exists(options.text),
-        "{} was not found; install Debian's package base-files, or name a text with --text",
+        "{} was not found; install Debian's package jargon-text (scripts/install_packages data), "
+        "or name a text with --text",
         options.text);
   Text all{.tokenizer = open_tokenizer(options.tokenizer)};
   const std::int64_t known = all.tokenizer->vocabulary_size();
   all.vocabulary = (known + kVocabularyStep - 1) / kVocabularyStep * kVocabularyStep;
 
-  const at::Tensor tokens =
-      as_tensor(all.tokenizer->encode(paceline::text::read_text_file(options.text)));
+  const at::Tensor tokens = as_tensor(all.tokenizer->encode(read_text(options.text)));
   const std::int64_t count = tokens.numel(), shortest = options.context + 1;
   check(count >= 2 * shortest,
         "{}: the text has {} tokens; with a context of {}, training and the part that is held out "

@@ -84,7 +84,7 @@ sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
 expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
 expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2
 expect sample_of_stages 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh pp=2 --schedule search
-expect default_text 0 'on GPL-3 \([0-9]+ training tokens\)' "$train_gpt" --max-steps 1 --layers 1
+expect default_text 0 'on jargon.txt.gz \(1[0-9]{6} training tokens\)' "$train_gpt" --max-steps 1 --layers 1 --context 32
 expect bpe 0 'test perplexity' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2 --tokenizer "$work/bpe"
 for precision in bf16 autocast-bf16; do
   expect "$precision" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --shard 2
@@ -177,6 +177,10 @@ done
 expect bits_of_logical_shards 0 '' cmp "$work/logical_1" "$work/logical_2"
 
 # Texts, tokenizers, models.
+gzip --keep "$work/text"
+head -c 2000 "$work/text.gz" > "$work/cut.gz"
+expect packed_text 0 'on text.gz \(1[0-9]{4} training tokens\)' "${gpt[@]}" --text "$work/text.gz" --max-steps 1
+expect cut_text 1 'cut.gz: ends at byte [0-9]+: its gzip data is cut' "${gpt[@]}" --text "$work/cut.gz"
 expect short_text 1 'short: the text has 40 tokens; with a context of 32, .* need at least 66; use a longer text' "${gpt[@]}" --text "$work/short"
 expect no_text 1 'missing: No such file' "${gpt[@]}" --text "$work/missing"
 expect no_tokenizer 1 "tokenizer words: neither 'bytes' nor a folder" "${gpt[@]}" --tokenizer words
