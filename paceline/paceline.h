@@ -23,6 +23,7 @@
 #include "paceline/models/gpt.h"
 #include "paceline/models/hugging_face.h"
 #include "paceline/models/layers.h"
+#include "paceline/models/linear.h"
 #include "paceline/models/mnist_net.h"
 #include "paceline/models/resnet.h"
 #include "paceline/models/stage.h"
