@@ -49,8 +49,9 @@ at::Tensor carry_out(const Way& way, const at::Tensor& input) {
     case Move::kNone:
       return input.view_as(input);
     case Move::kAllReduce: {
-      const at::Tensor result = input.clone(at::MemoryFormat::Contiguous);
-      all_reduce(group, result);
+      const at::Tensor own = input.contiguous();
+      at::Tensor result = at::empty_like(own);
+      run(group, {.op = Op::kAllReduce, .input = own, .output = result});
       return result;
     }
     case Move::kSlice:

@@ -27,10 +27,12 @@ using TensorsByName = std::map<std::string, at::Tensor>;
 // What is gathered of a parameter: a tensor of its shape.
 using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 
-// Collective. Copies of the whole parameters, and of the buffers, on every rank: memory for the
-// whole model. `of`: another tensor for each parameter, such as its gradient (buffers are left out
-// then); where it returns an undefined one on all ranks, the parameter is left out.
-// Error(kInvalid) when the model is divided among other ranks than the group's.
+// Collective. The whole parameters and buffers, in one copy for all ranks where they share memory,
+// else in a copy for each. Into the one copy each rank writes its parts in place. It must only be
+// read: what writes to it ends the process with a line that names the weight (sharding/one_copy.h).
+// `of`: another tensor for each parameter, such as its gradient (buffers are left out then); where
+// it returns an undefined one on all ranks, the parameter is left out. Error(kInvalid) when the
+// model is divided among other ranks than the group's, kSystem when the host lacks the memory.
 TensorsByName gather_dense(torch::nn::Module& module, ProcessGroup& group,
                            const OfParameter& of = {});
 

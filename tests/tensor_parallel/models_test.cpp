@@ -8,6 +8,7 @@
 #include "paceline/models/bert.h"
 #include "paceline/models/generate.h"
 #include "paceline/models/gpt.h"
+#include "paceline/sharding/one_copy.h"
 #include "paceline/tensor/random.h"
 #include "paceline/tensor_parallel/layers.h"
 #include "paceline/tensor_parallel/vocab_parallel_loss.h"
@@ -146,6 +147,21 @@ TEST(ParallelModels, dense_weights_are_loaded_and_gathered_in_bits) {
     expect_error(ErrorCode::kInvalid, {"of 2, which are not the ranks of group"},
                  [&] { gather_dense(*model, *alone); });
   });
+}
+
+TEST(ParallelModels, ranks_of_one_host_have_one_copy_of_whole_weights) {
+  const Gpt dense = seeded(1, [] { return Gpt(small_gpt(true)); });
+  for (const auto transport : {TransportKind::kAuto, TransportKind::kTcp}) {
+    const auto compare = [&](ProcessGroup& own) {
+      Gpt model =
+          seeded(1, [&] { return Gpt(small_gpt(true), tensor_parallel_layers(borrowed(own))); });
+      const TensorsByName whole = gather_dense(*model, own);
+      expect_same_tensors(whole, copies_of(*dense), expect_equal);
+      for (const auto& [name, tensor] : whole)
+        EXPECT_EQ(OneCopy::holds(tensor.data_ptr()), transport == TransportKind::kAuto) << name;
+    };
+    run_ranks_ok(2, compare, {.transport = transport});
+  }
 }
 
 TEST(ParallelModels, generation_and_clones_are_the_dense_models) {
