@@ -6,7 +6,8 @@
 namespace paceline {
 namespace {
 
-// As autograd does it: the first gradient becomes .grad if nothing else holds its memory.
+// As autograd does it: the first gradient becomes .grad if nothing else holds its memory, which is
+// LibTorch's own: that of a borrowed tensor (loans.h) is another rank's.
 void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   at::NoGradGuard no_gradients;
   at::Tensor& total = parameter.mutable_grad();
@@ -15,7 +16,7 @@ void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
     return;
   }
   const bool is_own = gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
-                      gradient.strides() == parameter.strides();
+                      gradient.storage().resizable() && gradient.strides() == parameter.strides();
   total = is_own ? gradient.detach() : at::empty_like(parameter).copy_(gradient);
 }
 

@@ -40,6 +40,23 @@ bool carries_gradient(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
+// As often as each has been changed in place; of a tensor that does not count, 0.
+std::vector<std::int64_t> versions_of(const Tensors& tensors) {
+  std::vector<std::int64_t> versions;
+  for (const at::Tensor& tensor : tensors)
+    versions.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
+  return versions;
+}
+
+void require_unchanged(const std::string& what, const Tensors& tensors,
+                       const std::vector<std::int64_t>& versions) {
+  const auto now = versions_of(tensors);
+  const auto changed = std::mismatch(now.begin(), now.end(), versions.begin()).first - now.begin();
+  check(changed == std::ssize(now),
+        "{} {} was changed in place, but another rank may be using it; change a clone() of it",
+        what, changed);
+}
+
 }  // namespace
 
 // A stage of this rank, and what it keeps of micro-batches on their way.
@@ -138,7 +155,9 @@ struct Pipeline::Run {
 
   Tensors run_stage(const PipelineStage& stage, const Action& action, const Tensors& inputs) {
     try {
+      const auto versions = versions_of(inputs);
       Tensors outputs = stage.forward(inputs);
+      if (action.stage > 0) require_unchanged("its input", inputs, versions);
       for (const at::Tensor& output : outputs)
         check(output.defined(), "it returned an undefined tensor");
       return outputs;
@@ -187,8 +206,7 @@ struct Pipeline::Run {
     for (const at::Tensor& output : item.outputs) {
       if (carries_gradient(output)) roots.push_back(output);
     }
-    Tensors gradients =
-        links.receive(action.stage, action.micro_batch, Direction::kBackward, roots.size());
+    Tensors gradients = links.receive(action.stage, action.micro_batch, Direction::kBackward);
     for (std::size_t i = 0; i < roots.size(); ++i) {
       check(!gradients[i].defined() || gradients[i].sizes() == roots[i].sizes(),
             "rank {}: {}: the gradient is {}, the output {}", group.rank(), to_string(action),
@@ -200,6 +218,7 @@ struct Pipeline::Run {
   void backward(Stage& stage, const Action& action) {
     OnItsWay& item = stage.on_its_way.at(action.micro_batch);
     const Tensors gradients = gradients_of_outputs(item, action);
+    const auto versions = versions_of(gradients);
     begin_work();
     Tensors of_inputs;
     if (action.kind == ActionKind::kBackward) {
@@ -210,6 +229,9 @@ struct Pipeline::Run {
     } else {
       of_inputs = item.pass->input_half(gradients);
     }
+    require_unchanged(
+        fmt::format("rank {}: {}: the gradient of output", group.rank(), to_string(action)),
+        gradients, versions);
     if (action.stage > 0)
       links.send(action.stage, action.micro_batch, Direction::kBackward, of_inputs);
   }
@@ -317,7 +339,7 @@ PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss
       run_->carry_out(action, inputs, loss);
       run_->result.actions.push_back({action, run_->work_began - start, Run::now() - start});
     }
-    run_->links.finish_sends();
+    run_->links.finish();
   });
   return std::move(run_->result);
 }
@@ -329,7 +351,7 @@ std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, c
     for (const Action& action : own_actions()) {
       if (action.kind == ActionKind::kForward) run_->evaluate(action, inputs, loss);
     }
-    run_->links.finish_sends();
+    run_->links.finish();
   });
   return std::move(run_->result.losses);
 }

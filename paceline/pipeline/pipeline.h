@@ -17,6 +17,9 @@
 // Tensors between stages may differ in shape from one micro-batch to the next; their number may
 // not. Floating ones carry gradients. Tensors are on the CPU. A parameter belongs to one stage.
 //
+// Ranks of one host read large tensors of each other's in place while there is a SymmetricTensors
+// (threads of one process all tensors), until the call of step() or evaluate() returns.
+//
 // The group is the pipeline's own while a step runs: it uses its messages and all tags. After an
 // error the group is finished; every rank's error says which rank failed first, and at which
 // action.
@@ -36,7 +39,8 @@
 
 namespace paceline {
 
-// Any function from tensors to tensors. It must not change its inputs.
+// Any function from tensors to tensors. It must not change its inputs in place: Error(kInvalid) on
+// every rank.
 struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;

@@ -1,6 +1,7 @@
 set(SOURCES
   backward_pass.cpp
   gradient_order.cpp
+  loans.cpp
   measure_layers.cpp
   measured.cpp
   pipeline.cpp

@@ -4,8 +4,9 @@
 //
 // While an object of this class lives, LibTorch allocates its large CPU tensors of this process,
 // whatever makes them, in memory that the group's ranks on this host share. An all-reduce of a
-// gradient then needs no copy into a bucket. Freed memory is kept and used again, which also saves
-// the price of fresh pages. Tensors that live longer than the object keep their memory.
+// gradient then needs no copy into a bucket, and the stages of a pipeline read each other's results
+// where they are. Freed memory is kept and used again, which also saves the price of fresh pages.
+// Tensors that live longer than the object keep their memory.
 //
 // A forked child must not touch tensors that its parent made meanwhile.
 //

@@ -26,9 +26,9 @@ void TensorAllocator::use(std::shared_ptr<SymmetricArena> arena) {
   drop_empty_arenas();
 }
 
-bool TensorAllocator::is_used() const {
+std::shared_ptr<SymmetricArena> TensorAllocator::arena() const {
   const std::lock_guard lock(mutex_);
-  return current_ != nullptr;
+  return current_;
 }
 
 void TensorAllocator::release_unused() const {

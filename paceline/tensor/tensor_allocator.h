@@ -27,7 +27,8 @@ class TensorAllocator : public PortableAllocator {
 
   // Null: the usual memory again.
   void use(std::shared_ptr<SymmetricArena> arena);
-  bool is_used() const;
+  // The one that large tensors come from; null: none.
+  std::shared_ptr<SymmetricArena> arena() const;
   void release_unused() const;
 
   // What is allocated from now on; false when it is being counted already.

@@ -163,6 +163,24 @@ TEST(PipelineBits, a_skip_past_a_stage) {
     expect_equal_to_one_process(pipeline::make_plan(name, {3, 4}), make, some_micro_batches(4));
 }
 
+// The gradient of the second parameter is that of the output, which another rank lends.
+TEST(PipelineBits, a_gradient_that_is_passed_on_to_a_parameter) {
+  const StageMaker make = [](int index) {
+    auto stage = block_stage(index);
+    const auto offset = made_up({4, kWidth}, index).requires_grad_();
+    stage.parameters.push_back(offset);
+    stage.forward = [inner = stage.forward, offset](const Tensors& inputs) {
+      return Tensors{inner(inputs)[0] + offset};
+    };
+    return stage;
+  };
+  for (const char* csv : {"0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n",
+                          "0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
+                          "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
+    expect_equal_to_one_process(pipeline::plan_from_csv(csv), make, some_micro_batches(3));
+  }
+}
+
 // What a later stage does not use has no gradient.
 TEST(PipelineBits, an_output_that_is_not_used) {
   const StageMaker make = [](int index) {

@@ -1,8 +1,12 @@
 #include "paceline/collectives/group/symmetric_arena.h"
 
+#include <algorithm>
+#include <atomic>
 #include <iterator>
+#include <span>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace paceline {
 namespace {
@@ -12,10 +16,20 @@ std::size_t round_up(std::size_t bytes) {
   return std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit);
 }
 
+// Rank 0's process, and how many it has made.
+std::int64_t agree_on_number(ProcessGroup& group) {
+  static std::atomic<std::int64_t> num_made = 0;
+  std::int64_t number = (std::int64_t{getpid()} << 32) + ++num_made;
+  group.broadcast(std::span(&number, 1), 0);
+  return number;
+}
+
 }  // namespace
 
 SymmetricArena::SymmetricArena(ProcessGroup& group, std::size_t bytes)
-    : area_(group.reserve_symmetric(round_up(bytes))) {
+    : members_(group.world_ranks()),
+      area_(group.reserve_symmetric(round_up(bytes))),
+      number_(agree_on_number(group)) {
   add_free(0, area_.bytes());
 }
 
@@ -54,6 +68,11 @@ void SymmetricArena::deallocate(std::byte* block) {
     }
   }
   add_free(begin, size);
+}
+
+std::byte* SymmetricArena::area_of(int world_rank) const {
+  const auto member = std::find(members_.begin(), members_.end(), world_rank);
+  return member == members_.end() ? nullptr : area_.of(static_cast<int>(member - members_.begin()));
 }
 
 void SymmetricArena::release_unused() {

@@ -10,11 +10,13 @@
 // Thread safety: every method may be called from any thread.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "paceline/collectives/group/process_group.h"
 
@@ -36,6 +38,12 @@ class SymmetricArena {
     const auto* const byte = static_cast<const std::byte*>(address);
     return byte >= area_.data() && byte < area_.data() + area_.bytes();
   }
+  // The same on all ranks of the group, and no other arena's on their host.
+  std::int64_t number() const { return number_; }
+  std::size_t bytes() const { return area_.bytes(); }
+  // Where this process sees the area of a rank, by its number in the world; null for ranks outside
+  // the group. A block has the same distance from its owner's area in every process.
+  std::byte* area_of(int world_rank) const;
   // Gives the pages of free ranges back to the system, which are fresh when they are used again.
   void release_unused();
   // Whether no block is given out.
@@ -45,7 +53,9 @@ class SymmetricArena {
   void add_free(std::size_t begin, std::size_t size);
   void remove_free(std::map<std::size_t, std::size_t>::iterator range);
 
+  const std::vector<int> members_;  // their numbers in the world
   const SymmetricBuffer area_;
+  const std::int64_t number_;
   std::mutex mutex_;                                       // guards everything below
   std::map<std::size_t, std::size_t> free_;                // begin -> size
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin) of the same ranges
