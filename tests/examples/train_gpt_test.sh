@@ -46,12 +46,26 @@ same_loss() {
 export -f test_loss same_loss
 expect dp 0 'mesh pp=1,dp=2,tp=1, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --metrics "$work/dp.jsonl"
 expect tp 0 'mesh pp=1,dp=1,tp=2, shard 0' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --mesh tp=2 --metrics "$work/tp.jsonl" --weights "$work/tp"
-expect both 0 'mesh pp=1,dp=2,tp=2, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh dp=2,tp=2 --shard 3 --metrics "$work/both.jsonl"
+expect both 0 'memory of a host +[0-9]+ MB planned, [0-9]+ MB at the peak' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh dp=2,tp=2 --shard 3 --metrics "$work/both.jsonl"
 expect pp 0 'pipeline: stages of 1\+1 layers; zero-bubble, 4 micro-batches: .* planned' "${run2[@]}" "${gpt[@]}" "${steps[@]}" \
   --mesh pp=2 --schedule zero-bubble --metrics "$work/pp.jsonl" --weights "$work/pp" --pipeline-picture "$work/pp.svg"
 expect eight 0 'share of matrix speed' "${run8[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2,tp=2 --micro-batches 2 --shard 2 \
   --metrics "$work/eight.jsonl" --pipeline-picture "$work/eight.json"
 for mesh in dp tp both pp eight; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
+# Each run took the memory that was planned after its first step, whatever the mesh and the stage.
+planned() {
+  local planned peak
+  for run in alone dp tp both pp eight; do
+    for of in host rank; do
+      planned=$(sed -n "s/.*\"${of}_memory_planned\":\([0-9.e+]*\).*/\1/p" "$1/$run.jsonl")
+      peak=$(sed -n "s/.*\"${of}_memory_peak\":\([0-9.e+]*\).*/\1/p" "$1/$run.jsonl")
+      echo "$run, a $of: planned $planned, peak $peak"
+      awk -v a="$planned" -v b="$peak" 'BEGIN { exit !(a > 0 && b > 0 && a < 1.25 * b && b < 1.25 * a) }' || return 1
+    done
+  done
+}
+export -f planned
+expect memory_as_planned 0 'eight, a rank' bash -c 'planned "$@"' _ "$work"
 expect picture 0 '>measured: ' cat "$work/pp.svg"
 expect trace 0 '"name":"1F1"' cat "$work/eight.json"
 # A divided model's file has the whole weights.
