@@ -17,18 +17,22 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <torch/torch.h>
 
 #include "paceline/collectives/group/init.h"
+#include "paceline/core/check.h"
 #include "paceline/models/generate.h"
 #include "paceline/models/stage.h"
 #include "paceline/optim/adam.h"
 #include "paceline/parallel/fully_shard.h"
+#include "paceline/pipeline/measure_layers.h"
 #include "paceline/pipeline/pipeline.h"
 #include "paceline/pipeline/tied_weights.h"
 #include "paceline/schedules/named_plans.h"
 #include "paceline/schedules/search.h"
+#include "paceline/schedules/split_by_cost.h"
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/tensor_parallel/layers.h"
 #include "paceline/tensor_parallel/vocab_parallel_loss.h"
@@ -56,6 +60,7 @@ struct Setting {
   bool divide_hosts = false;
   std::string schedule = "1f1b";
   int stages_per_rank = 1;
+  int first_layers = 0;        // of the first stage; 0: as many as are best
   std::int64_t sequences = 2;  // a rank's in the way "data", in the others of the whole step
   int steps = 20;
 };
@@ -118,51 +123,121 @@ void run_tensor(const GroupPtr& group, const Setting& setting) {
   });
 }
 
+// A model cut into stages, and the plan by which they run.
+struct StagesAndPlan {
+  std::vector<int> layers;  // of each stage
+  pipeline::Costs costs;    // measured before
+  pipeline::Plan plan;
+};
+
+// Measures layers, cuts the model into stages, and chooses the schedule.
+class PipelineDivision {
+ public:
+  PipelineDivision(ProcessGroup& group, const Setting& setting)
+      : ranks_(group.world_size()), setting_(setting) {
+    std::vector<PipelineStage> different;
+    for (const std::int64_t block : {std::int64_t{0}, std::int64_t{1}, kGpt.layers - 1}) {
+      const models::GptStage layer(kGpt, models::Layers{}, models::BlockRange{block, block + 1});
+      different.push_back(make_stage(static_cast<int>(block), layer));
+    }
+    const Batch batch = random_batch(1);
+    const auto loss = [&](const auto& outputs, int) {
+      return models::next_token_loss(outputs[0], batch.targets);
+    };
+    const auto measured = measure_layers(group, different, {batch.inputs}, loss, kRepeats);
+    layers_ = of_all_layers(measured, static_cast<std::size_t>(kGpt.layers));
+  }
+
+  StagesAndPlan choose() const {
+    const int micro_batches = static_cast<int>(setting_.sequences);
+    if (setting_.schedule != "searched") {
+      const auto layout = pipeline::looped_layout(ranks_, setting_.stages_per_rank);
+      const pipeline::Division division = cut(layout);
+      return {division.layers, division.costs,
+              pipeline::make_plan(setting_.schedule,
+                                  {ranks_, micro_batches, setting_.stages_per_rank})};
+    }
+    std::vector<pipeline::Division> divisions;
+    for (const std::vector<int>& layout : layouts()) divisions.push_back(cut(layout));
+    const auto search = pipeline::search_divisions(divisions, micro_batches);
+    const pipeline::Division& best = divisions[search.division];
+    return {best.layers, best.costs, search.found.plan};
+  }
+
+ private:
+  static constexpr int kRepeats = 5;
+
+  // GPT's ends share a weight.
+  std::vector<std::vector<int>> layouts() const {
+    if (setting_.first_layers > 0) return {pipeline::looped_layout(ranks_, 1)};
+    return pipeline::possible_layouts(ranks_, static_cast<int>(kGpt.layers), {.ends_apart = true});
+  }
+
+  pipeline::Division cut(const std::vector<int>& layout) const {
+    std::vector<int> counts;
+    if (setting_.first_layers > 0) {
+      check(setting_.stages_per_rank == 1 && ranks_ > 1 &&
+                setting_.first_layers + ranks_ - 1 <= kGpt.layers,
+            "--first-layers {}: for a stage on each of 2 ranks or more, with {} layers in all",
+            setting_.first_layers, kGpt.layers);
+      counts.push_back(setting_.first_layers);
+      const std::int64_t others = kGpt.layers - setting_.first_layers;
+      for (int stage = 0; stage + 1 < ranks_; ++stage) {
+        const models::BlockRange range = models::stage_range(others, stage, ranks_ - 1);
+        counts.push_back(static_cast<int>(range.end - range.begin));
+      }
+    } else {
+      counts = pipeline::split_by_cost(seconds_of(layers_), layout);
+    }
+    return {layout, counts, costs_of_stages(layers_, counts)};
+  }
+
+  const int ranks_;
+  const Setting setting_;
+  std::vector<LayerTimes> layers_;
+};
+
 // A rank's stages of the model, and what a step of them is.
 class PipelineRun {
  public:
   PipelineRun(const GroupPtr& group, const Setting& setting)
-      : group_(group), setting_(setting), batch_(random_batch(setting.sequences)) {
-    const int ranks = group->world_size(), num_stages = ranks * setting.stages_per_rank;
+      : group_(group),
+        setting_(setting),
+        division_(PipelineDivision(*group, setting).choose()),
+        batch_(random_batch(setting.sequences)) {
+    std::vector<PipelineStage> stages;
     std::vector<at::Tensor> parameters, tied;
-    for (int index = group->rank(); index < num_stages; index += ranks) {
+    std::int64_t begin = 0;
+    for (int index = 0; index < division_.plan.num_stages(); ++index) {
+      const auto at = static_cast<std::size_t>(index);
+      const models::BlockRange range{begin, begin + division_.layers[at]};
+      begin = range.end;
+      if (division_.plan.rank_of_stage[at] != group->rank()) continue;
       torch::manual_seed(0);
-      models::GptStage stage(kGpt, models::Layers{},
-                             models::stage_range(kGpt.layers, index, num_stages));
-      stages_.push_back(make_stage(index, stage));
+      const models::GptStage stage(kGpt, models::Layers{}, range);
+      stages.push_back(make_stage(index, stage));
       for (const auto& one : stage->parameters()) parameters.push_back(one);
       for (const auto& one : stage->tied_weights()) tied.push_back(one);
     }
     tied_.emplace(*group, tied);
     optimizer_.emplace(parameters, optim::AdamOptions{.lr = 1e-4});
+    pipeline_.emplace(group, division_.plan, stages);
     targets_ = split_micro_batches(batch_.targets, micro_batches());
     if (group->rank() == 0) inputs_ = split_micro_batches(batch_.inputs, micro_batches());
   }
 
   void run() {
-    const auto named = setting_.schedule == "searched" ? "1f1b" : setting_.schedule;
-    use(pipeline::make_plan(named,
-                            {group_->world_size(), micro_batches(), setting_.stages_per_rank}));
-    for (int i = 0; i < setting_.steps; ++i) step();
-    if (setting_.schedule == "searched") {
-      const auto layout = pipeline::looped_layout(group_->world_size(), setting_.stages_per_rank);
-      use(pipeline::search_plan(layout, micro_batches(), costs()).plan);
-    }
     measure(*group_, setting_.steps, [this] { step(); });
-    const double planned = pipeline::simulate(pipeline_->plan(), costs()).seconds;
+    const pipeline::TimedPlan planned = pipeline::simulate(division_.plan, division_.costs);
     const double passes = measured(*group_, last_).seconds;
-    if (group_->rank() == 0) {
-      fmt::print("ms of the passes: {:.4f}\nsimulated: {:.4f}\n", passes * 1e3, planned * 1e3);
-    }
+    if (group_->rank() != 0) return;
+    fmt::print("ms of the passes: {:.4f}\nsimulated: {:.4f}\nstages of {} layers, {}\n",
+               passes * 1e3, planned.seconds * 1e3, fmt::join(division_.layers, "+"),
+               describe(division_.plan, planned));
   }
 
  private:
   int micro_batches() const { return static_cast<int>(setting_.sequences); }
-  pipeline::Costs costs() {
-    return measured_costs(*group_, last_, pipeline::equal_costs(pipeline_->plan().num_stages()));
-  }
-
-  void use(const pipeline::Plan& plan) { pipeline_.emplace(group_, plan, stages_); }
 
   void step() {
     optimizer_->zero_grad();
@@ -176,8 +251,8 @@ class PipelineRun {
 
   const GroupPtr group_;
   const Setting setting_;
+  const StagesAndPlan division_;
   const Batch batch_;
-  std::vector<PipelineStage> stages_;
   std::vector<PipelineStage::Tensors> inputs_, targets_;
   std::optional<TiedWeights> tied_;
   std::optional<optim::Adam> optimizer_;
@@ -221,8 +296,12 @@ int main(int argc, char** argv) {
   app.add_option("--schedule", setting.schedule, "of a pipeline: a name, or searched")
       ->capture_default_str();
   app.add_flag("--divide-hosts", setting.divide_hosts, "each host keeps a part of the parameters");
-  app.add_option("--stages-per-rank", setting.stages_per_rank, "of a pipeline")
+  app.add_option("--stages-per-rank", setting.stages_per_rank,
+                 "of a pipeline; searched chooses itself")
       ->check(CLI::Range(1, 5));
+  app.add_option("--first-layers", setting.first_layers,
+                 "of a pipeline with one stage a rank; the others share the rest")
+      ->check(CLI::Range(0, 9));
   app.add_option("--sequences", setting.sequences,
                  "a rank's; with tensor and pipeline the step's, each a micro-batch")
       ->check(CLI::Range(1, 1024));

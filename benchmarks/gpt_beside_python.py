@@ -1,4 +1,4 @@
-"""gpt_beside_python.py BUILD [--way WAY] [--ranks N] [--gbit G] [--rounds N] [--steps N]: a GPT in turns with PyTorch.
+"""gpt_beside_python.py BUILD [--way WAY] [--ranks N] [--gbit G] [--own] [--rounds N] [--steps N]: a GPT in turns with PyTorch.
 
 A GPT of 31 million parameters (gpt_bench.cpp), Adam, one thread a rank, all on this machine. Start it with the Python of a PyTorch 2.x whose
 LibTorch BUILD uses. In each round every variant has a turn, in another order every time:
@@ -7,11 +7,13 @@ LibTorch BUILD uses. In each round every variant has a turn, in another order ev
   hosts     the same with one rank on each of N hosts (network namespaces, needs root; links of G Gbit/s): one copy a host, and hosts that
             divide the parameters; also what a host sends, and what a step takes beyond that of a rank alone (exposed communication)
   tensor    8 sequences a step: tensor parallelism, and PyTorch's (Colwise, Rowwise, loss_parallel) over Gloo
-  pipeline  8 sequences a step, each a micro-batch: each schedule, and torch.distributed.pipelining's of the same name
+  pipeline  8 sequences a step, each a micro-batch: each schedule, and torch.distributed.pipelining's of the same name; with
+            --first-layers N Paceline's alone, with one stage a rank, of which the first has N of the 10 layers
   generate  tokens a second from one sequence, keys and values kept; one process with one thread
 
 tensor and pipeline have one rank with as many threads beside them, which takes the 8 sequences at once. Prints milliseconds a step (or tokens a
-second), and for data the memory of all ranks (PSS), after 2 x STEPS steps: median and range, and the ratios round by round.
+second), and for data the memory of all ranks (PSS), after 2 x STEPS steps: median and range, and the ratios round by round. With --own only
+Paceline has turns.
 """
 import argparse
 import contextlib
@@ -336,15 +338,18 @@ def variants(arguments):
             add(f"stage {stage}", {0: "ddp", 3: "fsdp2"}.get(stage), "--way", "data", "--stage", stage)
     elif arguments.way == "tensor":
         add("tensor", "tensor", "--way", "tensor")
+    elif arguments.way == "pipeline" and arguments.first_layers:
+        for schedule in ("gpipe", "1f1b", "zero-bubble", "searched"):
+            add(schedule, None, "--way", "pipeline", "--schedule", schedule, "--first-layers", arguments.first_layers)
     elif arguments.way == "pipeline":
         for schedule, stages in SCHEDULES.items():
             add(schedule, schedule, "--way", "pipeline", "--schedule", schedule, "--stages-per-rank", stages)
         add("searched", None, "--way", "pipeline", "--schedule", "searched")
     else:
         add("generate", "generate", "--way", "generate", num_ranks=1)
-    if arguments.way in ("tensor", "pipeline"):
+    if arguments.way in ("tensor", "pipeline") and not arguments.first_layers:
         add("one rank", "one", "--way", "data", num_ranks=1, threads=ranks)
-    return own | python
+    return own if arguments.own else own | python
 
 
 def main():
@@ -353,6 +358,8 @@ def main():
     parser.add_argument("--way", default="data", choices=list(SEQUENCES))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--gbit", type=float, default=1, help="of each host's link; 0: as fast as the machine is")
+    parser.add_argument("--first-layers", type=int, default=0, help="of a pipeline's first stage")
+    parser.add_argument("--own", action="store_true", help="without Python's turns")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rank", help=argparse.SUPPRESS)
@@ -367,7 +374,7 @@ def main():
             names = list(runs)
             for name in names[number % len(names):] + names[:number % len(names)]:
                 got[name].append(runs[name]())
-    peers = [name for name in runs if name.startswith("Python") or name.endswith("one rank")]
+    peers = [name for name in runs if name.startswith("Python") or name.endswith(("one rank", "searched"))]
     links = f" with links of {arguments.gbit:g} Gbit/s" if network else ""
     print(f"{side_by_side.machine()}; {arguments.way}{links}, {arguments.ranks} ranks, {arguments.rounds} rounds\n")
     for what, unit in enumerate(("tokens a second" if arguments.way == "generate" else "ms a step", "MB of all ranks")):
@@ -383,7 +390,9 @@ def main():
         print_exposed(got)
     for name, values in got.items():
         if values[0][3]:
-            print(f"{name}: the passes took {side_by_side.spread([value[2] / value[3] for value in values])} of the simulated time")
+            passes, simulated = ([value[part] for value in values] for part in (2, 3))
+            ratios = side_by_side.spread([a / b for a, b in zip(passes, simulated)])
+            print(f"{name}: passes of {side_by_side.spread(passes)} ms, simulated {side_by_side.spread(simulated)} ms; {ratios} of it")
 
 
 main()

@@ -68,14 +68,17 @@ std::vector<std::string> schedule_names() {
 void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
   FlagGroup group(app, "Pipeline (with pp in --mesh)");
   group
-      .value("--schedule", flags.schedule, "NAME",
-             "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best plan found for the "
-             "stages' measured costs")
+      .value(
+          "--schedule", flags.schedule, "NAME",
+          "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best stages and plan found "
+          "for the layers' measured costs")
       ->check(CLI::IsMember(schedule_names()));
   group.count("--micro-batches", flags.micro_batches,
               "Parts of each replica's batch; [twice the stages]", 1, 100000);
   group.count("--stages-per-rank", flags.stages_per_rank,
-              "Stages of each rank, for interleaved-1f1b, zero-bubble and search", 1, 1000);
+              "Stages of each rank, for interleaved-1f1b, zero-bubble and search; 0: what is best "
+              "for search, otherwise 1",
+              0, 1000);
   group.number("--stage-memory", flags.memory_mib,
                "MiB of activations that a rank may keep, for --schedule search; 0: any number");
   group.value("--pipeline-picture", flags.picture, "FILE",
@@ -132,7 +135,7 @@ void check_hook(const Options& options) {
 void check_pipeline(const Options& options) {
   const auto& [schedule, micro_batches, stages_per_rank, memory_mib, picture] = options.pipeline;
   if (options.axis("pp") == 1) {
-    if (micro_batches > 0 || stages_per_rank > 1 || memory_mib > 0 || !picture.empty()) {
+    if (micro_batches > 0 || stages_per_rank > 0 || memory_mib > 0 || !picture.empty()) {
       throw UsageError(
           "--micro-batches, --stages-per-rank, --stage-memory and --pipeline-picture: need a "
           "pipeline; add pp=2 or more to --mesh");
@@ -144,7 +147,7 @@ void check_pipeline(const Options& options) {
         "--stage-memory: --schedule {} keeps what it keeps; use --schedule search", schedule));
   }
   const auto& loading = options.training.loading;
-  const int stages = options.axis("pp") * stages_per_rank, count = options.micro_batches();
+  const int stages = options.least_stages(), count = options.micro_batches();
   if (options.layers < stages) {
     throw UsageError(
         fmt::format("--layers {}: fewer than the {} stages of --mesh and "
@@ -189,9 +192,10 @@ int Options::axis(const std::string& name) const {
 }
 
 int Options::micro_batches() const {
-  return pipeline.micro_batches > 0 ? pipeline.micro_batches
-                                    : 2 * axis("pp") * pipeline.stages_per_rank;
+  return pipeline.micro_batches > 0 ? pipeline.micro_batches : 2 * least_stages();
 }
+
+int Options::least_stages() const { return axis("pp") * std::max(1, pipeline.stages_per_rank); }
 
 Options parse_options(int argc, char** argv) {
   Options options;

@@ -19,9 +19,9 @@ inline constexpr const char* kDefaultText = "/usr/share/doc/jargon-text/jargon.t
 struct PipelineFlags {
   std::string schedule = "1f1b";  // a name of pipeline::plan_names(), or "search"
   int micro_batches = 0;          // of each replica's part of a step; 0: twice the stages
-  int stages_per_rank = 1;
-  double memory_mib = 0;  // that a rank's activations may take, for "search"; 0: any
-  std::string picture;    // file for the last step; ".svg" or ".json"
+  int stages_per_rank = 0;        // 0: what is best for "search", otherwise 1
+  double memory_mib = 0;          // that a rank's activations may take, for "search"; 0: any
+  std::string picture;            // file for the last step; ".svg" or ".json"
 };
 
 struct Options {
@@ -44,6 +44,7 @@ struct Options {
   training_flags::TrainingFlags training;
 
   int axis(const std::string& name) const;  // its size; 1: there is none
+  int least_stages() const;                 // of a pipeline
   int micro_batches() const;                // of a pipeline
 };
 

@@ -123,7 +123,7 @@ void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::in
   profile.layers.push_back(logits);
   profile.most_parts = std::gcd(options.heads, vocabulary);
   profile.shard_stages = {0, 1, 2, 3};
-  profile.schedules = {"1f1b", "zero-bubble", "gpipe"};
+  profile.schedules = {"1f1b", "zero-bubble", "gpipe", std::string(planning::kSearched)};
 }
 
 }  // namespace train_gpt

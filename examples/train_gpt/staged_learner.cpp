@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 #include "paceline/models/stage.h"
 #include "paceline/parallel/fully_shard.h"
 #include "paceline/pipeline/measure_layers.h"
@@ -43,6 +44,8 @@ struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured
   pipeline::Plan plan;
+  // Of what was searched, the schedule with a name that would have been best.
+  std::optional<pipeline::SearchCandidate> best_named = {};
 
   models::BlockRange range_of(int stage) const {
     const auto begin = std::accumulate(blocks.begin(), blocks.begin() + stage, 0);
@@ -103,11 +106,12 @@ class StagedLearner : public Learner {
   std::string division() const override {
     const pipeline::TimedPlan timed = pipeline::simulate(division_.plan, division_.costs);
     return fmt::format(
-        "  pipeline: stages of {} layers; {}, {} micro-batches: {:.1f} ms planned, "
-        "bubble {:.1f}%, activations of {:.3f} MiB on a rank at most\n",
-        fmt::join(division_.blocks, "+"), division_.plan.name, division_.plan.num_micro_batches,
-        1e3 * timed.seconds, 100 * timed.bubble_share(),
-        *std::max_element(timed.peak_bytes.begin(), timed.peak_bytes.end()) / kMiB);
+               "  pipeline: stages of {} layers; {}, {} micro-batches: {:.1f} ms planned, "
+               "bubble {:.1f}%, activations of {:.3f} MiB on a rank at most\n",
+               fmt::join(division_.blocks, "+"), division_.plan.name,
+               division_.plan.num_micro_batches, 1e3 * timed.seconds, 100 * timed.bubble_share(),
+               *std::max_element(timed.peak_bytes.begin(), timed.peak_bytes.end()) / kMiB) +
+           beside_best_named();
   }
 
   void finish() override {
@@ -129,7 +133,23 @@ class StagedLearner : public Learner {
   }
 
  private:
-  int num_stages() const { return stages_group_->world_size() * options_.pipeline.stages_per_rank; }
+  // Of this rank.
+  std::vector<int> own_stages() const {
+    std::vector<int> own;
+    for (int stage = 0; stage < division_.plan.num_stages(); ++stage) {
+      const int rank = division_.plan.rank_of_stage[static_cast<std::size_t>(stage)];
+      if (rank == stages_group_->rank()) own.push_back(stage);
+    }
+    return own;
+  }
+
+  std::string beside_best_named() const {
+    if (!division_.best_named) return "";
+    const int each = division_.plan.num_stages() / division_.plan.num_ranks();
+    return fmt::format("  searched: {} a rank; of those with names {} would take {:.1f} ms\n",
+                       paceline::counted(static_cast<std::size_t>(each), "stage"),
+                       division_.best_named->name, 1e3 * division_.best_named->seconds);
+  }
 
   // Of the ranks that have one model, in the mesh's order.
   std::vector<std::string> model_axes() const {
@@ -178,16 +198,6 @@ class StagedLearner : public Learner {
     blocks.push_back(stage_of(2, make_stage({last, last + 1})));
     return blocks;
   }
-  // What was measured of different_blocks(), for all blocks: those between are alike.
-  template <class Measured>
-  std::vector<Measured> of_all_blocks(const std::vector<Measured>& different) const {
-    std::vector<Measured> all(static_cast<std::size_t>(gpt_.layers),
-                              different[different.size() > 2 ? 1 : 0]);
-    all.front() = different.front();
-    all.back() = different.back();
-    return all;
-  }
-
   Division divide() const {
     const std::vector<PipelineStage> different = different_blocks();
     const at::Tensor tokens = at::arange(most_sequences() * gpt_.context)
@@ -197,35 +207,47 @@ class StagedLearner : public Learner {
       return loss_of(parts_, outputs[0], tokens);
     };
     auto& world = *mesh_.world();
-    const auto blocks = of_all_blocks(paceline::measure_layers(world, different, {tokens}, loss));
-    const auto memory =
-        of_all_blocks(paceline::measure_layer_memory(world, different, {tokens}, loss));
-    Division division;
-    division.blocks = pipeline::split_by_cost(paceline::seconds_of(blocks), num_stages());
-    division.costs = paceline::costs_of_stages(blocks, division.blocks, memory);
+    const auto count = static_cast<std::size_t>(gpt_.layers);
+    const auto blocks =
+        paceline::of_all_layers(paceline::measure_layers(world, different, {tokens}, loss), count);
+    const auto memory = paceline::of_all_layers(
+        paceline::measure_layer_memory(world, different, {tokens}, loss), count);
+    std::vector<pipeline::Division> divisions;
+    for (const std::vector<int>& layout : layouts()) {
+      const auto layers = pipeline::split_by_cost(paceline::seconds_of(blocks), layout);
+      divisions.push_back({layout, layers, paceline::costs_of_stages(blocks, layers, memory)});
+    }
     const auto& flags = options_.pipeline;
     const int ranks = stages_group_->world_size(), micro_batches = options_.micro_batches();
-    if (flags.schedule == "search") {
-      pipeline::SearchOptions options;
-      if (flags.memory_mib > 0) {
-        options.limits.bytes_of_rank.assign(static_cast<std::size_t>(ranks),
-                                            flags.memory_mib * kMiB);
-      }
-      division.plan = pipeline::search_plan(pipeline::looped_layout(ranks, flags.stages_per_rank),
-                                            micro_batches, division.costs, options)
-                          .plan;
-    } else {
-      division.plan =
-          pipeline::make_plan(flags.schedule, {ranks, micro_batches, flags.stages_per_rank});
+    if (flags.schedule != "search") {
+      const int each = std::max(1, flags.stages_per_rank);
+      return {.blocks = divisions[0].layers,
+              .costs = divisions[0].costs,
+              .plan = pipeline::make_plan(flags.schedule, {ranks, micro_batches, each})};
     }
+    pipeline::SearchOptions options;
+    if (flags.memory_mib > 0)
+      options.limits.bytes_of_rank.assign(static_cast<std::size_t>(ranks), flags.memory_mib * kMiB);
+    const auto search = pipeline::search_divisions(divisions, micro_batches, options);
+    Division division{.blocks = divisions[search.division].layers,
+                      .costs = divisions[search.division].costs,
+                      .plan = search.found.plan};
+    if (search.best_named.fits) division.best_named = search.best_named;
     return division;
+  }
+
+  // Those that are searched, or the one that was asked for. GPT's ends share a weight.
+  std::vector<std::vector<int>> layouts() const {
+    const auto& flags = options_.pipeline;
+    const int ranks = stages_group_->world_size();
+    if (flags.schedule != "search" || flags.stages_per_rank > 0)
+      return {pipeline::looped_layout(ranks, std::max(1, flags.stages_per_rank))};
+    return pipeline::possible_layouts(ranks, static_cast<int>(gpt_.layers), {.ends_apart = true});
   }
 
   std::vector<models::GptStage> make_stages() const {
     std::vector<models::GptStage> stages;
-    for (int index = stages_group_->rank(); index < num_stages();
-         index += stages_group_->world_size())
-      stages.push_back(make_stage(division_.range_of(index)));
+    for (const int index : own_stages()) stages.push_back(make_stage(division_.range_of(index)));
     // Of dropout: other numbers for other samples and other stages.
     torch::manual_seed(
         options_.training.seed +
@@ -235,11 +257,7 @@ class StagedLearner : public Learner {
 
   std::vector<PipelineStage> pipeline_stages() const {
     std::vector<PipelineStage> all;
-    int index = stages_group_->rank();
-    for (const models::GptStage& stage : stages_) {
-      all.push_back(stage_of(index, stage));
-      index += stages_group_->world_size();
-    }
+    for (const int index : own_stages()) all.push_back(stage_of(index, stages_[all.size()]));
     return all;
   }
 

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/median.h"
 #include "paceline/pipeline/pipeline.h"
 #include "paceline/tensor/collectives.h"
 
@@ -15,12 +16,6 @@ namespace paceline {
 namespace {
 
 constexpr std::int64_t kColumns = 5;  // kind, stage, micro-batch, begin, end
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 

@@ -13,6 +13,10 @@ namespace {
 constexpr std::size_t kMostMicroBatchNumbers = 5;
 // More micro-batches for each stage than this gain less than their overhead.
 constexpr std::int64_t kMostForEachStage = 16;
+// Of the fastest pipelines, as many are searched for a better schedule than those with names,
+// unless they have more stages times micro-batches than these: that would take seconds.
+constexpr std::size_t kSearchedPipelines = 6;
+constexpr int kMostSearched = 64;
 // Faster by less is noise of the measurement; the simpler way wins then.
 constexpr double kNoise = 0.01;
 
@@ -64,6 +68,7 @@ class Searcher {
     }
     if (search_.ways.empty()) refuse();
     sort();
+    if (try_searched() > 0) sort();
     search_.num_simulations = forecaster_.num_simulations();
     return std::move(search_);
   }
@@ -85,9 +90,29 @@ class Searcher {
   void try_schedules(Way way) {
     if (way.stages == 1) return try_shard_stages(way);
     for (const std::string& schedule : profile_.schedules) {
+      if (schedule == kSearched) continue;
       way.schedule = schedule;
       try_shard_stages(way);
     }
+  }
+
+  // How many ways have come of it.
+  std::size_t try_searched() {
+    const auto& schedules = profile_.schedules;
+    if (std::find(schedules.begin(), schedules.end(), kSearched) == schedules.end()) return 0;
+    std::vector<Way> pipelines;
+    for (const Forecast& one : search_.ways) {
+      Way way = one.way;
+      way.schedule = kSearched;
+      way.shard_stage = 0;
+      const bool is_known = std::find(pipelines.begin(), pipelines.end(), way) != pipelines.end();
+      if (way.stages > 1 && way.stages * way.micro_batches <= kMostSearched && !is_known)
+        pipelines.push_back(way);
+      if (pipelines.size() == kSearchedPipelines) break;
+    }
+    const std::size_t before = search_.ways.size();
+    for (const Way& way : pipelines) try_shard_stages(way);
+    return search_.ways.size() - before;
   }
 
   void try_shard_stages(Way way) {

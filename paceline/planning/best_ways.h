@@ -5,7 +5,9 @@
 // runs, and several numbers of micro-batches.
 //
 // Cost: a forecast for each; of a pipeline a simulated step, a few milliseconds for the largest. A
-// mesh of 100,000 ranks has a few hundred.
+// mesh of 100,000 ranks has a few hundred. Of the fastest pipelines a few are searched for a better
+// schedule, where the program can (kSearched), if they are not large: about a tenth of a second
+// each.
 //
 // Thread safety: pure functions.
 

@@ -44,20 +44,27 @@ PassCost pass_from(const Json& json) {
 }
 
 Json to_json(const LayerProfile& layer) {
-  return {{"name", layer.name},
-          {"is_block", layer.is_block},
-          {"parameters", layer.parameters},
-          {"tied_parameters", layer.tied_parameters},
-          {"forward", to_json(layer.forward)},
-          {"backward", to_json(layer.backward)},
-          {"input_half", layer.input_half},
-          {"weight_half", layer.weight_half},
-          {"activation_bytes", layer.activation_bytes},
-          {"output_bytes", layer.output_bytes},
-          {"divisible_time", layer.divisible.time},
-          {"divisible_parameters", layer.divisible.parameters},
-          {"divisible_activations", layer.divisible.activations},
-          {"exchanges", layer.exchanges}};
+  Json json = {{"name", layer.name},
+               {"is_block", layer.is_block},
+               {"parameters", layer.parameters},
+               {"tied_parameters", layer.tied_parameters},
+               {"forward", to_json(layer.forward)},
+               {"backward", to_json(layer.backward)},
+               {"add_s", layer.add_s},
+               {"activation_bytes", layer.activation_bytes},
+               {"output_bytes", layer.output_bytes},
+               {"divisible_time", layer.divisible.time},
+               {"divisible_parameters", layer.divisible.parameters},
+               {"divisible_activations", layer.divisible.activations},
+               {"exchanges", layer.exchanges}};
+  if (layer.input_half) json["input_half"] = to_json(*layer.input_half);
+  if (layer.weight_half) json["weight_half"] = to_json(*layer.weight_half);
+  if (layer.deferred_bytes) json["deferred_bytes"] = *layer.deferred_bytes;
+  return json;
+}
+
+std::optional<PassCost> half_from(const Json& json, const char* name) {
+  return json.contains(name) ? std::optional(pass_from(json.at(name))) : std::nullopt;
 }
 
 LayerProfile layer_from(const Json& json) {
@@ -68,9 +75,13 @@ LayerProfile layer_from(const Json& json) {
           .tied_parameters = json.value("tied_parameters", usual.tied_parameters),
           .forward = pass_from(json.at("forward")),
           .backward = pass_from(json.at("backward")),
-          .input_half = json.value("input_half", usual.input_half),
-          .weight_half = json.value("weight_half", usual.weight_half),
+          .input_half = half_from(json, "input_half"),
+          .weight_half = half_from(json, "weight_half"),
+          .add_s = json.value("add_s", usual.add_s),
           .activation_bytes = json.at("activation_bytes").get<double>(),
+          .deferred_bytes = json.contains("deferred_bytes")
+                                ? std::optional(json.at("deferred_bytes").get<double>())
+                                : std::nullopt,
           .output_bytes = json.value("output_bytes", usual.output_bytes),
           .divisible = {.time = json.value("divisible_time", 0.0),
                         .parameters = json.value("divisible_parameters", 0.0),
@@ -111,13 +122,14 @@ void require_valid(const LayerProfile& layer) {
   require_amount(of, "parameters", static_cast<double>(layer.parameters));
   check(layer.tied_parameters >= 0 && layer.tied_parameters <= layer.parameters,
         "{}: tied_parameters is {} of {} parameters", of, layer.tied_parameters, layer.parameters);
-  for (const PassCost& cost : {layer.forward, layer.backward}) {
+  for (const PassCost& cost : {layer.forward, layer.backward, layer.input_half.value_or(PassCost()),
+                               layer.weight_half.value_or(PassCost())}) {
     require_amount(of, "fixed_s", cost.fixed_s);
     require_amount(of, "sample_s", cost.sample_s);
   }
-  require_amount(of, "input_half", layer.input_half);
-  require_amount(of, "weight_half", layer.weight_half);
+  require_amount(of, "add_s", layer.add_s);
   require_amount(of, "activation_bytes", layer.activation_bytes);
+  require_amount(of, "deferred_bytes", layer.deferred_bytes.value_or(0));
   require_amount(of, "output_bytes", layer.output_bytes);
   require_share(of, "divisible_time", layer.divisible.time);
   require_share(of, "divisible_parameters", layer.divisible.parameters);
@@ -144,6 +156,11 @@ int JobProfile::num_blocks() const {
                                         [](const LayerProfile& layer) { return layer.is_block; }));
 }
 
+bool JobProfile::has_tied_parameters() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerProfile& layer) { return layer.tied_parameters > 0; });
+}
+
 void require_valid(const JobProfile& profile) {
   const std::string of = "profile";
   check(!profile.layers.empty(), "{}: there are no layers", of);
@@ -157,9 +174,11 @@ void require_valid(const JobProfile& profile) {
     check(stage >= 0 && stage <= 3, "{}: shard_stages has {}; stages are 0 to 3", of, stage);
   const auto known = pipeline::plan_names();
   for (const std::string& name : profile.schedules) {
-    check(std::find(known.begin(), known.end(), name) != known.end(), "{}: unknown schedule '{}'",
-          of, name);
+    check(name == kSearched || std::find(known.begin(), known.end(), name) != known.end(),
+          "{}: unknown schedule '{}'", of, name);
   }
+  check(profile.schedules.size() != 1 || profile.schedules.front() != kSearched,
+        "{}: schedules has '{}' alone; give a name, too", of, kSearched);
   for (const auto& [name, amount] : kAmounts) require_amount(of, name, profile.*amount);
 }
 

@@ -13,10 +13,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace paceline::planning {
+
+// The schedule of a pipeline that searches for it.
+inline constexpr std::string_view kSearched = "search";
 
 // Seconds of a pass.
 struct PassCost {
@@ -47,15 +52,21 @@ struct LayerProfile {
   // Of these, what the first layer has too. A stage without the first layer has a copy.
   std::int64_t tied_parameters = 0;
   PassCost forward, backward;
-  // The times of the backward pass's halves, for inputs and for weights (zero-bubble schedules), as
-  // shares of it.
-  double input_half = 0.5, weight_half = 0.5;
+  // The backward pass's halves, for inputs and for weights (zero-bubble schedules); not given: half
+  // of it each.
+  std::optional<PassCost> input_half, weight_half;
+  // Seconds of adding its gradients to those of earlier micro-batches, in a pipeline.
+  double add_s = 0;
   double activation_bytes = 0;  // kept from the forward to the backward pass, for each sample
-  double output_bytes = 0;      // for each sample: what goes to the next stage
+  // The same from the first half of the backward pass to the second; not given: as much.
+  std::optional<double> deferred_bytes;
+  double output_bytes = 0;  // for each sample: what goes to the next stage
   DivisibleShares divisible;
   // All-reduces of the output's size in a forward pass of a divided layer, and as many in a
   // backward pass.
   int exchanges = 0;
+
+  double deferred() const { return deferred_bytes.value_or(activation_bytes); }
   bool operator==(const LayerProfile&) const = default;
 };
 
@@ -81,11 +92,14 @@ struct JobProfile {
   double library_bytes = 0;  // of files that all ranks of a host share
 
   std::vector<int> shard_stages = {0};  // of fully_shard(): those that the program can run
-  std::vector<std::string> schedules;   // of pipelines (schedules/named_plans.h); empty: none
-  std::int64_t most_parts = 1;          // tensor parallelism divides this number (heads); 1: none
+  // Of pipelines: names (schedules/named_plans.h), and kSearched where the program searches for
+  // stages and schedule itself (schedules/search.h); empty: none.
+  std::vector<std::string> schedules;
+  std::int64_t most_parts = 1;  // tensor parallelism divides this number (heads); 1: none
 
   std::int64_t parameters() const;
   int num_blocks() const;
+  bool has_tied_parameters() const;
   bool operator==(const JobProfile&) const = default;
 };
 

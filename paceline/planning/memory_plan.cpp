@@ -32,18 +32,37 @@ double units_under_way(const JobProfile& profile, const Way& way, double gradien
   return std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
 }
 
-RankMemory memory_of_rank(const JobProfile& profile, const Way& way, LayerRange stage,
+// By how much the gradients of one micro-batch in one of a pipeline's stages exceed the activations
+// whose place they take.
+double gradients_of_pass(const JobProfile& profile, const Way& way, const RankLayers& stages,
+                         double samples) {
+  Way whole = way;
+  whole.shard_stage = 0;
+  double most = 0;
+  for (const LayerRange stage : stages) {
+    most = std::max(most, peak_of_pass(profile, whole, stage, samples) -
+                              activations_of_stage(profile, way, stage) * samples);
+  }
+  return most;
+}
+
+RankMemory memory_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages,
                           double samples_at_once, double kept) {
-  const double parameters = parameters_of_stage(profile, way, stage);
+  const double parameters = parameters_of_rank(profile, way, stages);
   const double replicas = way.replicas;
   const double gradients = parameters * profile.gradient_bytes;
   RankMemory memory;
   memory.parameters = way.shard_stage == 3 ? 0 : parameters * profile.parameter_bytes;
   memory.gradients = gradients / gradient_parts(way);
   memory.optimizer = parameters * profile.optimizer_bytes / (way.shard_stage >= 1 ? replicas : 1);
-  memory.activations = way.micro_batches == 1
-                           ? peak_of_pass(profile, way, stage, samples_at_once) - memory.gradients
-                           : kept + units_under_way(profile, way, gradients);
+  if (way.stages > 1) {
+    memory.activations = kept + gradients_of_pass(profile, way, stages, samples_at_once);
+  } else if (way.micro_batches > 1) {
+    memory.activations = kept + units_under_way(profile, way, gradients);
+  } else {
+    memory.activations =
+        peak_of_pass(profile, way, stages.front(), samples_at_once) - memory.gradients;
+  }
   memory.working = profile.working_bytes * samples_at_once;
   memory.process = profile.process_bytes;
   return memory;
@@ -55,6 +74,22 @@ double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange
   double sum = 0;
   for (std::size_t i = stage.begin; i < stage.end; ++i)
     sum += parameters_of(profile.layers[i], way, stage.begin);
+  return sum;
+}
+
+double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages) {
+  double sum = 0;
+  for (const LayerRange stage : stages) sum += parameters_of_stage(profile, way, stage);
+  return sum;
+}
+
+double deferred_of_stage(const JobProfile& profile, const Way& way, LayerRange stage) {
+  if (stage.begin == 0) return activations_of_stage(profile, way, stage);
+  double sum = 0;
+  for (std::size_t i = stage.begin; i < stage.end; ++i) {
+    const LayerProfile& layer = profile.layers[i];
+    sum += divided(layer.deferred(), layer.divisible.activations, way.parts);
+  }
   return sum;
 }
 
@@ -78,23 +113,23 @@ double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage,
 }
 
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,
-                       double samples_at_once, const std::vector<LayerRange>& stages,
+                       double samples_at_once, const std::vector<RankLayers>& ranks,
                        const std::vector<double>& kept) {
-  const std::vector<int> host_of_stage = hosts_of_stages(way, machine);
-  std::map<int, int> stages_on;  // by host
-  for (const int host : host_of_stage) ++stages_on[host];
+  const std::vector<int> host_of_rank = hosts_of_stages(way, machine);
+  std::map<int, int> ranks_on;  // of pp, by host
+  for (const int host : host_of_rank) ++ranks_on[host];
   std::map<int, double> ranks_of, copies_of;
   const int groups_a_host = place_of_replicas(way, machine).groups_a_host;
   MemoryPlan plan;
-  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    const int host = host_of_stage[stage];
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const int host = host_of_rank[rank];
     const RankMemory memory =
-        memory_of_rank(profile, way, stages[stage], samples_at_once, kept[stage]);
-    if (stage == 0 || memory.all() > plan.rank.all()) plan.rank = memory;
-    ranks_of[host] += memory.all() * machine.ranks_a_host / stages_on[host];
+        memory_of_rank(profile, way, ranks[rank], samples_at_once, kept[rank]);
+    if (rank == 0 || memory.all() > plan.rank.all()) plan.rank = memory;
+    ranks_of[host] += memory.all() * machine.ranks_a_host / ranks_on[host];
     if (way.shard_stage < 3) continue;
-    copies_of[host] += parameters_of_stage(profile, way, stages[stage]) * profile.parameter_bytes *
-                       groups_a_host / stages_on[host];
+    copies_of[host] += parameters_of_rank(profile, way, ranks[rank]) * profile.parameter_bytes *
+                       groups_a_host / ranks_on[host];
   }
   for (const auto& [host, bytes] : ranks_of) {
     const double copy = copies_of[host] + profile.library_bytes;

@@ -9,7 +9,8 @@
 // stage 3 the parameters exist once a host. Activations are those that the profile measured, times
 // the samples that are under way at once: one micro-batch without a pipeline, what the schedule
 // keeps with one. In a backward pass gradients take the place of activations, layer by layer; in
-// the first one of several they add up.
+// the first one of several they add up. A pipeline's stage makes all its gradients of a micro-batch
+// before it adds them to those of others.
 //
 // Thread safety: pure functions.
 
@@ -35,7 +36,7 @@ struct RankMemory {
 };
 
 struct MemoryPlan {
-  RankMemory rank;       // of the stage that needs most
+  RankMemory rank;       // of the one that needs most
   double host_copy = 0;  // of parameters and libraries, once for all ranks of that host
   double host = 0;       // all of the host that needs most
 
@@ -44,17 +45,20 @@ struct MemoryPlan {
   }
 };
 
-// Elements of parameters that a rank of the stage has.
+// Elements of parameters that a rank of the stage has, and of all its stages.
 double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
-// What a rank of the stage keeps of one sample from the forward to the backward pass.
+double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages);
+// What a rank of the stage keeps of one sample from the forward to the backward pass, and from the
+// first half of this to the second: the first stage has no gradients that wait in between.
 double activations_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
+double deferred_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 
 // Activations and gradients together at the peak of one forward and backward pass of the stage.
 double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage, double samples);
 
-// `stages`: of cut_into_stages(); `kept`: bytes of activations at the peak of each stage's rank.
+// `ranks`: of pp; `kept`: bytes of activations at the peak of each.
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,
-                       double samples_at_once, const std::vector<LayerRange>& stages,
+                       double samples_at_once, const std::vector<RankLayers>& ranks,
                        const std::vector<double>& kept);
 
 }  // namespace paceline::planning

@@ -5,7 +5,8 @@
 //
 // The model. A replica has its share of the global batch, in micro-batches. A layer's pass takes
 // what the profile says, its divisible part shared by the ranks of tp, and the all-reduces between
-// these. A pipeline is simulated (schedules/simulate.h); where a host has fewer cores than its
+// these. A pipeline is simulated (schedules/simulate.h), where the program searches with the plan
+// that the search finds; where a host has fewer cores than its
 // ranks have threads, all ranks share them (shared_cores.h). Gradients are exchanged bucket by
 // bucket while the last backward pass runs (gradient_overlap.h), in a pipeline after it; what
 // processors do for it, sums in shared memory above all, adds to the step. The optimizer's step is
@@ -20,6 +21,7 @@
 
 #include "paceline/planning/memory_plan.h"
 #include "paceline/planning/way.h"
+#include "paceline/schedules/simulate.h"
 
 namespace paceline::planning {
 
@@ -68,9 +70,9 @@ class Forecaster {
  private:
   // Of all micro-batches of a step.
   struct Passes {
-    std::vector<LayerRange> stages;
+    std::vector<RankLayers> ranks;  // of pp
     double compute = 0, bubble = 0, exchange = 0;
-    std::vector<double> kept;  // bytes of activations at the peak, [stage]
+    std::vector<double> kept;  // bytes of activations at the peak, [rank]
   };
 
   double samples_at_once(const Way& way) const;
@@ -78,9 +80,13 @@ class Forecaster {
   double exchange_of(const LayerProfile& layer, const Way& way) const;
   const Passes& passes(const Way& way);
   Passes simulated_passes(const Way& way);
+  pipeline::Costs costs_of(const Way& way, const std::vector<LayerRange>& stages,
+                           const std::vector<int>& rank_of_stage) const;
   Passes plain_passes(const Way& way) const;
-  double optimizer_of(const Way& way, LayerRange stage) const;
-  void add_gradients(Forecast& forecast, const std::vector<LayerRange>& stages) const;
+  double seconds_of(const pipeline::Plan& plan, const pipeline::Costs& costs, const Way& way,
+                    double simulated_s) const;
+  double optimizer_of(const Way& way, const RankLayers& stages) const;
+  void add_gradients(Forecast& forecast, const std::vector<RankLayers>& ranks) const;
   void add_failures(Forecast& forecast) const;
 
   const JobProfile profile_;

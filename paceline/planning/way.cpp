@@ -61,9 +61,15 @@ double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, 
   return cost.fixed_s + cost.sample_s * samples * (1 - share + share / way.parts);
 }
 
-std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples) {
+double adding_of(const LayerProfile& layer, const Way& way) {
+  const double share = layer.divisible.parameters;
+  return layer.add_s * (1 - share + share / way.parts);
+}
+
+std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples,
+                                        const std::vector<int>& rank_of_stage) {
   const std::vector<LayerProfile>& layers = profile.layers;
-  if (way.stages == 1) return {{0, layers.size()}};
+  if (rank_of_stage.size() == 1) return {{0, layers.size()}};
   // Where each block begins, with what is before the first one, and what it costs with what is
   // behind it.
   std::vector<std::size_t> begins;
@@ -71,7 +77,8 @@ std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& wa
   double before = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const double seconds = pass_of(layers[i].forward, layers[i], way, samples) +
-                           pass_of(layers[i].backward, layers[i], way, samples);
+                           pass_of(layers[i].backward, layers[i], way, samples) +
+                           adding_of(layers[i], way);
     if (layers[i].is_block) {
       begins.push_back(begins.empty() ? 0 : i);
       costs.push_back(std::exchange(before, 0) + seconds);
@@ -82,7 +89,7 @@ std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& wa
   begins.push_back(layers.size());
   std::vector<LayerRange> ranges;
   std::size_t block = 0;
-  for (const int count : pipeline::split_by_cost(costs, way.stages)) {
+  for (const int count : pipeline::split_by_cost(costs, rank_of_stage)) {
     const std::size_t end = block + static_cast<std::size_t>(count);
     ranges.push_back({begins[block], begins[end]});
     block = end;

@@ -18,11 +18,11 @@ namespace paceline::planning {
 struct Way {
   int replicas = 1;  // dp
   int parts = 1;     // tp
-  int stages = 1;    // pp
+  int stages = 1;    // pp; where the program searches, ranks that have one stage or several
   // Ranks are numbered pp, dp, tp, the last one fastest; false: dp, pp, tp.
   bool stages_outside = true;
-  int shard_stage = 0;  // 0 to 3
-  std::string schedule = "1f1b";
+  int shard_stage = 0;            // 0 to 3
+  std::string schedule = "1f1b";  // or kSearched
   int micro_batches = 1;
 
   int num_ranks() const { return replicas * parts * stages; }
@@ -51,11 +51,16 @@ struct LayerRange {
   std::size_t begin = 0, end = 0;
 };
 // The layers of each stage, as a program cuts them: by the cost of blocks in passes of so many
-// samples. Requires: stages <= blocks, or one stage.
-std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples);
+// samples. `rank_of_stage`: one of pp's ranks for each. Requires: stages <= blocks, or one stage.
+std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples,
+                                        const std::vector<int>& rank_of_stage);
+// Of what each of pp's ranks has, for each of its stages.
+using RankLayers = std::vector<LayerRange>;
 
 // Seconds of a pass of so many samples through a rank's part of the layer, without exchanges.
 double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, double samples);
+// Seconds of adding the gradients of that part to those of another micro-batch.
+double adding_of(const LayerProfile& layer, const Way& way);
 
 // Why the way is none for this job, machine and global batch; empty when it is.
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,

@@ -26,6 +26,9 @@ struct Action {
   bool makes_input_gradient() const {
     return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
   }
+  bool makes_weight_gradient() const {
+    return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
+  }
   bool operator==(const Action&) const = default;
 };
 

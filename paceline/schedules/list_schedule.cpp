@@ -42,16 +42,22 @@ class ListScheduler {
   }
 
   std::optional<Plan> run() {
-    const std::size_t actions = ranks_.size() * size(total_) * (policy_.splits_backward ? 3 : 2);
+    const int apart = std::max(0, total_ - policy_.split_from);
+    const std::size_t actions = ranks_.size() * size(2 * total_ + apart);
+    for (int rank = 0; rank < num_ranks_; ++rank) next_.push_back(choose(rank));
     for (std::size_t i = 0; i < actions; ++i) {
-      int first = -1;
-      Candidate best;
-      for (int rank = 0; rank < num_ranks_; ++rank) {
-        const Candidate candidate = choose(rank);
-        if (candidate.begin < best.begin) first = rank, best = candidate;
+      const auto first = std::min_element(
+          next_.begin(), next_.end(),
+          [](const Candidate& a, const Candidate& b) { return a.begin < b.begin; });
+      if (first->begin == kForever) return std::nullopt;
+      const Candidate best = *first;
+      take(static_cast<int>(first - next_.begin()), best);
+      // Of other ranks only those that wait for what it made can choose otherwise now.
+      for (int stage = best.action.stage - 1; stage <= best.action.stage + 1; ++stage) {
+        if (stage < 0 || stage == num_stages()) continue;
+        const int rank = ranks_[size(stage)];
+        next_[size(rank)] = choose(rank);
       }
-      if (first < 0) return std::nullopt;
-      take(first, best);
     }
     return plan_;
   }
@@ -105,8 +111,10 @@ class ListScheduler {
   Candidate next_backward(int rank, int stage) const {
     const Stage& own = stages_[size(stage)];
     const auto next = own.input_end.size();
-    const auto kind = policy_.splits_backward ? ActionKind::kInputGradient : ActionKind::kBackward;
-    const Action action{kind, stage, static_cast<int>(next)};
+    const int micro_batch = static_cast<int>(next);
+    const bool is_apart = micro_batch >= policy_.split_from;
+    const Action action{is_apart ? ActionKind::kInputGradient : ActionKind::kBackward, stage,
+                        micro_batch};
     if (next == size(total_) || own.forward_end.size() <= next) return {action, kForever};
     double ready = 0;
     if (stage + 1 < num_stages()) {
@@ -120,7 +128,7 @@ class ListScheduler {
   Candidate next_weight(int rank, int stage) const {
     const Stage& own = stages_[size(stage)];
     const Action action{ActionKind::kWeightGradient, stage, own.weights};
-    const bool is_ready = policy_.splits_backward && size(own.weights) < own.input_end.size();
+    const bool is_ready = size(own.weights) < own.input_end.size();
     return {action, is_ready ? of_rank_[size(rank)].free_at : kForever};
   }
 
@@ -185,9 +193,8 @@ class ListScheduler {
     } else if (action.makes_input_gradient()) {
       stage.input_end.push_back(own.free_at);
       --own.in_flight;
-    } else {
-      ++stage.weights;
     }
+    if (action.makes_weight_gradient()) ++stage.weights;
   }
 
   const std::vector<int>& ranks_;
@@ -200,6 +207,7 @@ class ListScheduler {
   Plan plan_;
   std::vector<Stage> stages_;
   std::vector<Rank> of_rank_;
+  std::vector<Candidate> next_;  // of each rank what it would begin with
 };
 
 }  // namespace

@@ -24,7 +24,8 @@ enum class StageOrder {
 };
 
 struct ListPolicy {
-  bool splits_backward = true;
+  // Micro-batches from this one on have backward passes in two halves; those before, whole ones.
+  int split_from = 0;
   // How many micro-batches a rank has under way at most (each of its stages counts), beyond those
   // that 1F1B has; none: as many as memory allows.
   std::optional<int> more_in_flight = {};

@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/median.h"
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/planning/memory_plan.h"
 #include "paceline/tensor/tensor_memory_meter.h"
@@ -207,7 +208,12 @@ class DryRun {
     };
     for (planning::LayerProfile& layer : profile_.layers) {
       if (forward > 0) scale(layer.forward, model_.forward.of(n) / forward);
-      if (backward > 0) scale(layer.backward, model_.backward.of(n) / backward);
+      if (backward <= 0) continue;
+      for (planning::PassCost* const cost :
+           {&layer.backward, layer.input_half ? &*layer.input_half : nullptr,
+            layer.weight_half ? &*layer.weight_half : nullptr}) {
+        if (cost != nullptr) scale(*cost, model_.backward.of(n) / backward);
+      }
     }
   }
 

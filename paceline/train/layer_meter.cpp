@@ -41,15 +41,14 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
   for (std::size_t i = 0; i < profiles.size(); ++i) {
     planning::LayerProfile& profile = profiles[i];
     profile.forward = cost(few[i].forward_s, many[i].forward_s);
-    profile.backward = cost(*few[i].backward_s, *many[i].backward_s);
-    // Both halves take at least what the whole does; less is what else the machine did meanwhile.
-    const double halves = many[i].input_gradient_s + many[i].weight_gradient_s;
-    const double whole = std::min(*many[i].backward_s, halves);
-    profile.input_half = many[i].input_gradient_s / whole;
-    profile.weight_half = many[i].weight_gradient_s / whole;
+    profile.backward = cost(few[i].backward_s, many[i].backward_s);
+    profile.input_half = cost(few[i].input_half_s, many[i].input_half_s);
+    profile.weight_half = cost(few[i].weight_half_s, many[i].weight_half_s);
+    profile.add_s = many[i].add_s;
     for (const at::Tensor& parameter : chain.layers[i].parameters)
       profile.parameters += parameter.numel();
     profile.activation_bytes = memory[i].activation_bytes / static_cast<double>(samples);
+    profile.deferred_bytes = memory[i].deferred_bytes / static_cast<double>(samples);
     profile.output_bytes = memory[i].output_bytes / static_cast<double>(samples);
   }
   return profiles;
@@ -58,7 +57,13 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
 planning::LayerProfile without(planning::LayerProfile whole, const planning::LayerProfile& part) {
   whole.forward = difference(whole.forward, part.forward);
   whole.backward = difference(whole.backward, part.backward);
+  for (auto half : {&planning::LayerProfile::input_half, &planning::LayerProfile::weight_half}) {
+    if (whole.*half && part.*half) whole.*half = difference(*(whole.*half), *(part.*half));
+  }
+  whole.add_s = std::max(0.0, whole.add_s - part.add_s);
+  const double deferred = whole.deferred() - part.deferred();
   whole.activation_bytes = std::max(0.0, whole.activation_bytes - part.activation_bytes);
+  whole.deferred_bytes = std::max(0.0, deferred);
   whole.parameters = std::max<std::int64_t>(0, whole.parameters - part.parameters);
   return whole;
 }

@@ -8,8 +8,10 @@ gpt=("$2" --layers 2 --width 32 --heads 2 --context 16 --global-batch-size 8 --s
 profile=$work/gpt.json
 
 expect memory_of_each_stage 0 '^stage 3 +0 MB' "${advise[@]}" --memory --ranks 2 --profile "$profile" -- "${gpt[@]}"
-expect every_axis_is_planned 0 '^pp=2,dp=1,tp=1 +DDP +(1f1b|zero-bubble) x' \
-  "${advise[@]}" --mesh --ranks 2 --rows 100 --profile "$profile"
+for schedule in 1f1b zero-bubble search; do
+  expect "every_axis_is_planned_$schedule" 0 "^pp=2,dp=1,tp=1 +DDP +$schedule x" \
+    "${advise[@]}" --mesh --ranks 2 --rows 100 --profile "$profile"
+done
 expect layers_are_divided 0 '^pp=1,dp=1,tp=2 ' "${advise[@]}" --mesh --ranks 2 --rows 100 --profile "$profile"
 expect stages_run_as_planned 0 '^pp=2,dp=1,tp=1 .* ms .* ms .*%.*MB' \
   "${advise[@]}" --mesh --ranks 2 --seconds 1 --check pp=2 --profile "$profile" -- "${gpt[@]}"
@@ -25,6 +27,9 @@ assert layers["block 0"]["parameters"] == 12 * 32 * 32 + 13 * 32, layers["block 
 assert layers["logits"]["tied_parameters"] == layers["logits"]["parameters"] - 2 * 32, layers["logits"]
 assert layers["embedding"]["parameters"] == layers["logits"]["tied_parameters"] + 16 * 32, layers["embedding"]
 assert profile["samples_per_step"] == 8 and profile["most_parts"] == 2, profile
+for layer in layers.values():
+    assert layer["input_half"] and layer["weight_half"] and layer["add_s"] >= 0, layer
+assert all(layer["deferred_bytes"] > layer["activation_bytes"] for layer in layers.values() if layer["is_block"]), layers
 assert all(layer["activation_bytes"] > 0 for layer in layers.values() if layer["is_block"])
 print("ok profile")
 PY

@@ -94,6 +94,9 @@ expect kept_to_memory 0 '^yes$' awk -v most="$(memory_of "$work/within_memory")"
   'BEGIN { print (most > 0 && most <= limit) ? "yes" : most " of " limit }'
 expect no_memory 1 'no schedule fits into memory: rank 0 may keep .* one micro-batch on its stages needs' "${searched[@]}" --schedule search \
   --stage-memory 0.001
+# What it chose is in the opening; a layout that was asked for stays.
+expect searched_layout 0 'searched: [1-2] stages? a rank; of those with names [a-z0-9-]+ would take [0-9.]+ ms' "${searched[@]}" --schedule search
+expect asked_layout 0 'pipeline: stages of 1\+1\+1\+1 layers; .*, 8 micro-batches' "${searched[@]}" --schedule search --stages-per-rank 2
 sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
 expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
 expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2

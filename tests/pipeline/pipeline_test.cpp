@@ -111,6 +111,7 @@ TEST(PipelineBits, searched_plans_also_in_a_v) {
 
 // Backward passes in another order than forward ones, and another on each rank.
 TEST(PipelineBits, plans_whose_micro_batches_change_places) {
+  // The second has whole backward passes and halves in one stage.
   for (const char* csv : {"0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
                           "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
     expect_equal_to_one_process(pipeline::plan_from_csv(csv), block_stage, some_micro_batches(3));

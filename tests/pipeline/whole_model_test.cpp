@@ -65,9 +65,10 @@ TEST(MeasureLayers, every_rank_learns_the_same_times_and_gradients_stay_as_they_
     const std::vector<double> seconds = seconds_of(costs);
     EXPECT_GT(seconds[1], 5 * seconds[0]);
     EXPECT_GT(seconds[1], 5 * seconds[2]);
-    for (const auto& layer : costs) {
-      EXPECT_GT(layer.forward_s, 0);
-      EXPECT_GT(layer.input_gradient_s + layer.weight_gradient_s, 0);
+    for (const LayerTimes& layer : costs) {
+      for (const double time : {layer.forward_s, layer.backward_s, layer.input_half_s,
+                                layer.weight_half_s, layer.add_s})
+        EXPECT_GT(time, 0);
     }
     EXPECT_TRUE(at::equal(layers[0].parameters[0].grad(), at::ones({kWidth})));
     EXPECT_FALSE(layers[0].parameters[1].grad().defined());
@@ -77,7 +78,8 @@ TEST(MeasureLayers, every_rank_learns_the_same_times_and_gradients_stay_as_they_
     const pipeline::Costs stages = costs_of_stages(costs, {1, 2});
     ASSERT_EQ(stages.stages.size(), 2u);
     EXPECT_DOUBLE_EQ(stages.stages[1].forward_s, costs[1].forward_s + costs[2].forward_s);
-    EXPECT_DOUBLE_EQ(*stages.stages[0].backward_s, *costs[0].backward_s);
+    EXPECT_DOUBLE_EQ(stages.stages[1].input_gradient_s,
+                     costs[1].input_half_s + costs[2].input_half_s);
     expect_error(ErrorCode::kInvalid, {"0 layers"},
                  [&] { measure_layers(group, {}, {}, power_loss); });
   });
@@ -110,12 +112,31 @@ TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
     expect_error(ErrorCode::kInvalid, {"no layers"},
                  [&] { measure_layer_memory(group, {}, {}, power_loss); });
   });
-  const std::vector<pipeline::StageCosts> times(3);
+  const std::vector<LayerTimes> times(3);
   const auto stages = costs_of_stages(times, {1, 2}, {{10, 5, 2}, {20, 7, 3}, {30, 8, 4}}).stages;
   EXPECT_EQ(stages[0].activation_bytes, 10);
-  EXPECT_EQ(stages[0].deferred_bytes, 5);
+  EXPECT_EQ(stages[0].deferred_bytes, 10);             // no gradients wait in the first stage
   EXPECT_EQ(stages[1].activation_bytes, 2 + 20 + 30);  // its input's copy is its own
   EXPECT_EQ(stages[1].deferred_bytes, 2 + 7 + 8);
+}
+
+TEST(CostsOfStages, the_first_stage_makes_no_gradient_of_its_input) {
+  const LayerTimes each{
+      .forward_s = 1, .backward_s = 10, .input_half_s = 4, .weight_half_s = 8, .add_s = 0.5};
+  const auto stages = costs_of_stages({each, each, each}, {1, 2}).stages;
+  EXPECT_EQ(stages[0].input_gradient_s, 0);
+  EXPECT_EQ(stages[0].weight_gradient_s, 10.5);
+  EXPECT_EQ(stages[0].backward_s, 10.5);
+  EXPECT_EQ(stages[1].forward_s, 2);
+  EXPECT_EQ(stages[1].input_gradient_s, 8);
+  EXPECT_EQ(stages[1].weight_gradient_s, 17);
+  EXPECT_EQ(stages[1].backward_s, 21);
+  EXPECT_EQ(seconds_of({each})[0], 11.5);
+}
+
+TEST(OfAllLayers, those_between_are_alike) {
+  EXPECT_EQ(of_all_layers(std::vector<int>{1, 2, 3}, 5), (std::vector<int>{1, 2, 2, 2, 3}));
+  EXPECT_EQ(of_all_layers(std::vector<int>{1, 3}, 2), (std::vector<int>{1, 3}));
 }
 
 TEST(GatherStages, every_rank_gets_all_weights_and_of_tied_ones_the_firsts) {

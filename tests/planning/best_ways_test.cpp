@@ -61,7 +61,7 @@ TEST(BestWays, of_equal_ways_the_simpler_one) {
 TEST(BestWays, a_hundred_thousand_ranks_need_few_simulations) {
   JobProfile profile = divisible_job(96, 96);
   profile.shard_stages = {0, 1, 2, 3};
-  profile.schedules = {"1f1b", "zero-bubble"};
+  profile.schedules = {"1f1b", "zero-bubble", "search"};
   const Machine machine{.hosts = 12'500, .ranks_a_host = 8, .mtbf_s = 5000 * 3600.0};
   const Search search = search_ways(profile, machine, 100'000);
   EXPECT_GT(search.ways.size(), 100U);
@@ -72,6 +72,20 @@ TEST(BestWays, a_hundred_thousand_ranks_need_few_simulations) {
   EXPECT_LT(actions, 500'000);
   EXPECT_EQ(search.ways.front().way.num_ranks(), 100'000);
   EXPECT_LT(search.ways.front().goodput, 1);
+}
+
+TEST(BestWays, the_best_pipelines_are_searched_for_a_better_schedule) {
+  JobProfile profile = job_of_blocks(8);
+  for (LayerProfile& layer : profile.layers) layer.parameters = 100'000'000;
+  Machine machine = ideal_machine(1, 2);
+  machine.links.reduce_bytes_per_s = 1e6;  // only a pipeline is left
+  EXPECT_EQ(search_ways(profile, machine, 4).ways.front().way.schedule, "1f1b");
+  profile.schedules = {"1f1b", "search"};
+  const Search search = search_ways(profile, machine, 4);
+  EXPECT_EQ(search.ways.front().way.schedule, kSearched);
+  EXPECT_EQ(search.ways.front().way.stages, 2);
+  EXPECT_TRUE(std::any_of(search.ways.begin(), search.ways.end(),
+                          [](const Forecast& one) { return one.way.schedule == "1f1b"; }));
 }
 
 TEST(BestWays, says_when_there_is_none) {

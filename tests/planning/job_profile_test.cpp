@@ -30,6 +30,10 @@ JobProfile unusual_job() {
   JobProfile profile = divisible_job(3, 12);
   profile.layers.back().tied_parameters = 7;
   profile.layers.front().forward.fixed_s = 0.25;
+  profile.layers[1].input_half = {.fixed_s = 0.5, .sample_s = 1};
+  profile.layers[1].weight_half = {.fixed_s = 0.75, .sample_s = 2};
+  profile.layers[1].add_s = 0.125;
+  profile.layers[1].deferred_bytes = 150;
   profile.unit = "tokens";
   profile.units_per_sample = 128;
   profile.samples_per_step = 32;
@@ -38,7 +42,7 @@ JobProfile unusual_job() {
   profile.optimizer_s_a_parameter = 1e-9;
   profile.working_bytes = 5;
   profile.shard_stages = {0, 1, 2, 3};
-  profile.schedules = {"1f1b", "zero-bubble"};
+  profile.schedules = {"1f1b", "zero-bubble", "search"};
   return profile;
 }
 
@@ -54,6 +58,7 @@ TEST(JobProfile, needs_only_what_has_no_default) {
   EXPECT_EQ(profile.samples_per_step, 8);
   EXPECT_EQ(profile.parameters(), 10);
   EXPECT_EQ(profile.num_blocks(), 0);
+  EXPECT_EQ(profile.layers[0].deferred(), 3);
   EXPECT_EQ(profile.shard_stages, std::vector<int>{0});
 }
 
@@ -70,6 +75,11 @@ TEST(JobProfile, damaged_texts_are_refused_with_what_is_wrong) {
   profile = unusual_job();
   profile.schedules = {"2f2b"};
   EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("unknown schedule '2f2b'"));
+  profile.schedules = {"search"};
+  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("has 'search' alone"));
+  profile = unusual_job();
+  profile.layers[1].weight_half->fixed_s = -2;
+  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("fixed_s is -2"));
   profile = unusual_job();
   profile.layers[0].divisible.time = 1.5;
   EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("divisible_time is 1.5"));

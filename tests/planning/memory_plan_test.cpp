@@ -20,7 +20,7 @@ JobProfile million() {
 }
 
 MemoryPlan plan(const Way& way, const Machine& machine) {
-  return plan_memory(million(), machine, way, 3, {{0, 1}}, {3000});
+  return plan_memory(million(), machine, way, 3, {{{0, 1}}}, {3000});
 }
 
 TEST(MemoryPlan, in_the_stages_of_zero) {
@@ -78,12 +78,12 @@ TEST(MemoryPlan, gradients_take_the_place_of_activations) {
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 2), 200 + 8000);
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 100), 20'000 + 4000);
   const Machine machine{.ranks_a_host = 1};
-  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {{0, 2}}, {20'000}).rank.activations,
+  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {{{0, 2}}}, {20'000}).rank.activations,
                    16'000);
   // From the second pass on all gradients are there from the beginning.
-  EXPECT_DOUBLE_EQ(
-      plan_memory(profile, machine, {.micro_batches = 2}, 100, {{0, 2}}, {20'000}).rank.activations,
-      20'000);
+  EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {.micro_batches = 2}, 100, {{{0, 2}}}, {20'000})
+                       .rank.activations,
+                   20'000);
 }
 
 TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
@@ -97,7 +97,31 @@ TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
   const Way piped{.replicas = 2, .stages = 2, .shard_stage = 2, .micro_batches = 2};
   const Machine machine{.ranks_a_host = 4};
   EXPECT_DOUBLE_EQ(
-      plan_memory(profile, machine, piped, 1, {{0, 1}, {1, 2}}, {200, 100}).rank.gradients, 4000);
+      plan_memory(profile, machine, piped, 1, {{{0, 1}}, {{1, 2}}}, {200, 100}).rank.gradients,
+      4000);
+}
+
+TEST(MemoryPlan, a_pipelines_stage_makes_all_gradients_of_a_micro_batch_before_it_adds_them) {
+  const JobProfile profile = job_of_blocks(4);
+  const Machine machine{.ranks_a_host = 2};
+  const Way way{.stages = 2, .micro_batches = 2};
+  // Beside 400 bytes that are kept the 8000 of two blocks, in the place of one block's 100.
+  EXPECT_DOUBLE_EQ(
+      plan_memory(profile, machine, way, 1, {{{0, 2}}, {{2, 4}}}, {400, 200}).rank.activations,
+      400 + 8000 - 100);
+  // In stages of one block each they are half of it; a rank has the parameters of both.
+  const MemoryPlan looped =
+      plan_memory(profile, machine, way, 1, {{{0, 1}, {2, 3}}, {{1, 2}, {3, 4}}}, {400, 400});
+  EXPECT_DOUBLE_EQ(looped.rank.activations, 400 + 4000);
+  EXPECT_DOUBLE_EQ(looped.rank.parameters, 8000);
+}
+
+TEST(MemoryPlan, what_waits_between_the_halves_of_a_backward_pass) {
+  JobProfile profile = job_of_blocks(2);
+  EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {1, 2}), 100);
+  profile.layers[0].deferred_bytes = profile.layers[1].deferred_bytes = 160;
+  EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {1, 2}), 160);
+  EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {0, 1}), 100);  // makes no gradient of its input
 }
 
 TEST(MemoryPlan, the_host_that_needs_most_counts) {
@@ -105,9 +129,10 @@ TEST(MemoryPlan, the_host_that_needs_most_counts) {
   const Machine machine{.hosts = 2, .ranks_a_host = 2};
   const Way way{.replicas = 2, .stages = 2, .micro_batches = 2};
   // Stage 0 has two blocks and is on host 0, both replicas of it.
-  const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {{0, 2}, {2, 3}}, {200, 100});
-  EXPECT_DOUBLE_EQ(of_two.rank.all(), 2000 * 16 + 200);
-  EXPECT_DOUBLE_EQ(of_two.host, 2 * (2000 * 16 + 200));
+  const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {{{0, 2}}, {{2, 3}}}, {200, 100});
+  const double of_pass = 8000 - 100;  // gradients of a micro-batch
+  EXPECT_DOUBLE_EQ(of_two.rank.all(), 2000 * 16 + 200 + of_pass);
+  EXPECT_DOUBLE_EQ(of_two.host, 2 * (2000 * 16 + 200 + of_pass));
 }
 
 }  // namespace

@@ -51,11 +51,49 @@ TEST(StepForecast, a_pipeline_has_bubbles) {
   EXPECT_NEAR(piped.times.bubble, 0.012, 1e-12);
 }
 
+TEST(StepForecast, halves_of_backward_passes_take_what_was_measured) {
+  JobProfile profile = job_of_blocks(4);
+  profile.schedules = {"1f1b", "zero-bubble"};
+  const Way way{.stages = 2, .schedule = "zero-bubble", .micro_batches = 4};
+  const double even = forecast(profile, ideal_machine(1, 2), 4, way).step_s();
+  for (LayerProfile& layer : profile.layers) {
+    layer.input_half = {.sample_s = 1.5e-3};
+    layer.weight_half = {.fixed_s = 0.5e-3, .sample_s = 1e-3};
+  }
+  // Only the second stage has halves: 2 blocks x 4 micro-batches x 1 ms more than whole passes.
+  const Forecast dear = forecast(profile, ideal_machine(1, 2), 4, way);
+  EXPECT_GT(dear.step_s(), even + 0.005);
+  EXPECT_NEAR(dear.times.compute, 0.024 + 0.008 / 2, 1e-12);
+}
+
+TEST(StepForecast, a_pipeline_adds_gradients_up) {
+  JobProfile profile = job_of_blocks(4);
+  const Way way{.stages = 2, .micro_batches = 4};
+  const double before = forecast(profile, ideal_machine(1, 2), 4, way).step_s();
+  for (LayerProfile& layer : profile.layers) layer.add_s = 0.5e-3;
+  // Of 2 blocks 1 ms for each micro-batch, and one in the bubble.
+  EXPECT_NEAR(forecast(profile, ideal_machine(1, 2), 4, way).step_s(), before + 0.005, 1e-12);
+}
+
+TEST(StepForecast, a_program_that_searches_is_searched_for) {
+  JobProfile profile = job_of_blocks(8);
+  profile.schedules = {"1f1b", "search"};
+  const Way named{.stages = 2, .micro_batches = 4};
+  Way searched = named;
+  searched.schedule = kSearched;
+  const Machine machine = ideal_machine(1, 2);
+  const Forecast best = forecast(profile, machine, 4, searched);
+  EXPECT_LT(best.step_s(), 0.95 * forecast(profile, machine, 4, named).step_s());
+  EXPECT_GE(best.step_s(), 4 * 8 * 3e-3 / 2);
+  EXPECT_DOUBLE_EQ(best.memory.rank.parameters, 4 * 1000 * 4);  // half of the blocks, in any layout
+}
+
 TEST(StepForecast, activations_of_a_pipeline_are_those_under_way) {
   // Rank 0 of 1f1b keeps two micro-batches of 2 samples in 2 blocks of 100 bytes, rank 1 one.
   const Forecast piped =
       forecast(job_of_blocks(4), ideal_machine(1, 2), 8, {.stages = 2, .micro_batches = 4});
-  EXPECT_DOUBLE_EQ(piped.memory.rank.activations, 2 * 2 * 200);
+  // Gradients of 2 blocks take the place of one's activations.
+  EXPECT_DOUBLE_EQ(piped.memory.rank.activations, 2 * 2 * 200 + 8000 - 2 * 100);
   // Without one: 8 samples in the first block, when all gradients are there.
   EXPECT_DOUBLE_EQ(forecast(job_of_blocks(4), ideal_machine(1, 1), 8, {}).memory.rank.activations,
                    8 * 100);

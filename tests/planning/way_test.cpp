@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/schedules/plan.h"
+
 #include "tests/planning/small_job.h"
 
 namespace paceline::planning {
@@ -51,7 +53,8 @@ TEST(Way, stages_are_cut_by_what_blocks_cost) {
   profile.layers.push_back({.name = "head", .forward = {.sample_s = 3e-3}});
   const auto ranges = [&](int stages) {
     std::vector<std::pair<std::size_t, std::size_t>> pairs;
-    for (const LayerRange& range : cut_into_stages(profile, {.stages = stages}, 1))
+    for (const LayerRange& range :
+         cut_into_stages(profile, {.stages = stages}, 1, pipeline::looped_layout(stages, 1)))
       pairs.emplace_back(range.begin, range.end);
     return pairs;
   };
@@ -60,6 +63,9 @@ TEST(Way, stages_are_cut_by_what_blocks_cost) {
   EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 4), std::pair(4, 7)));
   EXPECT_THAT(ranges(5), ElementsAre(std::pair(0, 2), std::pair(2, 3), std::pair(3, 4),
                                      std::pair(4, 5), std::pair(5, 7)));
+  // Adding gradients up counts, too.
+  profile.layers[5].add_s = 4e-3;
+  EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 5), std::pair(5, 7)));
 }
 
 TEST(Way, why_some_are_none) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/schedules/named_plans.h"
+#include "paceline/schedules/split_by_cost.h"
 #include "paceline/schedules/validate.h"
 
 #include "tests/harness/expect_error.h"
@@ -101,6 +102,20 @@ TEST(Search, keeps_halves_together_when_told_to) {
   EXPECT_EQ(result.plan.name, "1f1b") << "nothing is faster, so it keeps its name";
 }
 
+// Halves cost more than whole backward passes, so only those that end the step are apart.
+TEST(Search, splits_backward_passes_only_where_it_pays) {
+  const Costs costs =
+      equal_costs(2, {.input_gradient_s = 1.2, .weight_gradient_s = 1.2, .backward_s = 2.0});
+  const auto result = search_plan(looped_layout(2, 1), 8, costs);
+  validate(result.plan);
+  EXPECT_LT(result.timed.seconds, 0.97 * best_named(result));
+  const std::string text = to_csv(result.plan);
+  const auto count = [&](char letter) { return std::count(text.begin(), text.end(), letter); };
+  EXPECT_GE(count('B'), 10) << text;
+  EXPECT_GE(count('I'), 1) << text;
+  EXPECT_EQ(count('B') + count('I'), 16);
+}
+
 TEST(Search, takes_any_layout) {
   const Costs costs = equal_costs(8);
   const auto result = search_plan(v_layout(4), 8, costs);
@@ -114,6 +129,75 @@ TEST(Search, gives_the_same_plan_for_the_same_arguments) {
   const Costs costs = random_costs(4, random);
   EXPECT_EQ(search_plan(looped_layout(4, 1), 8, costs).plan,
             search_plan(looped_layout(4, 1), 8, costs).plan);
+}
+
+TEST(Layouts, go_round_as_often_as_there_are_layers) {
+  using Layouts = std::vector<std::vector<int>>;
+  EXPECT_EQ(possible_layouts(2, 3), (Layouts{{0, 1}}));
+  EXPECT_EQ(possible_layouts(2, 6),
+            (Layouts{{0, 1}, {0, 1, 0, 1}, {0, 1, 0, 1, 0, 1}, {0, 1, 1, 0}}));
+  EXPECT_EQ(possible_layouts(2, 6, {.most_stages_per_rank = 2, .ends_apart = true}),
+            (Layouts{{0, 1}, {0, 1, 0, 1}}));
+  EXPECT_EQ(possible_layouts(1, 2), (Layouts{{0}, {0, 0}}));
+  expect_error(ErrorCode::kInvalid, {"layouts of 1 layers on 2 ranks"},
+               [] { possible_layouts(2, 1); });
+}
+
+// Layers that are alike, cut for each layout.
+std::vector<Division> divisions_of(int ranks, int layers, const StageCosts& layer) {
+  std::vector<Division> divisions;
+  for (const auto& layout : possible_layouts(ranks, layers)) {
+    Division division{.rank_of_stage = layout,
+                      .layers = split_by_cost(
+                          std::vector<double>(static_cast<std::size_t>(layers), 1.0), layout)};
+    for (const int count : division.layers) {
+      StageCosts stage = layer;
+      for (double* const value : {&stage.forward_s, &stage.input_gradient_s,
+                                  &stage.weight_gradient_s, &stage.activation_bytes})
+        *value *= count;
+      division.costs.stages.push_back(stage);
+    }
+    divisions.push_back(division);
+  }
+  return divisions;
+}
+
+TEST(SearchOfDivisions, is_never_slower_than_any_named_schedule_of_any_layout) {
+  for (const double transfer : {0.0, 0.2, 3.0}) {
+    for (const int ranks : {2, 4}) {
+      const auto divisions = divisions_of(ranks, 8, {.transfer_s = transfer});
+      const auto search = search_divisions(divisions, 8, {.num_trials = 300});
+      const Division& chosen = divisions[search.division];
+      validate(search.found.plan);
+      EXPECT_EQ(search.found.plan.rank_of_stage, chosen.rank_of_stage);
+      EXPECT_DOUBLE_EQ(simulate(search.found.plan, chosen.costs).seconds,
+                       search.found.timed.seconds);
+      ASSERT_TRUE(search.best_named.fits);
+      EXPECT_LE(search.found.timed.seconds, search.best_named.seconds + 1e-12);
+      for (const Division& one : divisions) {
+        const auto own = search_plan(one.rank_of_stage, 8, one.costs, {.num_trials = 0});
+        if (!own.named.empty()) {
+          EXPECT_LE(search.best_named.seconds, best_named(own) + 1e-12);
+        }
+      }
+    }
+  }
+}
+
+TEST(SearchOfDivisions, takes_more_stages_only_where_they_pay) {
+  // Halves must stay together: then only several stages a rank make the bubble smaller.
+  SearchOptions options{.may_split_backward = false, .num_trials = 100};
+  const auto cheap = search_divisions(divisions_of(2, 8, {}), 4, options);
+  EXPECT_GT(cheap.found.plan.num_stages(), 2);
+  const auto dear = search_divisions(divisions_of(2, 8, {.transfer_s = 20}), 4, options);
+  EXPECT_EQ(dear.found.plan.num_stages(), 2);
+}
+
+TEST(SearchOfDivisions, says_what_does_not_fit) {
+  expect_error(ErrorCode::kInvalid, {"over divisions needs one"}, [] { search_divisions({}, 4); });
+  expect_error(ErrorCode::kInvalid, {"rank 0 may keep 2 bytes", "needs 4"}, [] {
+    search_divisions(divisions_of(2, 8, {}), 4, {.limits = {{2.0, 2.0}}});
+  });
 }
 
 TEST(Search, refuses_what_does_not_fit_together) {

@@ -42,6 +42,35 @@ TEST(SplitByCost, stages_besides_the_most_expensive_one_are_even) {
   EXPECT_EQ(split_by_cost({0, 0, 0}, 3), (Counts{1, 1, 1}));
 }
 
+// Of ranks with two stages, every cut by hand: the busiest rank's, which a cut by stages misses.
+TEST(SplitByCost, ranks_with_several_stages_have_as_little_to_do_as_possible) {
+  const std::vector<double> costs{3, 2, 2, 2, 2, 2, 2, 5, 1, 3};
+  for (const std::vector<int>& layout :
+       {std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 1, 1, 0}}) {
+    const auto busiest = [&](const Counts& counts) {
+      double ranks[2] = {};
+      std::size_t layer = 0;
+      for (std::size_t stage = 0; stage < counts.size(); ++stage) {
+        for (int i = 0; i < counts[stage]; ++i) ranks[layout[stage]] += costs[layer++];
+      }
+      EXPECT_EQ(layer, costs.size());
+      return std::max(ranks[0], ranks[1]);
+    };
+    double least = std::numeric_limits<double>::infinity();
+    for (int a = 1; a < 8; ++a) {
+      for (int b = 1; a + b < 9; ++b) {
+        for (int c = 1; a + b + c < 10; ++c)
+          least = std::min(least, busiest({a, b, c, 10 - a - b - c}));
+      }
+    }
+    EXPECT_EQ(busiest(split_by_cost(costs, layout)), least);
+  }
+  EXPECT_EQ(split_by_cost({1, 1, 1, 1, 4}, {0, 1}), split_by_cost({1, 1, 1, 1, 4}, 2));
+  expect_error(ErrorCode::kInvalid, {"a stage on rank 2 of a layout of 2 stages"}, [] {
+    split_by_cost({1, 1}, {0, 2});
+  });
+}
+
 TEST(SplitByCost, bad_costs_are_refused) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   expect_error(ErrorCode::kInvalid, {"2 layers are too few for 3 stages"}, [] {

@@ -152,8 +152,10 @@ TEST(LayerMeter, measures_layers_that_follow_one_another) {
     for (const planning::LayerProfile& profile : profiles) {
       EXPECT_GT(profile.forward.of(8), 0);
       EXPECT_GT(profile.backward.of(8), 0);
-      EXPECT_GT(profile.input_half, 0);
-      EXPECT_GE(profile.input_half + profile.weight_half, 1 - 1e-9);
+      EXPECT_GT(profile.input_half.value().of(8), 0);
+      EXPECT_GT(profile.weight_half.value().of(8), 0);
+      EXPECT_GT(profile.add_s, 0);
+      EXPECT_GT(profile.deferred(), 0);
     }
     expect_error(ErrorCode::kInvalid, {"0 samples"}, [&] { profile_layers(group, chain, 0); });
   });
@@ -163,16 +165,24 @@ TEST(LayerMeter, takes_a_part_away) {
   const planning::LayerProfile whole{.parameters = 10,
                                      .forward = {.fixed_s = 1, .sample_s = 5},
                                      .backward = {.fixed_s = 2, .sample_s = 3},
-                                     .activation_bytes = 100};
+                                     .input_half = planning::PassCost{.sample_s = 2},
+                                     .add_s = 7,
+                                     .activation_bytes = 100,
+                                     .deferred_bytes = 150};
   const planning::LayerProfile part{.parameters = 4,
                                     .forward = {.fixed_s = 2, .sample_s = 1},
                                     .backward = {.fixed_s = 0, .sample_s = 1},
+                                    .input_half = planning::PassCost{.sample_s = 0.5},
+                                    .add_s = 3,
                                     .activation_bytes = 60};
   const planning::LayerProfile rest = without(whole, part);
   EXPECT_EQ(rest.parameters, 6);
   EXPECT_EQ(rest.forward, (planning::PassCost{.fixed_s = 0, .sample_s = 4}));
   EXPECT_EQ(rest.backward, (planning::PassCost{.fixed_s = 2, .sample_s = 2}));
+  EXPECT_EQ(rest.input_half, (planning::PassCost{.sample_s = 1.5}));
+  EXPECT_EQ(rest.add_s, 4);
   EXPECT_EQ(rest.activation_bytes, 40);
+  EXPECT_EQ(rest.deferred_bytes, 90);
 }
 
 }  // namespace
