@@ -1,8 +1,13 @@
 #pragma once
 
-// torch::nn::Linear, and the product behind it, with a way of their own for a few rows without
-// gradients: generation makes one token after another, and each reads every weight once. LibTorch's
-// product of so few rows reads at less than half of the speed of memory (benchmarks/README.md).
+// torch::nn::Linear, and the product behind it, as fast as this processor can:
+//
+// - A few rows without gradients: generation makes one token after another, and each reads every
+//   weight once. LibTorch's product of so few rows reads at less than half of memory's speed.
+// - Where LibTorch multiplies by MKL and the processor is not Intel's: by oneDNN, twice as fast
+//   (one_dnn_product.h).
+//
+// Everything else is LibTorch's. benchmarks/README.md has the measurements.
 //
 // Thread safety: that of torch::nn::Linear.
 
@@ -13,9 +18,9 @@
 namespace paceline::models {
 
 // [..., in_features], [out_features, in_features], [out_features] or undefined -> [...,
-// out_features], as at::linear. At most 8 rows of float32, while gradients and autocast are off,
-// take the other way: the same but for rounding, and a row's result does not depend on the rows
-// beside it.
+// out_features], as at::linear but for rounding, with its gradients. Float32 outside of autocast
+// may take another way than LibTorch's: the same one for the same sizes on the same machine. Of up
+// to 8 rows without gradients a row's result does not depend on the others.
 at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight,
                         const at::Tensor& bias = {});
 

@@ -12,6 +12,7 @@ set(SOURCES
   linear.cpp
   mnist_net.cpp
   mobile_block.cpp
+  one_dnn_product.cpp
   residual_block.cpp
   resnet.cpp
   row_products.cpp

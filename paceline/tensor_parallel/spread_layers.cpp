@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <torch/nn/functional/linear.h>
 #include <torch/nn/modules/linear.h>
 
+#include "paceline/models/linear.h"
 #include "paceline/tensor_parallel/require_parts.h"
 
 namespace paceline {
@@ -51,8 +51,8 @@ void SpreadLinearImpl::reset() {
 
 at::Tensor SpreadLinearImpl::forward(const at::Tensor& input) {
   tensor_parallel::require_features("SpreadLinear", *group_, input, options_.in_features());
-  return torch::nn::functional::linear(input, copy_to_region(group_, weight),
-                                       bias.defined() ? copy_to_region(group_, bias) : bias);
+  return models::apply_linear(input, copy_to_region(group_, weight),
+                              bias.defined() ? copy_to_region(group_, bias) : bias);
 }
 
 void SpreadLinearImpl::pretty_print(std::ostream& stream) const {

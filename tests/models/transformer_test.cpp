@@ -57,13 +57,12 @@ class TransformerTest : public testing::Test {
 
 // Sizes that are and are not whole numbers of a vector's lanes.
 TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear) {
+  const torch::NoGradGuard no_grad;
   for (const std::int64_t features : {1, 64, 200}) {
     const at::Tensor weight = torch::randn({33, features}), bias = torch::randn({33});
     for (const std::int64_t rows : {0, 1, 3, 8, 9}) {
       const at::Tensor input = torch::randn({1, rows, features});
       const at::Tensor expected = at::linear(input, weight, bias);
-      EXPECT_TRUE(apply_linear(input, weight, bias).equal(expected)) << "with gradients";
-      const torch::NoGradGuard no_grad;
       const at::Tensor results = apply_linear(input, weight, bias);
       EXPECT_TRUE(results.allclose(expected, 1e-5, 1e-5)) << features << " features, " << rows;
       EXPECT_EQ(results.sizes(), expected.sizes());
@@ -72,10 +71,39 @@ TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear
             << "a row's bits depend on the others";
       }
     }
-    const torch::NoGradGuard no_grad;
     const at::Tensor doubles = torch::randn({1, features}, torch::kDouble);
     EXPECT_TRUE(apply_linear(doubles, weight.to(torch::kDouble))
                     .equal(at::linear(doubles, weight.to(torch::kDouble))));
+  }
+}
+
+// Results, gradients, and the gradients of a sum of the gradients' squares.
+TEST_F(TransformerTest, linear_has_the_gradients_of_torchs) {
+  const at::Tensor input = torch::randn({2, 10, 24});
+  const auto run = [&](auto product, bool has_bias) {
+    torch::manual_seed(2);
+    const auto x = input.clone().requires_grad_();
+    const auto weight = torch::randn({17, 24}).requires_grad_();
+    const auto bias = has_bias ? torch::randn({17}).requires_grad_() : at::Tensor();
+    std::vector<at::Tensor> leaves = {x, weight};
+    if (has_bias) leaves.push_back(bias);
+    auto results = torch::autograd::grad({product(x, weight, bias).pow(3).sum()}, leaves, {},
+                                         /*retain_graph=*/true, /*create_graph=*/true);
+    const at::Tensor squares = results[0].pow(2).sum() + results[1].pow(2).sum();
+    for (const auto& second : torch::autograd::grad({squares}, leaves)) results.push_back(second);
+    results.push_back(product(x, weight, bias));
+    results.push_back(product(x.transpose(0, 1), weight, bias));
+    return results;
+  };
+  for (const bool has_bias : {false, true}) {
+    const auto expected =
+        run([](const at::Tensor& x, const at::Tensor& weight,
+               const at::Tensor& bias) { return torch::nn::functional::linear(x, weight, bias); },
+            has_bias);
+    const auto results = run(apply_linear, has_bias);
+    ASSERT_EQ(results.size(), expected.size());
+    for (std::size_t i = 0; i < results.size(); ++i)
+      EXPECT_TRUE(results[i].allclose(expected[i], 1e-4, 1e-3)) << "result " << i;
   }
 }
 
