@@ -46,7 +46,7 @@ at::Tensor multiply(const at::Tensor& rows, const at::Tensor& weight, const at::
 
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
-                            const at::Tensor& weight, const at::Tensor& bias) {
+                            const at::Tensor& weight, const at::Tensor& bias = {}) {
     context->save_for_backward({rows, weight});
     context->saved_data["has_bias"] = bias.defined();
     return multiply(rows, weight, bias);
@@ -55,11 +55,11 @@ struct Product : torch::autograd::Function<Product> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor gradient = gradients[0].contiguous();
-    variable_list results(3);
+    const bool has_bias = context->saved_data["has_bias"].toBool();
+    variable_list results(has_bias ? 3 : 2);
     if (context->needs_input_grad(0)) results[0] = one_dnn_product(gradient, saved[1].t());
     if (context->needs_input_grad(1)) results[1] = one_dnn_product(gradient.t(), saved[0].t());
-    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2))
-      results[2] = gradient.sum(0);
+    if (has_bias && context->needs_input_grad(2)) results[2] = gradient.sum(0);
     return results;
   }
 };
@@ -74,7 +74,7 @@ bool prefers_one_dnn_product() {
 at::Tensor one_dnn_product(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& bias) {
   if (!at::GradMode::is_enabled()) return multiply(rows, weight, bias);
-  return Product::apply(rows, weight, bias);
+  return bias.defined() ? Product::apply(rows, weight, bias) : Product::apply(rows, weight);
 }
 
 }  // namespace paceline::models
