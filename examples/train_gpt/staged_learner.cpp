@@ -236,18 +236,19 @@ class StagedLearner : public Learner {
     return division;
   }
 
-  // Those that are searched, or the one that was asked for. GPT's ends share a weight.
+  // Those that are searched, or the one that was asked for.
   std::vector<std::vector<int>> layouts() const {
     const auto& flags = options_.pipeline;
     const int ranks = stages_group_->world_size();
     if (flags.schedule != "search" || flags.stages_per_rank > 0)
       return {pipeline::looped_layout(ranks, std::max(1, flags.stages_per_rank))};
-    return pipeline::possible_layouts(ranks, static_cast<int>(gpt_.layers), {.ends_apart = true});
+    return pipeline::possible_layouts(ranks, static_cast<int>(gpt_.layers));
   }
 
   std::vector<models::GptStage> make_stages() const {
     std::vector<models::GptStage> stages;
     for (const int index : own_stages()) stages.push_back(make_stage(division_.range_of(index)));
+    models::join_ends(stages);
     // Of dropout: other numbers for other samples and other stages.
     torch::manual_seed(
         options_.training.seed +

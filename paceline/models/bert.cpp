@@ -93,6 +93,11 @@ at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& segment
   return logits_of(run_blocks(embed({tokens, segments, is_token})));
 }
 
+void BertImpl::share_tied_weight(const BertImpl& other) {
+  words_ = other.words_;
+  replace_module("words", words_.ptr());
+}
+
 void BertImpl::keep(BlockRange range) {
   const bool is_first = range.begin == 0, is_last = range.end == options_.layers;
   blocks_->keep(range);

@@ -55,6 +55,7 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);
   at::Tensor tied_weight() const { return weight_of(words_); }
+  void share_tied_weight(const BertImpl& other);  // takes the other's
   // Drops what belongs to other stages than that of these blocks.
   void keep(BlockRange range);
 

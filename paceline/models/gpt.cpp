@@ -64,6 +64,11 @@ GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
   return {.layers = h_->make_past(sequences, tokens)};
 }
 
+void GptImpl::share_tied_weight(const GptImpl& other) {
+  wte_ = other.wte_;
+  replace_module("wte", wte_.ptr());
+}
+
 void GptImpl::keep(BlockRange range) {
   const bool is_first = range.begin == 0, is_last = range.end == options_.layers;
   h_->keep(range);

@@ -63,6 +63,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   at::Tensor run_blocks(const std::vector<at::Tensor>& states) { return h_->forward(states[0]); }
   at::Tensor logits_of(const at::Tensor& states);
   at::Tensor tied_weight() const { return weight_of(wte_); }
+  void share_tied_weight(const GptImpl& other);  // takes the other's
   // Drops what belongs to other stages than that of these blocks.
   void keep(BlockRange range);
 

@@ -38,8 +38,16 @@ std::vector<at::Tensor> StageImpl<Model>::forward(const Tensors& inputs) {
 
 template <class Model>
 std::vector<at::Tensor> StageImpl<Model>::tied_weights() const {
-  if (is_first() == is_last()) return {};
+  if (is_first() == is_last() || is_joined_) return {};
   return {this->tied_weight()};
+}
+
+template <class Model>
+void StageImpl<Model>::join(StageImpl& last) {
+  check(is_first() && last.is_last(),
+        "a stage that is not the first joined with one that is not the last");
+  last.share_tied_weight(*this);
+  is_joined_ = last.is_joined_ = true;
 }
 
 template class StageImpl<GptImpl>;
@@ -54,6 +62,7 @@ std::shared_ptr<torch::nn::Module> one_module(
     for (const auto& parameter : stage->named_parameters(/*recurse=*/false))
       all->register_parameter(parameter.key(), parameter.value());
     for (const auto& child : stage->named_children()) {
+      if (all->named_children().contains(child.key())) continue;  // joined ends
       if (child.value()->as<TransformerBlocksImpl>() == nullptr) {
         all->register_module(child.key(), child.value());
         continue;

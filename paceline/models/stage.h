@@ -3,7 +3,8 @@
 // Some of the blocks of GPT or BERT, for a pipeline: the first stage also has the embeddings, the
 // last one what makes logits. Parameters have the names that they have in the whole model, and the
 // values of a whole model that is made from the same random numbers. The weight of the embedding is
-// at both ends, in the first stage and in the last: pipeline/tied_weights.h keeps it the same.
+// at both ends, in the first stage and in the last: pipeline/tied_weights.h keeps it the same on
+// two ranks; on one rank join_ends() makes it one.
 //
 //   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));
 //
@@ -44,18 +45,31 @@ class StageImpl : public Model {
 
   bool is_first() const { return range_.begin == 0; }
   bool is_last() const { return range_.end == this->options().layers; }
-  // The weight of the embedding and the logits; nothing in stages at neither end, and in the only
-  // stage of a model, which has it once.
+  // The weight of the embedding and the logits, where another rank has it too; nothing in stages at
+  // neither end, in the only stage of a model, and after join().
   Tensors tied_weights() const;
+  // Of a first stage: it and the last stage have one weight from here on, its own.
+  void join(StageImpl& last);
 
  private:
   const BlockRange range_;
+  bool is_joined_ = false;
 };
 extern template class StageImpl<GptImpl>;
 extern template class StageImpl<BertImpl>;
 
 TORCH_MODULE_IMPL(GptStage, StageImpl<GptImpl>);
 TORCH_MODULE_IMPL(BertStage, StageImpl<BertImpl>);
+
+// Joins the model's ends if this rank has both.
+template <class Stage>
+void join_ends(std::vector<Stage> stages) {
+  for (Stage& first : stages) {
+    for (Stage& last : stages) {
+      if (first->is_first() && last->is_last() && first.ptr() != last.ptr()) first->join(*last);
+    }
+  }
+}
 
 // A rank's stages as one module, whose parameters have their names in the whole model.
 std::shared_ptr<torch::nn::Module> one_module(

@@ -156,11 +156,6 @@ int JobProfile::num_blocks() const {
                                         [](const LayerProfile& layer) { return layer.is_block; }));
 }
 
-bool JobProfile::has_tied_parameters() const {
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerProfile& layer) { return layer.tied_parameters > 0; });
-}
-
 void require_valid(const JobProfile& profile) {
   const std::string of = "profile";
   check(!profile.layers.empty(), "{}: there are no layers", of);

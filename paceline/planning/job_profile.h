@@ -99,7 +99,6 @@ struct JobProfile {
 
   std::int64_t parameters() const;
   int num_blocks() const;
-  bool has_tied_parameters() const;
   bool operator==(const JobProfile&) const = default;
 };
 

@@ -11,9 +11,9 @@ constexpr double kUnitsUnderWay = 4;
 
 double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
 
-// Of a layer, in a stage that begins with layer `first`.
-double parameters_of(const LayerProfile& layer, const Way& way, std::size_t first) {
-  const std::int64_t all = layer.parameters - (first == 0 ? layer.tied_parameters : 0);
+// Of a layer, beside the first layer or not.
+double parameters_of(const LayerProfile& layer, const Way& way, bool beside_first) {
+  const std::int64_t all = layer.parameters - (beside_first ? layer.tied_parameters : 0);
   return divided(static_cast<double>(all), layer.divisible.parameters, way.parts);
 }
 
@@ -70,16 +70,17 @@ RankMemory memory_of_rank(const JobProfile& profile, const Way& way, const RankL
 
 }  // namespace
 
-double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange stage) {
-  double sum = 0;
-  for (std::size_t i = stage.begin; i < stage.end; ++i)
-    sum += parameters_of(profile.layers[i], way, stage.begin);
-  return sum;
+bool has_first_layer(const RankLayers& stages) {
+  return std::any_of(stages.begin(), stages.end(),
+                     [](const LayerRange& stage) { return stage.begin == 0; });
 }
 
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages) {
   double sum = 0;
-  for (const LayerRange stage : stages) sum += parameters_of_stage(profile, way, stage);
+  for (const LayerRange stage : stages) {
+    for (std::size_t i = stage.begin; i < stage.end; ++i)
+      sum += parameters_of(profile.layers[i], way, has_first_layer(stages));
+  }
   return sum;
 }
 
@@ -104,7 +105,7 @@ double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage,
   double kept = activations_of_stage(profile, way, stage) * samples, gradients = 0;
   double peak = kept;
   for (std::size_t i = stage.end; i-- > stage.begin;) {
-    gradients += parameters_of(profile.layers[i], way, stage.begin) * profile.gradient_bytes;
+    gradients += parameters_of(profile.layers[i], way, stage.begin == 0) * profile.gradient_bytes;
     peak = std::max(
         peak, kept + gradients / gradient_parts(way) + units_under_way(profile, way, gradients));
     kept -= activations_of(profile.layers[i], way) * samples;

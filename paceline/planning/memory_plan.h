@@ -45,8 +45,9 @@ struct MemoryPlan {
   }
 };
 
-// Elements of parameters that a rank of the stage has, and of all its stages.
-double parameters_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
+// Whether tied weights are once on a rank of these stages: the last layer's are the first one's.
+bool has_first_layer(const RankLayers& stages);
+// Elements of parameters that a rank of these stages has.
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages);
 // What a rank of the stage keeps of one sample from the forward to the backward pass, and from the
 // first half of this to the second: the first stage has no gradients that wait in between.

@@ -136,8 +136,7 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
   ++num_simulations_;
   std::vector<std::vector<int>> layouts = {pipeline::looped_layout(way.stages, 1)};
   if (way.schedule == kSearched) {
-    layouts = pipeline::possible_layouts(way.stages, profile_.num_blocks(),
-                                         {.ends_apart = profile_.has_tied_parameters()});
+    layouts = pipeline::possible_layouts(way.stages, profile_.num_blocks());
   }
   std::vector<std::vector<LayerRange>> cuts;
   std::vector<pipeline::Division> divisions;
@@ -200,15 +199,16 @@ void Forecaster::add_gradients(Forecast& forecast, const std::vector<RankLayers>
   double tied_bytes = 0;
   for (const RankLayers& stages : ranks) {
     std::vector<GradientsOfLayer> layers;
+    const bool ties_here = has_first_layer(stages);
     for (const LayerRange range : stages) {
       for (std::size_t i = range.begin; i < range.end; ++i) {
         const LayerProfile& layer = profile_.layers[i];
         const double share = layer.divisible.parameters;
         const auto own =
-            static_cast<double>(layer.parameters - (range.begin == 0 ? layer.tied_parameters : 0));
+            static_cast<double>(layer.parameters - (ties_here ? layer.tied_parameters : 0));
         const double backward =
             pass_of(layer.backward, layer, way, samples_at_once(way)) + exchange_of(layer, way);
-        if (range.begin > 0) {
+        if (!ties_here) {
           tied_bytes += static_cast<double>(layer.tied_parameters) *
                         (1 - share + share / way.parts) * profile_.gradient_bytes;
         }

@@ -347,14 +347,14 @@ SearchResult search_plan(const std::vector<int>& rank_of_stage, int num_micro_ba
 }
 
 std::vector<std::vector<int>> possible_layouts(int num_ranks, int num_layers,
-                                               const LayoutOptions& options) {
-  check(num_ranks >= 1 && options.most_stages_per_rank >= 1 && num_layers >= num_ranks,
+                                               int most_stages_per_rank) {
+  check(num_ranks >= 1 && most_stages_per_rank >= 1 && num_layers >= num_ranks,
         "layouts of {} layers on {} ranks, with at most {} stages each", num_layers, num_ranks,
-        options.most_stages_per_rank);
-  const int most = std::min(options.most_stages_per_rank, num_layers / num_ranks);
+        most_stages_per_rank);
+  const int most = std::min(most_stages_per_rank, num_layers / num_ranks);
   std::vector<std::vector<int>> layouts;
   for (int each = 1; each <= most; ++each) layouts.push_back(looped_layout(num_ranks, each));
-  if (most > 1 && num_ranks > 1 && !options.ends_apart) layouts.push_back(v_layout(num_ranks));
+  if (most > 1 && num_ranks > 1) layouts.push_back(v_layout(num_ranks));
   return layouts;
 }
 

@@ -61,15 +61,10 @@ struct Division {
   Costs costs = {};              // of each stage
 };
 
-struct LayoutOptions {
-  int most_stages_per_rank = 4;
-  bool ends_apart = false;  // the first and the last stage on different ranks: without the V
-};
-
 // Looped ones with 1 stage a rank and more, and the V, as far as so many layers go round.
 // Error(kInvalid) for fewer layers than ranks, and numbers below 1.
 std::vector<std::vector<int>> possible_layouts(int num_ranks, int num_layers,
-                                               const LayoutOptions& options = {});
+                                               int most_stages_per_rank = 4);
 
 struct DivisionSearch {
   std::size_t division = 0;    // which of those that were given

@@ -102,6 +102,10 @@ expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
 expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2
 expect sample_of_stages 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh pp=2 --schedule search
 expect default_text 0 'on jargon.txt.gz \(1[0-9]{6} training tokens\)' "$train_gpt" --max-steps 1 --layers 1 --context 32
+own_mounts=(unshare --mount)
+[ "$(id -u)" = 0 ] || own_mounts+=(--map-root-user)
+expect no_default_text 1 'install Debian.s package jargon-text .*, or name a text with --text' "${own_mounts[@]}" \
+  sh -c 'mount -t tmpfs none /usr/share/doc/jargon-text && exec "$@"' _ "$train_gpt" --max-steps 1
 expect bpe 0 'test perplexity' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2 --tokenizer "$work/bpe"
 for precision in bf16 autocast-bf16; do
   expect "$precision" 0 'test perplexity' "${run2[@]}" "${gpt[@]}" --max-steps 3 --precision "$precision" --shard 2

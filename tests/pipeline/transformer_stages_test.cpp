@@ -11,6 +11,7 @@
 #include "paceline/pipeline/pipeline.h"
 #include "paceline/pipeline/tied_weights.h"
 #include "paceline/schedules/named_plans.h"
+#include "paceline/schedules/search.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/pipeline/stage_models.h"
@@ -66,40 +67,61 @@ WholeModel run_whole(Whole& whole, const std::vector<Tensors>& batches,
   return result;
 }
 
+// One stage on each of two ranks, and a V: two on each, both ends on rank 0.
+std::vector<pipeline::Plan> plans_of_two_ranks(int micro_batches) {
+  const pipeline::Costs equal{
+      .stages = std::vector<pipeline::StageCosts>(
+          4, {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1})};
+  return {pipeline::make_plan("1f1b", {2, micro_batches}),
+          pipeline::make_plan("zero-bubble", {2, micro_batches}),
+          pipeline::search_plan(pipeline::v_layout(2), micro_batches, equal).plan};
+}
+
 // The tied weight's gradient has the same bits for one micro-batch; for more, its two uses are
 // added up in another order.
 template <class Stage, class Options>
 void expect_the_bits_of(const WholeModel& whole, const Options& options, const std::string& tied,
-                        const char* schedule, const std::vector<Tensors>& batches) {
-  const int count = static_cast<int>(batches.size());
-  std::vector<Stage> stages;  // made here: threads share a generator of random numbers
-  for (int rank = 0; rank < 2; ++rank) {
+                        const pipeline::Plan& plan, const std::vector<Tensors>& batches) {
+  std::vector<std::vector<Stage>> stages(2);  // made here: threads share a random generator
+  for (int index = 0; index < plan.num_stages(); ++index) {
     torch::manual_seed(3);
-    stages.emplace_back(options, models::Layers{}, models::stage_range(options.layers, rank, 2));
+    const auto range = models::stage_range(options.layers, index, plan.num_stages());
+    stages[static_cast<std::size_t>(plan.rank_of_stage[static_cast<std::size_t>(index)])]
+        .emplace_back(options, models::Layers{}, range);
   }
   run_ranks_ok(2, [&](ProcessGroup& group) {
-    const Stage stage = stages[static_cast<std::size_t>(group.rank())];
-    Pipeline pipeline(loan_of(group), pipeline::make_plan(schedule, {2, count}),
-                      {make_stage(group.rank(), stage)});
-    TiedWeights copies(group, stage->tied_weights());
+    const auto& own = stages[static_cast<std::size_t>(group.rank())];
+    models::join_ends(own);
+    std::vector<PipelineStage> functions;
+    Tensors tied_weights;
+    for (int index = 0; index < plan.num_stages(); ++index) {
+      if (plan.rank_of_stage[static_cast<std::size_t>(index)] != group.rank()) continue;
+      const Stage& stage = own[functions.size()];
+      functions.push_back(make_stage(index, stage));
+      for (const at::Tensor& weight : stage->tied_weights()) tied_weights.push_back(weight);
+    }
+    Pipeline pipeline(loan_of(group), plan, functions);
+    TiedWeights copies(group, tied_weights);
     const auto losses =
         pipeline.step(group.rank() == 0 ? batches : std::vector<Tensors>{}, token_loss).losses;
     copies.add_gradients();
     for (std::size_t i = 0; i < losses.size(); ++i)
       EXPECT_TRUE(torch::equal(losses[i], whole.losses[i]));
-    for (const auto& parameter : stage->named_parameters()) {
+    const auto parameters = models::one_module(own)->named_parameters();
+    EXPECT_TRUE(group.rank() > 0 || parameters.contains(tied));
+    for (const auto& parameter : parameters) {
       const at::Tensor& found = parameter.value().grad();
       const at::Tensor& wanted = whole.parameters[parameter.key()].grad();
-      if (parameter.key() == tied && count > 1) {
+      if (parameter.key() == tied && batches.size() > 1) {
         EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 1e-6));
       } else {
-        EXPECT_TRUE(torch::equal(found, wanted)) << schedule << ": " << parameter.key();
+        EXPECT_TRUE(torch::equal(found, wanted)) << plan.name << ": " << parameter.key();
       }
     }
   });
 }
 
-TEST(TransformerStages, two_stages_of_gpt_have_the_bits_of_the_whole_model) {
+TEST(TransformerStages, stages_of_gpt_have_the_bits_of_the_whole_model) {
   for (const int count : {1, 4}) {
     std::vector<Tensors> batches;
     for (int i = 0; i < count; ++i) batches.push_back({tokens_of(i, 5)});
@@ -107,13 +129,13 @@ TEST(TransformerStages, two_stages_of_gpt_have_the_bits_of_the_whole_model) {
     models::Gpt gpt(small_gpt());
     const WholeModel whole =
         run_whole(gpt, batches, [&](const Tensors& inputs) { return gpt->forward(inputs[0]); });
-    for (const char* schedule : {"1f1b", "zero-bubble"})
-      expect_the_bits_of<models::GptStage>(whole, small_gpt(), "wte.weight", schedule, batches);
+    for (const pipeline::Plan& plan : plans_of_two_ranks(count))
+      expect_the_bits_of<models::GptStage>(whole, small_gpt(), "wte.weight", plan, batches);
   }
 }
 
 // With padding, so that the second stage needs the mask, and lengths that change.
-TEST(TransformerStages, two_stages_of_bert_have_the_bits_of_the_whole_model) {
+TEST(TransformerStages, stages_of_bert_have_the_bits_of_the_whole_model) {
   for (const int count : {1, 4}) {
     std::vector<Tensors> batches;
     for (int i = 0; i < count; ++i) {
@@ -125,8 +147,8 @@ TEST(TransformerStages, two_stages_of_bert_have_the_bits_of_the_whole_model) {
     const WholeModel whole = run_whole(bert, batches, [&](const Tensors& inputs) {
       return bert->forward(inputs[0], inputs[1], inputs[2]);
     });
-    for (const char* schedule : {"1f1b", "zero-bubble"})
-      expect_the_bits_of<models::BertStage>(whole, small_bert(), "words.weight", schedule, batches);
+    for (const pipeline::Plan& plan : plans_of_two_ranks(count))
+      expect_the_bits_of<models::BertStage>(whole, small_bert(), "words.weight", plan, batches);
   }
 }
 

@@ -59,16 +59,18 @@ TEST(MemoryPlan, parts_and_stages_divide_parameters) {
   profile.layers.front().divisible.parameters = 0.5;
   // Stage 0 of two: 1000 x (1/2 + 1/4) + 500; stage 1: 500 + 500.
   const Way way{.parts = 2, .stages = 2};
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, {0, 2}), 1250);
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, way, {2, 4}), 1000);
+  EXPECT_DOUBLE_EQ(parameters_of_rank(profile, way, {{0, 2}}), 1250);
+  EXPECT_DOUBLE_EQ(parameters_of_rank(profile, way, {{2, 4}}), 1000);
   EXPECT_DOUBLE_EQ(activations_of_stage(profile, way, {2, 4}), 100);
 }
 
 TEST(MemoryPlan, the_last_stage_has_a_copy_of_tied_weights) {
   JobProfile profile = job_of_blocks(2);
   profile.layers.push_back({.name = "head", .parameters = 300, .tied_parameters = 300});
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {}, {0, 3}), 2000);
-  EXPECT_DOUBLE_EQ(parameters_of_stage(profile, {.stages = 2}, {1, 3}), 1300);
+  EXPECT_DOUBLE_EQ(parameters_of_rank(profile, {}, {{0, 3}}), 2000);
+  EXPECT_DOUBLE_EQ(parameters_of_rank(profile, {.stages = 2}, {{1, 3}}), 1300);
+  // Of a V: both ends are on one rank.
+  EXPECT_DOUBLE_EQ(parameters_of_rank(profile, {.stages = 2}, {{0, 1}, {1, 3}}), 2000);
 }
 
 TEST(MemoryPlan, gradients_take_the_place_of_activations) {

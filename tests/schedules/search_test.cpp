@@ -136,8 +136,7 @@ TEST(Layouts, go_round_as_often_as_there_are_layers) {
   EXPECT_EQ(possible_layouts(2, 3), (Layouts{{0, 1}}));
   EXPECT_EQ(possible_layouts(2, 6),
             (Layouts{{0, 1}, {0, 1, 0, 1}, {0, 1, 0, 1, 0, 1}, {0, 1, 1, 0}}));
-  EXPECT_EQ(possible_layouts(2, 6, {.most_stages_per_rank = 2, .ends_apart = true}),
-            (Layouts{{0, 1}, {0, 1, 0, 1}}));
+  EXPECT_EQ(possible_layouts(2, 6, 2), (Layouts{{0, 1}, {0, 1, 0, 1}, {0, 1, 1, 0}}));
   EXPECT_EQ(possible_layouts(1, 2), (Layouts{{0}, {0, 0}}));
   expect_error(ErrorCode::kInvalid, {"layouts of 1 layers on 2 ranks"},
                [] { possible_layouts(2, 1); });
