@@ -41,6 +41,7 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
+constexpr int kMostTurns = 4;  // of ranks on a core
 
 // What links cost here: of a host's ranks measured now, of the network as `paceline bench
 // --calibrate` left it.
@@ -121,13 +122,14 @@ class MeshAdviser {
     return measured;
   }
 
-  // As many ranks compute at once as will on this machine.
+  // As many ranks compute at once as will: where they are more than this machine has cores, taking
+  // turns costs time, too, which more than kMostTurns of them do not change.
   JobProfile measure() const {
-    const int at_once = std::min(machine_.ranks_a_host, launch::automatic_ranks(topology_));
-    const int threads =
-        options_.simulate.empty() ? threads_of(machine_.ranks_a_host) : threads_of(at_once);
-    say(fmt::format("paceline advise: measuring a few steps of {} with {}", program_.front(),
-                    counted(threads, "thread")));
+    const int turns = options_.simulate.empty() ? kMostTurns : 1;
+    const int at_once = std::min(machine_.ranks_a_host, turns * launch::automatic_ranks(topology_));
+    const int threads = threads_of(at_once);
+    say(fmt::format("paceline advise: measuring a few steps of {} with {} of {}", program_.front(),
+                    counted(at_once, "rank"), counted(threads, "thread")));
     const TemporaryFolder folder;
     const std::string file = folder.path() + "/profile.json";
     LauncherRun launcher({.command = program_,

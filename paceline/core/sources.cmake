@@ -20,6 +20,7 @@ set(SOURCES
   peer_credentials.cpp
   rank_name.cpp
   record_clock.cpp
+  running_timer.cpp
   secret.cpp
   send_queue.cpp
   settings.cpp

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <span>
 #include <utility>
 
@@ -11,6 +10,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/median.h"
+#include "paceline/core/running_timer.h"
 #include "paceline/pipeline/backward_pass.h"
 #include "paceline/pipeline/gradient_order.h"
 #include "paceline/tensor/tensor_memory_meter.h"
@@ -25,9 +25,9 @@ using Seconds = std::array<std::vector<double>, kNumPasses>;
 
 template <class Body>
 double seconds_for(const Body& body) {
-  const auto begin = std::chrono::steady_clock::now();
+  const RunningTimer timer;
   body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return timer.seconds();
 }
 
 double bytes_of(const Tensors& tensors) {

@@ -1,7 +1,6 @@
 #include "paceline/train/dry_run.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -10,11 +9,11 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/median.h"
+#include "paceline/core/running_timer.h"
 #include "paceline/parallel/bucket_plan.h"
 #include "paceline/planning/memory_plan.h"
 #include "paceline/tensor/tensor_memory_meter.h"
 #include "paceline/train/own_memory.h"
-#include "paceline/train/repeated_timing.h"
 
 namespace paceline::train {
 namespace {
@@ -48,9 +47,9 @@ class DryRun {
     take_batch();
     const std::int64_t samples = batch_.data.size(0);
     for (int i = 0; i < kWarmUpPasses; ++i) step(samples);
-    const auto begin = std::chrono::steady_clock::now();
+    const RunningTimer timer;
     step(samples);
-    num_passes_ = agreed_passes(seconds_since(begin));
+    num_passes_ = agreed_passes(timer.wall_seconds());
     measure_memory(samples);
     measure_times(samples);
     describe(samples);
@@ -82,22 +81,23 @@ class DryRun {
     StepSeconds seconds;
     const data::Batch batch = part_of(batch_, samples);
     PhaseTimes times;
-    auto begin = std::chrono::steady_clock::now();
+    const RunningTimer passes;
     parts_.gradients.add(batch, {}, times);
-    seconds.forward = times.seconds(Phase::kForward);
-    seconds.backward = times.seconds(Phase::kBackward);
-    seconds.other = seconds_since(begin) - seconds.forward - seconds.backward;
-    begin = std::chrono::steady_clock::now();
+    const double all = passes.seconds(), running = all / passes.wall_seconds();
+    seconds.forward = running * times.seconds(Phase::kForward);
+    seconds.backward = running * times.seconds(Phase::kBackward);
+    seconds.other = all - seconds.forward - seconds.backward;
+    const RunningTimer optimizer;
     parts_.optimizer.step();
     parts_.optimizer.zero_grad();
-    seconds.optimizer = seconds_since(begin);
+    seconds.optimizer = optimizer.seconds();
     return seconds;
   }
 
   double wait_for_batch() {
-    const auto begin = std::chrono::steady_clock::now();
+    const RunningTimer timer;
     const bool has_batch = parts_.loader.next().has_value();
-    const double seconds = seconds_since(begin);
+    const double seconds = timer.seconds();
     if (!has_batch) parts_.loader.begin_epoch(++epoch_);
     return has_batch ? seconds : 0;
   }

@@ -1,11 +1,10 @@
 #include "paceline/train/layer_meter.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "paceline/core/check.h"
+#include "paceline/core/running_timer.h"
 #include "paceline/pipeline/measure_layers.h"
-#include "paceline/train/repeated_timing.h"
 
 namespace paceline::train {
 namespace {
@@ -71,12 +70,12 @@ planning::LayerProfile without(planning::LayerProfile whole, const planning::Lay
 double least_seconds(const std::function<void()>& body) {
   body();
   std::vector<double> seconds;
-  const auto begin = std::chrono::steady_clock::now();
+  const RunningTimer all;
   while (seconds.size() < kFewestCalls ||
-         (seconds.size() < kMostCalls && seconds_since(begin) < kSecondsOfCalls)) {
-    const auto call = std::chrono::steady_clock::now();
+         (seconds.size() < kMostCalls && all.wall_seconds() < kSecondsOfCalls)) {
+    const RunningTimer call;
     body();
-    seconds.push_back(seconds_since(call));
+    seconds.push_back(call.seconds());
   }
   return *std::min_element(seconds.begin(), seconds.end());
 }
