@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -60,7 +61,7 @@ struct Setting {
   bool divide_hosts = false;
   std::string schedule = "1f1b";
   int stages_per_rank = 1;
-  int first_layers = 0;        // of the first stage; 0: as many as are best
+  std::vector<int> cut;        // layers of each stage; empty: what is best
   std::int64_t sequences = 2;  // a rank's in the way "data", in the others of the whole step
   int steps = 20;
 };
@@ -151,11 +152,9 @@ class PipelineDivision {
   StagesAndPlan choose() const {
     const int micro_batches = static_cast<int>(setting_.sequences);
     if (setting_.schedule != "searched") {
-      const auto layout = pipeline::looped_layout(ranks_, setting_.stages_per_rank);
-      const pipeline::Division division = cut(layout);
+      const pipeline::Division division = cut(pipeline::looped_layout(ranks_, stages_per_rank()));
       return {division.layers, division.costs,
-              pipeline::make_plan(setting_.schedule,
-                                  {ranks_, micro_batches, setting_.stages_per_rank})};
+              pipeline::make_plan(setting_.schedule, {ranks_, micro_batches, stages_per_rank()})};
     }
     std::vector<pipeline::Division> divisions;
     for (const std::vector<int>& layout : layouts()) divisions.push_back(cut(layout));
@@ -167,28 +166,23 @@ class PipelineDivision {
  private:
   static constexpr int kRepeats = 5;
 
-  // GPT's ends share a weight.
+  int stages_per_rank() const {
+    if (setting_.cut.empty()) return setting_.stages_per_rank;
+    const auto& cut = setting_.cut;
+    check(cut.size() % static_cast<std::size_t>(ranks_) == 0 &&
+              std::accumulate(cut.begin(), cut.end(), std::int64_t{0}) == kGpt.layers,
+          "--cut {}: for {} ranks and {} layers", fmt::join(cut, "+"), ranks_, kGpt.layers);
+    return static_cast<int>(cut.size()) / ranks_;
+  }
+
   std::vector<std::vector<int>> layouts() const {
-    if (setting_.first_layers > 0) return {pipeline::looped_layout(ranks_, 1)};
-    return pipeline::possible_layouts(ranks_, static_cast<int>(kGpt.layers), {.ends_apart = true});
+    if (!setting_.cut.empty()) return {pipeline::looped_layout(ranks_, stages_per_rank())};
+    return pipeline::possible_layouts(ranks_, static_cast<int>(kGpt.layers));
   }
 
   pipeline::Division cut(const std::vector<int>& layout) const {
-    std::vector<int> counts;
-    if (setting_.first_layers > 0) {
-      check(setting_.stages_per_rank == 1 && ranks_ > 1 &&
-                setting_.first_layers + ranks_ - 1 <= kGpt.layers,
-            "--first-layers {}: for a stage on each of 2 ranks or more, with {} layers in all",
-            setting_.first_layers, kGpt.layers);
-      counts.push_back(setting_.first_layers);
-      const std::int64_t others = kGpt.layers - setting_.first_layers;
-      for (int stage = 0; stage + 1 < ranks_; ++stage) {
-        const models::BlockRange range = models::stage_range(others, stage, ranks_ - 1);
-        counts.push_back(static_cast<int>(range.end - range.begin));
-      }
-    } else {
-      counts = pipeline::split_by_cost(seconds_of(layers_), layout);
-    }
+    const std::vector<int> counts =
+        setting_.cut.empty() ? pipeline::split_by_cost(seconds_of(layers_), layout) : setting_.cut;
     return {layout, counts, costs_of_stages(layers_, counts)};
   }
 
@@ -205,8 +199,8 @@ class PipelineRun {
         setting_(setting),
         division_(PipelineDivision(*group, setting).choose()),
         batch_(random_batch(setting.sequences)) {
-    std::vector<PipelineStage> stages;
-    std::vector<at::Tensor> parameters, tied;
+    std::vector<int> indices;
+    std::vector<models::GptStage> own;
     std::int64_t begin = 0;
     for (int index = 0; index < division_.plan.num_stages(); ++index) {
       const auto at = static_cast<std::size_t>(index);
@@ -214,13 +208,18 @@ class PipelineRun {
       begin = range.end;
       if (division_.plan.rank_of_stage[at] != group->rank()) continue;
       torch::manual_seed(0);
-      const models::GptStage stage(kGpt, models::Layers{}, range);
-      stages.push_back(make_stage(index, stage));
-      for (const auto& one : stage->parameters()) parameters.push_back(one);
+      indices.push_back(index);
+      own.emplace_back(kGpt, models::Layers{}, range);
+    }
+    models::join_ends(own);
+    std::vector<PipelineStage> stages;
+    std::vector<at::Tensor> tied;
+    for (const models::GptStage& stage : own) {
+      stages.push_back(make_stage(indices[stages.size()], stage));
       for (const auto& one : stage->tied_weights()) tied.push_back(one);
     }
     tied_.emplace(*group, tied);
-    optimizer_.emplace(parameters, optim::AdamOptions{.lr = 1e-4});
+    optimizer_.emplace(models::one_module(own)->parameters(), optim::AdamOptions{.lr = 1e-4});
     pipeline_.emplace(group, division_.plan, stages);
     targets_ = split_micro_batches(batch_.targets, micro_batches());
     if (group->rank() == 0) inputs_ = split_micro_batches(batch_.inputs, micro_batches());
@@ -299,9 +298,9 @@ int main(int argc, char** argv) {
   app.add_option("--stages-per-rank", setting.stages_per_rank,
                  "of a pipeline; searched chooses itself")
       ->check(CLI::Range(1, 5));
-  app.add_option("--first-layers", setting.first_layers,
-                 "of a pipeline with one stage a rank; the others share the rest")
-      ->check(CLI::Range(0, 9));
+  app.add_option("--cut", setting.cut, "of a pipeline: layers of each stage, as 4+2+1+3")
+      ->delimiter('+')
+      ->check(CLI::Range(1, 10));
   app.add_option("--sequences", setting.sequences,
                  "a rank's; with tensor and pipeline the step's, each a micro-batch")
       ->check(CLI::Range(1, 1024));

@@ -8,7 +8,7 @@ LibTorch BUILD uses. In each round every variant has a turn, in another order ev
             divide the parameters; also what a host sends, and what a step takes beyond that of a rank alone (exposed communication)
   tensor    8 sequences a step: tensor parallelism, and PyTorch's (Colwise, Rowwise, loss_parallel) over Gloo
   pipeline  8 sequences a step, each a micro-batch: each schedule, and torch.distributed.pipelining's of the same name; with
-            --first-layers N Paceline's alone, with one stage a rank, of which the first has N of the 10 layers
+            --cut 4+2+1+3 Paceline's alone, with stages of so many of the 10 layers, one after the other on each rank; --sequences N
   generate  tokens a second from one sequence, keys and values kept; one process with one thread
 
 tensor and pipeline have one rank with as many threads beside them, which takes the 8 sequences at once. Prints milliseconds a step (or tokens a
@@ -326,7 +326,7 @@ def print_exposed(got):
 def variants(arguments):
     """What has a turn: name -> run."""
     ranks, own, python = arguments.ranks, {}, {}
-    sequences = ("--sequences", SEQUENCES[arguments.way])
+    sequences = ("--sequences", arguments.sequences or SEQUENCES[arguments.way])
 
     def add(name, kind, *flags, num_ranks=ranks, threads=1):
         own[f"Paceline, {name}"] = lambda: own_run(num_ranks, threads, arguments, *flags, *sequences)
@@ -338,16 +338,17 @@ def variants(arguments):
             add(f"stage {stage}", {0: "ddp", 3: "fsdp2"}.get(stage), "--way", "data", "--stage", stage)
     elif arguments.way == "tensor":
         add("tensor", "tensor", "--way", "tensor")
-    elif arguments.way == "pipeline" and arguments.first_layers:
-        for schedule in ("gpipe", "1f1b", "zero-bubble", "searched"):
-            add(schedule, None, "--way", "pipeline", "--schedule", schedule, "--first-layers", arguments.first_layers)
+    elif arguments.way == "pipeline" and arguments.cut:
+        own_schedule = "1f1b" if arguments.cut.count("+") < ranks else "interleaved-1f1b"
+        for schedule in ("gpipe", own_schedule, "zero-bubble", "searched"):
+            add(schedule, None, "--way", "pipeline", "--schedule", schedule, "--cut", arguments.cut)
     elif arguments.way == "pipeline":
         for schedule, stages in SCHEDULES.items():
             add(schedule, schedule, "--way", "pipeline", "--schedule", schedule, "--stages-per-rank", stages)
         add("searched", None, "--way", "pipeline", "--schedule", "searched")
     else:
         add("generate", "generate", "--way", "generate", num_ranks=1)
-    if arguments.way in ("tensor", "pipeline") and not arguments.first_layers:
+    if arguments.way in ("tensor", "pipeline") and not arguments.cut:
         add("one rank", "one", "--way", "data", num_ranks=1, threads=ranks)
     return own if arguments.own else own | python
 
@@ -358,7 +359,8 @@ def main():
     parser.add_argument("--way", default="data", choices=list(SEQUENCES))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--gbit", type=float, default=1, help="of each host's link; 0: as fast as the machine is")
-    parser.add_argument("--first-layers", type=int, default=0, help="of a pipeline's first stage")
+    parser.add_argument("--cut", help="layers of a pipeline's stages, as 4+2+1+3")
+    parser.add_argument("--sequences", type=int, help="of a step, with --own or --cut")
     parser.add_argument("--own", action="store_true", help="without Python's turns")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)

@@ -2,12 +2,13 @@
 """Predicted beside measured step time and memory of train_gpt, for meshes of 1 to 8 ranks on this machine and of 2 ranks
 on two hosts (network namespaces, as root) with links of 1 and 10 Gbit/s:
 
-    benchmarks/planner_errors.py build/release [--seconds 5] [--no-hosts]
+    benchmarks/planner_errors.py build/release [--rounds 3] [--seconds 5] [--no-hosts]
 
-Each number of ranks has a profile of its own, of as many ranks as compute at once. The bars: step within 10% in the
-median and 20% at worst, memory within 10%.
+Each number of ranks has a profile of its own in every round, of as many ranks. A row has the medians of the rounds. The
+bars: step within 10% in the median and 20% at worst, memory within 10%.
 """
 import argparse
+import collections
 import glob
 import json
 import os
@@ -31,6 +32,7 @@ ROW = re.compile(r"^(?P<mesh>pp=\S+|dp=\S+) +(?P<sharding>DDP|stage \d) +(?P<sch
                  r"(?P<predicted>[\d.]+ m?s) +(?P<measured>[\d.]+ m?s) +\S+% +"
                  r"(?P<planned>[\d.]+ [MG]B) +(?P<taken>[\d.]+ [MG]B) ", re.M)
 STEP = re.compile(r"^pp=1,dp=2,tp=1 +DDP +- +([\d.]+ m?s)", re.M)
+Row = collections.namedtuple("Row", "mesh advised predicted measured planned taken", defaults=(None, None))  # seconds, bytes
 SCALE = {"ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9}
 
 
@@ -45,13 +47,12 @@ def advise(paceline, *arguments):
 
 
 def on_this_machine(paceline, program, profile, ranks, seconds):
-    """(mesh, predicted and measured seconds, planned and taken bytes) of each mesh of so many ranks."""
     text = advise(paceline, "--ranks", str(ranks), "--profile", profile, "--seconds", str(seconds), "--patience", "180", "--check",
                   " ".join(MESHES[ranks]), "--", *program, "--global-batch-size", str(BATCH))
     rows = list(ROW.finditer(text))
     if len(rows) != len(MESHES[ranks]):
         sys.exit(f"planner_errors: not every mesh of {ranks} ranks was measured:\n{text}")
-    return [(f"{row['mesh']} {row['sharding']} {row['schedule']}", *(number(row[name]) for name in (
+    return [Row(row["mesh"], f"{row['sharding']} {row['schedule']}".rstrip("- "), *(number(row[name]) for name in (
         "predicted", "measured", "planned", "taken"))) for row in rows]
 
 
@@ -100,7 +101,12 @@ def on_two_hosts(paceline, program, profile, gbit, seconds):
     predicted = STEP.search(advise(paceline, "--simulate", machine, "--profile", profile, "--global-batch", str(BATCH),
                                    "--rows", "1000"))
     measured = steps_on_two_hosts(paceline, program, gbit, seconds)
-    return f"two hosts, {gbit} Gbit/s, dp=2 DDP", number(predicted[1]), measured, None, None
+    return Row(f"two hosts, {gbit} Gbit/s, dp=2", "DDP", number(predicted[1]), measured)
+
+
+def spread(values):
+    values = sorted(values)
+    return f"{statistics.median(values):.0f} [{values[0]:.0f}, {values[-1]:.0f}]"
 
 
 def error(predicted, measured):
@@ -111,24 +117,35 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
     parser.add_argument("--seconds", type=int, default=5, help="of steps for each mesh")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-hosts", action="store_true", help="without network namespaces")
     arguments = parser.parse_args()
     paceline = os.path.join(arguments.build, "apps/paceline")
     program = [os.path.join(arguments.build, "examples/train_gpt"), *MODEL]
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        profiles = {ranks: os.path.join(folder, f"{min(ranks, 2)}.json") for ranks in MESHES}
-        for ranks in MESHES:
-            rows += on_this_machine(paceline, program, profiles[ranks], ranks, arguments.seconds)
-        for gbit in () if arguments.no_hosts else (1, 10):
-            rows.append(on_two_hosts(paceline, program, profiles[2], gbit, arguments.seconds))
-    print("| mesh | predicted | measured | error | memory planned | taken | error |\n|---|---|---|---|---|---|---|")
-    for name, predicted, measured, planned, taken in rows:
-        memory = " - | - | - " if planned is None else \
-            f" {planned / 1e6:.0f} MB | {taken / 1e6:.0f} MB | {error(planned, taken):+.1f}% "
-        print(f"| {name} | {predicted * 1e3:.1f} ms | {measured * 1e3:.1f} ms | {error(predicted, measured):+.1f}% |{memory}|")
-    steps = sorted(abs(error(row[1], row[2])) for row in rows)
-    memory = sorted(abs(error(row[3], row[4])) for row in rows if row[3] is not None)
+    rounds = []
+    for _ in range(arguments.rounds):
+        rows = []
+        with tempfile.TemporaryDirectory() as folder:
+            profiles = {ranks: os.path.join(folder, f"{ranks}.json") for ranks in MESHES}
+            for ranks in MESHES:
+                rows += on_this_machine(paceline, program, profiles[ranks], ranks, arguments.seconds)
+            for gbit in () if arguments.no_hosts else (1, 10):
+                rows.append(on_two_hosts(paceline, program, profiles[2], gbit, arguments.seconds))
+        rounds.append(rows)
+    print("| mesh | advised | predicted | measured | error | memory planned | taken | error |\n|---|---|---|---|---|---|---|---|")
+    steps, memory = [], []
+    for rows in zip(*rounds):
+        steps.append(statistics.median(error(row.predicted, row.measured) for row in rows))
+        print(f"| {rows[0].mesh} | {', '.join(sorted({row.advised for row in rows}))} "
+              f"| {spread(1e3 * row.predicted for row in rows)} ms | {spread(1e3 * row.measured for row in rows)} ms "
+              f"| {steps[-1]:+.1f}% ", end="")
+        if rows[0].planned is None:
+            print("| - | - | - |")
+            continue
+        memory.append(statistics.median(error(row.planned, row.taken) for row in rows))
+        planned, taken = (statistics.median(values) / 1e6 for values in zip(*((row.planned, row.taken) for row in rows)))
+        print(f"| {planned:.0f} MB | {taken:.0f} MB | {memory[-1]:+.1f}% |")
+    steps, memory = (sorted(map(abs, errors)) for errors in (steps, memory))
     print(f"\nstep: {statistics.median(steps):.1f}% in the median, {steps[-1]:.1f}% at worst; "
           f"memory: {statistics.median(memory):.1f}% in the median, {memory[-1]:.1f}% at worst")
 
