@@ -30,9 +30,9 @@ for backend in gloo mpi oneccl c10d; do
   fi
   launch=("${run2[@]}")
   [ "$backend" = mpi ] && launch=("$mpiexec" -n 2 env OMP_NUM_THREADS=1)
-  expect "backend_$backend" 0 "backend $backend, .*" "${launch[@]}" "$train_image" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
-  expect "accuracy_$backend" 0 "^${accuracy//[()]/.}\$" bash -c '"$@" | grep -o "test accuracy.*"' _ \
+  expect "backend_$backend" 0 "backend $backend, .*" bash -o pipefail -c '"$@" | tee "$0"' "$work/backend.out" \
     "${launch[@]}" "$train_image" "${data[@]}" --epochs 1 --seed 5 --backend "$backend"
+  expect "accuracy_$backend" 0 "^${accuracy//[()]/.}\$" grep -o 'test accuracy.*' "$work/backend.out"
 done
 
 # mpirun gives its ranks a terminal of its own making; what is behind it here is a pipe.
