@@ -45,6 +45,6 @@ expect a_killed_rank 'formed again' \
     exec "$0" dies' "$rank"
 # shellcheck disable=SC2016
 expect two_agents 'rank 3 of 4, local rank 1 of 2, launched by torchrun' bash -c '
-  "$@" & "$@" & wait -n && wait -n' _ \
+  "$@" & first=$!; "$@" & wait $! && wait $first' _ \
   "${torchrun[@]}" --nnodes 2 "${together[@]}" --nproc_per_node 2 "$rank" ends
 exit "$((failures > 0))"

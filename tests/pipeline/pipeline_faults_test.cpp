@@ -24,6 +24,7 @@ namespace {
 
 using harness::run_ranks;
 using harness::run_ranks_ok;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Tensors = PipelineStage::Tensors;
@@ -178,9 +179,9 @@ TEST(PipelineProcesses, a_rank_that_dies_is_named_with_its_stage_by_all_others) 
               << std::chrono::duration<double, std::milli>(results[rank].ended - killed).count()
               << " ms\n";
   }
-  // Both wait for what rank 1 would have sent next.
-  EXPECT_THAT(results[0].report, HasSubstr("this rank was in 0B1"));
-  EXPECT_THAT(results[2].report, HasSubstr("this rank was in 2F2"));
+  // Both wait for what rank 1 would have sent next, or are still on their way there.
+  EXPECT_THAT(results[0].report, ContainsRegex("this rank was in 0(F2|B0|F3|B1) "));
+  EXPECT_THAT(results[2].report, ContainsRegex("this rank was in 2(F1|B1|F2) "));
 }
 
 }  // namespace
