@@ -76,10 +76,11 @@ bool has_first_layer(const RankLayers& stages) {
 }
 
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages) {
+  const bool beside_first = has_first_layer(stages);
   double sum = 0;
   for (const LayerRange stage : stages) {
     for (std::size_t i = stage.begin; i < stage.end; ++i)
-      sum += parameters_of(profile.layers[i], way, has_first_layer(stages));
+      sum += parameters_of(profile.layers[i], way, beside_first);
   }
   return sum;
 }
