@@ -1,0 +1,4 @@
+set(SOURCES
+  message.cpp
+  session.cpp)
+set(LIBRARIES fmt::fmt)
