@@ -1,4 +1,5 @@
 set(SOURCES
   message.cpp
+  references.cpp
   session.cpp)
 set(LIBRARIES fmt::fmt)
