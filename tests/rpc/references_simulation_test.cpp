@@ -25,7 +25,7 @@
 #include "paceline/rpc/references.h"
 #include "paceline/rpc/session.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::simulation {
 namespace {
 
 using namespace std::chrono_literals;
@@ -608,4 +608,4 @@ TEST(ReferencesSimulation, what_a_holder_counts_on_exists_and_what_nobody_holds_
 }
 
 }  // namespace
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::simulation

@@ -17,7 +17,7 @@
 
 #include "paceline/rpc/session.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::search {
 namespace {
 
 using Step = CallerSession::Step;
@@ -420,4 +420,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::search
