@@ -21,9 +21,9 @@ namespace paceline::images {
 class Codec {
  public:
   virtual ~Codec() = default;
-  // As the file stores it, before its EXIF orientation.
+  // As the file stores it, before its orientation.
   virtual Size size() const = 0;
-  virtual int orientation() const = 0;  // EXIF's, 1 to 8
+  virtual int orientation() const = 0;  // 1 to 8, as EXIF numbers them
   // The library can decode to 1/2, 1/4 and 1/8 of the size.
   virtual bool can_reduce() const = 0;
   // A part of the image of 1/reduction of the size, rounded up. Requires: the region is inside.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 
 namespace paceline::images {
 namespace {
@@ -19,6 +20,8 @@ std::unique_ptr<Codec> open(std::span<const std::byte> bytes, const std::string&
   if (begins_with(bytes, kJpeg)) return open_jpeg(bytes, name);
   if (begins_with(bytes, kPng)) return open_png(bytes, name);
   if (bytes.empty()) fail(ErrorCode::kCorrupt, "{}: the file is empty", name);
+  const std::string_view mistaken = mistaken_file(bytes);
+  if (!mistaken.empty()) fail(ErrorCode::kCorrupt, "{}: {}", name, mistaken);
   std::string hex;
   for (const std::byte byte : bytes.first(std::min<std::size_t>(bytes.size(), 4)))
     hex += fmt::format(" {:02x}", static_cast<unsigned>(byte));

@@ -29,7 +29,7 @@ namespace paceline::images {
 struct DecodeOptions {
   std::int64_t max_pixels = 178'956'970;      // above which Pillow refuses, too
   std::int64_t max_file_bytes = 256LL << 20;  // of a file, see image_file.h
-  bool exif_transpose = true;  // turn as EXIF says; torchvision's ImageFolder does not
+  bool exif_transpose = true;  // turn as EXIF or XMP says; torchvision's ImageFolder does not
 };
 
 class EncodedImage {

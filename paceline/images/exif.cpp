@@ -1,14 +1,35 @@
 #include "paceline/images/exif.h"
 
 #include <cstdint>
-#include <optional>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace paceline::images {
 namespace {
 
 constexpr std::size_t kEntryBytes = 12;
-constexpr std::uint32_t kOrientation = 0x0112, kShort = 3, kLong = 4;
+constexpr std::uint32_t kOrientation = 0x0112;
+constexpr std::string_view kIntro("Exif\0\0", 6);
+
+// Bytes of one value of the types that hold integers; 0: another type.
+std::size_t bytes_of_type(std::uint32_t type) {
+  constexpr std::uint32_t kShort = 3, kLong = 4, kSignedByte = 6, kSignedShort = 8, kSignedLong = 9,
+                          kDirectory = 13;
+  switch (type) {
+    case kSignedByte:
+      return 1;
+    case kShort:
+    case kSignedShort:
+      return 2;
+    case kLong:
+    case kSignedLong:
+    case kDirectory:
+      return 4;
+    default:
+      return 0;
+  }
+}
 
 // TIFF's numbers, in either order of bytes; nothing beyond the end.
 class Reader {
@@ -32,23 +53,36 @@ class Reader {
 
 }  // namespace
 
-int orientation_of(std::span<const std::byte> tiff) {
-  if (tiff.size() < 8) return 1;
-  const Reader reader(tiff, tiff[0] == std::byte{'M'});
-  if (tiff[0] != tiff[1] || reader.number(2, 2) != 42) return 1;
+std::optional<int> orientation_of(std::span<const std::byte> exif) {
+  std::span<const std::byte> tiff = exif;
+  while (tiff.size() >= kIntro.size() &&
+         std::memcmp(tiff.data(), kIntro.data(), kIntro.size()) == 0)
+    tiff = tiff.subspan(kIntro.size());
+  if (tiff.size() < 8 || tiff[0] != tiff[1]) return {};
+  const bool big_endian = tiff[0] == std::byte{'M'};
+  if (!big_endian && tiff[0] != std::byte{'I'}) return {};
+  const Reader reader(tiff, big_endian);
+  // Some writers have the 42 in the other order.
+  if (reader.number(2, 2) != 42 && reader.number(2, 2) != 42 << 8) return {};
   const std::size_t directory = *reader.number(4, 4);
   const auto count = reader.number(directory, 2);
+  std::optional<int> found;
   for (std::size_t i = 0; count && i < *count; ++i) {
     const std::size_t entry = directory + 2 + i * kEntryBytes;
     const auto tag = reader.number(entry, 2), type = reader.number(entry + 2, 2);
-    if (!tag || !type) return 1;
+    const auto values = reader.number(entry + 4, 4), offset = reader.number(entry + 8, 4);
+    if (!offset) break;  // cut
     if (*tag != kOrientation) continue;
-    const auto value = *type == kShort  ? reader.number(entry + 8, 2)
-                       : *type == kLong ? reader.number(entry + 8, 4)
-                                        : std::nullopt;
-    return value && *value >= 1 && *value <= 8 ? static_cast<int>(*value) : 1;
+    // Up to four bytes stand in the entry itself.
+    const std::size_t bytes = bytes_of_type(*type);
+    const std::uint64_t all = std::uint64_t{bytes} * *values;
+    if (all == 0) continue;
+    const std::size_t at = all <= 4 ? entry + 8 : *offset;
+    if (at > tiff.size() || all > tiff.size() - at) continue;
+    const std::uint32_t value = *reader.number(at, bytes);
+    found = value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
-  return 1;
+  return found;
 }
 
 Transposition transposition_of(int orientation) {

@@ -3,15 +3,16 @@
 // The one field of EXIF that changes what an image looks like.
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "paceline/images/image.h"
 
 namespace paceline::images {
 
-// The tag Orientation of EXIF data that begins with its TIFF header: 1 to 8, and 1 for data without
-// it or not in order.
-int orientation_of(std::span<const std::byte> tiff);
+// The tag Orientation of EXIF data, with or without the word "Exif" before its TIFF header: 1 to 8,
+// and 1 for a value that means nothing. Nothing for data without the tag or not in order.
+std::optional<int> orientation_of(std::span<const std::byte> exif);
 
 // Where the pixels of an image that is shown upright lie in the stored one: the columns and rows
 // are swapped first, then mirrored.

@@ -150,11 +150,20 @@ class JpegCodec : public Codec {
     for (jpeg_saved_marker_ptr marker = state_.info.marker_list; marker; marker = marker->next) {
       const std::span data(reinterpret_cast<const std::byte*>(marker->data), marker->data_length);
       if (data.size() >= kExifIntro && std::memcmp(data.data(), "Exif\0", kExifIntro) == 0)
-        return orientation_of(data.subspan(kExifIntro));
+        return orientation_of(data).value_or(1);
     }
     return 1;
   }
-  bool can_reduce() const override { return true; }
+  // A region of a reduced image has other pixels than the whole where a colour sample stands for
+  // eight pixels (4:1:0): libjpeg-turbo positions its scaled colours otherwise when it skips rows.
+  bool can_reduce() const override {
+    for (int i = 0; i < state_.info.num_components; ++i) {
+      const jpeg_component_info& component = state_.info.comp_info[i];
+      const int pixels = state_.info.max_h_samp_factor * state_.info.max_v_samp_factor;
+      if (pixels > 4 * component.h_samp_factor * component.v_samp_factor) return false;
+    }
+    return true;
+  }
 
   Image read(const Region& region, int reduction) override {
     if (!is_fresh_) open();

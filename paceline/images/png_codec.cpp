@@ -8,14 +8,14 @@
 
 #include "paceline/core/check.h"
 #include "paceline/images/codec.h"
-#include "paceline/images/exif.h"
+#include "paceline/images/png_orientation.h"
 
 namespace paceline::images {
 namespace {
 
-// Chunks that are of no use here, some of them packed.
-constexpr char kSkipped[] = "iCCP\0zTXt\0iTXt\0tEXt\0sPLT\0hIST\0pCAL\0sCAL";
-constexpr int kNumSkipped = 8;
+// Chunks that libpng need not interpret, some of them packed. png_orientation() reads some.
+constexpr char kSkipped[] = "iCCP\0zTXt\0iTXt\0tEXt\0eXIf\0sPLT\0hIST\0pCAL\0sCAL";
+constexpr int kNumSkipped = 9;
 
 struct PngState {
   png_structp png;
@@ -24,7 +24,6 @@ struct PngState {
   char reason[128];
   std::span<const std::byte> unread;
   std::size_t offset;
-  int orientation;
   // Of a read.
   Region region;
   std::uint8_t* rows;  // one of them, or all of an interlaced image
@@ -71,10 +70,6 @@ void open_step(PngState& state) {
   png_set_keep_unknown_chunks(state.png, PNG_HANDLE_CHUNK_NEVER,
                               reinterpret_cast<png_const_bytep>(kSkipped), kNumSkipped);
   png_read_info(state.png, state.info);
-  png_bytep exif = nullptr;
-  png_uint_32 size = 0;
-  if (png_get_eXIf_1(state.png, state.info, &size, &exif) != 0)
-    state.orientation = orientation_of({reinterpret_cast<const std::byte*>(exif), size});
 }
 
 void start_step(PngState& state) {
@@ -122,7 +117,7 @@ class PngCodec : public Codec {
   ~PngCodec() override { close(); }
 
   Size size() const override { return size_; }
-  int orientation() const override { return state_.orientation; }
+  int orientation() const override { return png_orientation(bytes_); }
   bool can_reduce() const override { return false; }
 
   Image read(const Region& region, int /*reduction*/) override {
@@ -147,7 +142,6 @@ class PngCodec : public Codec {
     close();
     state_ = {};
     state_.unread = bytes_;
-    state_.orientation = 1;
     if (!run(state_, open_step)) {
       close();
       require(false);

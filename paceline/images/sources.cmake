@@ -17,6 +17,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND SOURCES resample_avx2.cpp)
   set_source_files_properties(paceline/images/resample_avx2.cpp PROPERTIES COMPILE_OPTIONS "-O3;-mavx2")
 endif()
-# Libraries jump out of these two, over frames that hold no object; in one unit with others more would be inlined.
+# Libraries jump out of the codecs, over frames that hold no object; in one unit with others more would be inlined.
 list(TRANSFORM PACELINE_IMAGE_SOURCES PREPEND paceline/images/ OUTPUT_VARIABLE codecs)
 set_source_files_properties(${codecs} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

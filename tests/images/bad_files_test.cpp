@@ -32,6 +32,9 @@ TEST(BadFiles, what_is_neither_a_jpeg_nor_a_png_is_refused_with_its_first_bytes)
   expect_refused("", {"empty"});
   expect_refused("GIF89a", {"neither a JPEG nor a PNG", "47 49 46 38"});
   expect_refused("\x89", {"begins with 89"});
+  expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n",
+                 {"Git LFS", "git lfs pull"});
+  expect_refused("<!DOCTYPE html><html>", {"a web page"});
 }
 
 TEST(BadFiles, a_jpeg_that_ends_early_is_an_error_wherever_it_ends) {

@@ -49,7 +49,8 @@ void expect_parts_of_the_whole(const std::string& file, const std::string& what)
 TEST(DecodeJpeg, every_region_has_the_pixels_of_the_whole) {
   for (const Size size : {Size{1, 1}, Size{17, 33}, Size{130, 97}}) {
     const Image image = sample_image(size);
-    for (const auto& [x, y] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}}) {
+    for (const auto& [x, y] :
+         {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 4}, {3, 1}, {4, 2}, {2, 4}}) {
       for (const bool progressive : {false, true}) {
         expect_parts_of_the_whole(
             jpeg_of(image, {.sampling_x = x, .sampling_y = y, .progressive = progressive}),
@@ -61,6 +62,18 @@ TEST(DecodeJpeg, every_region_has_the_pixels_of_the_whole) {
     expect_parts_of_the_whole(jpeg_of(image, {.components = 4}), "CMYK");
     for (int orientation = 1; orientation <= 8; ++orientation)
       expect_parts_of_the_whole(jpeg_of(image, {.orientation = orientation}), "turned");
+  }
+}
+
+TEST(DecodeJpeg, colours_of_a_sample_for_eight_pixels_are_not_reduced) {
+  const Image image = sample_image({40, 30});
+  for (const auto& [x, y] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 4}}) {
+    const std::string file = jpeg_of(image, {.sampling_x = x, .sampling_y = y});
+    EXPECT_TRUE(EncodedImage(bytes_of(file), "a.jpg").can_reduce()) << x << "x" << y;
+  }
+  for (const auto& [x, y] : {std::pair{4, 2}, {2, 4}}) {
+    const std::string file = jpeg_of(image, {.sampling_x = x, .sampling_y = y});
+    EXPECT_FALSE(EncodedImage(bytes_of(file), "a.jpg").can_reduce()) << x << "x" << y;
   }
 }
 
@@ -144,16 +157,16 @@ TEST(Exif, is_read_in_both_orders_of_bytes_and_ignored_where_it_is_not_in_order)
     const std::string tiff = exif_of(6, big).substr(6);
     EXPECT_EQ(orientation_of(bytes_of(tiff)), 6);
     for (std::size_t size = 0; size < 20; ++size)
-      EXPECT_EQ(orientation_of(bytes_of(tiff.substr(0, size))), size == 20 ? 6 : 1) << size;
+      EXPECT_EQ(orientation_of(bytes_of(tiff.substr(0, size))), std::nullopt) << size;
   }
   EXPECT_EQ(orientation_of(bytes_of(exif_of(9).substr(6))), 1);
   std::string far = exif_of(6).substr(6);
   far[7] = '\x7f';  // the directory is beyond the end
-  EXPECT_EQ(orientation_of(bytes_of(far)), 1);
+  EXPECT_EQ(orientation_of(bytes_of(far)), std::nullopt);
   far = exif_of(6).substr(6);
   far[8] = far[9] = '\xff';  // more entries than there are bytes
   far[10] = 0;
-  EXPECT_EQ(orientation_of(bytes_of(far)), 1);
+  EXPECT_EQ(orientation_of(bytes_of(far)), std::nullopt);
 }
 
 TEST(Decode, a_region_or_a_reduction_that_does_not_fit_is_refused) {

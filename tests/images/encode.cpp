@@ -16,7 +16,14 @@ std::string big_endian(std::uint32_t value, int bytes = 4) {
   return text;
 }
 
-std::string chunk(const std::string& type, const std::string& data) {
+std::string header_chunk(std::uint32_t width, std::uint32_t height) {
+  return png_chunk("IHDR",
+                   big_endian(width) + big_endian(height) + std::string("\x08\x02\0\0\0", 5));
+}
+
+}  // namespace
+
+std::string png_chunk(const std::string& type, const std::string& data) {
   const std::string body = type + data;
   const auto sum =
       crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()));
@@ -24,11 +31,22 @@ std::string chunk(const std::string& type, const std::string& data) {
          big_endian(static_cast<std::uint32_t>(sum));
 }
 
-std::string header_chunk(std::uint32_t width, std::uint32_t height) {
-  return chunk("IHDR", big_endian(width) + big_endian(height) + std::string("\x08\x02\0\0\0", 5));
+std::string with_chunks(const std::string& png, const std::string& before,
+                        const std::string& behind) {
+  constexpr std::size_t kLength = 4;
+  std::string file = png;
+  file.insert(file.rfind("IEND") - kLength, behind);
+  return file.insert(file.find("IDAT") - kLength, before);
 }
 
-}  // namespace
+std::string packed(const std::string& text) {
+  uLongf size = compressBound(text.size());
+  std::string bytes(size, '\0');
+  compress(reinterpret_cast<Bytef*>(bytes.data()), &size,
+           reinterpret_cast<const Bytef*>(text.data()), text.size());
+  bytes.resize(size);
+  return bytes;
+}
 
 Image sample_image(Size size) {
   Image image(size);
@@ -143,8 +161,8 @@ std::string png_of(const Image& image, const PngForm& form) {
 }
 
 std::string png_header(std::uint32_t width, std::uint32_t height) {
-  return "\x89PNG\r\n\x1a\n" + header_chunk(width, height) + chunk("IDAT", "x\x9c\x03") +
-         chunk("IEND", "");
+  return "\x89PNG\r\n\x1a\n" + header_chunk(width, height) + png_chunk("IDAT", "x\x9c\x03") +
+         png_chunk("IEND", "");
 }
 
 }  // namespace paceline::images

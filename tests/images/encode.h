@@ -33,6 +33,13 @@ std::string png_of(const Image& image, const PngForm& form = {});
 // A PNG that is only a header, for any size.
 std::string png_header(std::uint32_t width, std::uint32_t height);
 
+// A chunk of a PNG, and a PNG with some more before its pixels and behind them.
+std::string png_chunk(const std::string& type, const std::string& data);
+std::string with_chunks(const std::string& png, const std::string& before,
+                        const std::string& behind);
+// As zlib packs it.
+std::string packed(const std::string& text);
+
 // "Exif", 0, 0 and a TIFF with the one tag; `big_endian` in the other order of bytes.
 std::string exif_of(int orientation, bool big_endian = false);
 

@@ -107,6 +107,14 @@ TEST(ImagesParity, images_are_resized_as_by_pillow) {
   });
 }
 
+TEST(ImagesParity, an_orientation_is_found_in_the_places_where_pillow_finds_it) {
+  const FreshDirectory folder;
+  ASSERT_TRUE(run_reference("turned", folder));
+  for_each_result(folder, [](const fs::path& file, const Image& expected) {
+    EXPECT_EQ(difference(Opened(file).image.decode(), expected), 0) << file.filename();
+  });
+}
+
 TEST(ImagesParity, a_part_decoded_alone_and_resized_is_as_by_pillow) {
   const FreshDirectory folder;
   ASSERT_TRUE(run_reference("crop", folder));

@@ -2,6 +2,7 @@
 """What Pillow makes of images, for images_parity_test.cpp to compare with.
 
     images_reference.py decode FOLDER    files of every kind, and beside each NAME the pixels as Pillow decodes them
+    images_reference.py turned FOLDER    an orientation in every place of a file that may have one, and the pixels as Pillow turns them
     images_reference.py resize FOLDER    IMAGE.WxH: a file resized by BILINEAR
     images_reference.py crop FOLDER      IMAGE.X.Y.W.H.WxH: a part of it, resized
     images_reference.py colour FOLDER    IMAGE.KIND.FACTOR: Pillow's (and torchvision's) colour changes
@@ -42,6 +43,71 @@ def deep_png(path, samples):
     with open(path, "wb") as f:
         f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 2 if channels == 3 else 0, 0, 0, 0)) +
                 chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def exif_data(orientation, kind=3, count=1, big=False):
+    """EXIF with the one tag, `count` values of this type, the first of which is the orientation."""
+    order = ">" if big else "<"
+    sizes = {1: "B", 2: "c", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 13: "I"}
+    values = b"".join(struct.pack(order + sizes[kind], orientation if i == 0 else 3) for i in range(count))
+    inline = values.ljust(4, b"\0") if len(values) <= 4 else struct.pack(order + "I", 26)
+    return ((b"MM\0*" if big else b"II*\0") + struct.pack(order + "IH", 8, 1) + struct.pack(order + "HHI", 0x0112, kind, count) + inline +
+            bytes(4) + (values if len(values) > 4 else b""))
+
+
+def write_turned(folder):
+    """An orientation in every place of JPEG and PNG that may have one, as Pillow sees it."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    def profile(data):
+        return b"\nexif\n%8d\n" % len(data) + b"\n".join(data.hex().encode()[i:i + 72] for i in range(0, 2 * len(data), 72)) + b"\n"
+
+    image = sample(19, 13)
+    stored = os.path.join(folder, "stored")
+    image.save(stored + ".png")
+    image.save(stored + ".jpg", quality=90)
+    with open(stored + ".png", "rb") as f:
+        png = f.read()
+    with open(stored + ".jpg", "rb") as f:
+        jpeg = f.read()
+    intro, exif = b"Exif\0\0", exif_data(6)
+    attribute, element = b'<x tiff:Orientation="8"/>', b"<x><tiff:Orientation>5</tiff:Orientation></x>"
+    nothing = b"MM\0*\0\0\0\x08\0\0\0\0\0\0"
+    raw, xmp = b"Raw profile type exif\0", b"XML:com.adobe.xmp\0"
+    places = {
+        "exif": chunk(b"eXIf", exif), "exif-big": chunk(b"eXIf", exif_data(6, big=True)),
+        "exif-twice": chunk(b"eXIf", exif_data(3)) + chunk(b"eXIf", exif), "exif-text": chunk(b"tEXt", b"exif\0" + intro + exif),
+        "profile-text": chunk(b"tEXt", raw + profile(intro + exif)), "profile-packed": chunk(b"zTXt", raw + b"\0" + zlib.compress(profile(intro + exif))),
+        "profile-itxt": chunk(b"iTXt", raw + b"\0\0\0\0" + profile(intro + exif)),
+        "profile-itxt-packed": chunk(b"iTXt", raw + b"\1\0\0\0" + zlib.compress(profile(intro + exif))),
+        "other-profile": chunk(b"tEXt", b"Raw profile type APP1\0" + profile(intro + exif)),
+        "profile-exif": chunk(b"tEXt", raw + profile(intro + exif_data(3))) + chunk(b"eXIf", exif),
+        "xmp-attribute": chunk(b"iTXt", xmp + b"\0\0\0\0" + attribute), "xmp-element": chunk(b"iTXt", xmp + b"\0\0\0\0" + element),
+        "xmp-packed": chunk(b"iTXt", xmp + b"\1\0\0\0" + zlib.compress(attribute)), "xmp-text": chunk(b"tEXt", xmp + attribute),
+        "xmp-ztxt": chunk(b"zTXt", xmp + b"\0" + zlib.compress(element)), "xmp-quotes": chunk(b"tEXt", xmp + b"<x tiff:Orientation='8'/>"),
+        "xmp-exif": chunk(b"tEXt", xmp + attribute) + chunk(b"eXIf", exif), "xmp-exif-1": chunk(b"tEXt", xmp + attribute) + chunk(b"eXIf", exif_data(1)),
+        "xmp-no-tag": chunk(b"eXIf", nothing) + chunk(b"tEXt", xmp + attribute), "xmp-twice": chunk(b"tEXt", xmp + attribute) + chunk(b"tEXt", xmp + element),
+        "comment": chunk(b"tEXt", b"Comment\0" + attribute)}
+    for kind in 1, 3, 4, 6, 8, 9, 13:
+        for count in 1, 2, 3, 5:
+            places[f"type{kind}x{count}"] = chunk(b"eXIf", exif_data(6, kind, count, big=count == 2))
+    for value in 0, 1, 2, 3, 4, 5, 7, 8, 9, 255:
+        places[f"value{value}"] = chunk(b"eXIf", exif_data(value))
+    for name, chunks in places.items():
+        for where, at in ("before", png.index(b"IDAT") - 4), ("behind", png.rindex(b"IEND") - 4):
+            with open(os.path.join(folder, f"{name}-{where}.png"), "wb") as f:
+                f.write(png[:at] + chunks + png[at:])
+
+    def marker(data):
+        return b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data
+    adobe = b"http://ns.adobe.com/xap/1.0/\0"
+    for name, markers in (("exif", marker(intro + exif)), ("xmp", marker(adobe + attribute)), ("xmp-exif", marker(adobe + attribute) + marker(intro + exif)),
+                          ("exif-xmp", marker(intro + nothing) + marker(adobe + attribute)), ("long", marker(intro + exif_data(6, 3, 5)))):
+        with open(os.path.join(folder, f"{name}.jpg"), "wb") as f:
+            f.write(jpeg[:2] + markers + jpeg[2:])
+    for name in os.listdir(folder):
+        keep(os.path.join(folder, name), ImageOps.exif_transpose(Image.open(os.path.join(folder, name))))
 
 
 def write_files(folder):
@@ -171,4 +237,4 @@ def write_draws(folder):
             f.write(f"erase {width} {height} " + " ".join(str(v) for v in (*drawn.mean(0), *drawn.std(0))) + "\n")
 
 
-{"evaluate": write_evaluated, "folder": write_folder, "draws": write_draws, "decode": write_files, "resize": write_resized, "crop": write_crops, "colour": write_colours}[sys.argv[1]](sys.argv[2])
+{"evaluate": write_evaluated, "folder": write_folder, "draws": write_draws, "decode": write_files, "turned": write_turned, "resize": write_resized, "crop": write_crops, "colour": write_colours}[sys.argv[1]](sys.argv[2])

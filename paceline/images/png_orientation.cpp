@@ -1,0 +1,173 @@
+#include "paceline/images/png_orientation.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <zlib.h>
+
+#include "paceline/images/exif.h"
+
+namespace paceline::images {
+namespace {
+
+constexpr std::size_t kSignature = 8, kLength = 4, kType = 4, kChecksum = 4;
+constexpr std::size_t kMaxText = std::size_t{1} << 20;
+
+struct Chunk {
+  std::string_view type, data;
+};
+
+std::uint32_t number_at(std::string_view bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < 4; ++i)
+    value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
+  return value;
+}
+
+// Takes the next chunk from `file`. False at the end, and where the file is cut.
+bool take_chunk(std::string_view& file, Chunk& chunk) {
+  constexpr std::size_t kAround = kLength + kType + kChecksum;
+  if (file.size() < kAround) return false;
+  const std::size_t length = number_at(file, 0);
+  if (length > file.size() - kAround) return false;
+  chunk = {file.substr(kLength, kType), file.substr(kLength + kType, length)};
+  file.remove_prefix(kAround + length);
+  return true;
+}
+
+bool is_sound(const Chunk& chunk) {
+  // Type, data and checksum follow each other in the file.
+  const auto* const begin = reinterpret_cast<const Bytef*>(chunk.type.data());
+  const auto sum = crc32(0, begin, static_cast<uInt>(kType + chunk.data.size()));
+  return sum == number_at({chunk.data.data() + chunk.data.size(), kChecksum}, 0);
+}
+
+// What could be unpacked of zlib's data; nothing when it is damaged or too long.
+std::optional<std::string> unpacked(std::string_view packed) {
+  z_stream stream{};
+  if (inflateInit(&stream) != Z_OK) return {};
+  std::string text(kMaxText + 1, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  const int status = inflate(&stream, Z_SYNC_FLUSH);
+  text.resize(text.size() - stream.avail_out);
+  inflateEnd(&stream);
+  const bool is_sound = status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR;
+  if (!is_sound || text.size() > kMaxText) return {};
+  return text;
+}
+
+// The part before the next zero byte, which is removed with it. Nothing when there is none.
+std::optional<std::string_view> take_word(std::string_view& text) {
+  const std::size_t end = text.find('\0');
+  if (end == std::string_view::npos) return {};
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  return word;
+}
+
+// The text of a chunk zTXt or iTXt behind its keyword.
+std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_view rest) {
+  if (chunk.type == "zTXt") {
+    if (rest.empty() || rest[0] != 0) return {};  // the one method
+    return unpacked(rest.substr(1));
+  }
+  if (chunk.type != "iTXt") return std::string(rest);
+  if (rest.size() < 2) return {};
+  const bool is_packed = rest[0] != 0, has_known_method = rest[1] == 0;
+  rest.remove_prefix(2);
+  if (!take_word(rest) || !take_word(rest)) return {};  // the language, the keyword in it
+  if (!is_packed) return std::string(rest);
+  return has_known_method ? unpacked(rest) : std::nullopt;
+}
+
+int digit_of(char letter) {
+  if (letter >= '0' && letter <= '9') return letter - '0';
+  if (letter >= 'a' && letter <= 'f') return letter - 'a' + 10;
+  if (letter >= 'A' && letter <= 'F') return letter - 'A' + 10;
+  return -1;
+}
+
+// ImageMagick's: an empty line, the kind, the number of bytes, then lines of digits.
+std::string profile_bytes(std::string_view text) {
+  for (int line = 0; line < 3; ++line) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  std::string bytes;
+  int high = -1;
+  for (const char letter : text) {
+    if (std::string_view(" \t\r\n").find(letter) != std::string_view::npos) continue;
+    const int digit = digit_of(letter);
+    if (digit < 0) return {};
+    if (high >= 0) bytes += static_cast<char>(high << 4 | digit);
+    high = high < 0 ? digit : -1;
+  }
+  return bytes;
+}
+
+// Of tiff:Orientation, as an attribute or an element.
+std::optional<int> orientation_in_xmp(std::string_view xmp) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  for (std::size_t at = xmp.find(kName); at != std::string_view::npos;
+       at = xmp.find(kName, at + 1)) {
+    std::string_view rest = xmp.substr(at + kName.size());
+    if (rest.starts_with("=\"")) {
+      rest.remove_prefix(2);
+    } else if (rest.starts_with(">")) {
+      rest.remove_prefix(1);
+    } else {
+      continue;
+    }
+    if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9') return rest[0] - '0';
+  }
+  return {};
+}
+
+// The last of each kind.
+struct Found {
+  std::optional<std::string> exif, profile, xmp;
+};
+
+void look_at(const Chunk& chunk, Found& found) {
+  if (chunk.type == "eXIf") {
+    found.exif = std::string(chunk.data);
+    return;
+  }
+  if (chunk.type != "tEXt" && chunk.type != "zTXt" && chunk.type != "iTXt") return;
+  std::string_view rest = chunk.data;
+  const auto keyword = take_word(rest);
+  if (!keyword) return;
+  const bool is_exif = *keyword == "exif" && chunk.type == "tEXt";
+  const bool is_profile = *keyword == "Raw profile type exif",
+             is_xmp = *keyword == "XML:com.adobe.xmp";
+  if (!is_exif && !is_profile && !is_xmp) return;
+  auto text = text_behind_keyword(chunk, rest);
+  if (!text) return;
+  (is_exif ? found.exif : is_profile ? found.profile : found.xmp) = std::move(text);
+}
+
+}  // namespace
+
+int png_orientation(std::span<const std::byte> file) {
+  std::string_view rest(reinterpret_cast<const char*>(file.data()), file.size());
+  rest.remove_prefix(std::min(kSignature, rest.size()));
+  Found found;
+  for (Chunk chunk; take_chunk(rest, chunk);) {
+    const bool may_tell = chunk.type != "IDAT" && chunk.type != "IHDR";
+    if (may_tell && is_sound(chunk)) look_at(chunk, found);
+  }
+  if (!found.exif && found.profile) found.exif = profile_bytes(*found.profile);
+  std::optional<int> orientation;
+  if (found.exif) orientation = orientation_of(std::as_bytes(std::span(*found.exif)));
+  if (!orientation && found.xmp) orientation = orientation_in_xmp(*found.xmp);
+  return orientation && *orientation >= 1 && *orientation <= 8 ? *orientation : 1;
+}
+
+}  // namespace paceline::images
