@@ -2,8 +2,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <span>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 
 namespace paceline::text {
 
@@ -24,6 +26,10 @@ std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
   if (static_cast<std::uint64_t>(file.gcount()) != bytes) {
     fail(ErrorCode::kCorrupt, "{}: only {} of {} bytes could be read", path, file.gcount(), bytes);
   }
+  const auto bytes_read = std::as_bytes(std::span(text));
+  const std::string_view mistaken = mistaken_file(bytes_read);
+  if (!mistaken.empty()) fail(ErrorCode::kCorrupt, "{}: {}", path, mistaken);
+  text.erase(0, text_start(bytes_read, path));
   return text;
 }
 

@@ -43,7 +43,7 @@ bool is_number(char32_t code) {
 }
 
 bool is_space(char32_t code) {
-  return (code >= '\t' && code <= '\r') || (code >= 0x1C && code <= 0x1F) || code == 0x85 ||
+  return (code >= '\t' && code <= '\r') || code == 0x85 ||
          is_between(code, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP);
 }
 
@@ -52,7 +52,7 @@ bool is_punctuation(char32_t code) {
 }
 
 bool is_control(char32_t code) {
-  return is_between(code, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CF);
+  return is_between(code, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);
 }
 
 bool is_accent(char32_t code) {

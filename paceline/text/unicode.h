@@ -23,10 +23,11 @@ void append_utf8(char32_t code, std::string& to);
 
 bool is_letter(char32_t code);  // category L
 bool is_number(char32_t code);  // category N
-// As \s of Python's regular expressions.
+// Unicode's property White_Space, which is \s in the regular expressions of GPT-2's tokenizer. (\s
+// of Python's module re also has U+001C to U+001F.)
 bool is_space(char32_t code);
 bool is_punctuation(char32_t code);  // category P
-bool is_control(char32_t code);      // categories Cc and Cf
+bool is_control(char32_t code);      // categories Cc, Cf and Co: control, format, private use
 bool is_accent(char32_t code);       // category Mn: marks that take no room of their own
 
 // Appends the lower-case letters of `code`, in their canonical decomposition (NFD) and without

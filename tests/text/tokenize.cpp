@@ -1,5 +1,9 @@
 // tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased]: reads texts, each ended by a zero
 // byte, and prints the tokens of each in a line. For beside_hugging_face.py.
+//
+// tokenize classes: prints two hexadecimal digits for each code from 0 to 10FFFF, which say what it
+// is (below), then a line "CODE TEXT" for each that append_plain_lower_case() changes. For
+// unicode_classes_test.py.
 
 #include <cstdio>
 #include <iostream>
@@ -8,11 +12,36 @@
 
 #include "paceline/core/error.h"
 #include "paceline/text/bpe_tokenizer.h"
+#include "paceline/text/unicode.h"
 #include "paceline/text/word_piece_tokenizer.h"
 
+namespace {
+
+using namespace paceline::text;
+
+int print_classes() {
+  constexpr char32_t kEnd = 0x110000;
+  for (char32_t code = 0; code < kEnd; ++code) {
+    std::printf("%02x", is_letter(code) | is_number(code) << 1 | is_space(code) << 2 |
+                            is_punctuation(code) << 3 | is_control(code) << 4 |
+                            is_accent(code) << 5);
+  }
+  std::puts("");
+  for (char32_t code = 0; code < kEnd; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;  // surrogates, which UTF-8 does not have
+    std::string itself, lower;
+    append_utf8(code, itself);
+    append_plain_lower_case(code, lower);
+    if (lower != itself) std::printf("%x %s\n", static_cast<unsigned>(code), lower.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) try {
-  using namespace paceline::text;
   const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words == std::vector<std::string>{"classes"}) return print_classes();
   std::unique_ptr<Tokenizer> tokenizer;
   if (words.size() == 3 && words[0] == "bpe") {
     tokenizer = std::make_unique<BpeTokenizer>(BpeTokenizer::read(words[1], words[2]));
@@ -20,7 +49,8 @@ int main(int argc, char** argv) try {
     tokenizer =
         std::make_unique<WordPieceTokenizer>(WordPieceTokenizer::read(words[1], words.size() == 2));
   } else {
-    std::fputs("usage: tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased]\n", stderr);
+    std::fputs("usage: tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased] | classes\n",
+               stderr);
     return 2;
   }
   const std::string all(std::istreambuf_iterator<char>(std::cin), {});

@@ -100,5 +100,16 @@ TEST_F(WordPiece, damaged_files_are_refused_by_name) {
   expect_error(ErrorCode::kCorrupt, {"vocab.txt"}, [&] { (void)read(); });
 }
 
+TEST_F(WordPiece, a_vocabulary_begins_behind_its_byte_order_mark_and_is_no_download_that_failed) {
+  write("\xEF\xBB\xBF[PAD]\n[UNK]\n");
+  EXPECT_EQ(read().find("[PAD]"), Token{0});
+  write("\xFF\xFE[\0P\0");
+  expect_error(ErrorCode::kCorrupt, {file_, "UTF-16LE", "iconv"}, [&] { read(); });
+  write("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 231508\n");
+  expect_error(ErrorCode::kCorrupt, {file_, "git lfs pull"}, [&] { read(); });
+  write("<!DOCTYPE html>\n[UNK]\n");
+  expect_error(ErrorCode::kCorrupt, {file_, "a web page"}, [&] { read(); });
+}
+
 }  // namespace
 }  // namespace paceline::text
