@@ -16,7 +16,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 1};
+constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 2};
 constexpr std::size_t kVersionByte = 7;
 constexpr std::byte kAccepted{1};
 

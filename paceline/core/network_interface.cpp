@@ -101,4 +101,10 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
        names_of(there));
 }
 
+bool is_link_local(const std::string& address) {
+  in6_addr v6{};
+  const std::string plain = address.substr(0, address.find('%'));
+  return inet_pton(AF_INET6, plain.c_str(), &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6);
+}
+
 }  // namespace paceline

@@ -29,4 +29,7 @@ std::vector<InterfaceAddress> interface_addresses();
 std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
                            bool prefer_v6);
 
+// Whether `address` is valid on one link only (fe80::...), so that it means nothing to other hosts.
+bool is_link_local(const std::string& address);
+
 }  // namespace paceline

@@ -23,9 +23,10 @@ class Secret {
 
   // Fresh random bytes.
   static Secret generate();
-  // 64 hexadecimal digits are the secret itself (the inverse of to_hex); any other text or file
-  // content of at least 16 bytes is hashed to 32. White space at the end does not count.
-  // Error(kInvalid) when it is shorter.
+  // 64 hexadecimal digits are the secret itself (the inverse of to_hex). Any other text of at least
+  // 16 bytes is stretched to a key by Argon2id, which takes tens of milliseconds and 19 MiB. White
+  // space at the end does not count. Error(kInvalid) when the text is shorter, Error(kSystem) for a
+  // lack of memory.
   static Secret from_text(std::string_view text);
 
   Secret(const Secret&) = default;

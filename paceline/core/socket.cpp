@@ -1,5 +1,7 @@
 #include "paceline/core/socket.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -19,6 +21,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
+#include "paceline/core/log.h"
 #include "paceline/core/vigil.h"
 
 namespace paceline {
@@ -115,6 +118,45 @@ std::string address_text(const sockaddr_storage& address) {
   return text;
 }
 
+// "0.0.0.0" and "::", in any form.
+bool is_unspecified(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
+  const AddressList owner(list, &freeaddrinfo);
+  if (list->ai_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(list->ai_addr)->sin_addr.s_addr == INADDR_ANY;
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6*>(list->ai_addr)->sin6_addr;
+  return IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
+
+bool is_written_like_a_host(const std::string& text) {
+  const bool v6 = text.find(':') != std::string::npos;
+  return !text.empty() && text.front() != '-' &&
+         std::all_of(text.begin(), text.end(), [&](unsigned char c) {
+           const bool plain =
+               (c < 0x80 && std::isalnum(c) != 0) || c == '.' || c == '-' || c == '_';
+           return plain || (v6 && (c == ':' || c == '%'));
+         });
+}
+
+// 0, or why this host cannot listen there.
+int listen_at(const addrinfo& address, int backlog, Fd& socket) {
+  socket = open_socket(address.ai_family);
+  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.ai_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // of "::"
+  const bool listens = ::bind(socket.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+                       ::listen(socket.get(), backlog) == 0;
+  return listens ? 0 : errno;
+}
+
+Fd listen_on_all(std::uint16_t port, int backlog) {
+  const Fd v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return listen_tcp({v6 ? "::" : "0.0.0.0", port}, backlog);
+}
+
 std::uint16_t port_of(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
     return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
@@ -123,16 +165,6 @@ std::uint16_t port_of(const sockaddr_storage& address) {
     return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
   }
   return 0;
-}
-
-// As getaddrinfo() takes it, "127.1" too.
-bool is_numeric(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST;
-  addrinfo* list = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
-  freeaddrinfo(list);
-  return true;
 }
 
 sockaddr_storage local_socket_address(const Fd& socket) {
@@ -146,6 +178,17 @@ sockaddr_storage local_socket_address(const Fd& socket) {
 
 }  // namespace
 
+std::string parse_host(const std::string& text, const std::string& what) {
+  const bool in_brackets = text.size() > 2 && text.front() == '[' && text.back() == ']';
+  const std::string host = in_brackets ? text.substr(1, text.size() - 2) : text;
+  const bool is_v6 = host.find(':') != std::string::npos;
+  check(is_written_like_a_host(host) && (is_v6 || !in_brackets) && (!is_v6 || is_numeric(host)),
+        "{}: '{}' is neither a name nor an address of a host", what, text);
+  check(!is_unspecified(host), "{}: '{}' means every address of whoever reads it; name the host",
+        what, text);
+  return host;
+}
+
 Endpoint parse_endpoint(const std::string& text, const std::string& what) {
   const auto colon = text.rfind(':');
   Endpoint endpoint;
@@ -153,14 +196,15 @@ Endpoint parse_endpoint(const std::string& text, const std::string& what) {
   bool good = colon != std::string::npos && colon > 0;
   if (good) {
     endpoint.host = text.substr(0, colon);
-    if (endpoint.host.front() == '[' && endpoint.host.back() == ']') {
-      endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-    }
+    const bool is_v6 = endpoint.host.find(':') != std::string::npos;
+    check(!is_v6 || (endpoint.host.front() == '[' && endpoint.host.back() == ']'),
+          "{}: '{}': an IPv6 address stands in brackets: [ADDRESS]:PORT", what, text);
     const char* end = text.data() + text.size();
     const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
-    good = status == std::errc() && stop == end && port <= 65535 && !endpoint.host.empty();
+    good = status == std::errc() && stop == end && port <= 65535;
   }
   check(good, "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
+  endpoint.host = parse_host(endpoint.host, what);
   endpoint.port = static_cast<std::uint16_t>(port);
   return endpoint;
 }
@@ -180,32 +224,68 @@ std::string why_unresolved(const std::string& host) {
   }
 }
 
+bool is_numeric(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
+}
+
 bool is_loopback(const std::string& host) {
   in_addr v4{};
   in6_addr v6{};
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
-  return host == "localhost";
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) {
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+  }
+  std::string name = host;
+  if (name.ends_with('.')) name.pop_back();
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name == "localhost" || name.starts_with("localhost.") || name.ends_with(".localhost") ||
+         name == "ip6-localhost" || name == "ip6-loopback";
+}
+
+void await_address(const std::string& host, Deadline deadline) {
+  constexpr auto kPause = 1s;
+  for (bool is_first = true;; is_first = false) {
+    const std::string why = why_unresolved(host);
+    if (why.empty()) return;
+    if (deadline.remaining() <= kPause) throw Error(ErrorCode::kInvalid, why);
+    if (is_first) {
+      log::warning(
+          fmt::format("{}; trying again for up to {} s", why,
+                      std::chrono::round<std::chrono::seconds>(deadline.remaining()).count()));
+    }
+    std::this_thread::sleep_for(kPause);  // nothing signals that a name server knows more
+  }
+}
+
+bool is_of_this_host(const std::string& host) {
+  const auto addresses = resolve({host, 0}, 0);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    const Fd socket = open_socket(one->ai_family);
+    if (::bind(socket.get(), one->ai_addr, one->ai_addrlen) == 0) return true;
+  }
+  return false;
 }
 
 Fd listen_tcp(const Endpoint& endpoint, int backlog) {
   const auto addresses = resolve(endpoint, 0);
-  Fd socket = open_socket(addresses->ai_family);
-  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (addresses->ai_family == AF_INET6)
-    set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // of "::"
-  if (::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
-      ::listen(socket.get(), backlog) != 0) {
-    const int error = errno;
-    throw system_error("listening on " + to_string(endpoint), error);
+  Fd socket;
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* one = addresses.get(); one != nullptr && error == EADDRNOTAVAIL;
+       one = one->ai_next) {
+    error = listen_at(*one, backlog, socket);
   }
+  if (error != 0) throw system_error("listening on " + to_string(endpoint), error);
   return socket;
 }
 
 bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses) {
-  const bool means_loopback = is_loopback(host) || host.starts_with("localhost.") ||
-                              host.ends_with(".localhost") || host.starts_with("ip6-");
-  return !means_loopback && !is_numeric(host) && !addresses.empty() &&
+  return !is_loopback(host) && !is_numeric(host) && !addresses.empty() &&
          is_loopback(addresses.front());
 }
 
@@ -218,8 +298,16 @@ Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog) {
     addresses.push_back(address_text(address));
   }
   if (!leads_elsewhere(endpoint.host, addresses)) return listen_tcp(endpoint, backlog);
-  const Fd v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return listen_tcp({v6 ? "::" : "0.0.0.0", endpoint.port}, backlog);
+  return listen_on_all(endpoint.port, backlog);
+}
+
+Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog) {
+  if (is_of_this_host(endpoint.host)) return listen_tcp_for_others(endpoint, backlog);
+  log::warning(
+      fmt::format("{} is no address of this host, which therefore listens on all its addresses; "
+                  "the others reach it if that one leads here",
+                  endpoint.host));
+  return listen_on_all(endpoint.port, backlog);
 }
 
 Fd listen_unix(const std::string& name, int backlog) {
@@ -236,6 +324,15 @@ Fd listen_unix(const std::string& name, int backlog) {
 std::uint16_t local_port(const Fd& socket) { return port_of(local_socket_address(socket)); }
 std::string local_address(const Fd& socket) { return address_text(local_socket_address(socket)); }
 
+Endpoint peer_endpoint(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    fail(ErrorCode::kPeerLost, "the other end of a connection is gone: {}", std::strerror(errno));
+  }
+  return {address_text(address), port_of(address)};
+}
+
 std::string peer_name(const Fd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -247,7 +344,10 @@ std::string peer_name(const Fd& socket) {
 }
 
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
-  return connect_until(deadline, to_string(endpoint), [&] { return ConnectAttempt(endpoint); });
+  return connect_until(deadline, to_string(endpoint), [&] {
+    await_address(endpoint.host, deadline);
+    return ConnectAttempt(endpoint);
+  });
 }
 
 Fd connect_unix(const std::string& name, Deadline deadline) {

@@ -27,23 +27,38 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// "host:port" or "[v6]:port". Error(kInvalid) otherwise; `what` names the flag or variable in the
-// message.
+// A host as users write it: a name, an IPv4 address, or an IPv6 address with or without brackets
+// ("fe80::1%eth0" with its interface). Error(kInvalid) for anything else, and for 0.0.0.0 and ::,
+// which name no host; `what` names the flag or variable in the message.
+std::string parse_host(const std::string& text, const std::string& what);
+// "host:port" or "[v6]:port". Error(kInvalid) otherwise, as above.
 Endpoint parse_endpoint(const std::string& text, const std::string& what);
 std::string to_string(const Endpoint& endpoint);
 // Why `host` has no address now: "the address 'h' does not resolve: ..."; empty when it has one.
 // May take as long as the system's resolver waits for its servers.
 std::string why_unresolved(const std::string& host);
-// True for 127.0.0.0/8, ::1 and "localhost".
+// Waits until `host` has an address, because the names of containers and pods come with them. At
+// the deadline, or where it is near, Error(kInvalid).
+void await_address(const std::string& host, Deadline deadline);
+// Whether `host` is an address, in any form that the resolver takes ("127.1" too), and no name.
+bool is_numeric(const std::string& host);
+// True for 127.0.0.0/8, ::1 and the names of loopback ("localhost", "localhost.localdomain", ...).
 bool is_loopback(const std::string& host);
+// Whether one of the addresses of `host` is this host's. Error(kInvalid) when it has none.
+bool is_of_this_host(const std::string& host);
 
-// Listens on exactly the addresses of `endpoint.host` that come first in resolution ("127.0.0.1"
-// means loopback only); port 0 picks a free one. Error(kSystem) names the endpoint.
+// Listens on exactly the first address of `endpoint.host`, in the order of resolution, that this
+// host has ("127.0.0.1" means loopback only); port 0 picks a free one. Error(kSystem) names the
+// endpoint.
 Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
 // The same for an endpoint that other hosts were told: where its name leads to loopback on this
 // host only ("127.0.1.1 box" in Debian's /etc/hosts), on all addresses, so authenticate what
 // connects. A numeric address and "localhost" mean what they say.
 Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
+// The same for the process that all others have been told to meet at the endpoint, whoever has that
+// address: where this host does not, as behind a Kubernetes Service, NAT or a published port, on
+// all addresses, with a warning.
+Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
 // Whether `host`, which resolves to `addresses` here, is a name that leads elsewhere to another
 // address than here.
 bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
@@ -55,11 +70,15 @@ Fd listen_unix(const std::string& name, int backlog = 1024);
 std::uint16_t local_port(const Fd& socket);
 // The numeric address of the local end of a connected socket.
 std::string local_address(const Fd& socket);
-// The numeric address and port of the other end, for messages.
+// The numeric address and port of the other end of a TCP connection. Error(kPeerLost) when it is
+// gone.
+Endpoint peer_endpoint(const Fd& socket);
+// The same for messages, of any socket.
 std::string peer_name(const Fd& socket);
 
-// Retries refused connections until the deadline: the listener may not be up yet. Error(kTimeout)
-// names the endpoint and the last cause. TCP_NODELAY is set.
+// Retries refused connections until the deadline: the listener may not be up yet; and waits for an
+// address, as await_address(). Error(kTimeout) names the endpoint and the last cause. TCP_NODELAY
+// is set.
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
 Fd connect_unix(const std::string& name, Deadline deadline);
 
