@@ -69,6 +69,18 @@ OptionTarget endpoint_target(const LaunchOptions& launch) {
   }};
 }
 
+OptionTarget address_target(std::string& address) {
+  OptionTarget target = text_target(address);
+  target.read = [&address](const Option& option) {
+    try {
+      address = parse_host(option.text, option.source);
+    } catch (const Error& error) {
+      throw UsageError(error.what());
+    }
+  };
+  return target;
+}
+
 OptionTarget node_rank_target(const LaunchOptions& launch) {
   return {.print = [&launch] { return launch.node_rank ? fmt::to_string(*launch.node_rank) : ""; },
           .unset = "as they come"};
@@ -161,7 +173,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
               kDecidedHere);
   table.value("--node-rank", "R", "Number of this machine [in order of arrival]",
               node_rank_target(launch), kDecidedHere | kNotSubmitted);
-  table.value("--master-addr", "A", "Address of machine 0", text_target(launch.master_addr),
+  table.value("--master-addr", "A", "Address of machine 0", address_target(launch.master_addr),
               kDecidedHere | kNotSubmitted);
   table.value("--master-port", "P", "Port of machine 0 [one machine: a free one; several: 29500]",
               number_target(launch.master_port, 1, 65535, "a free one"), kDecidedHere);
@@ -216,6 +228,16 @@ void check_meeting(const OptionTable& table, LaunchOptions& launch) {
   }
   // Agents that are started apart must mean the same job.
   if (launch.run_id.empty()) launch.run_id = several ? "none" : random_hex(8);
+}
+
+void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
+  if (!launch.several_nodes()) return;
+  if (table["--rdzv-endpoint"].given() || table["--master-addr"].given()) return;
+  throw UsageError(fmt::format(
+      "{}: '{}': where do the machines meet? Give each of them the same --rdzv-endpoint "
+      "HOST:{} (or --master-addr HOST), a host that all reach; or let one launcher start "
+      "all of them: --hosts",
+      table["--nnodes"].source, table["--nnodes"].text, kEndpointPort));
 }
 
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {

@@ -11,8 +11,10 @@ namespace paceline::apps {
 // From --standalone to --chaos-seed.
 void declare_meeting_options(OptionTable& table, RunOptions& run);
 
-// Check what several options decide together, after OptionTable::read(). Both throw UsageError.
+// Check what several options decide together, after OptionTable::read(). All throw UsageError.
 void check_meeting(const OptionTable& table, launch::LaunchOptions& launch);
+// For a launcher that is started by hand on each of several machines: says where they meet.
+void require_meeting(const OptionTable& table, const launch::LaunchOptions& launch);
 void check_chaos(const OptionTable& table, const launch::LaunchOptions& launch);
 
 }  // namespace paceline::apps

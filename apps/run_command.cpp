@@ -16,6 +16,7 @@
 #include "apps/commands.h"
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
+#include "apps/meeting_options.h"
 #include "apps/message.h"
 #include "apps/misplaced_options.h"
 #include "apps/run_options.h"
@@ -140,6 +141,7 @@ int Run::run(const Arguments& arguments) {
 
 int Run::run_here() {
   check_run_options(table_, topology_, options_.launch);
+  if (!part_) require_meeting(table_, options_.launch);
   if (!part_) require_place_of(table_["--timeline"]);
   launch::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;

@@ -88,7 +88,8 @@ MeetingPoint from_environment(const LaunchEnvironment& who, const GetVariable& v
     return notice_for(*address + "-" + std::to_string(store_port(variable)), who);
   }
   if (has_address) {
-    return {.kind = MeetingPoint::Kind::kRankZero, .endpoint = {*address, store_port(variable)}};
+    return {.kind = MeetingPoint::Kind::kRankZero,
+            .endpoint = {parse_host(*address, "MASTER_ADDR"), store_port(variable)}};
   }
   if (all_local(who) && !who.job_id.empty()) return notice_for(who.job_id, who);
   if (who.launcher == "slurm") {

@@ -150,14 +150,15 @@ void connect(Attendance& attendance, const Endpoint& endpoint, const Secret& sec
   attendance.store = std::move(client);
 }
 
-std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secret& secret) {
+std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secret& secret,
+                                           std::chrono::milliseconds timeout) {
+  await_address(endpoint.host, Deadline::after(timeout));
   try {
-    return std::make_unique<TcpStoreServer>(listen_tcp_for_others(endpoint), secret);
+    return std::make_unique<TcpStoreServer>(listen_tcp_as_host(endpoint), secret);
   } catch (const Error& error) {
     fail(error.code(),
          "rank 0 cannot host the job's store: {}. Is another job, or a second process with rank 0, "
-         "at "
-         "{}? Is it an address of this host?",
+         "at {}?",
          error.what(), to_string(endpoint));
   }
 }
@@ -166,7 +167,7 @@ std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secre
 Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
                         const std::optional<Secret>& given, std::chrono::milliseconds timeout) {
   const Secret secret = given ? *given : Secret::generate();
-  attendance.server = host_store(endpoint, secret);
+  attendance.server = host_store(endpoint, secret, timeout);
   const Endpoint actual{endpoint.host, attendance.server->port()};
   attendance.bulletin->publish(actual, secret);
   connect(attendance, actual, secret, timeout);
@@ -218,8 +219,12 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
         "077; openssl rand -hex 32 > job.secret)`, copy it to every host and set "
         "PACELINE_SECRET_FILE=job.secret",
         to_string(endpoint));
-  if (who.rank == 0) attendance.server = host_store(endpoint, *given);
-  connect(attendance, endpoint, *given, options.timeout);
+  Endpoint store = endpoint;
+  if (who.rank == 0) {
+    attendance.server = host_store(endpoint, *given, options.timeout);
+    if (!is_of_this_host(endpoint.host)) store.host = "127.0.0.1";  // the way out may not lead back
+  }
+  connect(attendance, store, *given, options.timeout);
   return *given;
 }
 
@@ -263,7 +268,9 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
 // network (or the store is on this host), the first interface that other hosts can reach.
 std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
   const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
-  if (wanted.empty() && !on_the_way.empty() && !is_loopback(on_the_way)) return on_the_way;
+  const bool leads_there =
+      !on_the_way.empty() && !is_loopback(on_the_way) && !is_link_local(on_the_way);
+  if (wanted.empty() && leads_there) return on_the_way;
   const bool prefer_v6 = on_the_way.find(':') != std::string::npos;
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }

@@ -214,7 +214,8 @@ TEST(RunRanks, a_secret_that_others_can_read_is_refused) {
   std::ofstream(secret) << "0123456789abcdef0123456789abcdef\n";
   std::filesystem::permissions(secret, std::filesystem::perms(0644));
   const Outcome open =
-      run_paceline({"run", "--nnodes", "2", "true"}, {{"PACELINE_SECRET_FILE", secret}});
+      run_paceline({"run", "--nnodes", "2", "--rdzv-endpoint", "localhost", "true"},
+                   {{"PACELINE_SECRET_FILE", secret}});
   EXPECT_EQ(open.exit_code, 2);
   EXPECT_THAT(open.err, HasSubstr("chmod 600"));
 }

@@ -85,6 +85,21 @@ TEST_P(RendezvousTest, by_hand_on_loopback) {
   EXPECT_TRUE(notices_are_gone());
 }
 
+// The others reach rank 0 at an address that its host does not have: a Kubernetes Service, NAT, a
+// published port. Here they know the way.
+TEST_P(RendezvousTest, at_an_address_that_rank_zeros_host_does_not_have) {
+  const auto port = free_port();
+  directory_.write("secret", Secret::generate().to_hex());
+  std::filesystem::permissions(directory_.file("secret"), std::filesystem::perms(0600));
+  join(start_ranks(ranks(), [&](int rank) {
+    auto variables = by_hand(rank);
+    variables["MASTER_ADDR"] = rank == 0 ? "192.0.2.7" : "127.0.0.1";
+    variables["MASTER_PORT"] = port;
+    variables["PACELINE_SECRET_FILE"] = directory_.file("secret");
+    talk(rendezvous({.timeout = 20s}, variables_of(variables)));
+  }));
+}
+
 TEST_P(RendezvousTest, again_and_again_in_one_job) {
   const auto port = free_port();
   join(start_ranks(ranks(), [&](int rank) {
