@@ -35,12 +35,46 @@ using launch::LaunchOptions;
 constexpr const char* kDefaultSsh =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
+// What a user's ssh_config(5) may ask for that the connection of a job cannot have: another session
+// on it, a terminal, other commands, input or output, ports. ssh takes the first value that it
+// finds, so the user's own -o wins over these, and these over the files. Versions before 8.7 do not
+// know all.
+constexpr std::array<std::string_view, 16> kSshWithoutExtras = {
+    "IgnoreUnknown=ForkAfterAuthentication,SessionType,StdinNull",
+    "ControlMaster=no",  // sessions of the user's would end with this one
+    "RequestTTY=no",
+    "RemoteCommand=none",
+    "SessionType=default",
+    "StdinNull=no",
+    "ForkAfterAuthentication=no",
+    "EscapeChar=none",
+    "PermitLocalCommand=no",
+    "ClearAllForwardings=yes",
+    "ExitOnForwardFailure=no",
+    "ForwardX11=no",
+    "Tunnel=no",
+    "VisualHostKey=no",
+    "LogLevel=INFO",
+    "TCPKeepAlive=yes"};
+
+// Whether CMD runs OpenSSH itself, and no script of the same name.
+bool is_openssh(const std::string& program) {
+  return program == "ssh" || program == "/usr/bin/ssh";
+}
+
 // Variables that every host gets as they are here. Those that name this job's or this machine's own
 // things stay here.
 constexpr std::array<std::string_view, 5> kForwarded = {"PACELINE_", "OMP_", "OPENBLAS_", "MKL_",
                                                         "BLIS_"};
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
                                                    "PACELINE_STORE", "PACELINE_TERMINAL"};
+
+// srun takes options from these as well: the first change or divert the bytes, with the others the
+// agent would get a part of the job's cores on its node.
+constexpr std::array<std::string_view, 9> kOptionsOfSrun = {
+    "SLURM_LABELIO",     "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE",
+    "SLURM_EXACT",       "SLURM_EXCLUSIVE", "SLURM_HINT",       "SLURM_THREADS_PER_CORE",
+    "SRUN_CPUS_PER_TASK"};
 
 bool is_variable_name(const std::string& name) {
   const auto good = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
@@ -106,7 +140,8 @@ HostRoute route_through_srun(const Host& host, const std::string& paceline) {
           launch::find_program("srun", path != nullptr ? path : ""),
           {"srun", "--nodelist=" + host.name, "--nodes=1", "--ntasks=1", "--overlap", "--mem=0",
            "--cpu-bind=none", "--mpi=none", "--unbuffered", "--quiet", "--export=ALL", paceline,
-           "remote-agent"}};
+           "remote-agent"},
+          {kOptionsOfSrun.begin(), kOptionsOfSrun.end()}};
 }
 
 // `paceline`: where it is on the host.
@@ -129,6 +164,11 @@ HostRoute route_to(const Host& host, const OptionTable& table, const std::string
     fail(ErrorCode::kUnsupported,
          "host {} cannot be reached: {}; install openssh-client or give --ssh-command", host.name,
          error.what());
+  }
+  if (is_openssh(command.front())) {
+    for (const std::string_view option : kSshWithoutExtras) {
+      command.insert(command.end(), {"-o", std::string(option)});
+    }
   }
   command.push_back(host.name);
   command.push_back("exec " + launch::shell_quoted(paceline) + " remote-agent");

@@ -39,6 +39,7 @@ HostLink::HostLink(EventLoop& loop, HostRoute route, Handlers handlers)
   spec.path = route_.program;
   spec.command = route_.command;
   spec.environment = inherited_environment();
+  for (const std::string& name : route_.unset) spec.environment.erase(name);
   spec.stdin_fd = in_end.get();
   spec.stdout_fd = out.write_end.get();
   spec.stderr_fd = err.write_end.get();

@@ -29,6 +29,7 @@ struct HostRoute {
   std::string name;                  // as the user calls the host
   std::string program;               // what makes the connection, found: /usr/bin/ssh
   std::vector<std::string> command;  // its argv
+  std::vector<std::string> unset;    // variables that it does not get
 };
 
 class HostLink {

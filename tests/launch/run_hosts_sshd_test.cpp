@@ -62,11 +62,16 @@ class RunHostsSshd : public testing::Test {
     waitpid(sshd, nullptr, 0);
   }
 
-  std::string ssh(const std::string& key = "user") const {
+  std::string ssh(const std::string& key = "user", const std::string& config = "none") const {
     return fmt::format(
-        "ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o IdentitiesOnly=yes "
+        "ssh -F {3} -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o IdentitiesOnly=yes "
         "-o UserKnownHostsFile={0}/hosts -i {0}/{1} -p {2}",
-        directory.path(), key, port);
+        directory.path(), key, port, config);
+  }
+  // With a user's configuration.
+  std::string ssh_with(const std::string& options) const {
+    directory.write("user_config", options + "\n");
+    return ssh("user", directory.file("user_config"));
   }
 
   FreshDirectory directory;
@@ -100,6 +105,87 @@ TEST_F(RunHostsSshd, a_signal_ends_the_ranks_behind_ssh) {
   const auto ranks = open_pidfds(pids);
   paceline.send(SIGKILL);  // no process can tell ssh anything any more
   EXPECT_TRUE(all_gone(ranks, 10s));
+}
+
+// All of ssh_config(5) that changes what becomes of a command, each as a user may have it for every
+// host. docs/launching.md has the table.
+TEST_F(RunHostsSshd, whatever_a_users_ssh_config_asks_for_the_ranks_run_and_are_heard) {
+  const std::string at = directory.path();
+  const Fd busy = listen_tcp({"127.0.0.1", 0});
+  const std::string forward =
+      fmt::format("LocalForward 127.0.0.1:{} 127.0.0.1:1", local_port(busy));
+  const std::vector<std::string> options = {
+      "RequestTTY force",
+      "RequestTTY yes",
+      "RemoteCommand /bin/sh -l",
+      "SessionType none",
+      "SessionType subsystem",
+      "StdinNull yes",
+      "ForkAfterAuthentication yes",
+      "EscapeChar A",
+      fmt::format("PermitLocalCommand yes\nLocalCommand touch {}/ran; cat; head -c 5000 /dev/zero",
+                  at),
+      forward + "\nExitOnForwardFailure yes",
+      "DynamicForward 127.0.0.1:1\nExitOnForwardFailure yes",
+      "ForwardX11 yes\nForwardX11Trusted yes",
+      "ForwardAgent yes",
+      "VisualHostKey yes",
+      "LogLevel DEBUG3",
+      "LogLevel QUIET",
+      "SendEnv *\nSetEnv LC_ALL=C",
+      "Compression yes",
+      "ConnectTimeout 1",
+      "ConnectionAttempts 3",
+      "ServerAliveInterval 1\nServerAliveCountMax 1",
+      "TCPKeepAlive no",
+      "GatewayPorts yes",
+      "StrictHostKeyChecking yes",
+      "UpdateHostKeys ask",
+      "AddKeysToAgent ask",
+      "CanonicalizeHostname yes",
+      fmt::format("ControlMaster auto\nControlPath {}/mux-%C\nControlPersist 60", at),
+      fmt::format("ControlMaster yes\nControlPath {}/mux-%C", at),
+      fmt::format("ControlMaster ask\nControlPath {}/mux-%C", at),
+      fmt::format("ControlMaster autoask\nControlPath {}/mux-%C\nControlPersist yes", at),
+  };
+  for (const std::string& option : options) {
+    SCOPED_TRACE(option);
+    const Outcome outcome =
+        run_paceline({"run", "--hosts", "root@127.0.0.1:2", "--ssh-command", ssh_with(option),
+                      "--all-ranks", RECORDED_PROGRAM, "ends"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "[127.0.0.1:0] waiting\n");
+    for (const auto& entry : std::filesystem::directory_iterator(at)) {
+      EXPECT_FALSE(entry.path().filename().string().starts_with("mux-")) << entry.path();
+    }
+    EXPECT_FALSE(std::filesystem::exists(at + "/ran"));
+  }
+}
+
+// The master of the user's sessions, started before the job or by ssh on the way (a jump host).
+TEST_F(RunHostsSshd, a_users_shared_connection_outlives_the_job) {
+  const std::string shared = fmt::format(
+      "ControlMaster auto\nControlPath {}/mux-%h-%p\nControlPersist 60", directory.path());
+  const std::string common = fmt::format(
+      "Host jump\nHostname 127.0.0.1\nPort {0}\nHost *\nIdentityFile {1}/user\nUser root\n"
+      "UserKnownHostsFile {1}/hosts\nStrictHostKeyChecking accept-new\n",
+      port, directory.path());
+  for (const bool through_jump : {false, true}) {
+    SCOPED_TRACE(through_jump);
+    const std::string config =
+        common + shared + (through_jump ? "\nHost 127.0.0.1\nProxyJump jump" : "");
+    const std::string mine = ssh_with(config);
+    const std::string target = through_jump ? "jump" : "root@127.0.0.1";
+    if (!through_jump) {
+      ASSERT_EQ(std::system(fmt::format("{} {} true </dev/null", mine, target).c_str()), 0);
+    }
+    const Outcome outcome = run_paceline({"run", "--hosts", "root@127.0.0.1:1", "--ssh-command",
+                                          mine, "--all-ranks", RECORDED_PROGRAM, "ends"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "[127.0.0.1:0] waiting\n");
+    EXPECT_EQ(std::system(fmt::format("{} -O check {}", mine, target).c_str()), 0);
+    EXPECT_EQ(std::system(fmt::format("{} -O exit {}", mine, target).c_str()), 0);
+  }
 }
 
 TEST_F(RunHostsSshd, a_key_that_is_not_accepted_is_said) {
