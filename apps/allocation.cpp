@@ -5,6 +5,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/secret.h"
 #include "paceline/rendezvous/slurm_lists.h"
+#include "paceline/rendezvous/slurm_step.h"
 #include "paceline/rendezvous/variables.h"
 
 #include "apps/usage_error.h"
@@ -23,6 +24,32 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
                   launcher, *size, name));
 }
 
+// Each component has variables of its own, and only srun starts something on all of them.
+void refuse_components(const GetVariable& variable) {
+  const auto size = read_number(variable, "SLURM_HET_SIZE");
+  if (!size || *size <= 1) return;
+  throw UsageError(
+      fmt::format("this SLURM job has {0} components (SLURM_HET_SIZE={0}), on which paceline run "
+                  "does not start ranks; start the program itself: srun --het-group=0-{1} PROGRAM; "
+                  "or give --standalone for ranks on this machine alone",
+                  *size, *size - 1));
+}
+
+// The number of ranks of each node: by default its tasks in the job. 0 where that is not said.
+std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& ranks,
+                          const GetVariable& variable) {
+  const bool is_given =
+      ranks.given() && ranks.text.find_first_not_of("0123456789") == ranks.text.npos;
+  const auto text = variable("SLURM_TASKS_PER_NODE");
+  if (is_given || !text) return std::vector<int>(nodes.size(), 0);
+  const auto counts = expand_task_counts(*text);
+  check(counts && counts->size() == nodes.size(),
+        "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); say how "
+        "many ranks each node gets: --nproc-per-node N",
+        *text, nodes.size());
+  return *counts;
+}
+
 }  // namespace
 
 std::optional<std::vector<launch::Host>> allocated_hosts(const OptionTable& table, int num_nodes,
@@ -35,25 +62,24 @@ std::optional<std::vector<launch::Host>> allocated_hosts(const OptionTable& tabl
   }
   refuse_copies(variable, "OMPI_COMM_WORLD_SIZE", "mpirun");
   refuse_copies(variable, "PMI_SIZE", "mpiexec");
-  if (variable("SLURM_STEP_ID")) refuse_copies(variable, "SLURM_STEP_NUM_TASKS", "srun");
-  const auto list = variable("SLURM_JOB_NODELIST");
+  if (in_step_of_srun(variable)) {
+    refuse_copies(variable, "SLURM_STEP_NUM_TASKS", "srun");
+    return std::nullopt;  // the only task of its step has one node: this one
+  }
   const Option& nnodes = table["--nnodes"];
-  const bool one_node = nnodes.given() && num_nodes == 1;
-  if (!list || !variable("SLURM_JOB_ID") || one_node) return std::nullopt;
+  if (nnodes.given() && num_nodes == 1) return std::nullopt;
+  refuse_components(variable);
+  const auto list = variable("SLURM_JOB_NODELIST");
+  if (!list || !variable("SLURM_JOB_ID")) return std::nullopt;
   const auto names = expand_node_list(*list);
   check(names.has_value(), "SLURM_JOB_NODELIST='{}' is not a list of nodes", *list);
   if (nnodes.given() && static_cast<std::size_t>(num_nodes) != names->size()) {
     throw UsageError(fmt::format("--nnodes: {}, but the SLURM job has {} nodes; leave it out",
                                  nnodes.text, names->size()));
   }
-  const auto text = variable("SLURM_TASKS_PER_NODE");
-  const auto counts = text ? expand_task_counts(*text) : std::nullopt;
-  check(!text || (counts && counts->size() == names->size()),
-        "SLURM_TASKS_PER_NODE='{}' does not fit {} nodes", text.value_or(""), names->size());
+  const std::vector<int> tasks = tasks_of(*names, table["--nproc-per-node"], variable);
   std::vector<launch::Host> hosts;
-  for (std::size_t i = 0; i < names->size(); ++i) {
-    hosts.push_back({(*names)[i], counts ? (*counts)[i] : 0});
-  }
+  for (std::size_t i = 0; i < names->size(); ++i) hosts.push_back({(*names)[i], tasks[i]});
   return hosts;
 }
 

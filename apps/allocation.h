@@ -13,11 +13,11 @@
 
 namespace paceline::apps {
 
-// The nodes of the SLURM job that this process runs in, with its tasks as slots; nothing outside of
-// one, or when the options say that this machine is meant, or that nodes are started by hand.
-// `num_nodes`: MAX of --nnodes.
+// The nodes of the SLURM job that this process runs in, with its tasks as slots (0 where
+// --nproc-per-node is a number); nothing outside of one, in a step of one task, or when the options
+// say that this machine is meant, or that nodes are started by hand. `num_nodes`: MAX of --nnodes.
 // UsageError when mpirun or srun has started several of this launcher: each would be a job of its
-// own.
+// own; and in a job of several components.
 std::optional<std::vector<launch::Host>> allocated_hosts(
     const OptionTable& table, int num_nodes, const GetVariable& variable = process_environment());
 

@@ -59,11 +59,15 @@ std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::str
 }
 
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable) {
-  const bool in_step = variable("SLURM_STEP_ID") != nullptr;
+  // What stands in for all tasks of the node: a process outside of a step, and the only task of a
+  // step, which inherits the job's SLURM_CPUS_PER_TASK whatever it was given itself.
+  const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
+  const bool is_one_of_many =
+      variable("SLURM_STEP_ID") != nullptr && (tasks == nullptr || std::string_view(tasks) != "1");
   for (const char* name : {"SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"}) {
     const char* text = variable(name);
-    // Outside a step, one process stands for all tasks of the node.
-    if (text == nullptr || (!in_step && std::string_view(name) == "SLURM_CPUS_PER_TASK")) continue;
+    if (text == nullptr) continue;
+    if (!is_one_of_many && std::string_view(name) == "SLURM_CPUS_PER_TASK") continue;
     const int cpus = std::atoi(text);
     if (cpus > 0) return CpuQuota{static_cast<double>(cpus), name};
   }

@@ -9,6 +9,7 @@
 #include "paceline/core/check.h"
 #include "paceline/rendezvous/fork_server.h"
 #include "paceline/rendezvous/slurm_lists.h"
+#include "paceline/rendezvous/slurm_step.h"
 #include "paceline/rendezvous/variables.h"
 
 namespace paceline {
@@ -97,8 +98,7 @@ std::optional<int> slurm_local_size(const GetVariable& variable) {
 }
 
 std::optional<Row> slurm_row(const GetVariable& variable) {
-  const auto step = variable("SLURM_STEP_ID");
-  if (!step) return std::nullopt;
+  if (!in_step_of_srun(variable)) return std::nullopt;
   const auto size = read_number(variable, "SLURM_STEP_NUM_TASKS");
   if (!size || *size == 1) return std::nullopt;  // a single task says nothing against other rows
   const auto rank = read_number(variable, "SLURM_PROCID");
@@ -112,7 +112,7 @@ std::optional<Row> slurm_row(const GetVariable& variable) {
   check_below("SLURM_LOCALID", row.who.local_rank, "the tasks of this node",
               row.who.local_world_size);
   row.who.launcher = "slurm";
-  row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *step;
+  row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *variable("SLURM_STEP_ID");
   row.who.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
   row.evidence = fmt::format("SLURM_PROCID={} SLURM_STEP_NUM_TASKS={}", *rank, *size);
   row.one_a_node = read_number(variable, "SLURM_STEP_NUM_NODES") == size;
@@ -174,7 +174,7 @@ void refuse_launcher_between(const Row& row, const GetVariable& variable) {
 
 // Without this check an sbatch script of n tasks would start one process that believes to be alone.
 void refuse_batch_without_step(const GetVariable& variable) {
-  if (variable("SLURM_STEP_ID")) return;
+  if (in_step_of_srun(variable)) return;
   const auto tasks = variable("SLURM_NTASKS");
   if (!tasks || *tasks == "1") return;
   fail(ErrorCode::kInvalid,

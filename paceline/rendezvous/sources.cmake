@@ -8,5 +8,6 @@ set(SOURCES
   meeting_point.cpp
   rendezvous.cpp
   slurm_lists.cpp
+  slurm_step.cpp
   variables.cpp)
 set(LIBRARIES fmt::fmt)

@@ -65,6 +65,14 @@ TEST(SlurmQuota, a_task_of_a_step_has_its_cpus_per_task) {
       (CpuQuota{4, "SLURM_CPUS_PER_TASK"}));
 }
 
+TEST(SlurmQuota, the_only_task_of_a_step_has_the_nodes_share) {
+  EXPECT_EQ(with_variables({{"SLURM_STEP_ID", "0"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                            {"SLURM_CPUS_PER_TASK", "4"},
+                            {"SLURM_CPUS_ON_NODE", "16"}}),
+            (CpuQuota{16, "SLURM_CPUS_ON_NODE"}));
+}
+
 TEST(SlurmQuota, outside_a_step_the_nodes_share_counts) {
   EXPECT_EQ(with_variables({{"SLURM_CPUS_PER_TASK", "4"}, {"SLURM_CPUS_ON_NODE", "16"}}),
             (CpuQuota{16, "SLURM_CPUS_ON_NODE"}));

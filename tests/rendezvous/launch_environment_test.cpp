@@ -190,6 +190,33 @@ TEST(LaunchEnvironment, the_name_of_a_step_says_nothing) {
   }
 }
 
+// As SLURM 22.05 leaves them: a step over both components of a job counts its tasks as one.
+TEST(LaunchEnvironment, a_step_over_the_components_of_a_job_is_one_group) {
+  const Variables step = {{"SLURM_JOB_ID", "11"},
+                          {"SLURM_HET_SIZE", "2"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_STEP_NODELIST", "n[1-2]"},
+                          {"SLURM_STEP_NUM_NODES", "2"},
+                          {"SLURM_STEP_NUM_TASKS", "3"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "1,2"},
+                          {"SLURM_PROCID", "2"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"}};
+  const auto who = detect(step);
+  EXPECT_EQ(who.rank, 2);
+  EXPECT_EQ(who.world_size, 3);
+  EXPECT_EQ(who.local_world_size, 2);
+}
+
+// The shell of salloc where LaunchParameters=use_interactive_step is a step of SLURM's own.
+TEST(LaunchEnvironment, a_program_in_slurms_interactive_step_is_told_to_prepend_srun) {
+  const Variables shell = {{"SLURM_JOB_ID", "5"},         {"SLURM_STEP_ID", "4294967290"},
+                           {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                           {"SLURM_PROCID", "0"},         {"SLURM_NTASKS", "4"}};
+  expect_refused(shell, {"SLURM_NTASKS=4", "Prepend srun"});
+  EXPECT_EQ(detect(with(shell, "SLURM_NTASKS", "1")).launcher, "none");
+}
+
 TEST(LaunchEnvironment, a_shell_in_a_step_of_one_task_is_a_process_alone) {
   EXPECT_EQ(detect(with(kSlurm, "SLURM_STEP_NUM_TASKS", "1")).launcher, "none");
 }
