@@ -32,10 +32,12 @@ Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
       generation_(settings_.first_generation),
       note_(settings_.first_note),
       gather_until_(now + settings_.join_timeout),
-      remind_at_(now + kFirstReminder) {}
+      remind_at_(now + kFirstReminder),
+      stand_ins_(settings_.stand_ins) {}
 
 void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (const auto* joining = std::get_if<Joining>(&report)) return join(from, *joining, now);
+  if (const auto* looking = std::get_if<Looking>(&report)) return answer(from, *looking, now);
   if (!members_.contains(from) || phase_ == Phase::kOver) return;
   if (const auto* failure = std::get_if<RankFailure>(&report)) fail(from, *failure, now);
   if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
@@ -142,14 +144,6 @@ void Coordinator::lose(Agent agent, const std::string& cause, Moment now) {
   settle(now);
 }
 
-std::optional<std::string> Coordinator::follower(Agent agent) const {
-  const auto found = members_.find(agent);
-  if (found == members_.end() || phase_ == Phase::kOver) return {};
-  const Member& member = found->second;
-  if (member.node_rank < 0 && member.joining.next_generation == 0) return {};
-  return member.joining.host;
-}
-
 void Coordinator::change(const std::string& what, Agent except, Moment now) {
   if (change_.empty()) change_ = what;
   stop_all(except, {what, {}}, now);
@@ -233,7 +227,7 @@ void Coordinator::gather(Moment now, std::string note) {
 
 void Coordinator::start_if_possible(Moment now) {
   const int count = num_members();
-  if (phase_ != Phase::kGathering || count < settings_.min_nodes) return;
+  if (phase_ != Phase::kGathering || !has_enough()) return;
   if (pause_until_ && now < *pause_until_) return;
   // The first time hosts come one after the other; later those that are there are all there are.
   if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
@@ -278,6 +272,8 @@ void Coordinator::start() {
   const Offer& offer = members_.at(order.front()).joining.offer;
   StartOrder start{.store = offer.store, .master = offer.master, .note = std::exchange(note_, "")};
   for (const Agent agent : order) start.stand_ins.push_back(members_.at(agent).joining.stand_in);
+  stand_ins_ = start.stand_ins;
+  deserters_.clear();
   start.place = {.generation = generation_,
                  .max_restarts = settings_.restarts.max_restarts,
                  .num_nodes = num_members(),
@@ -329,7 +325,7 @@ void Coordinator::tick(Moment now) {
 void Coordinator::remind(Moment now) {
   if (now < remind_at_) return;
   remind_at_ = now + kNextReminder;
-  if (num_members() >= settings_.min_nodes) return;
+  if (has_enough()) return;
   const auto left = std::chrono::round<std::chrono::seconds>(gather_until_ - now);
   const Order order = WaitOrder{fmt::format(
       "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command started "

@@ -17,6 +17,11 @@
 // Nothing of one generation reaches another: reports of an older one are dropped, and a generation
 // starts only when every agent has said that nothing of the one before it is left.
 //
+// A gap in the network may leave the job with two coordinators, each with some of its nodes. One
+// that has fewer than it needs asks the other agents that may lead the job (others_to_ask()), and
+// gives way to one that has more nodes, or runs a generation. The one that was asked decides, so
+// that never both give way.
+//
 // Which failure came first: diagnosis/failure_order.h; a lost host counts more than any rank. All
 // that is reported until the last rank has ended takes part; but whose report is shown is decided
 // when everything that was on its way at the first one has arrived.
@@ -27,6 +32,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,8 +61,11 @@ struct CoordinatorSettings {
   std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
   // With so many the first generation starts without a last call.
   int expected_nodes = 1;
+  Endpoint leader;           // where agents of other nodes reach it
   int first_generation = 0;  // above 0 after a take-over
   std::string first_note;    // why it is made, then
+  // Then: where agents may lead the job that do not report here.
+  std::vector<Endpoint> stand_ins;
 };
 
 class Coordinator {
@@ -81,6 +90,15 @@ class Coordinator {
   // The host of an agent that has been in a generation, and so knows which agent to follow instead
   // of this coordinator. Nothing for others, and once the job is over.
   std::optional<std::string> follower(Agent agent) const;
+  // Such an agent has given this coordinator up. True when as many have, since the last generation
+  // began, as make a job of their own: then this is not the job's coordinator any more.
+  bool has_lost_its_job_with(Agent agent);
+
+  // The agents that may lead the job elsewhere, while too few nodes are here; mostly none.
+  std::vector<Endpoint> others_to_ask() const;
+  Looking question_to(const Endpoint& other) const;
+  // The answer: the job goes on there. All agents are sent there, unless things have changed here.
+  void follow(const Endpoint& leader, Moment now);
 
   // Orders since the last call, to be delivered in this order.
   std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
@@ -119,6 +137,8 @@ class Coordinator {
   };
 
   void join(Agent from, const Joining& joining, Moment now);
+  void answer(Agent from, const Looking& looking, Moment now);
+  bool has_enough() const { return num_members() >= settings_.min_nodes; }
   // Why not, where it is not to be admitted: never, or for now.
   std::optional<std::string> refusal_of(const Joining& joining) const;
   std::optional<std::string> obstacle_to(const Joining& joining) const;
@@ -181,6 +201,9 @@ class Coordinator {
   std::chrono::milliseconds lived_{};   // of the generation that stops
   std::optional<std::uint64_t> steps_;  // that it made, where that is counted
   bool stopped_as_agreed_ = false;      // ranks of this generation did, of themselves
+  std::vector<Endpoint> stand_ins_;     // of the last generation's nodes
+  std::set<Agent> deserters_;           // that gave this coordinator up since that began
+  Moment called_until_{};               // another was told to come here, which may take so long
 };
 
 }  // namespace paceline::launch

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "paceline/core/error.h"
+#include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/socket.h"
 
@@ -22,6 +22,9 @@ constexpr std::chrono::milliseconds kListenerPause{50};
 constexpr std::chrono::seconds kComplaintInterval{1};
 // Reports of an agent that hardly answers are not waited for any longer.
 constexpr std::chrono::nanoseconds kLongestWay = std::chrono::seconds(2);
+// Others that may lead the job: how many are asked at once, and for how long.
+constexpr std::size_t kMostCalls = 32;
+constexpr std::chrono::seconds kCallPatience{1};
 
 std::size_t strangers_within_descriptors() {
   rlimit limit{};
@@ -148,7 +151,11 @@ void CoordinatorHost::serve(Agent agent) {
 }
 
 void CoordinatorHost::take(Agent agent, const Report& report) {
-  if (std::holds_alternative<Joining>(report)) remotes_.at(agent).link->compare_clocks();
+  if (const auto* joining = std::get_if<Joining>(&report)) {
+    remotes_.at(agent).stand_in = joining->stand_in;
+    remotes_.at(agent).link->compare_clocks();
+  }
+  if (const auto* alive = std::get_if<Alive>(&report)) return hear(agent, *alive);
   if (const auto* failure = std::get_if<RankFailure>(&report)) {
     return coordinator_.receive(agent, on_own_clock(agent, *failure), AwakeClock::now());
   }
@@ -156,10 +163,24 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
   if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
   const auto host = coordinator_.follower(agent);
   if (!host) return;  // it ends, and its connection with it
+  if (!coordinator_.has_lost_its_job_with(agent)) {
+    fail(ErrorCode::kPeerLost, "{} heard nothing from this node for {:g} s",
+         remotes_.at(agent).link->peer(), giving_up->silence.count() / 1000.0);
+  }
   lost_ = fmt::format(
       "the job's coordinator, which is this node's agent: host {} heard nothing from it for {:g} s "
       "and continues without it",
       *host, giving_up->silence.count() / 1000.0);
+}
+
+// By a call of its own: its connection is silent for as long as TCP waits after a gap.
+void CoordinatorHost::hear(Agent caller, const Alive& alive) {
+  const auto found = std::find_if(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
+    return entry.second.stand_in == alive.stand_in;
+  });
+  if (found == remotes_.end()) return;
+  found->second.link->heard_elsewhere();
+  send(caller, encode(HeardOrder{alive.stand_in}));
 }
 
 RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure report) const {
@@ -224,6 +245,7 @@ void CoordinatorHost::drop(Agent agent, const std::string& cause) {
 void CoordinatorHost::tend() {
   if (!lost_.empty()) return;
   loop_.look();
+  take_answers();
   const auto awake = AwakeClock::now();
   if (coordinator_.next_deadline() <= awake) coordinator_.tick(awake);
   const Moment moment = now();
@@ -237,13 +259,16 @@ void CoordinatorHost::tend() {
 
 void CoordinatorHost::check_signs_of_life() {
   next_signs_ = now() + keep_alive_.interval;
+  const KeepAlive limits = patience();
   std::vector<std::pair<Agent, std::string>> silent;
   for (const auto& [agent, remote] : remotes_) {
-    const bool known = remote.link->authenticated();
-    const std::chrono::milliseconds limit = known ? silence_limit() : kHandshakeTimeout;
-    if (remote.link->silence() <= limit) continue;
-    silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s",
-                                           remote.link->peer(), limit.count() / 1000.0));
+    const AgentLink& link = *remote.link;
+    const bool known = link.authenticated();
+    const bool speaks = link.silence() <= (known ? limits.longest_silence() : kHandshakeTimeout);
+    if (speaks && (!known || link.standstill() <= limits.longest_standstill())) continue;
+    const std::chrono::milliseconds limit = known ? limits.limit() : kHandshakeTimeout;
+    silent.emplace_back(agent, fmt::format("{} gave no sign of life for {:g} s", link.peer(),
+                                           limit.count() / 1000.0));
   }
   for (const auto& [agent, cause] : silent) drop(agent, cause);
   std::vector<Agent> all;
@@ -258,12 +283,37 @@ void CoordinatorHost::check_signs_of_life() {
     });
   }
   coordinator_.expect_reports_within(std::min(longest, kLongestWay));
+  ask_others();
+}
+
+// All of them in turn: of a large job not at once.
+void CoordinatorHost::ask_others() {
+  std::erase_if(calls_, [](const auto& call) { return call->over(); });
+  const std::vector<Endpoint> others = coordinator_.others_to_ask();
+  for (std::size_t i = 0; i < others.size() && calls_.size() < kMostCalls; ++i) {
+    const Endpoint& other = others[next_to_ask_++ % others.size()];
+    const bool is_asked = std::any_of(calls_.begin(), calls_.end(),
+                                      [&](const auto& call) { return call->agent() == other; });
+    if (is_asked) continue;
+    calls_.push_back(std::make_unique<AgentCall>(loop_, other, *secret_,
+                                                 coordinator_.question_to(other), kCallPatience));
+  }
+}
+
+void CoordinatorHost::take_answers() {
+  for (const auto& call : calls_) {
+    const auto answer = call->take_answer();
+    if (!answer) continue;
+    if (const auto* order = std::get_if<FollowOrder>(&*answer)) {
+      coordinator_.follow(order->leader, AwakeClock::now());
+    }
+  }
 }
 
 // A generation that ends anyhow does not wait for an agent as long as one that would end by it.
-std::chrono::milliseconds CoordinatorHost::silence_limit() const {
-  return coordinator_.stopping() ? std::min(keep_alive_.limit(), KeepAlive{}.limit())
-                                 : keep_alive_.limit();
+KeepAlive CoordinatorHost::patience() const {
+  const bool usual = !coordinator_.stopping() || keep_alive_.limit() <= KeepAlive{}.limit();
+  return usual ? keep_alive_ : KeepAlive{};
 }
 
 Deadline CoordinatorHost::next_deadline() const {

@@ -12,8 +12,9 @@
 // The clocks of the agents are compared with this one's from time to time, so that it can be told
 // whose rank failed first.
 //
-// The coordinator itself is lost (lost()) when an agent that can do without it gave it up, as
+// The coordinator itself is lost (lost()) when enough agents for a job of their own gave it up, as
 // happens to one that was frozen: the job goes on elsewhere by then. It orders nothing any more.
+// One that has too few nodes asks others whether they lead the job (coordinator.h).
 //
 // Thread safety: none.
 
@@ -26,6 +27,7 @@
 #include "paceline/coordination/job_control.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/secret.h"
+#include "paceline/messages/agent_call.h"
 #include "paceline/messages/agent_link.h"
 #include "paceline/messages/keep_alive.h"
 #include "paceline/process/event_loop.h"
@@ -55,6 +57,7 @@ class CoordinatorHost final : public JobControl {
   struct Remote {
     std::unique_ptr<AgentLink> link;
     bool wants_room = false;
+    Endpoint stand_in;  // once the agent has joined
   };
 
   void accept_some();
@@ -68,11 +71,14 @@ class CoordinatorHost final : public JobControl {
   template <class Action>
   void with_link(Agent agent, Action action);
   RankFailure on_own_clock(Agent agent, RankFailure report) const;
-  std::chrono::milliseconds silence_limit() const;
+  KeepAlive patience() const;
   void watch_for_room(Agent agent, Remote& remote);
   void drop(Agent agent, const std::string& cause);
   void take(Agent agent, const Report& report);
+  void hear(Agent agent, const Alive& alive);
   void check_signs_of_life();
+  void ask_others();
+  void take_answers();
 
   EventLoop& loop_;
   Coordinator coordinator_;
@@ -88,6 +94,8 @@ class CoordinatorHost final : public JobControl {
   std::string lost_;
   Agent last_agent_ = kOwn;
   std::map<Agent, Remote> remotes_;
+  std::vector<std::unique_ptr<AgentCall>> calls_;  // to others that may lead the job
+  std::size_t next_to_ask_ = 0;
 };
 
 }  // namespace paceline::launch

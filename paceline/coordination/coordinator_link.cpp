@@ -16,10 +16,11 @@ constexpr std::chrono::seconds kLinkHandshakeTimeout{3};
 
 CoordinatorLink::CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
                                  const KeepAlive& keep_alive, Deadline deadline)
-    : loop_(loop), endpoint_(endpoint), keep_alive_(keep_alive) {
+    : loop_(loop), endpoint_(endpoint), secret_(secret), keep_alive_(keep_alive) {
   Fd socket = connect_tcp(endpoint, deadline);
   authenticate_as_client(socket, secret, kAgentContext, Deadline::after(kLinkHandshakeTimeout));
   local_address_ = paceline::local_address(socket);
+  peer_ = peer_endpoint(socket);
   link_ = std::make_unique<AgentLink>(std::move(socket));
   loop_.watch(link_->fd(), [this] { serve(); });
 }
@@ -45,6 +46,7 @@ void CoordinatorLink::guard(Action action) {
 }
 
 void CoordinatorLink::report(const Report& report) {
+  if (const auto* joining = std::get_if<Joining>(&report)) stand_in_ = joining->stand_in;
   guard([&] { link_->send(encode(report)); });
 }
 
@@ -56,18 +58,33 @@ void CoordinatorLink::serve() {
 }
 
 void CoordinatorLink::tend() {
+  for (const auto& call : calls_) {
+    const auto answer = call->take_answer();
+    if (answer && std::holds_alternative<HeardOrder>(*answer)) link_->heard_elsewhere();
+  }
   const auto now = Deadline::Clock::now();
   if (now < next_sign_) return;
   next_sign_ = now + keep_alive_.interval;
   loop_.look();
   guard([&] {
-    if (link_->silence() > keep_alive_.limit()) {
+    if (link_->silence() > keep_alive_.longest_silence() ||
+        link_->standstill() > keep_alive_.longest_standstill()) {
       link_->send(encode(GivingUp{keep_alive_.limit()}));
       throw Error(ErrorCode::kPeerLost,
                   fmt::format("no sign of life for {:g} s", keep_alive_.limit().count() / 1000.0));
     }
     link_->send_sign_of_life();
+    call_if_silent();
   });
+}
+
+// One more call each time, more often than signs of life: those before it may be lost in the gap.
+void CoordinatorLink::call_if_silent() {
+  std::erase_if(calls_, [](const auto& call) { return call->over(); });
+  if (link_->standstill() <= 2 * keep_alive_.interval) return;
+  calls_.push_back(std::make_unique<AgentCall>(loop_, peer_, secret_, Alive{stand_in_},
+                                               keep_alive_.longest_silence()));
+  next_sign_ = Deadline::Clock::now() + keep_alive_.interval / 2;
 }
 
 Deadline CoordinatorLink::next_deadline() const {

@@ -2,6 +2,10 @@
 
 // An agent's way to the coordinator of its job in another process.
 //
+// Silence is what the coordinator did, not what TCP did: after a gap in the network TCP sends again
+// only when as much time has passed once more. So an agent that hears nothing for a while also
+// calls the coordinator over new connections, and each end takes those for signs of life.
+//
 // Thread safety: none.
 
 #include <memory>
@@ -11,6 +15,7 @@
 #include "paceline/coordination/job_control.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/socket.h"
+#include "paceline/messages/agent_call.h"
 #include "paceline/messages/agent_link.h"
 #include "paceline/messages/keep_alive.h"
 #include "paceline/process/event_loop.h"
@@ -19,9 +24,9 @@ namespace paceline::launch {
 
 class CoordinatorLink final : public JobControl {
  public:
-  // Connects by the deadline, and proves the secret, which may take 3 s more. Error(kTimeout) when
-  // no agent answers, Error(kInvalid) when the address does not resolve or the other end has
-  // another secret, Error(kPeerLost) when it hung up meanwhile.
+  // `secret` must outlive it. Connects by the deadline, and proves the secret, which may take 3 s
+  // more. Error(kTimeout) when no agent answers, Error(kInvalid) when the address does not resolve
+  // or the other end has another secret, Error(kPeerLost) when it hung up meanwhile.
   CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
                   const KeepAlive& keep_alive, Deadline deadline);
   ~CoordinatorLink() override;
@@ -35,16 +40,23 @@ class CoordinatorLink final : public JobControl {
 
   // This host's address on the way there: where others reach it.
   const std::string& local_address() const { return local_address_; }
+  // The coordinator's address and port, numeric.
+  const Endpoint& peer() const { return peer_; }
 
  private:
   template <class Action>
   void guard(Action action);
   void serve();
+  void call_if_silent();
 
   EventLoop& loop_;
   const Endpoint endpoint_;
+  const Secret& secret_;
   const KeepAlive keep_alive_;
   std::unique_ptr<AgentLink> link_;
+  Endpoint peer_;      // the coordinator's, numeric
+  Endpoint stand_in_;  // this agent's, once it has joined
+  std::vector<std::unique_ptr<AgentCall>> calls_;
   std::string local_address_;
   bool wants_room_ = false;
   Deadline::Clock::time_point next_sign_ = Deadline::Clock::now();

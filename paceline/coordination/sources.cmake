@@ -3,5 +3,6 @@ set(SOURCES
   coordinator_admission.cpp
   coordinator_host.cpp
   coordinator_link.cpp
+  coordinator_reunion.cpp
   restart_policy.cpp)
 set(LIBRARIES fmt::fmt)

@@ -75,6 +75,7 @@ class HostsAgent {
     Deadline answer_by = Deadline::never();  // while returning
     HostReturn comeback{0};
     std::optional<int> exit_code;
+    std::optional<Endpoint> led_at;  // where its agent met the others when it led
 
     bool lost() const { return stage >= Stage::kLost; }
     bool trying() const { return stage > Stage::kLost; }

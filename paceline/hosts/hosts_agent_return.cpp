@@ -1,5 +1,7 @@
 // How a host that was lost comes back into a job of --hosts that goes on.
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "paceline/core/error.h"
@@ -55,8 +57,12 @@ void HostsAgent::on_return(std::size_t index) {
   consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
 }
 
+// The agent that says so may have given way to another, and mean that one.
 void HostsAgent::on_leads(std::size_t index, const Endpoint& meeting) {
-  leader_ = index;
+  const auto other = std::find_if(hosts_.begin(), hosts_.end(),
+                                  [&](const HostState& host) { return host.led_at == meeting; });
+  leader_ = other == hosts_.end() ? index : static_cast<std::size_t>(other - hosts_.begin());
+  hosts_[*leader_].led_at = meeting;
   meeting_ = meeting;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     if (hosts_[i].stage == Stage::kBack) on_return(i);

@@ -89,6 +89,8 @@ class Agent {
   void obey(HangOrder order);
   void obey(const StragglerOrder& order) { watch_.show(order); }
   void obey(const FirstFailureOrder& order);
+  void obey(const FollowOrder& order);
+  void obey(const HeardOrder&) {}  // the answer to a call, which takes it itself
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
@@ -180,12 +182,11 @@ int Agent::run() {
 
 // --- The coordinator ---
 
-// Handling one order may queue another.
+// Handling one order may queue another, or lead to another coordinator.
 void Agent::follow_orders() {
-  JobControl* const coordinator = membership_.coordinator();
-  if (coordinator == nullptr) return;
-  for (auto orders = coordinator->take_orders(); !orders.empty();
-       orders = coordinator->take_orders()) {
+  while (JobControl* const coordinator = membership_.coordinator()) {
+    const std::vector<Order> orders = coordinator->take_orders();
+    if (orders.empty()) return;
     for (const Order& order : orders) {
       std::visit([this](const auto& one) { obey(one); }, order);
     }
@@ -263,6 +264,14 @@ void Agent::obey(const FirstFailureOrder& order) {
   say_held_back();
 }
 
+// Nothing runs here then: the coordinator that gives way was gathering.
+void Agent::obey(const FollowOrder& order) {
+  if (ending()) return;
+  consoles_.say(fmt::format("paceline: the job goes on with more nodes at {}; joining them\n",
+                            to_string(order.leader)));
+  membership_.follow(order.leader);
+}
+
 void Agent::obey(const EndOrder& order) {
   if (end_) return;
   end_ = order;
@@ -281,8 +290,8 @@ void Agent::on_coordinator_lost() {
   say_held_back();
   if (ending()) return;
   if (!membership_.has_begun()) {
-    consoles_.say(fmt::format("paceline: {}, before the job began\n", cause));
-    end_ = EndOrder{kExitEnvironment, "", ""};
+    consoles_.say(
+        fmt::format("paceline: lost {}, before the job began; looking for it again\n", cause));
     return;
   }
   stage_ = seen_to() ? Stage::kStopped : Stage::kStopping;
@@ -367,7 +376,7 @@ void Agent::loop() {
     if (JobControl* const coordinator = membership_.coordinator()) {
       coordinator->tend();
       follow_orders();
-      if (!coordinator->lost().empty()) on_coordinator_lost();
+      if (membership_.coordinator_is_lost()) on_coordinator_lost();
     } else if (!running() && !ending() && membership_.seek_at().expired()) {
       membership_.seek();
       follow_orders();

@@ -9,6 +9,7 @@
 #include "paceline/coordination/coordinator_link.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/network_interface.h"
 #include "paceline/rendezvous/job_secret.h"
 
 namespace paceline::launch {
@@ -29,6 +30,12 @@ bool port_is_taken(const Endpoint& endpoint) {
   } catch (const Error&) {
     return false;
   }
+}
+
+// Of this host, where the way to the meeting does not tell one that the others reach.
+std::string other_address() {
+  const std::string wanted = process_environment()("PACELINE_SOCKET_IFNAME").value_or("");
+  return choose_address(wanted, interface_addresses(), false);
 }
 
 Secret require_secret(const LaunchOptions& options) {
@@ -68,7 +75,7 @@ CoordinatorSettings CoordinatorSearch::settings() const {
 
 std::unique_ptr<JobControl> CoordinatorSearch::find() {
   if (!options_.several_nodes()) return std::make_unique<CoordinatorHost>(loop_, settings());
-  auto found = last_ ? find_successor() : find_first();
+  auto found = last_ || !candidates_.empty() ? find_among_candidates() : find_first();
   if (!found && put_off(give_up_at_).expired()) give_up();
   return found;
 }
@@ -104,7 +111,7 @@ Fd CoordinatorSearch::listen_if_host() const {
 Fd CoordinatorSearch::listen_for_the_others() const {
   const Endpoint& endpoint = options_.meeting.endpoint;
   try {
-    return listen_tcp_for_others(endpoint);
+    return listen_tcp_as_host(endpoint);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem || !port_is_taken(endpoint)) throw;
     fail(ErrorCode::kSystem,
@@ -134,9 +141,12 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_first() {
   if (!name_is_known()) return nullptr;
   Fd listener = listen_if_host();
   if (!listener) return connect(endpoint);
-  address_ = endpoint.host;
+  address_ = is_of_this_host(endpoint.host) ? endpoint.host : other_address();
   current_ = stand_in_ = endpoint;
-  return std::make_unique<CoordinatorHost>(loop_, settings(), std::move(listener), *secret_,
+  own_ = {endpoint};
+  CoordinatorSettings first = settings();
+  first.leader = endpoint;
+  return std::make_unique<CoordinatorHost>(loop_, first, std::move(listener), *secret_,
                                            options_.keep_alive());
 }
 
@@ -145,7 +155,8 @@ std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint)
     auto link = std::make_unique<CoordinatorLink>(loop_, endpoint, *secret_, options_.keep_alive(),
                                                   Deadline::after(kAttempt));
     address_ = link->local_address();
-    current_ = endpoint;
+    if (is_link_local(address_)) address_ = other_address();
+    current_ = link->peer();  // no name needs to be looked up once the network fails
     prepare_stand_in();
     return link;
   } catch (const Error& error) {
@@ -169,35 +180,63 @@ void CoordinatorSearch::say_that_it_waits() {
       cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
 }
 
+// At the port of one that it had before, where others look for it.
 void CoordinatorSearch::prepare_stand_in() {
   if (stand_in_listener_) return;
-  stand_in_listener_ = listen_tcp({address_, 0});
+  try {
+    stand_in_listener_ = listen_tcp({address_, stand_in_.port});
+  } catch (const Error&) {
+    stand_in_listener_ = listen_tcp({address_, 0});
+  }
   stand_in_ = {address_, local_port(stand_in_listener_)};
+  own_.push_back(stand_in_);
+}
+
+bool CoordinatorSearch::is_own(const Endpoint& candidate) const {
+  return std::find(own_.begin(), own_.end(), candidate) != own_.end();
 }
 
 void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
-  last_ = last;
   lost_because_ = cause;
+  was_coordinator_ = leads();
+  last_ = last;
+  candidates_ = last.stand_ins;
   next_candidate_ = 0;
-  was_coordinator_ = current_ == stand_in_;
-  auto& candidates = last_->stand_ins;
-  std::erase(candidates, current_);
-  if (!was_coordinator_) candidates.insert(candidates.begin(), current_);
+  std::erase(candidates_, current_);
+  if (!was_coordinator_) candidates_.insert(candidates_.begin(), current_);
   const auto patience = options_.meeting.join_timeout;
   give_up_at_ =
       Deadline::after(was_coordinator_ ? std::min(patience, settings().stop_timeout) : patience);
 }
 
-std::unique_ptr<JobControl> CoordinatorSearch::find_successor() {
-  if (last_->stand_ins.empty()) return nullptr;
-  const Endpoint candidate = last_->stand_ins[next_candidate_];
-  next_candidate_ = (next_candidate_ + 1) % last_->stand_ins.size();
-  if (candidate != stand_in_) return connect(candidate);
-  if (!stand_in_listener_) return nullptr;
+void CoordinatorSearch::follow(const Endpoint& leader, const std::optional<StartOrder>& last) {
+  lost_because_ = fmt::format("the job's coordinator at {}", to_string(current_));
+  was_coordinator_ = false;
+  last_ = last;
+  candidates_ = last ? last->stand_ins : std::vector<Endpoint>();
+  next_candidate_ = 0;
+  std::erase(candidates_, leader);
+  candidates_.insert(candidates_.begin(), leader);
+  give_up_at_ = Deadline::after(options_.meeting.join_timeout);
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_among_candidates() {
+  if (candidates_.empty()) return nullptr;
+  const Endpoint candidate = candidates_[next_candidate_];
+  next_candidate_ = (next_candidate_ + 1) % candidates_.size();
+  if (!is_own(candidate)) return connect(candidate);
+  return last_ && stand_in_listener_ ? lead_next_generation() : nullptr;
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::lead_next_generation() {
   CoordinatorSettings mine = settings();
   mine.expected_nodes = last_->place.num_nodes - 1;
+  mine.leader = stand_in_;
   mine.first_generation = last_->place.generation + 1;
   mine.first_note = "lost " + lost_because_;
+  for (const Endpoint& candidate : candidates_) {
+    if (!is_own(candidate) && is_numeric(candidate.host)) mine.stand_ins.push_back(candidate);
+  }
   // No node is replaced: those that are left join as soon as nothing runs there any more.
   if (mine.restarts.max_restarts == 0) {
     mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);

@@ -24,7 +24,9 @@ void JobMembership::seek() {
   seek_at_ = Deadline::after(kSearchPause);
   if (!coordinator_) return;
   claim_services();
-  if (search_.leads()) launcher_.say_leads(search_.stand_in());
+  // A launcher that took this node for the leader is told where the leader is.
+  if (search_.leads() || said_leads_) launcher_.say_leads(search_.current());
+  said_leads_ = search_.leads();
   report(Joining{.version = options_.version,
                  .run_id = options_.run_id,
                  .host = host(),
@@ -45,11 +47,15 @@ void JobMembership::report(const Report& report) {
 std::string JobMembership::lose_coordinator() {
   std::string cause = coordinator_->lost();
   coordinator_.reset();
-  if (last_start_) {
-    search_.lose(*last_start_, cause);
-    seek_at_ = Deadline::after(0ns);
-  }
+  if (last_start_) search_.lose(*last_start_, cause);
+  seek_at_ = Deadline::after(0ns);
   return cause;
+}
+
+void JobMembership::follow(const Endpoint& leader) {
+  coordinator_.reset();
+  search_.follow(leader, last_start_);
+  seek_at_ = Deadline::after(0ns);
 }
 
 bool JobMembership::may_have_a_successor() const {

@@ -35,12 +35,16 @@ class JobMembership {
   Deadline seek_at() const { return seek_at_; }
   // Null while it is looked for.
   JobControl* coordinator() const { return coordinator_.get(); }
+  bool coordinator_is_lost() const { return coordinator_ && !coordinator_->lost().empty(); }
   // The coordinator is this process's.
   bool leads() const { return coordinator_ && search_.leads(); }
   // It is not sent while there is no coordinator.
   void report(const Report& report);
-  // The coordinator is gone; returns why. Once the job has begun, another one is looked for.
+  // The coordinator is gone; returns why. Once the job has begun, another one is looked for, before
+  // that the same.
   std::string lose_coordinator();
+  // The coordinator gave way to the one at `leader`, which is looked for.
+  void follow(const Endpoint& leader);
 
   // Whether the job may go on under another coordinator: enough nodes are left, or may come.
   // Requires: has_begun().
@@ -64,6 +68,7 @@ class JobMembership {
   Deadline seek_at_ = Deadline::after(std::chrono::nanoseconds(0));
   std::unique_ptr<JobServices> services_;
   std::optional<StartOrder> last_start_;
+  bool said_leads_ = false;  // what the launcher of --hosts knows
 };
 
 }  // namespace paceline::launch

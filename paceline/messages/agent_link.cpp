@@ -69,6 +69,7 @@ bool AgentLink::receive() {
   }
   last_heard_ = Deadline::Clock::now();
   silence_.heard();
+  standstill_.heard();
   input_.append(buffer.data(), static_cast<std::size_t>(got));
   return true;
 }

@@ -46,8 +46,13 @@ class AgentLink {
   bool has_output() const { return !output_.empty(); }
 
   bool authenticated() const { return handshake_ == nullptr; }
-  // Since bytes came last; at first, since the connection was made.
+  // Since the other end was heard last, here or elsewhere; at first, since the connection was made.
   std::chrono::nanoseconds silence() const { return silence_.lasted(); }
+  // Since bytes came last on this connection. After a gap of the network TCP sends again only when
+  // as much time has passed once more, so a connection may be silent although the other end is not.
+  std::chrono::nanoseconds standstill() const { return standstill_.lasted(); }
+  // The other end gave a sign of life over another connection.
+  void heard_elsewhere() { silence_.heard(); }
   int fd() const { return socket_.get(); }
   const ClockComparison& clock() const { return clock_; }
   // Address and port of the other end.
@@ -62,7 +67,7 @@ class AgentLink {
   std::string peer_;
   std::unique_ptr<ServerHandshake> handshake_;  // until it is done
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
-  Silence silence_;
+  Silence silence_, standstill_;
   ClockComparison clock_;
   std::string input_;
   SendQueue output_;

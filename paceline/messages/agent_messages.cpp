@@ -64,6 +64,12 @@ template <>
 constexpr auto kMembers<Shares> =
     std::tuple("generation", &Shares::generation, "ranks", &Shares::ranks);
 template <>
+constexpr auto kMembers<Alive> = std::tuple("stand_in", &Alive::stand_in);
+template <>
+constexpr auto kMembers<Looking> =
+    std::tuple("version", &Looking::version, "run_id", &Looking::run_id, "num_nodes",
+               &Looking::num_nodes, "leader", &Looking::leader, "asked", &Looking::asked);
+template <>
 constexpr auto kMembers<StartOrder> =
     std::tuple("place", &StartOrder::place, "store", &StartOrder::store, "master",
                &StartOrder::master, "note", &StartOrder::note, "stand_ins", &StartOrder::stand_ins);
@@ -90,11 +96,16 @@ template <>
 constexpr auto kMembers<FirstFailureOrder> =
     std::tuple("generation", &FirstFailureOrder::generation);
 
+template <>
+constexpr auto kMembers<HeardOrder> = std::tuple("stand_in", &HeardOrder::stand_in);
+template <>
+constexpr auto kMembers<FollowOrder> = std::tuple("leader", &FollowOrder::leader);
+
 // The types of messages, in the order of the variants.
-constexpr std::array kReports = {"joining", "failure",   "finished",    "stopped",
-                                 "leaving", "giving_up", "whereabouts", "shares"};
-constexpr std::array kOrders = {"start", "stop", "wait",      "end",
-                                "look",  "hang", "straggler", "first_failure"};
+constexpr std::array kReports = {"joining",   "failure",     "finished", "stopped", "leaving",
+                                 "giving_up", "whereabouts", "shares",   "alive",   "looking"};
+constexpr std::array kOrders = {"start", "stop",      "wait",          "end",   "look",
+                                "hang",  "straggler", "first_failure", "heard", "follow"};
 static_assert(kReports.size() == std::variant_size_v<Report>);
 static_assert(kOrders.size() == std::variant_size_v<Order>);
 

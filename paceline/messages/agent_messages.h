@@ -76,6 +76,23 @@ struct GivingUp {
   bool operator==(const GivingUp&) const = default;
 };
 
+// A sign of life that takes a way of its own, because the agent's connection is silent
+// (coordination/coordinator_link.h).
+struct Alive {
+  Endpoint stand_in;  // of the agent, by which the coordinator knows it
+  bool operator==(const Alive&) const = default;
+};
+
+// From a coordinator that has too few nodes to one that may have more of the same job.
+struct Looking {
+  std::string version;
+  std::string run_id;
+  int num_nodes = 0;  // that it has
+  Endpoint leader;    // where its own agents reach it
+  Endpoint asked;     // where it asks
+  bool operator==(const Looking&) const = default;
+};
+
 // What shows besides their records that the ranks of a node stand still (diagnosis/quiet_ranks.h).
 struct Standstill {
   double seconds = 0;        // since one of them began an operation or made a step
@@ -112,8 +129,8 @@ struct Shares {
   bool operator==(const Shares&) const = default;
 };
 
-using Report =
-    std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts, Shares>;
+using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts,
+                            Shares, Alive, Looking>;
 
 // --- Orders ---
 
@@ -180,8 +197,20 @@ struct FirstFailureOrder {
   bool operator==(const FirstFailureOrder&) const = default;
 };
 
+// The answer to Alive.
+struct HeardOrder {
+  Endpoint stand_in;  // of the agent that was heard
+  bool operator==(const HeardOrder&) const = default;
+};
+
+// The job goes on under another coordinator: to agents, and the answer to Looking.
+struct FollowOrder {
+  Endpoint leader;
+  bool operator==(const FollowOrder&) const = default;
+};
+
 using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder,
-                           StragglerOrder, FirstFailureOrder>;
+                           StragglerOrder, FirstFailureOrder, HeardOrder, FollowOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

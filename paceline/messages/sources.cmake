@@ -1,4 +1,5 @@
 set(SOURCES
+  agent_call.cpp
   agent_link.cpp
   agent_messages.cpp
   clock_comparison.cpp

@@ -81,6 +81,12 @@ class CoordinatedJob {
     return one != nullptr ? std::optional(*one) : std::nullopt;
   }
   bool over() const { return coordinator_.over(); }
+  const Coordinator& coordinator() const { return coordinator_; }
+  void follow(const Endpoint& leader) {
+    coordinator_.follow(leader, now_);
+    collect();
+  }
+  bool has_lost_its_job_with(int agent) { return coordinator_.has_lost_its_job_with(agent); }
   // Whose failure was said to be the first, in the order in which that was said.
   const std::vector<int>& failed_first() const { return failed_first_; }
   void expect_reports_within(std::chrono::nanoseconds time) {

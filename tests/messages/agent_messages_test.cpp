@@ -38,7 +38,9 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
       GivingUp{3000ms},
       Whereabouts{3, 7, 1.5, "[\"digest\"]"},
       Whereabouts{3, 0, 1.5, "[]", {2.5, 40, true, {0, 1}, {1}, {2}, {3, 4}}},
-      Shares{2, {{0, 0.5, 30}, {7, 0.25, 4}}}};
+      Shares{2, {{0, 0.5, 30}, {7, 0.25, 4}}},
+      Alive{{"h", 7}},
+      Looking{"0.1", "job", 2, {"a", 1}, {"b", 2}}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
   reports.emplace_back(with_rank);
@@ -58,7 +60,8 @@ TEST(AgentMessages, orders_arrive_as_they_were_sent) {
            start, StopOrder{"reason", Failure::Kind::kHost},
            StopOrder{"reason", Failure::Kind::kRank}, StopOrder{"reason", {}}, FirstFailureOrder{2},
            WaitOrder{"why"}, EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true},
-           LookOrder{7}, HangOrder{2, 30.5, "who", {1, 3}, 0}, StragglerOrder{1, 3, 0.25, 0.5}}) {
+           LookOrder{7}, HangOrder{2, 30.5, "who", {1, 3}, 0}, StragglerOrder{1, 3, 0.25, 0.5},
+           HeardOrder{{"h", 7}}, FollowOrder{{"a", 1}}}) {
     EXPECT_EQ(decode_order(encode(order)), order);
   }
 }
