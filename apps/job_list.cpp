@@ -131,7 +131,7 @@ void name_the_silent(const std::vector<std::string>& marks) {
 
 std::vector<JobEntry> list_jobs() {
   const auto all =
-      launch::ask_jobs(launch::find_marks(), "describe", Deadline::after(kLongestAnswer));
+      launch::ask_jobs(launch::find_own_marks(), "describe", Deadline::after(kLongestAnswer));
   std::vector<JobEntry> jobs;
   for (const launch::JobAnswer& answer : all.answers) {
     auto job = parse_job(answer.mark, answer.text);

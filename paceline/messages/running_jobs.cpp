@@ -1,13 +1,16 @@
 #include "paceline/messages/running_jobs.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/core/secret.h"
@@ -29,6 +32,89 @@ bool parse_mark(const std::string& mark, RunningJob& job) {
                                  &job.launcher, &job.num_ranks, &job.num_threads, &length);
   return fields == 3 && static_cast<std::size_t>(length) == mark.size() && job.launcher > 0 &&
          job.num_ranks >= 0 && job.num_threads >= 0;
+}
+
+// A socket that listens under a mark's name.
+struct Mark {
+  std::string name;
+  pid_t launcher = -1;
+  unsigned long inode = 0;
+};
+
+// Num: RefCount Protocol Flags Type St Inode Path. Connections to a mark bear its name as well.
+std::optional<Mark> mark_in(const std::string& line) {
+  constexpr unsigned kListens = 0x10000, kStream = 1;  // __SO_ACCEPTCON, SOCK_STREAM
+  unsigned flags = 0, type = 0;
+  Mark mark;
+  const auto at = line.find(kPrefix);
+  if (at == std::string::npos ||
+      std::sscanf(line.c_str(), "%*[^:]: %*x %*x %x %x %*x %lu", &flags, &type, &mark.inode) != 3) {
+    return {};
+  }
+  mark.name = line.substr(at + 1);
+  mark.launcher = launcher_of(mark.name);
+  if ((flags & kListens) == 0 || type != kStream || mark.launcher <= 0) return {};
+  return mark;
+}
+
+enum class Holder { kOwn, kOtherUser, kUnknown, kNone };
+
+// What /proc shows about who holds a mark.
+class Holders {
+ public:
+  Holder holder_of(const Mark& mark) {
+    auto known = processes_.find(mark.launcher);
+    if (known == processes_.end()) known = processes_.emplace(mark.launcher, look(mark)).first;
+    const Process& process = known->second;
+    if (process.holder != Holder::kOwn) return process.holder;
+    return process.sockets.contains(mark.inode) ? Holder::kOwn : Holder::kNone;
+  }
+
+ private:
+  struct Process {
+    Holder holder = Holder::kNone;
+    std::set<unsigned long> sockets;  // kOwn: all that it has
+  };
+
+  static Process look(const Mark& mark) {
+    const std::string folder = fmt::format("/proc/{}", mark.launcher);
+    struct stat status {};
+    if (stat(folder.c_str(), &status) != 0) return {Holder::kNone, {}};
+    // A process that may not be looked into belongs to root there.
+    const bool is_others = status.st_uid != geteuid() && status.st_uid != 0;
+    if (is_others && geteuid() != 0) return {Holder::kOtherUser, {}};
+    Process process{Holder::kOwn, {}};
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(folder + "/fd", error), end;
+         !error && entry != end; entry.increment(error)) {
+      std::error_code gone;
+      const std::string target = std::filesystem::read_symlink(entry->path(), gone);
+      unsigned long inode = 0;
+      if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) process.sockets.insert(inode);
+    }
+    if (error) process.holder = Holder::kUnknown;
+    return process;
+  }
+
+  std::map<pid_t, Process> processes_;
+};
+
+// One of each process in the order of pids, then the second of each.
+std::vector<Mark> marks_in_turn() {
+  std::map<pid_t, std::map<std::string, Mark>> of_process;
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    if (auto mark = mark_in(line)) of_process[mark->launcher].emplace(mark->name, *mark);
+  }
+  std::vector<Mark> marks;
+  while (!of_process.empty()) {
+    for (auto process = of_process.begin(); process != of_process.end();) {
+      auto& left = process->second;
+      marks.push_back(std::move(left.extract(left.begin()).mapped()));
+      process = left.empty() ? of_process.erase(process) : std::next(process);
+    }
+  }
+  return marks;
 }
 
 std::vector<pid_t> children_of(pid_t pid) {
@@ -61,22 +147,23 @@ JobMark mark_running_job(int num_ranks, int num_threads) {
 }
 
 std::vector<std::string> find_marks() {
-  std::map<pid_t, std::set<std::string>> of_process;  // connections to a mark also bear its name
-  std::ifstream table("/proc/net/unix");
-  for (std::string line; std::getline(table, line);) {
-    const auto at = line.find(kPrefix);
-    if (at == std::string::npos) continue;
-    const std::string name = line.substr(at + 1);
-    if (const pid_t launcher = launcher_of(name); launcher > 0) of_process[launcher].insert(name);
-  }
+  Holders holders;
   std::vector<std::string> names;
-  while (!of_process.empty()) {
-    for (auto process = of_process.begin(); process != of_process.end();) {
-      auto& left = process->second;
-      names.push_back(std::move(left.extract(left.begin()).value()));
-      process = left.empty() ? of_process.erase(process) : std::next(process);
-    }
+  for (Mark& mark : marks_in_turn()) {
+    if (holders.holder_of(mark) != Holder::kNone) names.push_back(std::move(mark.name));
   }
+  return names;
+}
+
+std::vector<std::string> find_own_marks() {
+  Holders holders;
+  std::vector<std::string> names, unknown;
+  for (Mark& mark : marks_in_turn()) {
+    const Holder holder = holders.holder_of(mark);
+    if (holder == Holder::kOwn) names.push_back(std::move(mark.name));
+    if (holder == Holder::kUnknown) unknown.push_back(std::move(mark.name));
+  }
+  names.insert(names.end(), unknown.begin(), unknown.end());
   return names;
 }
 

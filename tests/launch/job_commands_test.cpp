@@ -1,5 +1,6 @@
 // paceline ps, top, logs and stop on real jobs, and who may ask.
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <fstream>
@@ -233,9 +234,10 @@ TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
 // A process that listens under such names until it is told to end, and answers no one.
 class SilentListener {
  public:
-  // `name_of` gets the process's pid and a number below `count`.
+  // `name_of` gets the process's pid and a number below `count`. `full`: no more connections fit
+  // into their queues.
   SilentListener(int count, const std::function<std::string(pid_t pid, int number)>& name_of,
-                 uid_t user = getuid()) {
+                 uid_t user = getuid(), bool full = false) {
     int ends[2];
     if (pipe(ends) != 0) throw std::runtime_error("pipe()");
     const Fd ready(ends[0]);
@@ -248,8 +250,12 @@ class SilentListener {
       limit.rlim_cur = limit.rlim_max;
       setrlimit(RLIMIT_NOFILE, &limit);
       if (user != getuid() && setuid(user) != 0) _exit(9);
-      std::vector<Fd> listeners;
-      for (int i = 0; i < count; ++i) listeners.push_back(listen_unix(name_of(getpid(), i)));
+      std::vector<Fd> sockets;
+      for (int i = 0; i < count; ++i) {
+        const std::string name = name_of(getpid(), i);
+        sockets.push_back(full ? listen_unix(name, 0) : listen_unix(name));
+        if (full) sockets.push_back(connect_unix(name, Deadline::after(20s)));
+      }
       others.reset();
       for (;;) pause();
     }
@@ -287,6 +293,65 @@ TEST(JobSocket, a_name_that_another_user_made_hides_no_job) {
     }
   }
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
+}
+
+// Listeners that cannot be a launcher's, each under a name that could be one's: which names /proc
+// shows to be false.
+TEST(JobSocket, names_that_their_process_does_not_hold_are_not_asked) {
+  Job job("held-test");
+  const std::string own = mark_of(job);
+  ASSERT_FALSE(own.empty());
+  const pid_t launcher = launcher_of(own);
+  const auto named = [](pid_t pid, int number) {
+    return fmt::format("paceline-job/{}/2x4/{:016x}", pid, number);
+  };
+  const std::vector<std::pair<std::string, std::function<pid_t(int number)>>> rows = {
+      {"under the launcher's pid", [&](int) { return launcher; }},
+      {"under another process's pid", [](int) { return getppid(); }},
+      {"under pids of no process", [](int number) { return (1 << 22) + 1 + number; }},
+      {"under all pids", [](int number) { return 1 + number; }}};
+  for (const auto& [kind, pid_of] : rows) {
+    const SilentListener strangers(
+        200, [&](pid_t, int number) { return named(pid_of(number), number); });
+    const std::vector<std::string> found = find_own_marks(), all = find_marks();
+    EXPECT_THAT(found, testing::Contains(own)) << kind;
+    for (int number = 0; number < 200; ++number) {
+      const std::string name = named(pid_of(number), number);
+      EXPECT_THAT(found, Not(testing::Contains(name))) << kind;
+      EXPECT_THAT(all, Not(testing::Contains(name))) << kind;
+    }
+  }
+  EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
+}
+
+TEST(JobSocket, another_users_own_sockets_are_not_asked) {
+  if (getuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  const SilentListener stranger(
+      1, [](pid_t pid, int) { return fmt::format("paceline-job/{}/1x1/{:016x}", pid, 7); }, 65534);
+  const std::string name = fmt::format("paceline-job/{}/1x1/{:016x}", stranger.pid(), 7);
+  EXPECT_THAT(find_own_marks(), testing::Contains(name));  // root may ask every user's
+  const pid_t user = fork();
+  if (user == 0) {
+    if (setuid(65533) != 0) _exit(9);
+    const auto found = find_own_marks();
+    _exit(std::find(found.begin(), found.end(), name) == found.end() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(user, &status, 0), user);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Their queues are full, so that a connection to any of them would wait.
+TEST(JobSocket, thousands_of_strangers_hide_no_job) {
+  Job job("crowded-test");
+  const SilentListener strangers(
+      6000,
+      [](pid_t, int number) { return fmt::format("paceline-job/{}/2x4/{:016x}", 1 + number, 0); },
+      getuid(), /*full=*/true);
+  const Outcome ps = run_paceline({"ps"});
+  EXPECT_THAT(ps.out, HasSubstr("crowded-test")) << ps.err;
+  const Outcome stop = run_paceline({"stop", job.id()});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
 }
 
 TEST(JobSocket, thousands_that_do_not_answer_cause_no_long_wait) {
