@@ -4,6 +4,8 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,27 +15,74 @@
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
+#include "paceline/core/log.h"
 
 namespace paceline {
 namespace {
 
-std::string directory_for(const GetVariable& variable) {
+struct Boards {
+  std::vector<std::string> directories;  // in the order in which rank 0 tries them
+  std::string problem;                   // why XDG_RUNTIME_DIR is not among them
+};
+
+// The same for every rank of this user on this host.
+Boards boards_for(const GetVariable& variable) {
+  Boards boards;
   const auto runtime = variable("XDG_RUNTIME_DIR");
-  struct stat status {};
-  const bool usable = runtime && !runtime->empty() && ::stat(runtime->c_str(), &status) == 0 &&
-                      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
-  return usable ? *runtime + "/paceline" : fmt::format("/tmp/paceline-{}", ::geteuid());
+  if (runtime && !runtime->empty()) {
+    struct stat status {};
+    if (::stat(runtime->c_str(), &status) != 0) {
+      boards.problem = fmt::format("XDG_RUNTIME_DIR={}: {}", *runtime, std::strerror(errno));
+    } else if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) {
+      boards.problem =
+          fmt::format("XDG_RUNTIME_DIR={} is not a directory of user {}", *runtime, ::geteuid());
+    } else {
+      boards.directories.push_back(*runtime + "/paceline");
+    }
+  }
+  boards.directories.push_back(fmt::format("/tmp/paceline-{}", ::geteuid()));
+  return boards;
 }
 
-void make_private_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw system_error("mkdir " + path);
+// False when it does not exist. Error(kInvalid) when others can reach it.
+bool is_private_directory(const std::string& path) {
   struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) throw system_error("stat " + path);
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return false;
+    throw system_error("stat " + path);
+  }
   check(
       S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
       "{} must be a directory of user {} that nobody else may enter (mode 0700): remove it or set "
       "XDG_RUNTIME_DIR",
       path, ::geteuid());
+  return true;
+}
+
+void make_private_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw system_error("mkdir " + path);
+  if (!is_private_directory(path)) throw system_error("stat " + path);
+}
+
+// Replaces what stands there, whole.
+void write_notice(const std::string& path, const std::string& text) {
+  const std::string draft = path + "." + random_hex(8);
+  const Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) throw system_error("creating " + draft);
+  try {
+    if (!write_whole(file.get(), as_bytes(text))) throw system_error("writing " + draft);
+    if (::rename(draft.c_str(), path.c_str()) != 0) throw system_error("renaming to " + path);
+  } catch (const Error&) {
+    ::unlink(draft.c_str());
+    throw;
+  }
+}
+
+bool is_older(const struct stat& one, const struct stat& other) {
+  const auto moment = [](const struct stat& status) {
+    return std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  };
+  return moment(one) < moment(other);
 }
 
 std::string file_name(std::string job) {
@@ -47,36 +96,59 @@ std::string file_name(std::string job) {
 }  // namespace
 
 Bulletin::Bulletin(const GetVariable& variable, const std::string& job) {
-  const auto directory = directory_for(variable);
-  make_private_directory(directory);
-  path_ = directory + "/" + file_name(job);
+  Boards boards = boards_for(variable);
+  problem_ = std::move(boards.problem);
+  for (const std::string& directory : boards.directories) {
+    is_private_directory(directory);
+    places_.push_back(directory + "/" + file_name(job));
+  }
+  path_ = places_.front();
 }
 
-void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) const {
-  const std::string draft = path_ + "." + random_hex(8);
-  const Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) throw system_error("creating " + draft);
-  try {
-    const std::string text = to_string(endpoint) + " " + secret.to_hex() + "\n";
-    if (!write_whole(file.get(), as_bytes(text))) throw system_error("writing " + draft);
-    if (::rename(draft.c_str(), path_.c_str()) != 0) throw system_error("renaming to " + path_);
-  } catch (const Error&) {
-    ::unlink(draft.c_str());
-    throw;
+void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) {
+  const std::string text = to_string(endpoint) + " " + secret.to_hex() + "\n";
+  for (const std::string& place : places_) {
+    try {
+      make_private_directory(place.substr(0, place.rfind('/')));
+      write_notice(place, text);
+      path_ = place;
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kSystem || place == places_.back()) throw;
+      problem_ = error.what();
+    }
+  }
+  for (const std::string& place : places_) {
+    if (place != path_) ::unlink(place.c_str());  // an earlier job's, which ranks would read first
+  }
+  if (!problem_.empty()) {
+    log::warning(fmt::format("{}; the ranks of this host meet by {} instead", problem_, path_));
   }
 }
 
 std::optional<JobNotice> Bulletin::read() const {
-  const Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file && errno == ENOENT) return std::nullopt;
-  if (!file) throw system_error("opening " + path_);
+  Fd newest;
+  std::string path;
+  struct stat status {
+  }, newest_status{};
+  for (const std::string& place : places_) {
+    if (!is_private_directory(place.substr(0, place.rfind('/')))) continue;
+    Fd file(::open(place.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!file && errno == ENOENT) continue;
+    if (!file || ::fstat(file.get(), &status) != 0) throw system_error("opening " + place);
+    if (newest && !is_older(newest_status, status)) continue;
+    newest = std::move(file);
+    newest_status = status;
+    path = place;
+  }
+  if (!newest) return std::nullopt;
   char buffer[512];
-  const ssize_t got = read_whole(file.get(), std::as_writable_bytes(std::span(buffer)));
-  if (got < 0) throw system_error("reading " + path_);
+  const ssize_t got = read_whole(newest.get(), std::as_writable_bytes(std::span(buffer)));
+  if (got < 0) throw system_error("reading " + path);
   const std::string text(buffer, static_cast<std::size_t>(got));
   const auto space = text.find(' ');
-  check(space != std::string::npos, "{} is not a notice of Paceline; remove it", path_);
-  return JobNotice{parse_endpoint(text.substr(0, space), path_),
+  check(space != std::string::npos, "{} is not a notice of Paceline; remove it", path);
+  return JobNotice{parse_endpoint(text.substr(0, space), path),
                    Secret::from_text(text.substr(space + 1))};
 }
 

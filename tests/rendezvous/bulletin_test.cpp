@@ -1,7 +1,12 @@
 #include "paceline/rendezvous/bulletin.h"
 
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <utility>
+#include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -12,6 +17,9 @@
 namespace paceline {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+
 class BulletinTest : public testing::Test {
  protected:
   FreshDirectory directory_;
@@ -19,7 +27,7 @@ class BulletinTest : public testing::Test {
 };
 
 TEST_F(BulletinTest, a_notice_is_private_and_read_as_it_was_published) {
-  const Bulletin bulletin(variables_, "mpi-../7");
+  Bulletin bulletin(variables_, "mpi-../7");
   EXPECT_FALSE(bulletin.read());
   const auto secret = Secret::generate();
   bulletin.publish({"127.0.0.1", 1}, Secret::generate());
@@ -34,6 +42,46 @@ TEST_F(BulletinTest, a_notice_is_private_and_read_as_it_was_published) {
   EXPECT_EQ(std::filesystem::path(bulletin.path()).parent_path(), directory_.file("paceline"));
   bulletin.remove();
   EXPECT_TRUE(std::filesystem::is_empty(directory_.file("paceline")));
+}
+
+// XDG_RUNTIME_DIR that cannot be used: what the log says, after which both sides meet in /tmp.
+TEST(Bulletin, a_runtime_directory_that_cannot_be_used_is_named_and_replaced) {
+  const FreshDirectory directory;
+  std::ofstream(directory.file("file")) << "";
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"/proc/self", "mkdir /proc/self/paceline"},  // a directory of this user that takes no files
+      {directory.file("missing"), "No such file or directory"},
+      {directory.file("file"), "is not a directory of user"},
+  };
+  for (const auto& [runtime, words] : rows) {
+    const auto variables = variables_of({{"XDG_RUNTIME_DIR", runtime}});
+    const std::string job = directory.path();  // no other test's
+    const auto secret = Secret::generate();
+    Bulletin bulletin(variables, job);
+    testing::internal::CaptureStderr();
+    bulletin.publish({"127.0.0.1", 77}, secret);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, AllOf(HasSubstr(words), HasSubstr("meet by /tmp/paceline-"))) << runtime;
+    const auto notice = Bulletin(variables, job).read();
+    ASSERT_TRUE(notice) << runtime;
+    EXPECT_EQ(notice->secret.to_hex(), secret.to_hex());
+    bulletin.remove();
+    EXPECT_FALSE(Bulletin(variables, job).read());
+  }
+}
+
+TEST_F(BulletinTest, of_two_notices_the_newer_one_is_read) {
+  const std::string job = directory_.path();
+  Bulletin full(variables_of({}), job), usual(variables_, job);
+  usual.publish({"127.0.0.1", 1}, Secret::generate());  // an earlier job's
+  std::filesystem::last_write_time(
+      usual.path(), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  full.publish({"127.0.0.1", 2}, Secret::generate());
+  const auto notice = Bulletin(variables_, job).read();
+  ASSERT_TRUE(notice);
+  EXPECT_EQ(notice->endpoint.port, 2);
+  full.remove();
+  usual.remove();
 }
 
 TEST_F(BulletinTest, a_directory_that_others_may_enter_is_refused) {

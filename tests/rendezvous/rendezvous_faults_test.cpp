@@ -95,8 +95,8 @@ TEST_F(RendezvousFaults, different_world_sizes_are_told_to_both) {
 }
 
 TEST_F(RendezvousFaults, a_notice_of_a_dead_job_is_not_believed) {
-  const Bulletin bulletin(variables_of({{"XDG_RUNTIME_DIR", directory_.path()}}),
-                          "tcp-127.0.0.1:" + port_);
+  Bulletin bulletin(variables_of({{"XDG_RUNTIME_DIR", directory_.path()}}),
+                    "tcp-127.0.0.1:" + port_);
   bulletin.publish({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port_))}, Secret::generate());
   auto rank_one = start_ranks({1}, [&](int rank) { join_as(rank, 2, 20s); });
   EXPECT_EQ(rank_one.front().wait_for(50ms), std::future_status::timeout);
