@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "paceline/core/awake_clock.h"
 #include "paceline/core/check.h"
 #include "paceline/core/vigil.h"
 #include "paceline/transport/advice.h"
@@ -14,11 +15,14 @@ constexpr std::chrono::microseconds kNap{50};
 // How often it looks for dead peers and at the deadline.
 constexpr std::chrono::milliseconds kLookAtPeers{2};
 
-void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what) {
+void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what,
+          AwakeClock::time_point begin) {
   mesh.throw_if_failed();
   if (vigil.sees_passed(deadline)) {
-    fail(ErrorCode::kTimeout, "{}: {} of group {} timed out after every rank had begun it; {}",
-         mesh.self(), what, mesh.name(), kAdviceForLate);
+    const std::chrono::duration<double> waited = AwakeClock::now() - begin;
+    fail(ErrorCode::kTimeout,
+         "{}: {} of group {} timed out after {:.1f} s, though every rank had begun it; {}",
+         mesh.self(), what, mesh.name(), waited.count(), kAdviceForLate);
   }
 }
 
@@ -26,13 +30,14 @@ void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what)
 
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
                 const std::string& what) {
+  const auto awake_begin = AwakeClock::now();
   const auto begin = Deadline::Clock::now();
   auto next_look = begin + kLookAtPeers;
   Vigil vigil;
   while (!done()) {
     const auto now = Deadline::Clock::now();
     if (now >= next_look) {
-      look(mesh, vigil, deadline, what);
+      look(mesh, vigil, deadline, what, awake_begin);
       next_look = now + kLookAtPeers;
     }
     if (now - begin > kSpin) {

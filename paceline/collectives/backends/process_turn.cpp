@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "paceline/core/awake_clock.h"
 #include "paceline/core/check.h"
 #include "paceline/core/vigil.h"
 
@@ -42,15 +43,17 @@ void require_not_lost(const Mesh& mesh, const std::string& what) {
 }
 
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
+  const auto begin = AwakeClock::now();
   for (Vigil vigil;;) {
     if (auto taken = ProcessTurn::take(kLookAtTurn)) return taken;
     mesh.throw_if_failed();
     require_not_lost(mesh, what);
     if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout,
-           "{}: {} of group {} timed out: another group of this process (pid {}) is inside "
-           "the library, which serves one at a time",
-           mesh.self(), what, mesh.name(), getpid());
+           "{}: {} of group {} timed out after {:.1f} s: another group of this process (pid {}) is "
+           "inside the library, which serves one at a time",
+           mesh.self(), what, mesh.name(),
+           std::chrono::duration<double>(AwakeClock::now() - begin).count(), getpid());
     }
   }
 }

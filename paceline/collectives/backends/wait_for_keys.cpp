@@ -1,5 +1,6 @@
 #include "paceline/collectives/backends/wait_for_keys.h"
 
+#include "paceline/core/awake_clock.h"
 #include "paceline/core/check.h"
 #include "paceline/core/vigil.h"
 
@@ -13,11 +14,14 @@ constexpr std::chrono::milliseconds kSlice{50};
 
 void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mesh,
                    Deadline deadline, const std::string& library) {
+  const auto begin = AwakeClock::now();
   for (Vigil vigil; !store.check(keys);) {
     mesh.throw_if_failed();
     if (vigil.sees_passed(deadline)) {
-      fail(ErrorCode::kTimeout, "{}: a rank of group {} did not arrive to connect with {}",
-           mesh.self(), mesh.name(), library);
+      const std::chrono::duration<double> waited = AwakeClock::now() - begin;
+      fail(ErrorCode::kTimeout,
+           "{}: a rank of group {} did not arrive within {:.1f} s to connect with {}", mesh.self(),
+           mesh.name(), waited.count(), library);
     }
     try {
       store.wait(keys, kSlice);

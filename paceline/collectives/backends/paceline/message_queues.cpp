@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 
+#include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/vigil.h"
@@ -375,21 +376,23 @@ void MessageQueues::check_deadlines() const {
   for (const auto& queue : sends_) {
     for (const Outgoing& message : queue) {
       if (put_off(message.deadline).expired()) {
-        fail(ErrorCode::kTimeout, "{}: {} timed out: {} does not receive it; {}", mesh_.self(),
-             label_of("send", message.call)(), mesh_.describe(message.call.peer), kAdviceForLate);
+        fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s: {} does not receive it; {}",
+             mesh_.self(), label_of("send", message.call)(), seconds_since(message.begin),
+             mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
   }
   for (const Incoming& incoming : incoming_) {
     if (incoming.receive && put_off(incoming.receive->deadline).expired()) {
-      fail(ErrorCode::kTimeout, "{}: {} timed out in the middle of the message; {}", mesh_.self(),
-           label_of("recv", incoming.receive->call)(), kAdviceForLate);
+      fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s, in the middle of the message; {}",
+           mesh_.self(), label_of("recv", incoming.receive->call)(),
+           seconds_since(incoming.receive->begin), kAdviceForLate);
     }
   }
   for (const Posted& posted : receives_) {
     if (put_off(posted.deadline).expired()) {
-      fail(ErrorCode::kTimeout, "{}: {} timed out: no message arrived{}; {}", mesh_.self(),
-           label_of("recv", posted.call)(),
+      fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s: no message arrived{}; {}",
+           mesh_.self(), label_of("recv", posted.call)(), seconds_since(posted.begin),
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
            kAdviceForLate);
     }

@@ -15,6 +15,7 @@
 
 #include "paceline/collectives/backend.h"
 #include "paceline/collectives/backends/paceline/message_head.h"
+#include "paceline/core/awake_clock.h"
 #include "paceline/transport/mesh.h"
 #include "paceline/transport/message.h"
 #include "paceline/transport/message_streams.h"
@@ -68,11 +69,13 @@ class MessageQueues {
     WorkPtr work;
     std::size_t sent = 0;       // of what goes through the stream
     std::uint64_t address = 0;  // of a payload that is offered: all that follows its header
+    AwakeClock::time_point begin = AwakeClock::now();
   };
   struct Posted {
     PointToPointCall call;
     Deadline deadline;
     WorkPtr work;
+    AwakeClock::time_point begin = AwakeClock::now();
   };
   struct Unexpected {
     MessageHead head;

@@ -26,11 +26,11 @@ std::string list(const Mesh& mesh, std::span<const Rank> ranks) {
   return text;
 }
 
+}  // namespace
+
 double seconds_since(AwakeClock::time_point begin) {
   return std::chrono::duration<double>(AwakeClock::now() - begin).count();
 }
-
-}  // namespace
 
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked) {
   std::vector<Suspect> suspects;
