@@ -11,6 +11,7 @@
 #include "apps/commands.h"
 #include "apps/guarded.h"
 #include "apps/ignored_signals.h"
+#include "apps/peer_words.h"
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
 #include "apps/version.h"
@@ -63,11 +64,13 @@ constexpr const char* kSeeHelp = "; see paceline --help";
   for (const Command& command : kCommands) {
     if (command.summary != nullptr) known.emplace_back(command.name);
   }
-  const std::string suggestion = did_you_mean(name, known);
   if (name.starts_with("-")) {
+    const std::string suggestion = did_you_mean(name, known);
     const char* const advice = suggestion.empty() ? "; options go after the command" : "";
     throw UsageError(fmt::format("unknown option {}{}{}{}", name, suggestion, advice, kSeeHelp));
   }
+  const std::string meant = command_meant_by(name, known);
+  const std::string suggestion = meant.empty() ? "" : "; did you mean " + meant + "?";
   const std::string advice =
       name.find('/') != std::string::npos ? "; to start a program: paceline run " + name : "";
   throw UsageError(fmt::format("unknown command '{}'{}{}{}", name, suggestion, advice, kSeeHelp));

@@ -1,6 +1,8 @@
 #include "apps/suggestion.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <tuple>
 
 namespace paceline::apps {
 
@@ -22,15 +24,29 @@ int edit_distance(const std::string& a, const std::string& b) {
   return previous[b.size()];
 }
 
+namespace {
+
+// Of two words at the same distance the one is meant that `typed` repeats whole, as "topp" does
+// "top", or else the one with the longer common beginning.
+std::tuple<int, bool, std::ptrdiff_t> remoteness(const std::string& typed,
+                                                 const std::string& word) {
+  const bool beginning = typed.size() >= 3 && word.starts_with(typed);
+  const auto common = std::mismatch(typed.begin(), typed.end(), word.begin(), word.end()).first;
+  return {beginning ? 1 : edit_distance(typed, word), !typed.starts_with(word),
+          typed.begin() - common};
+}
+
+}  // namespace
+
 std::string nearest(const std::string& typed, const std::vector<std::string>& known) {
   std::string best;
   const auto length = static_cast<int>(typed.size());
-  int smallest = std::min(length / 3 + 1, length / 2) + 1;
+  std::tuple<int, bool, std::ptrdiff_t> smallest{std::min(length / 3 + 1, length / 2) + 1, false,
+                                                 -length};
   for (const std::string& word : known) {
-    const bool beginning = length >= 3 && word.starts_with(typed);
-    const int distance = beginning ? 1 : edit_distance(typed, word);
-    if (distance < smallest) {
-      smallest = distance;
+    const auto here = remoteness(typed, word);
+    if (here < smallest) {
+      smallest = here;
       best = word;
     }
   }
