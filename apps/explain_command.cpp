@@ -1,4 +1,6 @@
-// paceline explain DIR: the flight records of a job's ranks, read and put into one sentence.
+// paceline explain [DIR]: the flight records of a job's ranks, read and put into one sentence.
+
+#include <algorithm>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -7,10 +9,13 @@
 #include "paceline/collectives/flight/explain.h"
 #include "paceline/collectives/flight/rank_line.h"
 #include "paceline/core/counted.h"
+#include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/json_text.h"
+#include "paceline/output/old_log_folders.h"
 
 #include "apps/commands.h"
+#include "apps/message.h"
 #include "apps/option_table.h"
 #include "apps/usage_error.h"
 
@@ -86,28 +91,53 @@ std::string plain_text(const FlightDirectory& found, const Explanation& explanat
   return text;
 }
 
+bool has_flights(const std::string& directory) {
+  try {
+    read_flights(directory);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Of the temporary log folders that failed and stopped jobs leave.
+std::string directory_of_last_failure() {
+  const auto folders = launch::kept_log_folders();
+  const auto last = std::find_if(folders.begin(), folders.end(), has_flights);
+  if (last == folders.end()) {
+    throw UsageError(fmt::format(
+        "no job that failed or was stopped left records in {}; give the directory of its --log-dir",
+        launch::base_of_log_folders()));
+  }
+  say(fmt::format("paceline explain: the last job that failed or was stopped, in {}", *last));
+  return *last;
+}
+
 }  // namespace
 
 int explain_command(const Arguments& arguments) {
   CLI::App app(
       "Reports in one sentence what the ranks of a job did last: which rank is missing, died or "
-      "called a different operation. DIR has their flight records, rank-000.flight and so on.",
+      "called a different operation. DIR has their flight records, rank-000.flight and so on. "
+      "Without "
+      "DIR: those of the last job without a --log-dir that failed or was stopped.",
       "paceline explain");
   bool json = false;
   OptionTable table(app, /*has_variables=*/false);
-  table.word("DIR", "The directory with the records");
+  table.word("DIR", "The directory with the records [that of the last job that failed]");
   table.flag("--json", "One JSON object with every record", bool_target(json));
   app.footer(
       "\nWhile a job runs it says where the ranks are now. Files of several machines can be copied "
       "into one directory.\n\n"
-      "Examples:\n  paceline explain logs\n  paceline explain --json logs | jq .verdict");
+      "Examples:\n  paceline explain\n  paceline explain logs\n  paceline explain --json logs | jq "
+      ".verdict");
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
-  if (words->empty()) throw UsageError("which directory? see paceline explain --help");
-  const FlightDirectory found = read_flights(words->front());
+  const std::string directory = words->empty() ? directory_of_last_failure() : words->front();
+  const FlightDirectory found = read_flights(directory);
   Explanation explanation = explain(found.flights);
   if (found.flights.empty()) {
-    explanation.sentence = fmt::format("no readable record in {}: {}", words->front(),
+    explanation.sentence = fmt::format("no readable record in {}: {}", directory,
                                        counted(found.problems.size(), "damaged or foreign file"));
   }
   fmt::print("{}", json ? json_of_all(found, explanation) : plain_text(found, explanation));

@@ -27,11 +27,6 @@ std::string absolute(const std::string& path) {
   return (whole.has_filename() ? whole : whole.parent_path()).string();
 }
 
-std::string base_of_temporary() {
-  const char* base = std::getenv("TMPDIR");
-  return absolute(base != nullptr && *base != '\0' ? base : "/tmp");
-}
-
 [[noreturn]] void refuse(const std::string& folder, const std::string& why) {
   fail(ErrorCode::kInvalid, "--log-dir: the folder {} {}", neutralise_in_line(folder), why);
 }
@@ -62,8 +57,9 @@ void mark(const Fd& file, const std::string& what) {
 LogDirectory::LogDirectory(const std::string& wanted, const std::string& job)
     : temporary_(wanted.empty()) {
   if (temporary_) {
-    remove_old_log_folders(base_of_temporary());
-    use_new(base_of_temporary(), job);
+    const std::string base = absolute(base_of_log_folders());
+    remove_old_log_folders(base);
+    use_new(base, job);
   } else {
     use(absolute(wanted), job);
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <dirent.h>
@@ -81,6 +83,30 @@ bool is_temporary_log_folder(const std::string& name) {
            if (form == 'x') return std::isalnum(static_cast<unsigned char>(c)) != 0;
            return c == form;
          });
+}
+
+std::string base_of_log_folders() {
+  const char* const base = std::getenv("TMPDIR");
+  return base != nullptr && *base != '\0' ? base : "/tmp";
+}
+
+std::vector<std::string> kept_log_folders(const std::string& base) {
+  std::vector<std::pair<std::time_t, std::string>> kept;
+  const Folder folder(opendir(base.c_str()), closedir);
+  while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
+    const std::string name = entry->d_name;
+    if (!is_temporary_log_folder(name)) continue;
+    const Fd opened(
+        openat(dirfd(folder.get()), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!opened || fstat(opened.get(), &status) != 0 || status.st_uid != geteuid()) continue;
+    const Fd claim(openat(opened.get(), kClaimFile, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!is_in_use(claim)) kept.emplace_back(status.st_mtime, base + "/" + name);
+  }
+  std::sort(kept.rbegin(), kept.rend());
+  std::vector<std::string> folders;
+  for (auto& [time, path] : kept) folders.push_back(std::move(path));
+  return folders;
 }
 
 void remove_old_log_folders(const std::string& base, std::chrono::seconds age) {

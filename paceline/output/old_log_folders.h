@@ -5,11 +5,18 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace paceline::launch {
 
 // "paceline-20261231-235959-x7Fq2a".
 bool is_temporary_log_folder(const std::string& name);
+
+// Where they are: TMPDIR, else /tmp.
+std::string base_of_log_folders();
+
+// Those of this user in `base` that no running job has: the job that ended last comes first.
+std::vector<std::string> kept_log_folders(const std::string& base = base_of_log_folders());
 
 // Removes from `base` the temporary log folders of this user in which nothing was written for
 // `age`, unless a job that runs has them. One in which lies anything that Paceline has not made

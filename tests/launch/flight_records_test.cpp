@@ -115,6 +115,24 @@ TEST(FlightRecords, the_users_directory_is_used_and_an_empty_one_means_none) {
   EXPECT_THAT(without.err, Not(HasSubstr("flight records")));
 }
 
+TEST(Explain, takes_the_last_job_that_failed) {
+  const FreshDirectory temporary;
+  const PacelineProcess::Variables here = {{"TMPDIR", temporary.path()}};
+  const Outcome none = run_paceline({"explain"}, here);
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("left records in " + temporary.path()));
+  EXPECT_EQ(run_paceline(job("misses"), here).exit_code, 5);
+  const Outcome last = run_paceline(job("dies"), here);
+  EXPECT_EQ(run_paceline(job("ends"), here).exit_code, 0);
+  EXPECT_EQ(run_paceline({"run", "false"}, here).exit_code, 1);  // leaves no records
+  PacelineProcess running(job("hangs"), here);
+  running.wait_for_lines("waiting", 1);
+  const Outcome outcome = run_paceline({"explain"}, here);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("in " + records_named_in(last.err)));
+  EXPECT_THAT(outcome.out, HasSubstr("died outside of any operation"));
+}
+
 TEST(Explain, says_that_no_record_can_be_read) {
   const FreshDirectory directory;
   std::ofstream(directory.file("rank-000.flight")) << "no record";
@@ -126,7 +144,6 @@ TEST(Explain, says_that_no_record_can_be_read) {
 }
 
 TEST(Explain, refuses_what_it_cannot_read_and_shows_its_usage) {
-  EXPECT_EQ(run_paceline({"explain"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"explain", "a", "b"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"explain", "/no/such/place"}).exit_code, 3);
   const FreshDirectory empty;
