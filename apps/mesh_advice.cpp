@@ -261,6 +261,9 @@ class MeshAdviser {
                    .folder = folder.path()},
                   signals_);
     if (!trial.is_measured()) return {.forecast = forecast, .problem = trial.problem};
+    if (trial.memory_bytes == 0) {
+      return {.forecast = forecast, .problem = "it ended before its memory was measured"};
+    }
     return {.forecast = forecast,
             .step_s = trial.step_seconds(),
             .host_bytes = static_cast<double>(trial.memory_bytes)};

@@ -17,6 +17,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kWarmUpSeconds = 1.0;
 constexpr std::size_t kWarmUpSteps = 3, kFewestSteps = 5;
 constexpr std::chrono::milliseconds kLookEvery{100};
+constexpr std::chrono::seconds kMeasureMemoryEvery{1};
 constexpr const char* kNoSteps = "; does PROGRAM report its steps? (paceline advise --help)";
 
 struct Step {
@@ -108,13 +109,9 @@ class TrialRun {
       if (first_rank_.steps().size() > seen) {
         seen = first_rank_.steps().size();
         patience = Deadline::after(options_.patience);
+        measure_memory(launcher);  // a program may end by itself at any time
       }
-      if (is_enough()) {
-        auto processes = launch::family_of(launcher.pid());
-        processes.erase(processes.begin());  // the launcher itself
-        trial_.memory_bytes = launch::memory_of(processes);
-        return;
-      }
+      if (is_enough()) return;
       if (ended) return judge_end(launcher);
       if (patience.expired()) {
         trial_.problem = fmt::format("no step for {:.0f} s; see paceline advise --help",
@@ -122,6 +119,15 @@ class TrialRun {
         return;
       }
     }
+  }
+
+  // The most that was seen; at most once a second, because the kernel looks at every page.
+  void measure_memory(const LauncherRun& launcher) {
+    if (!next_measurement_.expired()) return;
+    next_measurement_ = Deadline::after(kMeasureMemoryEvery);
+    auto processes = launch::family_of(launcher.pid());
+    if (!processes.empty()) processes.erase(processes.begin());  // the launcher itself
+    trial_.memory_bytes = std::max(trial_.memory_bytes, launch::memory_of(processes));
   }
 
   bool is_enough() const {
@@ -175,6 +181,7 @@ class TrialRun {
   const Fd& signals_;
   StepReader first_rank_;
   launch::Trial trial_;
+  Deadline next_measurement_ = Deadline::after(std::chrono::nanoseconds(0));
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/counted.h"
 #include "paceline/placement/placement.h"
 
 namespace paceline::launch {
@@ -116,9 +117,20 @@ class Reasoning {
 
   void compare(const Trial& best, const Trial* other, const char* name) {
     if (other == nullptr || other == &best) return;
-    because(fmt::format("{:.2f} times the throughput of {} ({:.0f} against {:.0f} samples/s)",
-                        best.samples_per_second() / other->samples_per_second(), name,
-                        best.samples_per_second(), other->samples_per_second()));
+    const double gain = best.samples_per_second() / other->samples_per_second();
+    because(fmt::format("{:.2f} times the throughput of {} ({:.0f} against {:.0f} samples/s)", gain,
+                        name, best.samples_per_second(), other->samples_per_second()));
+    warn_of_noise(gain, best, *other);
+  }
+
+  // Cores that were free in one trial were taken in another.
+  void warn_of_noise(double gain, const Trial& best, const Trial& other) {
+    const double cores = static_cast<double>(best.num_cores()) / other.num_cores();
+    if (gain <= cores * (1 + kNoise)) return;
+    because(
+        fmt::format("careful: {:.2f} times is more than {} can give beside {}: other programs "
+                    "probably disturbed a trial, so measure again on an idle machine",
+                    gain, counted(best.num_cores(), "core"), other.num_cores()));
   }
 
   void weigh_communication(const Trial& best) {
@@ -247,10 +259,11 @@ std::string trial_table(const std::vector<Trial>& trials, const Advice& advice) 
       text += fmt::format("    {}\n", trial.problem);
       continue;
     }
-    text += fmt::format("{:>12.0f}{:>7.1f} ms{:>14.1f}%{:>11}{}\n", trial.samples_per_second(),
-                        1e3 * trial.step_seconds(), 100 * trial.communication_share(),
-                        size_text(static_cast<double>(trial.memory_bytes)),
-                        advice.best == trial.combination ? "  <- best" : "");
+    text += fmt::format(
+        "{:>12.0f}{:>7.1f} ms{:>14.1f}%{:>11}{}\n", trial.samples_per_second(),
+        1e3 * trial.step_seconds(), 100 * trial.communication_share(),
+        trial.memory_bytes == 0 ? "not seen" : size_text(static_cast<double>(trial.memory_bytes)),
+        advice.best == trial.combination ? "  <- best" : "");
   }
   return text;
 }

@@ -34,11 +34,12 @@ struct Trial {
   double seconds = 0;                // of those steps
   std::int64_t samples = 0;          // of those steps, all ranks together
   double communication_seconds = 0;  // of those steps, mean over the ranks
-  std::uint64_t memory_bytes = 0;    // of all ranks together, shared pages counted once
+  std::uint64_t memory_bytes = 0;    // of all ranks, shared pages counted once; 0: not known
   std::int64_t parameter_bytes = 0;  // of the model; 0: not told
   std::string problem;               // why there is no measurement; empty when there is one
   bool lacked_memory = false;        // and the problem was memory
 
+  int num_cores() const { return combination.num_ranks * combination.num_threads; }
   bool is_measured() const { return problem.empty() && num_steps > 0 && seconds > 0; }
   double samples_per_second() const;
   double step_seconds() const;

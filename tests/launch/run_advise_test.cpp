@@ -54,6 +54,19 @@ TEST(Advise, measures_and_recommends) {
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }
 
+TEST(Advise, a_program_that_ends_by_itself_has_its_memory_measured) {
+  const std::string two_seconds =
+      "log=$PACELINE_STEP_LOG/rank-$(printf %03d $RANK).jsonl; "
+      "for i in $(seq 20); do echo '{\"event\":\"step\",\"samples\":8,\"seconds\":0.4}' >> $log; "
+      "sleep 0.1; done";
+  auto arguments = advise({}, "3600");
+  arguments.push_back(two_seconds);
+  const Outcome outcome = run_paceline(arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("[1-9][0-9.]* [MK]B"));
+  EXPECT_THAT(outcome.out, AllOf(Not(HasSubstr(" 0 KB")), Not(HasSubstr("not seen"))));
+}
+
 TEST(Advise, a_program_that_fails_or_tells_nothing_is_said) {
   auto failing = advise({});
   failing.emplace_back("exit 3");

@@ -6,6 +6,7 @@
 namespace paceline::launch {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -47,6 +48,25 @@ TEST(Combinations, are_few_and_keep_the_extremes) {
   EXPECT_EQ(all.size(), kMostCombinations);
   EXPECT_EQ(all.front(), (Combination{1, 1}));
   EXPECT_EQ(all.back(), (Combination{96, 1}));
+}
+
+TEST(Advice, calls_more_than_the_cores_can_give_noise) {
+  const auto noisy = conclude({trial(1, 1, 1000), trial(1, 2, 1500), trial(2, 1, 3280)}, kMemory);
+  EXPECT_THAT(noisy.reasons,
+              AllOf(Contains("careful: 3.28 times is more than 2 cores can give beside 1: other "
+                             "programs probably disturbed a trial, so measure again on an idle "
+                             "machine"),
+                    Contains(HasSubstr("3.28 times the throughput of one rank on one core"))));
+  const auto quiet = conclude({trial(1, 1, 1000), trial(1, 2, 1500), trial(2, 1, 2050)}, kMemory);
+  EXPECT_THAT(quiet.reasons, Not(Contains(HasSubstr("careful"))));
+}
+
+TEST(Advice, memory_that_was_not_seen_is_not_zero) {
+  Trial blind = trial(1, 1, 1000, 1'000'000);
+  blind.memory_bytes = 0;
+  const std::string table = trial_table({blind}, conclude({blind}, kMemory));
+  EXPECT_THAT(table, HasSubstr("not seen"));
+  EXPECT_THAT(table, Not(HasSubstr("0 KB")));
 }
 
 TEST(Advice, takes_the_fastest_and_says_why) {
