@@ -9,6 +9,7 @@
 #include "paceline/placement/placement.h"
 #include "paceline/planning/machine.h"
 #include "paceline/process/program.h"
+#include "paceline/process/signal_end.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -194,7 +195,7 @@ int advise_command(const Arguments& arguments) {
     }
     return Adviser(options, line.program).run();
   } catch (const Interrupted& interrupted) {
-    return 128 + interrupted.signal;
+    launch::end_by_signal(interrupted.signal);
   }
 }
 

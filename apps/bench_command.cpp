@@ -14,6 +14,7 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/topology.h"
 #include "paceline/process/shell_words.h"
+#include "paceline/process/signal_end.h"
 #include "paceline/rendezvous/launch_environment.h"
 
 #include "apps/bench_modes.h"
@@ -42,8 +43,6 @@ Examples:
   paceline run --hosts a:1,b:1 paceline bench all_reduce --predict
 
 Ctrl-C ends the measurement and writes what there is.)";
-
-constexpr int kSignalBase = 128;  // of exit codes, as shells have it
 
 // Of the terminal or of whoever ends this process; 0 before.
 volatile std::sig_atomic_t signal_that_came = 0;
@@ -164,7 +163,8 @@ int measure_and_write(const BenchOptions& options) {
   }
   print_notes(std::span(report.notes).subspan(num_said));
   write_files(options, report);
-  return signal_that_came == 0 ? 0 : kSignalBase + signal_that_came;
+  if (signal_that_came != 0) launch::end_by_signal(signal_that_came);
+  return 0;
 }
 
 }  // namespace

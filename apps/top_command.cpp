@@ -19,6 +19,7 @@
 #include "paceline/diagnosis/memory_counters.h"
 #include "paceline/messages/job_questions.h"
 #include "paceline/process/process.h"
+#include "paceline/process/signal_end.h"
 
 #include "apps/commands.h"
 #include "apps/option_table.h"
@@ -122,7 +123,7 @@ class Top {
     meter_.look(job_);
   }
 
-  // The exit code.
+  // The signal that ended it; 0: none.
   int run() {
     const bool one = options_.once || (!options_.json && !screen_);
     auto next = next_look();
@@ -138,7 +139,7 @@ class Top {
       }
       if (std::fflush(stdout) != 0 || one) break;
     }
-    return signal_ == 0 ? 0 : 128 + signal_;
+    return signal_;
   }
 
  private:
@@ -201,7 +202,9 @@ int top_command(const Arguments& arguments) {
       ".ranks[0].cpus");
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
-  return Top(find_agent(*words), options).run();
+  const int signal = Top(find_agent(*words), options).run();
+  if (signal != 0) launch::end_by_signal(signal);
+  return 0;
 }
 
 }  // namespace paceline::apps

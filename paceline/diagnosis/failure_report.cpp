@@ -127,6 +127,13 @@ std::string fellows_summary(const std::vector<RankEnd>& fellows) {
   return summary(fellows, "also failed");
 }
 
+std::string killed_summary(const std::vector<int>& ranks, const std::string& limit) {
+  if (ranks.empty()) return "";
+  return fmt::format("paceline: rank{} {} did not end {} and {} killed (SIGKILL)\n",
+                     ranks.size() == 1 ? "" : "s", format_ranks(ranks), limit,
+                     ranks.size() == 1 ? "was" : "were");
+}
+
 bool may_be_fellow(const RankEnd& first, const RankEnd& later) {
   return later.exit_code == first.exit_code && later.signal == first.signal &&
          later.signal != SIGTERM && later.signal != SIGKILL && later.at - first.at < kMoments;

@@ -27,6 +27,9 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
 std::string followers_summary(const std::vector<RankEnd>& followers);
 // "paceline: rank 1 also failed (exit code 127)\n": of ranks that may have failed by themselves.
 std::string fellows_summary(const std::vector<RankEnd>& fellows);
+// "paceline: rank 1 did not end within 10 s of SIGTERM and was killed (SIGKILL)\n", with `limit`
+// from "within" on; empty when there are none.
+std::string killed_summary(const std::vector<int>& ranks, const std::string& limit);
 
 // It ended as the first one did, within moments, and not by a signal with which a launcher ends
 // ranks: so it may have had the same reason, and need not have followed from the first.

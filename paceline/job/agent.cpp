@@ -425,7 +425,7 @@ void Agent::on_signal(int signal) {
     if (running()) generation_->stop(signal, plan_.options.shutdown_timeout);
     membership_.report(Leaving{signal});
   } else if (signal == SIGINT) {
-    if (generation_) generation_->kill();
+    if (generation_) generation_->kill("before the second SIGINT");
     // There is no reader for what is left to print.
     if (!generation_ || generation_->num_running() == 0) abandoned_ = true;
   }

@@ -208,10 +208,18 @@ void Generation::stop(int signal, std::chrono::nanoseconds grace) {
   if (stopping_ != Stopping::kNo) return;
   stopping_ = Stopping::kAsked;
   kill_at_ = Deadline::after(grace);
+  grace_ = fmt::format("within {:g} s of {}", std::chrono::duration<double>(grace).count(),
+                       signal_name(signal));
 }
 
-void Generation::kill() {
+void Generation::kill(const std::string& limit) {
   stopping_ = Stopping::kKilled;
+  if (killed_.empty()) {
+    killed_limit_ = limit;
+    for (const auto& rank : ranks_) {
+      if (rank->running()) killed_.push_back(rank->rank());
+    }
+  }
   send(SIGKILL);
 }
 
@@ -251,7 +259,7 @@ bool Generation::strike(int rank, const std::string& because) {
 }
 
 void Generation::tend() {
-  if (stopping_ == Stopping::kAsked && put_off(kill_at_).expired()) kill();
+  if (stopping_ == Stopping::kAsked && put_off(kill_at_).expired()) kill(grace_);
   report_when_known();
   if (num_running_ == 0 && !over_ && unreported_ == nullptr) close_outputs();
   hold_back_or_resume();
@@ -324,8 +332,9 @@ void Generation::report(RankProcess& culprit) {
 }
 
 std::string Generation::closing_words() const {
-  if (!culprit_) return leftovers_.text();
-  return fellows_summary(fellows_) + followers_summary(followers_);
+  if (!culprit_) return leftovers_.text() + killed_summary(killed_, killed_limit_);
+  return fellows_summary(fellows_) + followers_summary(followers_) +
+         killed_summary(killed_, killed_limit_);
 }
 
 std::chrono::duration<double> Generation::age() const {

@@ -76,7 +76,8 @@ class Generation {
   void look_for_deaths();
   // To the ranks that still run; SIGKILL after `grace`, counted from the first call.
   void stop(int signal, std::chrono::nanoseconds grace);
-  void kill();
+  // SIGKILL; `limit` says how long they had, "before the second SIGINT".
+  void kill(const std::string& limit);
   void send(int signal);
   // To one rank; false when it does not run, or not on this node.
   bool send_to(int rank, int signal);
@@ -141,6 +142,9 @@ class Generation {
   std::size_t num_stopped_ = 0;  // as agreed
   enum class Stopping { kNo, kAsked, kKilled } stopping_ = Stopping::kNo;
   Deadline kill_at_ = Deadline::never();  // once asked
+  std::string grace_;                     // until then, in words: "within 10 s of SIGTERM"
+  std::vector<int> killed_;               // ranks that had not ended by then
+  std::string killed_limit_;              // as kill() has it
   bool over_ = false;
   std::optional<Deadline> descendants_until_;  // once all ranks have ended
   std::vector<RankEnd> ends_;

@@ -11,6 +11,7 @@ set(SOURCES
   rank_end.cpp
   reserved_port.cpp
   shell_words.cpp
+  signal_end.cpp
   stdin_relay.cpp
   supervisor.cpp)
 set(LIBRARIES fmt::fmt)

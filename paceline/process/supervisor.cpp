@@ -20,6 +20,7 @@
 #include "paceline/process/descendants.h"
 #include "paceline/process/process.h"
 #include "paceline/process/rank_end.h"
+#include "paceline/process/signal_end.h"
 #include "paceline/process/stdin_relay.h"
 
 namespace paceline::launch {
@@ -87,6 +88,7 @@ class Supervisor {
   StdinRelay relay_;
   Fd signals_;
   int interrupts_ = 0;
+  int stop_signal_ = 0;  // the first that asks for the end; 0: none
 };
 
 int Supervisor::wait() {
@@ -110,6 +112,7 @@ void Supervisor::pass_signals_on() {
       suspend();
       continue;
     }
+    if (stop_signal_ == 0 && signal != SIGUSR1 && signal != SIGUSR2) stop_signal_ = signal;
     if (signal == SIGINT && ++interrupts_ >= kInterruptsBeforeForce) kill(agent_, SIGKILL);
     pass_on(signal);
   }
@@ -136,7 +139,15 @@ int Supervisor::finish() {
   while (waitpid(agent_, &status, 0) < 0 && errno == EINTR) {
   }
   end_all_descendants(Deadline::after(5s));
-  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+  if (!WIFSIGNALED(status)) {
+    const int code = WEXITSTATUS(status);
+    if (stop_signal_ != 0 && code == 128 + stop_signal_) end_by_signal(stop_signal_);
+    return code;
+  }
+  if (WTERMSIG(status) == SIGKILL && interrupts_ >= kInterruptsBeforeForce) {
+    std::fprintf(stderr, "paceline: SIGINT came %d times; all ranks were killed\n", interrupts_);
+    end_by_signal(SIGINT);
+  }
   std::fprintf(stderr,
                "paceline: the launcher's agent (pid %d) was killed by %s; all ranks were ended\n",
                static_cast<int>(agent_), signal_name(WTERMSIG(status)).c_str());

@@ -29,8 +29,9 @@ struct AgentChannel {
   Fd stdin_fd;  // what rank 0 reads
 };
 
-// Runs `agent` in the child and returns its exit code, or 128 + N when it was killed by signal N.
-// Requires: no other threads.
+// Runs `agent` in the child and returns its exit code, or 128 + N when signal N killed it. Does not
+// return when a signal to this process ended the job: this process then dies of it as well
+// (signal_end.h). Requires: no other threads.
 int run_supervised(const std::function<int(AgentChannel)>& agent);
 
 }  // namespace paceline::launch

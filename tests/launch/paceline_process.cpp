@@ -117,6 +117,7 @@ Outcome PacelineProcess::wait(std::chrono::milliseconds limit) {
   pid_ = -1;
   Outcome outcome;
   outcome.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   outcome.out = texts_[0];
   outcome.err = texts_[1];
   outcome.seconds = std::chrono::steady_clock::now() - started_;

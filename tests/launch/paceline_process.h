@@ -20,6 +20,7 @@ namespace paceline::launch {
 
 struct Outcome {
   int exit_code = -1;  // as a shell reports it
+  int signal = 0;      // that killed it; 0: it exited
   std::string out, err;
   std::chrono::duration<double> seconds{};
 };

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "paceline/process/process.h"
 
 #include "tests/launch/paceline_process.h"
+#include "tests/launch/terminal_process.h"
 
 namespace paceline::launch {
 namespace {
@@ -84,6 +86,26 @@ TEST(RunEndings, a_rank_that_ignores_sigterm_is_killed_after_the_grace_time) {
                          {"--shutdown-timeout", "0.2"}));
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (killed by SIGKILL)"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 did not end within 0.2 s of SIGTERM and was killed"));
+}
+
+TEST(RunEndings, ranks_that_were_killed_after_a_signal_to_the_launcher_are_named) {
+  PacelineProcess paceline(
+      ranks("3", "[ $RANK = 1 ] || trap '' TERM; echo ready; while :; do sleep 0.02; done",
+            {"--all-ranks", "--shutdown-timeout", "0.2"}));
+  for (const char* rank : {"[0] ready", "[1] ready", "[2] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGTERM);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.signal, SIGTERM);
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: ranks 0, 2 did not end within 0.2 s of SIGTERM and "
+                                     "were killed (SIGKILL)\n"));
+}
+
+TEST(RunEndings, a_clean_stop_names_no_killed_rank) {
+  PacelineProcess paceline(ranks("2", "echo ready; exec sleep 1000", {"--all-ranks"}));
+  for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGTERM);
+  EXPECT_THAT(paceline.wait().err, Not(HasSubstr("killed")));
 }
 
 TEST(RunEndings, a_stopped_rank_ends_with_the_others) {
@@ -142,15 +164,15 @@ TEST(RunEndings, helpers_that_end_with_their_rank_are_not_reported) {
 }
 
 TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    PacelineProcess paceline(
-        ranks("2", "trap 'echo got; exit 0' INT TERM HUP; echo ready; while :; do sleep 0.02; done",
-              {"--all-ranks"}));
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    PacelineProcess paceline(ranks(
+        "2", "trap 'echo got; exit 0' INT TERM HUP QUIT; echo ready; while :; do sleep 0.02; done",
+        {"--all-ranks"}));
     paceline.wait_for_lines("[0] ready", 1);
     paceline.wait_for_lines("[1] ready", 1);
     paceline.send(signal);
     const Outcome outcome = paceline.wait();
-    EXPECT_EQ(outcome.exit_code, 128 + signal);
+    EXPECT_EQ(outcome.signal, signal);  // what a shell, make and systemd go by
     EXPECT_THAT(outcome.out, HasSubstr("[0] got\n"));
     EXPECT_THAT(outcome.out, HasSubstr("[1] got\n"));
     EXPECT_THAT(outcome.err, HasSubstr("stopped by SIG"));
@@ -165,7 +187,51 @@ TEST(RunEndings, a_second_interrupt_kills_at_once) {
   paceline.send(SIGINT);
   paceline.wait_for_lines("got", 1);
   paceline.send(SIGINT);
-  EXPECT_EQ(paceline.wait(30s).exit_code, 130);
+  const Outcome outcome = paceline.wait(30s);
+  EXPECT_EQ(outcome.signal, SIGINT);
+  EXPECT_THAT(outcome.err, HasSubstr("did not end before the second SIGINT and were killed"));
+}
+
+TEST(RunEndings, a_rank_that_a_signal_killed_is_an_exit_code_of_the_launcher) {
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL, SIGSEGV}) {
+    const Outcome outcome = run_paceline(ranks("1", "kill -" + std::to_string(signal) + " $$"));
+    EXPECT_EQ(outcome.signal, 0) << signal;
+    EXPECT_EQ(outcome.exit_code, 128 + signal);
+  }
+}
+
+TEST(RunEndings, ranks_that_stop_as_agreed_after_a_signal_are_an_exit_code) {
+  PacelineProcess paceline(
+      ranks("2", "trap 'exit 85' INT; echo ready; while :; do sleep 0.02; done", {"--all-ranks"}));
+  for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGINT);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.signal, 0);
+  EXPECT_EQ(outcome.exit_code, 85);
+}
+
+// What starts the launcher again and again: the second round must not begin.
+TEST(RunEndings, ctrl_c_ends_what_repeats_the_launcher) {
+  const FreshDirectory directory;
+  std::ofstream(directory.file("Makefile"))
+      << "all: one two\none two:\n\t@echo round=$@; " << PACELINE_COMMAND
+      << " run sh -c 'echo up; exec sleep 1000'\n";
+  const std::string once =
+      std::string("echo round=$i; ") + PACELINE_COMMAND + " run sh -c 'echo up; exec sleep 1000'";
+  const std::vector<std::vector<std::string>> rows = {
+      {"/bin/bash", "-c", "for i in one two; do " + once + "; done; echo round=end"},
+      {"/bin/sh", "-c", "for i in one two; do " + once + "; done; echo round=end"},
+      {"/bin/bash", "-c", "i=one; while true; do " + once + "; i=two; done"},
+      {"/usr/bin/make", "-k", "-C", directory.path()},
+  };
+  for (const auto& command : rows) {
+    TerminalProcess repeater(command, {24, 80});
+    repeater.wait_for("up");
+    repeater.type("\x03");
+    EXPECT_NE(repeater.wait(), 0) << command[0];
+    EXPECT_THAT(repeater.shown(), Not(HasSubstr("round=two"))) << command[0];
+    EXPECT_THAT(repeater.shown(), Not(HasSubstr("round=end"))) << command[0];
+  }
 }
 
 TEST(RunEndings, user_signals_are_passed_on_without_stopping) {
