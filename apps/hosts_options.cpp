@@ -64,8 +64,8 @@ bool is_openssh(const std::string& program) {
 
 // Variables that every host gets as they are here. Those that name this job's or this machine's own
 // things stay here.
-constexpr std::array<std::string_view, 5> kForwarded = {"PACELINE_", "OMP_", "OPENBLAS_", "MKL_",
-                                                        "BLIS_"};
+constexpr std::array<std::string_view, 7> kForwarded = {"PACELINE_", "OMP_", "GOMP_", "KMP_",
+                                                        "OPENBLAS_", "MKL_", "BLIS_"};
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
                                                    "PACELINE_STORE", "PACELINE_TERMINAL"};
 

@@ -137,6 +137,7 @@ std::string variables_text(const LaunchOptions& options, const launch::Environme
   const launch::JobAddresses known{.store = "", .master_addr = options.master_addr};
   auto worker = launch::worker_environment(inherited, options, options.place(), local_rank,
                                            placement != nullptr ? *placement : unknown, known);
+  launch::set_terminal(worker, options, options.place(), local_rank);
   for (const std::string& name : known_at_start(options, inherited)) worker[name] = kAtStart;
   if (placement == nullptr && !options.threads_per_rank && !launch::inherited_threads(inherited)) {
     worker["OMP_NUM_THREADS"] = kByTheHost;

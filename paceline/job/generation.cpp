@@ -13,6 +13,7 @@
 #include "paceline/core/socket.h"
 #include "paceline/diagnosis/failure_order.h"
 #include "paceline/job/worker_environment.h"
+#include "paceline/output/rank_stdout.h"
 #include "paceline/process/descendants.h"
 #include "paceline/process/dying_process.h"
 #include "paceline/process/environment.h"
@@ -76,6 +77,12 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
   context_.memory.add_variables(spec.environment);
   context_.timeline.add_variables(spec.environment, rank, place_.generation);
   context_.watch.add_variables(spec.environment);
+  set_terminal(spec.environment, plan.options, place_, local_rank);
+  RankStdout out = make_rank_stdout();
+  if (!out.problem.empty()) {
+    no_terminal_because_ = out.problem;
+    spec.environment.try_emplace("PYTHONUNBUFFERED", "1");
+  }
   if (plan.placement.bound) {
     spec.cpus = plan.placement.ranks[local_rank].cpus;
     spec.numa_nodes = plan.placement.ranks[local_rank].numa_nodes;
@@ -86,7 +93,7 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
   auto output = std::make_unique<RankOutput>(context_.logs.open_log(rank, place_.generation),
                                              console_of(local_rank), prefix);
   return std::make_unique<RankProcess>(
-      rank, std::move(spec), std::move(output),
+      rank, std::move(spec), std::move(out.ends), std::move(output),
       [&](const ProcessSpec& ready) { return context_.seeds.start(local_rank, ready); });
 }
 

@@ -109,6 +109,8 @@ class Generation {
   std::chrono::duration<double> age() const;
   // Why a rank's log is incomplete; empty when all are whole.
   std::string log_problem() const;
+  // Why a rank's stdout is a pipe; empty when all are terminals.
+  const std::string& no_terminal_because() const { return no_terminal_because_; }
   std::vector<int> ranks() const;
 
  private:
@@ -154,6 +156,7 @@ class Generation {
   RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
   std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
   Leftovers leftovers_;
+  std::string no_terminal_because_;
   std::set<int> struck_;
 };
 

@@ -70,7 +70,7 @@ struct LaunchOptions {
   bool show_rank_0 = false;                // whole, on whichever node it runs
   std::vector<ConsoleStreams> redirected;  // kept off the console; one per local rank, or empty
   bool prefix_lines = false;               // "[3] " before every console line
-  bool terminal = false;                   // the console is one; ranks only see a pipe
+  bool terminal = false;                   // the console is one that can be drawn on
 
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 

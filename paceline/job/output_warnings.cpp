@@ -11,6 +11,7 @@ OutputWarnings::OutputWarnings(Consoles& consoles, const LogDirectory& logs)
 
 void OutputWarnings::tend(const Generation* running) {
   if (!warned_about_logs_ && running != nullptr) warn_about_logs(*running);
+  if (!warned_about_terminals_ && running != nullptr) warn_about_terminals(*running);
   if (!warned_about_console_) warn_about_console();
 }
 
@@ -19,6 +20,15 @@ void OutputWarnings::warn_about_logs(const Generation& running) {
   if (problem.empty()) return;
   warned_about_logs_ = true;
   consoles_.say(fmt::format("paceline: warning: {}; the job goes on\n", problem));
+}
+
+void OutputWarnings::warn_about_terminals(const Generation& running) {
+  if (running.no_terminal_because().empty()) return;
+  warned_about_terminals_ = true;
+  consoles_.say(fmt::format(
+      "paceline: warning: no pseudo-terminal for the ranks' stdout ({}), which is a pipe "
+      "now: programs other than Python print late, unless they flush\n",
+      running.no_terminal_because()));
 }
 
 void OutputWarnings::warn_about_console() {

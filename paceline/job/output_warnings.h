@@ -1,7 +1,7 @@
 #pragma once
 
-// What the user is told, once, of output that is lost: logs that could not be written, and what the
-// ranks printed that could not be shown.
+// What the user is told, once each, about output that is lost or late: logs that could not be
+// written, what the ranks printed that could not be shown, ranks without a terminal.
 //
 // Thread safety: none.
 
@@ -22,10 +22,11 @@ class OutputWarnings {
  private:
   void warn_about_logs(const Generation& running);
   void warn_about_console();
+  void warn_about_terminals(const Generation& running);
 
   Consoles& consoles_;
   const LogDirectory& logs_;
-  bool warned_about_logs_ = false, warned_about_console_ = false;
+  bool warned_about_logs_ = false, warned_about_console_ = false, warned_about_terminals_ = false;
 };
 
 }  // namespace paceline::launch

@@ -8,10 +8,9 @@
 
 namespace paceline::launch {
 
-RankProcess::RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output,
+RankProcess::RankProcess(int rank, ProcessSpec spec, Pipe out, std::unique_ptr<RankOutput> output,
                          const std::function<Process(const ProcessSpec&)>& start)
     : rank_(rank), output_(std::move(output)) {
-  Pipe out = make_output_pipe();
   Pipe err = make_output_pipe();
   spec.stdout_fd = out.write_end.get();
   spec.stderr_fd = err.write_end.get();

@@ -15,8 +15,8 @@ namespace paceline::launch {
 
 class RankProcess {
  public:
-  // `spec` without its output descriptors, which are made here. Error(kSystem).
-  RankProcess(int rank, ProcessSpec spec, std::unique_ptr<RankOutput> output,
+  // `out` is its stdout; `spec` comes without its output descriptors. Error(kSystem).
+  RankProcess(int rank, ProcessSpec spec, Pipe out, std::unique_ptr<RankOutput> output,
               const std::function<Process(const ProcessSpec&)>& start);
 
   int rank() const { return rank_; }

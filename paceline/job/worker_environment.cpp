@@ -7,6 +7,12 @@
 namespace paceline::launch {
 namespace {
 
+// GNU's OpenMP spins for milliseconds unless told otherwise, and where any other program wants the
+// core, the thread that is waited for does not run as long. This many rounds take as long as a
+// sleep and a wake-up (docs/placement.md). LLVM's and Intel's OpenMP yield the core while they
+// spin.
+constexpr const char* kShortSpin = "1000";
+
 void set_place(Environment& env, const LaunchOptions& options, const NodePlace& place,
                int local_rank) {
   const std::string rank = std::to_string(place.rank_of(local_rank));
@@ -25,14 +31,6 @@ void set_place(Environment& env, const LaunchOptions& options, const NodePlace& 
   env["TORCHELASTIC_RUN_ID"] = options.run_id;
 }
 
-// A rank that writes to the console alone may draw on it.
-void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
-                  int local_rank) {
-  const bool shown = options.streams_shown(local_rank, place.rank_of(local_rank)).out;
-  const bool draws = options.terminal && !options.prefix_lines && shown;
-  env["PACELINE_TERMINAL"] = draws ? "1" : "0";
-}
-
 void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
                  const Placement& placement) {
   const std::string threads = std::to_string(placement.ranks[local_rank].num_threads);
@@ -49,6 +47,7 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   env.try_emplace("OPENBLAS_NUM_THREADS", std::to_string(*inherited_threads(env)));
   // Threads that spin while they wait would steal the cpu from the ranks they wait for.
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
+  if (!env.contains("OMP_WAIT_POLICY")) env.try_emplace("GOMP_SPINCOUNT", kShortSpin);
 }
 
 // Another launcher's variables about this process do not hold for its ranks, and would make a
@@ -81,7 +80,6 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
   settle_folders(env);
   set_place(env, options, place, local_rank);
   set_threads(env, options, local_rank, placement);
-  set_terminal(env, options, place, local_rank);
   if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
   if (options.encrypt) env["PACELINE_ENCRYPT"] = "1";
   env.erase("PACELINE_LOGICAL_SHARDS");  // the options' default
@@ -93,6 +91,18 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
   env["PACELINE_STORE"] = addresses.store;
   env["PACELINE_SECRET_FD"] = std::to_string(addresses.secret_fd);
   return env;
+}
+
+void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
+                  int local_rank) {
+  const bool shown = options.streams_shown(local_rank, place.rank_of(local_rank)).out;
+  const bool draws = options.terminal && !options.prefix_lines && shown;
+  env["PACELINE_TERMINAL"] = draws ? "1" : "0";
+  const bool colours_wanted = env.contains("FORCE_COLOR") || env.contains("CLICOLOR_FORCE");
+  if (draws || colours_wanted) return;
+  env["TERM"] = "dumb";
+  env.erase("COLORTERM");
+  env.try_emplace("NO_COLOR", "1");
 }
 
 }  // namespace paceline::launch

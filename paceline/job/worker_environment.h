@@ -21,9 +21,16 @@ struct JobAddresses {
   int secret_fd = -1;  // inherited; holds the job's secret as text
 };
 
-// The user's OMP_NUM_THREADS and OPENBLAS_NUM_THREADS stand when they are set in `inherited`.
+// The user's OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT stand when
+// they are set in `inherited`.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
+
+// Says what the rank's stdout, a terminal of the launcher's making (output/rank_stdout.h), can do:
+// a rank whose output alone is on the launcher's terminal may draw there. Any other is told that
+// its terminal is a dumb one, so that logs and files get no colours; unless the user forces them.
+void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
+                  int local_rank);
 
 }  // namespace paceline::launch

@@ -1,5 +1,6 @@
 #include "paceline/output/rank_output.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -52,17 +53,20 @@ bool RankOutput::read_some(int stream) {
   static char buffer[kPipeReadSize];  // one event loop, one reader
   Stream& from = streams_[stream];
   if (!from.pipe) return false;
-  const ssize_t length = read_ready(from.pipe.get(), std::as_writable_bytes(std::span(buffer)));
-  if (length < 0 && errno == EAGAIN) return false;
-  if (length <= 0) {
-    close(stream);
-    return false;
-  }
-  const std::string_view bytes(buffer, static_cast<std::size_t>(length));
+  const auto into = std::as_writable_bytes(std::span(buffer));
+  std::size_t length = 0;
+  ssize_t got = 0;
+  do {  // a terminal gives 4 KiB at a time
+    got = read_ready(from.pipe.get(), into.subspan(length));
+    length += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  } while (got > 0 && length < into.size());
+  const bool at_end = got == 0 || (got < 0 && errno != EAGAIN);  // a terminal's end is EIO
+  const std::string_view bytes(buffer, length);
   write_log(bytes);
   remember(bytes);
   show(from, bytes);
-  return true;
+  if (at_end) close(stream);
+  return length > 0;
 }
 
 void RankOutput::drain() {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What one rank writes: two pipes in; its log, the last lines for a failure report, and perhaps the
-// console out.
+// What one rank writes: two streams in, each a pipe or a terminal (rank_stdout.h); its log, the
+// last lines for a failure report, and perhaps the console out.
 
 #include <array>
 #include <memory>
@@ -37,7 +37,8 @@ class RankOutput {
   // True once after each change of is_held_up().
   bool hold_changed(int stream);
 
-  // Takes what is there, once; false when there was nothing to take. Closes the pipe at its end.
+  // Takes what is there, 64 KiB at most; false when there was nothing to take. Closes the stream at
+  // its end.
   bool read_some(int stream);
   // Takes what is there now from both streams, up to a full pipe's worth of each.
   void drain();

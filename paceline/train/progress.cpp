@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 constexpr auto kTerminalInterval = 200ms;
 constexpr auto kPlainInterval = 5s;
 
-// Under paceline run stdout is a pipe, whatever is behind it; so the launcher says what is.
+// Under paceline run stdout is always a terminal; the launcher says what is behind it.
 bool draws() {
   const char* told = std::getenv("PACELINE_TERMINAL");
   return told != nullptr ? std::strcmp(told, "1") == 0 : can_draw_on(STDOUT_FILENO);

@@ -17,6 +17,10 @@ struct Job {
   Environment environment(const Environment& inherited = {}, int local_rank = 1) const {
     return worker_environment(inherited, options, options.place(), local_rank, plan, addresses);
   }
+  Environment with_terminal(Environment inherited, int local_rank) const {
+    set_terminal(inherited, options, options.place(), local_rank);
+    return inherited;
+  }
 };
 
 Job job_of_two_ranks_on_each_of_three_nodes() {
@@ -80,7 +84,7 @@ TEST(WorkerEnvironment, places_a_rank_in_the_world) {
                                 {"TORCHELASTIC_RUN_ID", "run"},
                                 {"OMP_NUM_THREADS", "3"},
                                 {"OPENBLAS_NUM_THREADS", "3"},
-                                {"PACELINE_TERMINAL", "0"},
+                                {"GOMP_SPINCOUNT", "1000"},
                                 {"PACELINE_STORE", "127.0.0.1:4000"},
                                 {"PACELINE_SECRET_FD", "9"}};
   EXPECT_EQ(env, expected);
@@ -90,10 +94,51 @@ TEST(WorkerEnvironment, only_a_rank_that_writes_to_the_terminal_alone_may_draw_o
   Job job = job_of_two_ranks_on_each_of_three_nodes();
   job.options.terminal = true;
   job.options.console = {{true, true}, {}};
-  EXPECT_EQ(job.environment({}, 0).at("PACELINE_TERMINAL"), "1");
-  EXPECT_EQ(job.environment({}, 1).at("PACELINE_TERMINAL"), "0");
+  const Environment user = {{"TERM", "xterm"}, {"COLORTERM", "truecolor"}};
+  const Environment draws = {
+      {"PACELINE_TERMINAL", "1"}, {"TERM", "xterm"}, {"COLORTERM", "truecolor"}};
+  const Environment dumb = {{"PACELINE_TERMINAL", "0"}, {"TERM", "dumb"}, {"NO_COLOR", "1"}};
+  EXPECT_EQ(job.with_terminal(user, 0), draws);
+  EXPECT_EQ(job.with_terminal(user, 1), dumb);
+  EXPECT_EQ(job.with_terminal({}, 1), dumb);
   job.options.prefix_lines = true;
-  EXPECT_EQ(job.environment({}, 0).at("PACELINE_TERMINAL"), "0");
+  EXPECT_EQ(job.with_terminal(user, 0), dumb);
+}
+
+TEST(WorkerEnvironment, colours_that_the_user_forces_stay) {
+  const Job job = job_of_two_ranks_on_each_of_three_nodes();
+  for (const char* force : {"FORCE_COLOR", "CLICOLOR_FORCE"}) {
+    Environment user = {{force, "1"}, {"TERM", "xterm"}};
+    Environment expected = user;
+    expected["PACELINE_TERMINAL"] = "0";
+    EXPECT_EQ(job.with_terminal(user, 0), expected);
+  }
+}
+
+// How long OpenMP's threads spin: the user's word, then PASSIVE where threads share cores, else a
+// short time.
+TEST(WorkerEnvironment, openmp_threads_spin_for_a_short_time_unless_the_user_chose) {
+  struct Row {
+    Environment user;
+    bool oversubscribed;
+    std::string policy, spin_count;  // "": unset
+  };
+  const std::vector<Row> rows = {
+      {{}, false, "", "1000"},
+      {{}, true, "PASSIVE", ""},
+      {{{"GOMP_SPINCOUNT", "7"}}, false, "", "7"},
+      {{{"GOMP_SPINCOUNT", "7"}}, true, "PASSIVE", "7"},
+      {{{"OMP_WAIT_POLICY", "ACTIVE"}}, false, "ACTIVE", ""},
+      {{{"OMP_WAIT_POLICY", "ACTIVE"}}, true, "ACTIVE", ""},
+  };
+  for (const Row& row : rows) {
+    Job job = job_of_two_ranks_on_each_of_three_nodes();
+    job.plan.oversubscribed = row.oversubscribed;
+    Environment env = job.environment(row.user);
+    EXPECT_EQ(env["OMP_WAIT_POLICY"], row.policy);
+    EXPECT_EQ(env["GOMP_SPINCOUNT"], row.spin_count);
+    EXPECT_FALSE(env.contains("KMP_BLOCKTIME"));
+  }
 }
 
 TEST(WorkerEnvironment, replaces_the_place_but_keeps_the_rest_of_what_it_inherits) {
