@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <dirent.h>
@@ -35,17 +37,37 @@ pid_t parent_of(const char* pid) {
   return end == nullptr || std::strlen(end) < 5 ? -1 : static_cast<pid_t>(std::atoi(end + 4));
 }
 
-std::vector<pid_t> own_children(const std::vector<pid_t>& spared) {
-  std::vector<pid_t> children;
+// The master of a connection that a user's sessions share (ControlPersist in ssh_config(5)): an ssh
+// on the way to a host leaves it behind, as "ssh: PATH [mux]". The sessions would end with it.
+bool is_shared_connection(const char* pid) {
+  constexpr std::string_view kBegin = "ssh: ", kEnd = " [mux]";
+  char text[4096];
+  const Fd file(open((std::string("/proc/") + pid + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC));
+  const ssize_t length = file ? read_some(file.get(), std::as_writable_bytes(std::span(text))) : -1;
+  if (length <= 0) return false;
+  const std::string_view title(text, strnlen(text, static_cast<std::size_t>(length)));
+  return title.starts_with(kBegin) && title.ends_with(kEnd);
+}
+
+struct Children {
+  std::vector<pid_t> rest;
+  bool spares_some = false;
+};
+
+Children own_children(const std::vector<pid_t>& spared) {
+  Children children;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
   if (!proc) return children;
   while (const dirent* entry = readdir(proc.get())) {
     const char* end = entry->d_name + std::strlen(entry->d_name);
     pid_t pid = 0;
     const auto [stop, status] = std::from_chars(entry->d_name, end, pid);
-    if (status == std::errc() && stop == end && parent_of(entry->d_name) == getpid() &&
-        std::find(spared.begin(), spared.end(), pid) == spared.end()) {
-      children.push_back(pid);
+    if (status != std::errc() || stop != end || parent_of(entry->d_name) != getpid()) continue;
+    if (std::find(spared.begin(), spared.end(), pid) != spared.end() ||
+        is_shared_connection(entry->d_name)) {
+      children.spares_some = true;
+    } else {
+      children.rest.push_back(pid);
     }
   }
   return children;
@@ -73,10 +95,10 @@ bool await_all_descendants(Deadline deadline) {
 
 bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared) {
   while (reap()) {
-    const auto rest = own_children(spared);
-    if (rest.empty() && !spared.empty()) return true;
+    const Children children = own_children(spared);
+    if (children.rest.empty() && (children.spares_some || !spared.empty())) return true;
     if (deadline.expired()) return false;
-    for (const pid_t pid : rest) kill(pid, SIGKILL);
+    for (const pid_t pid : children.rest) kill(pid, SIGKILL);
     // No descriptor says that "some child ended, or a grandchild became one", so look again soon.
     poll(nullptr, 0, 1);
   }

@@ -17,7 +17,8 @@ namespace paceline::launch {
 void adopt_orphans();
 
 // SIGKILL to all children but `spared`, then to what they leave behind, until none of those is
-// left. False when some still live at the deadline (stuck in the kernel).
+// left. False when some still live at the deadline (stuck in the kernel). A connection that the
+// user's ssh sessions share lives on: the master that an ssh among the descendants left behind.
 bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared = {});
 
 // Waits until all descendants have ended by themselves. False when some still live at the deadline.

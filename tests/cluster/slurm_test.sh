@@ -86,6 +86,29 @@ expect a_node_that_comes_back_in_an_allocation 0 'host n2 is back.*back 1/2|back
     [ $WORLD_SIZE = 2 ] && [ $TORCHELASTIC_RESTART_COUNT -gt 0 ] && { echo back $RANK/$WORLD_SIZE; exit 0; }
     [ $RANK = 1 ] && { sleep 1; kill -9 $PPID; }
     exec sleep 60'
+# One task with many cpus: as many ranks as are asked for, by a batch script, in a shell and under srun.
+# shellcheck disable=SC2016
+expect one_task_with_many_cpus 0 '0/2.*1/2|1/2.*0/2' \
+  salloc -Q -N1 -n1 -c2 paceline run --nproc-per-node 2 --all-ranks sh -c 'echo $RANK/$WORLD_SIZE'
+# shellcheck disable=SC2016
+expect one_task_of_srun_with_many_cpus 0 '0/2.*1/2|1/2.*0/2' \
+  srun -Q -N1 -n1 -c2 paceline run --nproc-per-node 2 --all-ranks sh -c 'echo $RANK/$WORLD_SIZE'
+# shellcheck disable=SC2016
+expect one_task_in_a_job_of_two_nodes 0 '\[0\] 0/2.*\[1\] 1/2|\[1\] 1/2.*\[0\] 0/2' \
+  salloc -Q -N2 -n3 srun -N1 -n1 paceline run --nproc-per-node 2 --all-ranks sh -c 'echo $RANK/$WORLD_SIZE'
+# The shell of salloc where LaunchParameters=use_interactive_step, which runs the default InteractiveStepOptions.
+# shellcheck disable=SC2016
+expect slurms_interactive_step 0 '\[n1:0\] 0/4 .*\[n2:3\] 3/4 |\[n2:3\] 3/4 .*\[n1:0\] 0/4 ' \
+  salloc -Q -N2 --ntasks-per-node=2 srun --interactive --preserve-env paceline run --all-ranks sh -c 'echo $RANK/$WORLD_SIZE .'
+expect a_step_is_forgotten_in_slurms_interactive_step 5 'SLURM_NTASKS=4 but .*Prepend srun' \
+  salloc -Q -N2 --ntasks-per-node=2 srun -Q --interactive --preserve-env "$rank" ends
+expect components_are_refused 2 'this SLURM job has 2 components' salloc -Q -N1 -n1 : -N1 -n2 paceline run true
+PACELINE_LOG_LEVEL=info expect components_under_srun 0 'rank 0 of 3, ' env PACELINE_SECRET_FILE="$work/secret" \
+  salloc -Q -N1 -n1 : -N1 -n2 srun --het-group=0,1 "$rank" ends
+# Options of srun's in variables: labels would break the frames, and the agent would get one core.
+# shellcheck disable=SC2016
+expect options_of_srun_in_variables 0 '0: cpus 0,1|0: cpus 0-1' env SLURM_LABELIO=1 SLURM_EXACT=1 SRUN_CPUS_PER_TASK=1 \
+  salloc -Q -N1 -n2 paceline run --nproc-per-node 1 --bind none sh -c 'echo "$RANK: cpus $(taskset -cp $$ | sed "s/.*: //")"'
 expect copies_are_refused 2 'srun has started 2 of this launcher' srun -Q -K0 -N2 -n2 --wait=0 paceline run true
 
 # paceline submit: a job on both nodes.
