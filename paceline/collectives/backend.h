@@ -35,6 +35,7 @@ struct PointToPointCall {
   Dtype dtype = Dtype::kUint8;
   std::size_t count = 0;
   std::byte* data = nullptr;                            // not written by a send
+  std::uint32_t shape = 0;                              // Call::shape
   std::optional<std::vector<std::int64_t>> sizes = {};  // of a send: travel with it
   std::shared_ptr<MessagePlace> place = {};             // of a receive: gives type, count and data
   std::shared_ptr<void> keep_alive;

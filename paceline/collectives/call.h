@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "paceline/collectives/buffer.h"
 #include "paceline/collectives/op.h"
@@ -37,7 +38,15 @@ struct BufferLists {
   std::span<const Buffer> outputs = {};
 };
 
-// Nothing that it points to but the elements themselves need outlive the call of run() or start().
+// What the tensors of a call are, for the message of an error.
+class TensorShapes {
+ public:
+  virtual ~TensorShapes() = default;
+  virtual std::string describe() const = 0;  // "Float [2, 3], strides [1, 2]"
+};
+
+// Nothing that it points to but the elements themselves and `shapes` need outlive the call of run()
+// or start().
 struct Call {
   Op op = Op::kBarrier;
   ConstBuffer input = {};  // of a send: the message
@@ -45,7 +54,7 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   // Of a mean: what the sum is divided by, where that is not the number of ranks; the same on all.
   std::optional<std::uint32_t> divisor = {};
-  int root = 0;
+  int root = 0;  // a rank of the group, not of the world; likewise peer
   int peer = 0;  // of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
   // Of a send: travel with the message; without them it can go to no MessagePlace.
@@ -56,6 +65,10 @@ struct Call {
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};  // all_to_all_v: what each rank gives this one
   std::optional<BufferLists> lists = {};             // instead of input and output
+  // Of tensors: a hash of their sizes and strides (shape_of(), collective.h), which must be the
+  // same on every rank, and on both ends of a message.
+  std::uint32_t shape = 0;
+  const TensorShapes* shapes = nullptr;  // owner: CallOptions::keep_alive
 };
 inline constexpr int kAnySource = -1;
 

@@ -82,6 +82,24 @@ std::uint32_t layout_of(std::span<const std::size_t> counts) {
   return std::max(hash, 1u);
 }
 
+std::uint32_t shape_of(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides) {
+  if (sizes.size() == 1) return 0;
+  const bool is_empty = std::ranges::find(sizes, 0) != sizes.end();
+  std::uint64_t hash = XXH3_64bits(sizes.data(), sizes.size_bytes());
+  for (std::size_t dim = 0; dim < strides.size() && !is_empty; ++dim) {
+    // The stride of a dimension of one element has no meaning.
+    const std::int64_t stride = sizes[dim] == 1 ? 0 : strides[dim];
+    hash = XXH3_64bits_withSeed(&stride, sizeof stride, hash);
+  }
+  return std::max(static_cast<std::uint32_t>(hash), 1u);
+}
+
+std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes) {
+  if (std::ranges::all_of(shapes, [](std::uint32_t shape) { return shape == 0; })) return 0;
+  const auto hash = static_cast<std::uint32_t>(XXH3_64bits(shapes.data(), shapes.size_bytes()));
+  return std::max(hash, 1u);
+}
+
 std::uint32_t Fingerprint::divisor() const {
   if (!reduces(op)) return 0;
   return has_root(op) ? layout : static_cast<std::uint32_t>(root);
@@ -96,6 +114,7 @@ std::string Fingerprint::describe() const {
   if (has_root(op)) text += fmt::format(", root {}", root);
   if (device == Device::kCuda) text += ", on cuda";
   if (layout != 0 && layout != divisor()) text += fmt::format(", counts {:08x}", layout);
+  if (shape != 0) text += fmt::format(", shape {:08x}", shape);
   return text + ")";
 }
 
@@ -109,6 +128,7 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   fingerprint.count = call.count;
   fingerprint.sequence = sequence;
   fingerprint.layout = call.layout;
+  fingerprint.shape = call.shape;
   if (has_root(call.op)) {
     fingerprint.root = call.root;
     if (reduces(call.op)) fingerprint.layout = call.divisor;
@@ -116,7 +136,7 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
     fingerprint.root = static_cast<std::int32_t>(call.divisor);
   }
   // Generations of one group never meet in one store key; the hash catches what does anyway.
-  fingerprint.group = group ^ (generation * 0x9e3779b97f4a7c15u);
+  fingerprint.group = static_cast<std::uint32_t>(group ^ (generation * 0x9e3779b97f4a7c15u));
   return fingerprint;
 }
 
@@ -127,13 +147,20 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
     fail(ErrorCode::kInvalid, "{}: {} sent a message of another group or generation to group {}",
          self, peer_name, group_name);
   }
+  Fingerprint reshaped = theirs;
+  reshaped.shape = mine.shape;
+  std::string cure;
+  if (mine == reshaped) {
+    cure =
+        ", with tensors of the same sizes and strides (tensor.contiguous() gives those of its "
+        "sizes)";
+  } else if (mine.layout != theirs.layout && mine.divisor() == theirs.divisor()) {
+    cure = ", with the same list of counts";
+  }
   fail(ErrorCode::kInvalid,
        "{}: collectives do not match in group {}: this rank called {}, {} called {}; every "
        "rank must make the same calls in the same order{}",
-       self, group_name, mine.describe(), peer_name, theirs.describe(),
-       mine.layout == theirs.layout || mine.divisor() != theirs.divisor()
-           ? ""
-           : ", with the same list of counts");
+       self, group_name, mine.describe(), peer_name, theirs.describe(), cure);
 }
 
 }  // namespace paceline

@@ -18,6 +18,7 @@
 namespace paceline {
 
 class DeviceOrder;
+class TensorShapes;
 class Work;
 
 // `count` is in elements and the same on every rank:
@@ -42,8 +43,10 @@ struct Collective {
   Device device = Device::kCpu;        // of input and output
   const DeviceOrder* order = nullptr;  // on a device; null: behind its default stream
   Work* work = nullptr;  // told when the device has all of the call; null: not asked for
-  std::span<const std::size_t> counts;  // of operations with unequal counts; outlive the call
-  std::uint32_t layout = 0;             // a hash of what else the ranks must agree on
+  std::span<const std::size_t> counts;   // of operations with unequal counts; outlive the call
+  std::uint32_t layout = 0;              // a hash of what else the ranks must agree on
+  std::uint32_t shape = 0;               // Call::shape
+  const TensorShapes* shapes = nullptr;  // Call::shapes
   std::optional<Op> part_of = {};  // what it is called, when `op` is only how it is carried out
 };
 
@@ -67,6 +70,14 @@ std::size_t saturated_sum(std::span<const std::size_t> counts);
 // A hash of counts, never 0: the `layout` of operations with unequal counts and of coalesced ones.
 std::uint32_t layout_of(std::span<const std::size_t> counts);
 
+// A hash of the sizes and strides of a dense tensor, in which two tensors agree when element i of
+// the memory of one is element i of the other. 0 for one dimension, which raw buffers have.
+// `strides` may be empty: the tensor is contiguous.
+std::uint32_t shape_of(std::span<const std::int64_t> sizes,
+                       std::span<const std::int64_t> strides = {});
+// Likewise of the tensors of a coalesced call, from their hashes.
+std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
+
 // A value of 32 bytes. Sequence numbers count a group's collectives from 1.
 struct Fingerprint {
   Op op = Op::kBarrier;
@@ -77,7 +88,8 @@ struct Fingerprint {
   std::uint64_t count = 0;
   std::uint32_t sequence = 0;
   std::uint32_t layout = 0;  // Collective::layout; of reduce, a mean's divisor
-  std::uint64_t group = 0;   // a hash of the group's name and generation
+  std::uint32_t shape = 0;   // Collective::shape
+  std::uint32_t group = 0;   // a hash of the group's name and generation
 
   bool operator==(const Fingerprint&) const = default;
   std::uint32_t divisor() const;  // Collective::divisor

@@ -138,6 +138,8 @@ void DataParallelState::broadcast_buffers(int root) {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<Buffer> bytes;  // of those on the host: one message, whatever their types
+  std::vector<std::uint32_t> shapes;
+  GivenTensors given;
   for (const auto& buffer : buffers_) {
     if (!buffer.is_cpu()) {
       broadcast(*group_, buffer, root);
@@ -145,8 +147,16 @@ void DataParallelState::broadcast_buffers(int root) {
     }
     const Buffer view = dense_view(buffer);
     bytes.emplace_back(view.data, view.bytes(), Dtype::kUint8);
+    shapes.push_back(static_cast<std::uint32_t>(view.dtype));
+    shapes.push_back(shape_of(buffer));
+    given.all.push_back(buffer);
   }
-  if (!bytes.empty()) group_->broadcast_coalesced(bytes, root);
+  if (bytes.empty()) return;
+  group_->run({.op = Op::kBroadcast,
+               .root = root,
+               .lists = BufferLists{{}, bytes},
+               .shape = shape_of_all(shapes),
+               .shapes = &given});
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
 #include "paceline/core/check.h"
@@ -17,24 +18,34 @@
 namespace paceline {
 namespace {
 
-// How a call on dense `tensors` is made: on a device in its stream's order, and the device may read
-// and write them after the call.
-CallOptions options_for(const ProcessGroup& group, std::vector<at::Tensor> tensors) {
-  const c10::Device device = tensors.front().device();
-  for (const at::Tensor& tensor : tensors) {
-    check(tensor.device() == device, "rank {}: a tensor on {} and one on {} in one call",
-          group.rank(), device.str(), tensor.device().str());
-  }
-  if (device.is_cpu()) return {};
-  require_backend_for(device, parse_backend_choice(group.backend()),
-                      fmt::format("rank {}: a tensor", group.rank()));
-  return {.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(tensors)),
-          .order = order_in_current_stream(device)};
-}
-
 // Whether a rank has blocks of several ranks, so that the order of elements is dim 0 first.
 bool has_blocks(Op op) {
   return traits_of(op).input > Extent::kCount || traits_of(op).output > Extent::kCount;
+}
+
+// What ranks compare of a call's tensor; ranks whose rows differ in number compare one row's.
+std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
+  if (!has_blocks(op)) return shape_of(tensor);
+  auto sizes = tensor.sizes().vec();
+  if (has_counts(op) && !sizes.empty()) sizes[0] = 1;
+  return shape_of(sizes);
+}
+
+// How a call on these dense tensors is made: it keeps them alive, and on a device it comes in the
+// order of the device's stream.
+CallOptions options_for(const ProcessGroup& group, const std::shared_ptr<GivenTensors>& tensors) {
+  CallOptions options{.keep_alive = tensors};
+  if (tensors->all.empty()) return options;
+  const c10::Device device = tensors->all.front().device();
+  for (const at::Tensor& tensor : tensors->all) {
+    check(tensor.device() == device, "rank {}: a tensor on {} and one on {} in one call",
+          group.rank(), device.str(), tensor.device().str());
+  }
+  if (device.is_cpu()) return options;
+  require_backend_for(device, parse_backend_choice(group.backend()),
+                      fmt::format("rank {}: a tensor", group.rank()));
+  options.order = order_in_current_stream(device);
+  return options;
 }
 
 bool fits(Op op, const at::Tensor& tensor) {
@@ -54,6 +65,10 @@ std::vector<std::size_t> to_elements(const std::vector<std::int64_t>& rows,
   return elements;
 }
 
+// Whether an operation gives back elements in the order in which they were given, so that input and
+// output must have one layout.
+bool keeps_order(Op op) { return !has_blocks(op) && !traits_of(op).has(kIsMessage); }
+
 // The call as the engine takes it, and what it points to.
 struct Prepared {
   Call call;
@@ -69,16 +84,18 @@ struct Prepared {
             .root = asked.root,
             .peer = asked.peer,
             .tag = asked.tag};
-    std::vector<at::Tensor> tensors;
+    const auto tensors = std::make_shared<GivenTensors>();
     const auto view = [&](const at::Tensor& tensor) {
       check(fits(asked.op, tensor), "rank {}: {}: a tensor is not {}; give it tensor.contiguous()",
             group.rank(), name_of(asked.op), has_blocks(asked.op) ? "contiguous" : "dense");
-      tensors.push_back(tensor);
+      tensors->all.push_back(tensor);
       return dense_view(tensor);
     };
     if (asked.input.defined()) call.input = view(asked.input);
     if (asked.with_shape) call.sizes = {asked.input.sizes().data(), asked.input.sizes().size()};
-    if (asked.output.defined()) call.output = view(asked.output);
+    const bool in_place = asked.output.is_same(asked.input);
+    if (asked.output.defined())
+      call.output = in_place ? dense_view(asked.output) : view(asked.output);
     if (asked.lists) {
       for (const at::Tensor& input : asked.lists->inputs) inputs.push_back(view(input));
       for (const at::Tensor& output : asked.lists->outputs) outputs.push_back(view(output));
@@ -90,32 +107,63 @@ struct Prepared {
       call.counts = counts;
       call.receive_counts = receive_counts;
     }
-    check(!tensors.empty() || asked.lists || asked.op == Op::kBarrier,
+    check(!tensors->all.empty() || asked.lists || asked.op == Op::kBarrier,
           "rank {}: {}: a tensor that is to be communicated is undefined", group.rank(),
           name_of(asked.op));
-    if (!tensors.empty()) options = options_for(group, tensors);
-    if (!options.keep_alive) {
-      options.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(tensors));
-    }
+    set_shape(group, asked);
+    call.shapes = tensors.get();
+    options = options_for(group, tensors);
   }
   Prepared(const Prepared&) = delete;
   Prepared& operator=(const Prepared&) = delete;
+
+ private:
+  // Of the tensor that every rank has.
+  void set_shape(const ProcessGroup& group, const TensorCall& asked) {
+    const bool by_output = traits_of(asked.op).has(kOnlyRootGives) || asked.op == Op::kReceive;
+    if (!asked.lists) {
+      require_one_layout(group, asked.op, asked.input, asked.output);
+      const at::Tensor& compared = by_output ? asked.output : asked.input;
+      if (compared.defined()) call.shape = compared_shape(asked.op, compared);
+      return;
+    }
+    const auto &given = asked.lists->inputs, &wanted = asked.lists->outputs;
+    for (std::size_t i = 0; i < std::min(given.size(), wanted.size()); ++i)
+      require_one_layout(group, asked.op, given[i], wanted[i]);
+    std::vector<std::uint32_t> shapes;
+    for (const at::Tensor& tensor : by_output || given.empty() ? wanted : given)
+      shapes.push_back(compared_shape(asked.op, tensor));
+    call.shape = shape_of_all(shapes);
+  }
+
+  static void require_one_layout(const ProcessGroup& group, Op op, const at::Tensor& input,
+                                 const at::Tensor& output) {
+    if (!keeps_order(op) || !input.defined() || !output.defined()) return;
+    check(
+        output.is_same(input) || shape_of(input) == shape_of(output),
+        "rank {}: {}: input is {} with strides [{}], output {} with strides [{}]; give it tensors "
+        "of the same sizes and strides",
+        group.rank(), name_of(op), shapes_of({input}), fmt::join(input.strides(), ", "),
+        shapes_of({output}), fmt::join(output.strides(), ", "));
+  }
 };
 
 // A version of `call` on tensors that fit, and the outputs that it stands for.
 class Fitted {
  public:
-  explicit Fitted(const TensorCall& call) : call_(call) {
+  Fitted(const ProcessGroup& group, const TensorCall& call) : group_(group), call_(call) {
     const bool in_place = call.output.defined() && call.output.is_same(call.input);
-    if (call.output.defined()) call_.output = fitting(call.output, true);
+    if (call.output.defined()) call_.output = fitting_output(call.output);
     if (in_place) {
       call_.input = call_.output;
     } else if (call.input.defined()) {
-      call_.input = fitting(call.input, false);
+      call_.input = fitting_input(call.input, call_.output);
     }
     if (!call_.lists) return;
-    for (at::Tensor& input : call_.lists->inputs) input = fitting(input, false);
-    for (at::Tensor& output : call_.lists->outputs) output = fitting(output, true);
+    auto &inputs = call_.lists->inputs, &outputs = call_.lists->outputs;
+    for (at::Tensor& output : outputs) output = fitting_output(output);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      inputs[i] = fitting_input(inputs[i], i < outputs.size() ? outputs[i] : at::Tensor());
   }
   const TensorCall& call() const { return call_; }
   void copy_back() const {
@@ -124,13 +172,27 @@ class Fitted {
   }
 
  private:
-  at::Tensor fitting(const at::Tensor& tensor, bool is_output) {
+  at::Tensor fitting_output(const at::Tensor& tensor) {
     if (!tensor.defined() || fits(call_.op, tensor)) return tensor;
+    check(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+          "rank {}: {}: elements of a tensor that is to be written share memory, as those of an "
+          "expanded one do ({}); give it tensor.contiguous()",
+          group_.rank(), name_of(call_.op), layouts_of({tensor}));
     const at::NoGradGuard no_grad;
-    at::Tensor copy = tensor.contiguous();
-    if (is_output) copies_.emplace_back(tensor, copy);
-    return copy;
+    copies_.emplace_back(tensor, tensor.contiguous());
+    return copies_.back().second;
   }
+  at::Tensor fitting_input(const at::Tensor& tensor, const at::Tensor& output) const {
+    if (!tensor.defined()) return tensor;
+    const at::NoGradGuard no_grad;
+    const bool has_other_order = keeps_order(call_.op) && output.defined() &&
+                                 tensor.sizes() == output.sizes() &&
+                                 tensor.strides() != output.strides();
+    if (has_other_order) return at::empty_like(output).copy_(tensor);
+    return fits(call_.op, tensor) ? tensor : tensor.contiguous();
+  }
+
+  const ProcessGroup& group_;
   TensorCall call_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
@@ -162,7 +224,7 @@ std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows,
 }  // namespace
 
 void run(ProcessGroup& group, const TensorCall& call) {
-  const Fitted fitted(call);
+  const Fitted fitted(group, call);
   const Prepared prepared(group, fitted.call());
   group.run(prepared.call, prepared.options);
   fitted.copy_back();
@@ -242,6 +304,11 @@ void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const a
     check(static_cast<int>(inputs.size()) == group.world_size(),
           "rank {}: scatter: root gives {} tensors to {} ranks", group.rank(), inputs.size(),
           group.world_size());
+    for (const at::Tensor& input : inputs) {
+      check(input.defined() && input.sizes() == output.sizes(),
+            "rank {}: scatter: root gives a tensor {} where each rank gets {}", group.rank(),
+            shapes_of({input}), shapes_of({output}));
+    }
     stacked = at::stack(inputs);
   }
   run(group, {.op = Op::kScatter, .input = stacked, .output = output, .root = root});
@@ -363,9 +430,9 @@ WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 }
 
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
-  const Fitted fitted({.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
+  const Fitted fitted(group, {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag});
   const Prepared prepared(group, fitted.call());
-  const int source = group.recv(prepared.call.output, peer, tag, prepared.options);
+  const int source = group.recv(prepared.call, prepared.options);
   fitted.copy_back();
   return source;
 }

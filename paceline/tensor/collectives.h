@@ -2,8 +2,19 @@
 
 // Collectives on tensors: the names and semantics of torch.distributed. Tensors need not be
 // contiguous: dense ones (channels_last, transposed) are communicated in place, others through a
-// contiguous copy. All ranks must pass the same shape, type and memory layout. Errors and thread
-// safety are those of ProcessGroup.
+// contiguous copy. All ranks must pass the same shape, type and memory layout: otherwise every rank
+// gets Error(kInvalid). Other errors and thread safety are those of ProcessGroup.
+//
+//   tensors                                       in place, or input and output  blocks of ranks
+//   dense, the same strides on every rank         as they lie                    copied
+//   dense, other strides on one rank              error on every rank            copied
+//   not dense: sliced, or expanded inputs         copied                         copied
+//   another shape on one rank                     error on every rank            error on every rank
+//
+// Blocks of ranks: gathers, scatters and exchanges, whose contiguous tensors are taken as they lie.
+// A tensor of one dimension is like a buffer of ProcessGroup.
+//
+// Roots and peers are ranks of `group`, not of the world.
 //
 // CUDA tensors need a group with a backend for them (cpu:paceline,cuda:nccl; Error(kUnsupported)
 // otherwise), on the device that was current when it formed. They keep the order of streams, as in

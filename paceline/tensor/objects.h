@@ -15,8 +15,8 @@
 
 namespace paceline {
 
-// Collective. Root's tensors, on every rank. Error(kUnsupported) for element types that the engine
-// has not (core/dtype.h).
+// Collective. Root's tensors, on every rank. `root`, also below: a rank of `group`.
+// Error(kUnsupported) for element types that the engine has not (core/dtype.h).
 std::vector<at::Tensor> broadcast_object(ProcessGroup& group,
                                          const std::vector<at::Tensor>& tensors, int root,
                                          const ObjectOptions& options = {});

@@ -3,6 +3,7 @@ set(SOURCES
   c10d.cpp
   collectives.cpp
   flat_layout.cpp
+  model_share.cpp
   objects.cpp
   random.cpp
   stream_order.cpp

@@ -1,7 +1,11 @@
 #include "paceline/tensor/tensor_view.h"
 
+#include <algorithm>
+#include <span>
+
 #include <fmt/ranges.h>
 
+#include "paceline/collectives/collective.h"
 #include "paceline/core/check.h"
 #include "paceline/tensor/c10d.h"
 
@@ -95,6 +99,11 @@ Buffer dense_cpu_view(const at::Tensor& tensor) {
   return view;
 }
 
+std::uint32_t shape_of(const at::Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  return shape_of(std::span(sizes.data(), sizes.size()), std::span(strides.data(), strides.size()));
+}
+
 std::string shapes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::string> shapes;
   for (const at::Tensor& tensor : tensors) {
@@ -103,6 +112,17 @@ std::string shapes_of(const std::vector<at::Tensor>& tensors) {
                                       : "undefined");
   }
   return fmt::format("{}", fmt::join(shapes, ", "));
+}
+
+std::string layouts_of(const std::vector<at::Tensor>& tensors) {
+  constexpr std::size_t kMost = 8;
+  std::vector<std::string> layouts;
+  for (std::size_t i = 0; i < std::min(kMost, tensors.size()); ++i) {
+    layouts.push_back(fmt::format("{}, strides [{}]", shapes_of({tensors[i]}),
+                                  fmt::join(tensors[i].strides(), ", ")));
+  }
+  if (tensors.size() > kMost) layouts.emplace_back("...");
+  return fmt::format("{}", fmt::join(layouts, "; "));
 }
 
 void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what) {

@@ -2,6 +2,7 @@
 
 // A tensor's elements as the engine's buffers, without a copy.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "paceline/collectives/backends/backend_list.h"
 #include "paceline/collectives/buffer.h"
+#include "paceline/collectives/call.h"
 
 namespace paceline {
 
@@ -27,8 +29,20 @@ Buffer dense_view(const at::Tensor& tensor);
 // As dense_view. Error(kUnsupported) for tensors off the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);
 
+// What ranks compare of a tensor that they communicate in the order of its memory: its sizes and
+// strides (shape_of(), collectives/collective.h). Requires: is_dense(tensor).
+std::uint32_t shape_of(const at::Tensor& tensor);
+
 // For messages: "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
+// "Float [2, 3], strides [1, 2]; ..." of the first eight.
+std::string layouts_of(const std::vector<at::Tensor>& tensors);
+
+// The tensors of a call: what it keeps alive, and names in an error.
+struct GivenTensors : TensorShapes {
+  std::vector<at::Tensor> all;
+  std::string describe() const override { return layouts_of(all); }
+};
 
 // Whether collectives of a group with this choice reach memory of `device`: Error(kUnsupported)
 // that says what is there, and how to choose a backend that does.

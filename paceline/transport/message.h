@@ -17,9 +17,9 @@ namespace paceline {
 using FingerprintWords = std::array<std::uint64_t, 4>;
 
 struct MessageHeader {
-  static constexpr std::uint32_t kMagic = 0x4d4c5001;  // "\x01PLM": version 1
+  static constexpr std::uint32_t kMagic = 0x4d4c5002;  // "\x02PLM": version 2
   // The payload lies where the 8 bytes behind the header say (message_streams.h).
-  static constexpr std::uint32_t kOfferMagic = 0x444c5001;  // "\x01PLD"
+  static constexpr std::uint32_t kOfferMagic = 0x444c5002;  // "\x02PLD"
   // On a data channel: "I am in this operation", said to all by a rank that has waited for a while.
   static constexpr std::uint32_t kPresenceTag = 1;
 

@@ -231,19 +231,46 @@ TEST(DistributedDataParallel, forward_takes_any_arguments_and_gives_any_result) 
   });
 }
 
+// Rank 1's buffer has rank 0's bytes, and another meaning of them.
+TEST(DistributedDataParallel, buffers_of_another_shape_layout_or_type_are_an_error_on_every_rank) {
+  struct WithBuffer : torch::nn::Module {
+    explicit WithBuffer(const at::Tensor& buffer) {
+      register_parameter("weight", torch::ones({2}));
+      register_buffer("kept", buffer);
+    }
+  };
+  const at::Tensor plain = torch::zeros({2, 3, 4, 4});
+  for (const at::Tensor& other :
+       {plain.contiguous(at::MemoryFormat::ChannelsLast), plain.view({3, 2, 4, 4}),
+        plain.transpose(2, 3), torch::zeros({2, 3, 4, 4}, at::kInt)}) {
+    const auto results = harness::run_ranks(2, [&](ProcessGroup& group) {
+      const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+      const auto module = std::make_shared<WithBuffer>((group.rank() == 0 ? plain : other).clone());
+      const DistributedDataParallel model(module, shared);
+    });
+    for (const auto& result : results) {
+      ASSERT_TRUE(result.error.has_value());
+      EXPECT_NE(std::string(result.error->what()).find("strides"), std::string::npos)
+          << result.error->what();
+    }
+  }
+}
+
 TEST(DistributedDataParallel, is_saved_as_the_module_that_it_wraps) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
     DistributedDataParallel model(make_module<Net>(0), shared);
-    std::stringstream file;
-    torch::save(model.module_ptr(), file);
-    auto loaded = make_module<Net>(1);
-    torch::load(loaded, file);
-    const auto got = loaded->named_parameters();
-    for (const auto& parameter : model->named_parameters()) {
-      EXPECT_TRUE(at::equal(got[parameter.key()], parameter.value())) << parameter.key();
+    for (const bool by_wrapper : {false, true}) {
+      std::stringstream file;
+      by_wrapper ? torch::save(model, file) : torch::save(model.module_ptr(), file);
+      auto loaded = make_module<Net>(1);
+      torch::load(loaded, file);
+      const auto got = loaded->named_parameters();
+      for (const auto& parameter : model->named_parameters()) {
+        EXPECT_TRUE(at::equal(got[parameter.key()], parameter.value())) << parameter.key();
+      }
+      EXPECT_EQ(loaded->named_buffers().size(), model->named_buffers().size());
     }
-    EXPECT_EQ(loaded->named_buffers().size(), model->named_buffers().size());
   });
 }
 

@@ -63,6 +63,25 @@ TEST(TensorCollectives, gathers_scatters_and_exchanges) {
   });
 }
 
+// The example of docs/model_parallelism.md.
+TEST(TensorCollectives, roots_and_peers_are_ranks_of_the_group_that_is_called) {
+  run_ranks_ok(4, [](ProcessGroup& world) {
+    const auto half = world.split(world.rank() / 2, world.rank());  // 0 and 1, 2 and 3
+    const at::Tensor tensor = at::full({3}, static_cast<float>(world.rank()));
+    broadcast(*half, tensor, 0);
+    EXPECT_EQ(tensor[0].item<float>(), world.rank() < 2 ? 0.0F : 2.0F);
+    EXPECT_EQ(half->world_ranks()[0], world.rank() < 2 ? 0 : 2);
+    if (world.rank() == 2) send(*half, at::full({1}, 7.0F), 1);
+    const at::Tensor received = at::zeros({1});
+    if (world.rank() == 3) {
+      EXPECT_EQ(recv(*half, received, 0), 0);
+    }
+    EXPECT_EQ(received.item<float>(), world.rank() == 3 ? 7.0F : 0.0F);
+    expect_error(ErrorCode::kInvalid, {"is not a rank of group"},
+                 [&] { broadcast(*half, tensor, world.rank() < 2 ? 3 : 2); });
+  });
+}
+
 TEST(TensorCollectives, messages_may_bring_their_shape) {
   const std::vector<at::Tensor> sent = {at::arange(24, at::kDouble).view({2, 3, 4}).transpose(0, 2),
                                         at::full({}, 7L), at::zeros({3, 0, 2}, at::kHalf),

@@ -27,7 +27,7 @@ struct ObjectOptions {
   std::size_t max_bytes = std::size_t{1} << 30;
 };
 
-// Collective. Root's object, on every rank.
+// Collective. Root's object, on every rank. `root`, also below: a rank of `group`.
 std::string broadcast_object(ProcessGroup& group, const std::string& object, int root,
                              const ObjectOptions& options = {});
 // Collective. Every rank's object, in rank order.

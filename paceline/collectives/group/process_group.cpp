@@ -114,6 +114,8 @@ Collective ProcessGroup::make(const Call& call) const {
   made.dtype = by_input ? call.input.dtype : call.output.dtype;
   made.device = by_input ? call.input.device : call.output.device;
   made.root = call.root;
+  made.shape = call.shape;
+  made.shapes = call.shapes;
   if (call.divisor) made.divisor = require_divisor(call);
   if (has_counts(call.op)) {
     check(call.counts.size() == world_ranks_.size(),
@@ -262,6 +264,10 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
       backend_->run(call, fingerprint, recorded);
       if (then) then(fingerprint, recorded);
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalid && call.shapes != nullptr) {
+        throw Error(error.code(),
+                    fmt::format("{}; this rank gave {}", error.what(), call.shapes->describe()));
+      }
       const bool names_operation = error.code() != ErrorCode::kPeerLost &&
                                    error.code() != ErrorCode::kAborted &&
                                    error.code() != ErrorCode::kSystem;

@@ -12,6 +12,10 @@
 // (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
 // later call throws its cause; make a new one.
 //
+// Roots and peers are ranks of the group that is called, as rank() gives them: in a group made by
+// new_group() or split() they differ from the world's, which torch.distributed's functions take.
+// world_ranks() has the world's rank of each.
+//
 // Buffers larger than an address space, by themselves or for all ranks together, are kInvalid.
 //
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
@@ -147,7 +151,7 @@ class ProcessGroup {
                  options);
   }
 
-  // In place: root's elements replace every rank's.
+  // In place: root's elements replace every rank's. `root`, here and below: a rank of this group.
   void broadcast(Buffer buffer, int root, const CallOptions& options = {}) {
     run({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
   }
@@ -331,7 +335,7 @@ class ProcessGroup {
   // names every rank that did not arrive.
   void monitored_barrier(std::chrono::milliseconds timeout) { barrier({.timeout = timeout}); }
 
-  // Matched by (peer, tag) in order of sending.
+  // Matched by (peer, tag) in order of sending. `peer`: a rank of this group.
   void send(ConstBuffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
     run({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
   }
@@ -340,7 +344,10 @@ class ProcessGroup {
     return start({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
   }
   // `peer` may be kAnySource. Returns the sender's rank, as source_rank() of the Work does.
-  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {});
+  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
+    return recv({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
+  }
+  int recv(const Call& call, const CallOptions& options = {});
   WorkPtr recv_async(Buffer buffer, int peer, std::uint32_t tag = 0,
                      const CallOptions& options = {}) {
     return start({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);

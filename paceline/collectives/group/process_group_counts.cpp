@@ -59,6 +59,8 @@ ProcessGroup::Operation ProcessGroup::exchanged(const Call& asked, const CallOpt
   call.op = Op::kAllToAllV;
   call.dtype = asked.output.dtype;
   call.device = asked.output.device;
+  call.shape = asked.shape;
+  call.shapes = asked.shapes;
   call.counts = mine;
   call.count = saturated_sum(mine);
   require_collective(call, asked.input, asked.output);

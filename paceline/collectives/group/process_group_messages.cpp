@@ -34,6 +34,7 @@ PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions&
                            .dtype = buffer.dtype,
                            .count = buffer.count,
                            .data = const_cast<std::byte*>(buffer.data),
+                           .shape = call.shape,
                            .keep_alive = options.keep_alive};
   if (call.sizes) {
     check(call.sizes->size() <= kMaxMessageSizes,
@@ -78,9 +79,10 @@ std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(std::span<const Call> messa
   return works;
 }
 
-int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag, const CallOptions& options) {
-  const auto work =
-      post({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, false, options);
+int ProcessGroup::recv(const Call& call, const CallOptions& options) {
+  check(call.op == Op::kReceive, "{}: recv takes a call of recv, not of {}", self_,
+        name_of(call.op));
+  const auto work = post(call, false, options);
   work->wait();
   return work->source_rank();
 }

@@ -12,6 +12,7 @@ Fingerprint fingerprint_of(const PointToPointCall& call) {
   fingerprint.op = Op::kSend;
   fingerprint.dtype = call.dtype;
   fingerprint.count = call.count;
+  fingerprint.shape = call.shape;
   return fingerprint;
 }
 

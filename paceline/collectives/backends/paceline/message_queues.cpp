@@ -322,9 +322,21 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
     theirs.layout = 0;  // a shape that was not asked for does no harm
     if (theirs == fingerprint_of(call) && bytes == bytes_of(call)) return;
   }
-  fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag", mesh_.self(),
-       label_of("recv", call)(), mesh_.describe(peer), name_of(theirs.dtype), theirs.count,
-       call.place ? " without a shape" : "");
+  Fingerprint reshaped = theirs;
+  reshaped.shape = call.shape;
+  std::string what;
+  if (call.place) {
+    what = " without a shape";
+  } else if (reshaped == fingerprint_of(call) && bytes == bytes_of(call)) {
+    what = " of another shape or memory layout";
+  }
+  fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag{}",
+       mesh_.self(), label_of("recv", call)(), mesh_.describe(peer), name_of(theirs.dtype),
+       theirs.count, what,
+       call.place || what.empty()
+           ? ""
+           : "; both ends need tensors of the same sizes and strides (tensor.contiguous() gives "
+             "those of its sizes)");
 }
 
 void MessageQueues::finish_message(int peer, Incoming& incoming) {
