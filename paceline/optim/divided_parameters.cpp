@@ -231,7 +231,7 @@ void DividedParameters::drop(std::size_t unit) {
 
 // After bring(): no rank of this host is in an operation, so none reads any of them.
 void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
-  if (keeps_all_) return;
+  if (num_holders_ > 0) return;
   for (auto oldest = whole_.begin(); whole_.size() > kUnits && oldest != whole_.end();) {
     if (std::ranges::find(needed, *oldest) != needed.end()) {
       ++oldest;
@@ -251,19 +251,20 @@ void DividedParameters::start_next() {
 
 std::shared_ptr<void> DividedParameters::whole() {
   require_whole();
-  keeps_all_ = true;
+  ++num_holders_;  // first, so that no unit leaves while others come
+  std::shared_ptr<void> hold(this, [self = shared_from_this()](void*) { self->let_go(); });
   std::vector<std::size_t> all(units_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   const double exposed_before = exposed_seconds_;  // no operation has waited for these
   fetch(all);
   exposed_seconds_ = exposed_before;
   require_whole();
-  return {this, [](DividedParameters* self) { self->let_go(); }};
+  return hold;
 }
 
 // The other ranks of this host may still read.
 void DividedParameters::let_go() {
-  keeps_all_ = false;
+  if (--num_holders_ > 0) return;
   try {
     host_->barrier();
     forget();

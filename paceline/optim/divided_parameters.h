@@ -31,7 +31,7 @@
 
 namespace paceline::optim {
 
-class DividedParameters {
+class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
  public:
   // Where a unit lies in the copy: parts of equal size, one for each rank of all hosts. `offset` is
   // that of a page; `parameters`: where their storages begin.
@@ -53,7 +53,8 @@ class DividedParameters {
 
   // Collective where one of them is not there: after it all of them are.
   void fetch(std::span<const std::size_t> units);
-  // Collective, and so is its end: while what it returns lives, all units are here.
+  // Collective, and so is the end of the last: while any of what it returns lives, all units are
+  // here, and so is this object. Requires: a shared_ptr owns this.
   std::shared_ptr<void> whole();
   // Before a step, which changes what the others have: only this host's parts stay.
   void forget();
@@ -92,7 +93,7 @@ class DividedParameters {
   std::vector<std::size_t> whole_;     // units that are here, in the order in which they came
   std::vector<std::size_t> order_;     // in which units have come since forget()
   std::vector<std::size_t> expected_;  // order_ of the step before
-  bool keeps_all_ = false;
+  int num_holders_ = 0;                // of whole() that live
   std::exception_ptr error_;
   double exposed_seconds_ = 0;
 };

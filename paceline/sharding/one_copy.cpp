@@ -43,56 +43,63 @@ SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes, std::size_t used
   return blocks;
 }
 
-struct Copies {
+}  // namespace
+
+struct OneCopy::Views {
   std::mutex mutex;  // guards `all`
-  std::vector<const OneCopy*> all;
+  std::vector<const View*> all;
 };
 
-Copies& copies() {
-  static auto* const of_process = new Copies;  // outlives every copy
+OneCopy::Views& OneCopy::views() {
+  static auto* const of_process = new Views;  // outlives every copy
   return *of_process;
 }
 
-}  // namespace
+OneCopy::View::View(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {
+  const std::lock_guard lock(views().mutex);
+  views().all.reserve(views().all.size() + 1);  // what can throw comes before the mapping
+  // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
+  void* const second = mremap(data, 0, bytes, MREMAP_MAYMOVE);
+  begin_ = second == MAP_FAILED ? data : static_cast<std::byte*>(second);
+  views().all.push_back(this);
+}
+
+OneCopy::View::~View() {
+  {
+    const std::lock_guard lock(views().mutex);
+    std::erase(views().all, this);
+  }
+  if (is_second()) munmap(begin_, bytes_);
+}
+
+bool OneCopy::View::contains(const void* address) const {
+  const auto* const place = static_cast<const std::byte*>(address);
+  return place >= begin_ && place < begin_ + bytes_;
+}
 
 OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
                  std::optional<std::size_t> used)
-    : blocks_(reserve(group, bytes, used.value_or(bytes))), bytes_(bytes), data_(blocks_.of(0)) {
-  // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
-  void* const second = mremap(data_, 0, bytes_, MREMAP_MAYMOVE);
-  read_only_ = second == MAP_FAILED ? data_ : static_cast<std::byte*>(second);
-  {
-    const std::lock_guard lock(copies().mutex);
-    copies().all.push_back(this);
-  }
-  if (read_only_ == data_) return;
+    : blocks_(reserve(group, bytes, used.value_or(bytes))),
+      bytes_(bytes),
+      data_(blocks_.of(0)),
+      view_(data_, bytes_) {
+  if (!view_.is_second()) return;
   protect(0, bytes_, PROT_READ);
   const auto rank = static_cast<std::size_t>(group.rank());
-  fault_ = std::make_unique<WriteFaultRange>(std::span<const std::byte>(read_only_, bytes_),
+  fault_ = std::make_unique<WriteFaultRange>(std::span<const std::byte>(read_only(), bytes_),
                                              rank_name(group.rank(), group.world_ranks()[rank]),
                                              std::move(names));
 }
 
-OneCopy::~OneCopy() {
-  {
-    const std::lock_guard lock(copies().mutex);
-    std::erase(copies().all, this);
-  }
-  fault_.reset();
-  if (read_only_ != data_) munmap(read_only_, bytes_);
-}
-
 bool OneCopy::holds(const void* address) {
-  const auto* const place = static_cast<const std::byte*>(address);
-  const std::lock_guard lock(copies().mutex);
-  return std::ranges::any_of(copies().all, [place](const OneCopy* copy) {
-    return place >= copy->read_only_ && place < copy->read_only_ + copy->bytes_;
-  });
+  const std::lock_guard lock(views().mutex);
+  return std::ranges::any_of(views().all,
+                             [address](const View* view) { return view->contains(address); });
 }
 
 void OneCopy::protect(std::size_t offset, std::size_t bytes, int protection) const {
-  if (read_only_ == data_) return;
-  if (mprotect(read_only_ + offset, bytes, protection) != 0) {
+  if (!view_.is_second()) return;
+  if (mprotect(read_only() + offset, bytes, protection) != 0) {
     throw system_error(fmt::format("mprotect of {} bytes of parameters", bytes));
   }
 }
@@ -116,10 +123,14 @@ void OneCopy::drop(std::size_t offset, std::size_t bytes) const {
 }
 
 OneCopy::Writing::Writing(const OneCopy& copy) : copy_(copy) {
-  copy_.protect(0, copy_.bytes_, PROT_READ | PROT_WRITE);
+  const std::lock_guard lock(copy_.mutex_);
+  if (copy_.num_writers_ == 0) copy_.protect(0, copy_.bytes_, PROT_READ | PROT_WRITE);
+  ++copy_.num_writers_;
 }
 
 OneCopy::Writing::~Writing() {
+  const std::lock_guard lock(copy_.mutex_);
+  if (--copy_.num_writers_ > 0) return;
   // A mapping that was made writable can be made read-only again: nothing is to be divided.
   try {
     copy_.protect(0, copy_.bytes_, PROT_READ);

@@ -11,10 +11,11 @@
 // Who writes when is the user's to order: a collective before lets the others finish reading, one
 // after it shows them what was written.
 //
-// Thread safety: Writing objects come one at a time in a process.
+// Thread safety: Writing objects may come and go in any thread.
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,12 +33,11 @@ class OneCopy {
   // bytes are ever written at a time.
   OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
           std::optional<std::size_t> used = {});
-  ~OneCopy();
   OneCopy(const OneCopy&) = delete;
   OneCopy& operator=(const OneCopy&) = delete;
 
   std::byte* data() const { return data_; }
-  std::byte* read_only() const { return read_only_; }
+  std::byte* read_only() const { return view_.begin(); }
   std::size_t bytes() const { return bytes_; }
   // For memory whose content comes and goes, in whole pages from `offset` on. A closed range ends
   // the process when it is read, after a line that names it; in this process alone.
@@ -48,7 +48,7 @@ class OneCopy {
   // Whether some copy of this process has this place in its view that is read. Any thread.
   static bool holds(const void* address);
 
-  // While it lives, this process may write through read_only().
+  // While one lives, this process may write through read_only(). Requires: `copy` outlives it.
   class Writing {
    public:
     explicit Writing(const OneCopy& copy);
@@ -61,13 +61,35 @@ class OneCopy {
   };
 
  private:
+  // A second mapping of shared pages, or the first one where there is no other; in the list that
+  // holds() looks through.
+  class View {
+   public:
+    View(std::byte* data, std::size_t bytes);
+    ~View();
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    std::byte* begin() const { return begin_; }
+    bool contains(const void* address) const;
+    bool is_second() const { return begin_ != data_; }
+
+   private:
+    std::byte* const data_;
+    const std::size_t bytes_;
+    std::byte* begin_ = nullptr;
+  };
+  struct Views;  // of the process
+
+  static Views& views();
   void protect(std::size_t offset, std::size_t bytes, int protection) const;
 
   const SymmetricBuffer blocks_;  // of which that of rank 0 is used
   const std::size_t bytes_;
   std::byte* const data_;
-  std::byte* read_only_ = nullptr;  // a second mapping, or data_
+  const View view_;
   std::unique_ptr<WriteFaultRange> fault_;
+  mutable std::mutex mutex_;     // guards num_writers_, and makes protection follow it
+  mutable int num_writers_ = 0;  // Writing objects
 };
 
 }  // namespace paceline

@@ -1,12 +1,16 @@
 #include "paceline/sharding/one_copy.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <fstream>
+#include <new>
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/memory_pages.h"
@@ -123,6 +127,51 @@ TEST(OneCopy, a_fault_elsewhere_is_as_it_always_was) {
               testing::Not(testing::HasSubstr("parameter")));
   EXPECT_EQ(results[1].signal, SIGSEGV);
   EXPECT_EQ(results[0].code, ErrorCode::kPeerLost);
+}
+
+TEST(OneCopy, writers_may_overlap) {
+  const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+    const OneCopy copy(group, 8192, {});
+    if (group.rank() == 1) {
+      const OneCopy::Writing outer(copy);
+      { const OneCopy::Writing inner(copy); }
+      copy.read_only()[5] = std::byte{9};  // the end of the inner one takes nothing away
+    }
+    group.barrier();
+    EXPECT_EQ(copy.read_only()[5], std::byte{9});
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+
+// That this process has mapped.
+std::size_t virtual_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  file >> pages;
+  return pages * harness::kPageBytes;
+}
+
+// The memory of an object whose constructor threw is used for something else afterwards.
+TEST(OneCopy, a_copy_whose_making_fails_is_forgotten) {
+  const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+    alignas(OneCopy) std::array<std::byte, sizeof(OneCopy)> memory{};
+    std::vector<NamedRange> names(1);
+    names[0].name.assign(std::size_t{64} << 20U, 'n');
+    rlimit before{};
+    EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    const rlimit tight{virtual_bytes() + (std::size_t{32} << 20U), before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    EXPECT_THROW(new (memory.data()) OneCopy(group, 8192, std::move(names)), std::bad_alloc);
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    memory.fill(std::byte{0x11});
+    EXPECT_FALSE(OneCopy::holds(reinterpret_cast<const void*>(0x1111111111111112)));
+    const OneCopy next(group, 8192, {});
+    EXPECT_TRUE(OneCopy::holds(next.read_only() + 8191));
+    EXPECT_FALSE(OneCopy::holds(next.read_only() + 8192));
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
 TEST(OneCopy, who_says_so_may_write_for_a_while) {
