@@ -24,7 +24,8 @@ void declare_training(CLI::App& app, TrainingFlags& flags) {
       ->check(is_one_of({"adam", "adamw", "sgd", "lamb", "lars"}));
   training.number("--lr", optimizer.lr, "Learning rate");
   training.number("--momentum", optimizer.momentum, "Momentum of sgd and lars, 0 to 1", 1);
-  training.number("--weight-decay", optimizer.weight_decay, "Weight decay");
+  training.number("--weight-decay", optimizer.weight_decay,
+                  "Weight decay [0.01 of adamw, 0 of the others]");
   training.count("--epochs", flags.run.epochs, "Passes over the training data", 1);
   training.count("--max-steps", flags.run.max_steps, "Steps after which to end; 0: no limit", 0);
   training.count("--seed", flags.seed, "Seed of weights and of the samples' order", 0,

@@ -56,6 +56,13 @@ class FlagGroup {
   void number(const char* name, double& target, const char* text, double max = kMostNumber) {
     value(name, target, "X", text)->check(paceline::apps::is_number(0, max));
   }
+  // Without a default of its own: `text` says what nothing is.
+  void number(const char* name, std::optional<double>& target, const char* text) {
+    app_.add_option(name, target, text)
+        ->type_name("X")
+        ->group(name_)
+        ->check(paceline::apps::is_number(0, kMostNumber));
+  }
   CLI::Option* flag(const char* name, bool& target, const char* text) {
     return app_.add_flag(name, target, text)->group(name_);
   }

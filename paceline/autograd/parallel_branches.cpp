@@ -12,6 +12,7 @@
 #include "paceline/autograd/branch_call.h"
 #include "paceline/core/check.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/tensor/model_share.h"
 
 namespace paceline {
 namespace {
@@ -190,6 +191,10 @@ Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
     return facts;
   };
   const auto all = agree(*group, {"parallel_branches", branches, &owner, inputs}, run_own);
+  if (group->world_size() > 1 && at::GradMode::is_enabled()) {
+    for (const Branch& branch : branches)
+      note_model_share(branch.parameters, {"a branch whose gradients only its owner has"});
+  }
   Tensors results;
   std::vector<std::size_t> next(all.size());
   for (std::size_t i = 0; i < branches.size(); ++i) {

@@ -8,6 +8,7 @@
 #include "paceline/autograd/branch_call.h"
 #include "paceline/autograd/parallel_branches.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/tensor/model_share.h"
 
 namespace paceline {
 namespace {
@@ -68,6 +69,7 @@ void share_branch_gradients(ProcessGroup& group, const std::vector<Branch>& bran
     }
   }
   broadcast_all(group, lists);
+  for (const Branch& branch : branches) forget_model_share(branch.parameters);
 }
 
 void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& branches,

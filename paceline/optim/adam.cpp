@@ -8,16 +8,16 @@
 namespace paceline::optim {
 namespace {
 
-void require_valid(const std::vector<ParameterGroup<AdamOptions>>& groups) {
-  for (const auto& [parameters, options] : groups) {
-    check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-          "adam: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
-    check(options.eps >= 0 && options.weight_decay >= 0,
-          "adam: eps and weight_decay must not be negative");
-  }
+template <class Options>
+void require_possible(const Options& options) {
+  check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+        "adam: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
+  check(options.eps >= 0 && options.weight_decay >= 0,
+        "adam: eps and weight_decay must not be negative");
 }
 
-AdamKernelArguments arguments(const AdamOptions& options, double learning_rate, std::int64_t step) {
+template <class Options>
+AdamKernelArguments arguments(const Options& options, double learning_rate, std::int64_t step) {
   const double steps = static_cast<double>(step);
   AdamKernelArguments result;
   result.beta1 = static_cast<float>(options.beta1);
@@ -34,8 +34,10 @@ AdamKernelArguments arguments(const AdamOptions& options, double learning_rate, 
 
 Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}) {
-  require_valid(groups);
+  for (const auto& group : groups) Adam::require_valid(group.options);
 }
+
+void Adam::require_valid(const AdamOptions& options) const { require_possible(options); }
 
 void Adam::update(const Slice& slice, const NormPair&) const {
   auto kernel = arguments(options(slice.group), learning_rate(slice.group), slice.step);
@@ -44,10 +46,12 @@ void Adam::update(const Slice& slice, const NormPair&) const {
               slice.sums);
 }
 
-AdamW::AdamW(const std::vector<ParameterGroup<AdamOptions>>& groups)
+AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}) {
-  require_valid(groups);
+  for (const auto& group : groups) AdamW::require_valid(group.options);
 }
+
+void AdamW::require_valid(const AdamWOptions& options) const { require_possible(options); }
 
 void AdamW::update(const Slice& slice, const NormPair&) const {
   const double rate = learning_rate(slice.group);

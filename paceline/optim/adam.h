@@ -26,18 +26,28 @@ class Adam : public GroupedOptimizer<AdamOptions> {
   const char* name() const override { return "adam"; }
 
  private:
+  void require_valid(const AdamOptions& options) const override;
   void update(const Slice& slice, const NormPair& norms) const override;
 };
 
-// Weight decay shrinks the parameter itself; torch's default is 0.01.
-class AdamW : public GroupedOptimizer<AdamOptions> {
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+// Weight decay shrinks the parameter itself.
+class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
-  AdamW(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+  AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options)
       : AdamW({{parameters, options}}) {}
-  explicit AdamW(const std::vector<ParameterGroup<AdamOptions>>& groups);
+  explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
   const char* name() const override { return "adamw"; }
 
  private:
+  void require_valid(const AdamWOptions& options) const override;
   void update(const Slice& slice, const NormPair& norms) const override;
 };
 

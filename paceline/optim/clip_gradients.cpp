@@ -27,10 +27,13 @@ struct Gradients {
 };
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
-  Gradients all{ordered_gradients(parameters), gradients_of(parameters), {}, nullptr};
-  check(std::ranges::none_of(parameters, Optimizer::divides_gradient_of),
+  const auto is_divided = [](const at::Tensor& parameter) {
+    return Optimizer::divides_gradient_of(parameter);
+  };
+  check(std::ranges::none_of(parameters, is_divided),
         "the gradients of these parameters are divided among the ranks (fully_shard), and none of "
         "them is here whole: give the optimizer, not its parameters");
+  Gradients all{ordered_gradients(parameters), gradients_of(parameters), {}, nullptr};
   for (const auto& gradient : all.ordered) all.sizes.push_back(gradient.tensor.numel());
   all.counts.assign(all.ordered.size(), true);
   return all;
@@ -148,20 +151,24 @@ void clip_values(const Gradients& gradients, double most) {
 
 double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
   require_power(norm_type);
+  require_whole_model("grad_norm", parameters);
   return norm_of(whole_gradients(parameters), norm_type);
 }
 
 double grad_norm(const Optimizer& optimizer, double norm_type) {
   require_power(norm_type);
+  optimizer.require_model_parts("grad_norm");
   return norm_of(gradients_for(optimizer), norm_type);
 }
 
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                       const ClipOptions& options) {
+  require_whole_model("clip_grad_norm", parameters);
   return clip_norm(whole_gradients(parameters), max_norm, options);
 }
 
 double clip_grad_norm(const Optimizer& optimizer, double max_norm, const ClipOptions& options) {
+  optimizer.require_model_parts("clip_grad_norm");
   return clip_norm(gradients_for(optimizer), max_norm, options);
 }
 

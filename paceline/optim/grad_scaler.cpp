@@ -58,6 +58,7 @@ bool GradScaler::divide(const Optimizer& optimizer) const {
 void GradScaler::unscale(Optimizer& optimizer) {
   check(!seen_.contains(&optimizer),
         "grad_scaler: these gradients have been unscaled since the last update()");
+  optimizer.require_model_parts("grad_scaler");
   const at::NoGradGuard no_grad;
   std::int32_t nonfinite = divide(optimizer) ? 0 : 1;
   ProcessGroup* const group = optimizer.shards_gradients() ? optimizer.shard_group() : group_.get();

@@ -31,9 +31,9 @@ template <class Visit>
 void for_gradients(const std::vector<at::Tensor>& parameters, const Visit& visit) {
   std::unordered_set<const void*> known;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].grad().defined()) continue;
+    if (!parameters[i].mutable_grad().defined()) continue;
     if (!known.insert(parameters[i].unsafeGetTensorImpl()).second) continue;
-    require_floats(parameters[i].grad(), i);
+    require_floats(parameters[i].mutable_grad(), i);
     visit(i, parameters[i]);
   }
 }
@@ -43,7 +43,7 @@ void for_gradients(const std::vector<at::Tensor>& parameters, const Visit& visit
 std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<OrderedGradient> all;
   for_gradients(parameters, [&](std::size_t i, const at::Tensor& parameter) {
-    at::Tensor gradient = parameter.grad();
+    at::Tensor gradient = parameter.mutable_grad();
     if (gradient.strides() != parameter.strides())
       gradient = at::empty_like(parameter, gradient.options()).copy_(gradient);
     all.push_back({i, gradient, 0});
@@ -53,8 +53,9 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> all;
-  for_gradients(parameters,
-                [&](std::size_t, const at::Tensor& parameter) { all.push_back(parameter.grad()); });
+  for_gradients(parameters, [&](std::size_t, const at::Tensor& parameter) {
+    all.push_back(parameter.mutable_grad());
+  });
   return all;
 }
 

@@ -28,12 +28,14 @@ LambKernelArguments arguments(const LambOptions& options, std::int64_t step) {
 
 Lamb::Lamb(const std::vector<ParameterGroup<LambOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}, Norms::kPerParameter) {
-  for (const auto& [parameters, options] : groups) {
-    check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-          "lamb: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
-    check(options.eps >= 0 && options.weight_decay >= 0,
-          "lamb: eps and weight_decay must not be negative");
-  }
+  for (const auto& group : groups) Lamb::require_valid(group.options);
+}
+
+void Lamb::require_valid(const LambOptions& options) const {
+  check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+        "lamb: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
+  check(options.eps >= 0 && options.weight_decay >= 0,
+        "lamb: eps and weight_decay must not be negative");
 }
 
 Optimizer::NormPair Lamb::measure(const Slice& slice) const {
@@ -54,12 +56,14 @@ void Lamb::update(const Slice& slice, const NormPair& norms) const {
 
 Lars::Lars(const std::vector<ParameterGroup<LarsOptions>>& groups)
     : GroupedOptimizer(groups, {"momentum_buffer"}, Norms::kPerParameter) {
-  for (const auto& [parameters, options] : groups) {
-    check(options.momentum >= 0 && options.momentum < 1, "lars: the momentum {} must be in [0, 1)",
-          options.momentum);
-    check(options.weight_decay >= 0 && options.trust_coefficient > 0,
-          "lars: weight_decay must not be negative, trust_coefficient must be above 0");
-  }
+  for (const auto& group : groups) Lars::require_valid(group.options);
+}
+
+void Lars::require_valid(const LarsOptions& options) const {
+  check(options.momentum >= 0 && options.momentum < 1, "lars: the momentum {} must be in [0, 1)",
+        options.momentum);
+  check(options.weight_decay >= 0 && options.trust_coefficient > 0,
+        "lars: weight_decay must not be negative, trust_coefficient must be above 0");
 }
 
 Optimizer::NormPair Lars::measure(const Slice& slice) const {

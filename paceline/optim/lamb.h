@@ -33,6 +33,7 @@ class Lamb : public GroupedOptimizer<LambOptions> {
   const char* name() const override { return "lamb"; }
 
  private:
+  void require_valid(const LambOptions& options) const override;
   NormPair measure(const Slice& slice) const override;
   void update(const Slice& slice, const NormPair& norms) const override;
 };
@@ -55,6 +56,7 @@ class Lars : public GroupedOptimizer<LarsOptions> {
   const char* name() const override { return "lars"; }
 
  private:
+  void require_valid(const LarsOptions& options) const override;
   NormPair measure(const Slice& slice) const override;
   void update(const Slice& slice, const NormPair& norms) const override;
 };

@@ -29,4 +29,10 @@ struct ModelParts {
   std::vector<at::Tensor> copies = {};
 };
 
+// Error(kInvalid), naming `caller`, for parameters that are known to be one rank's share of a model
+// (tensor/model_share.h): a norm over them is not the model's. The second: for parameters that are
+// themselves parts of larger ones, whose own norms are not those of the whole.
+void require_whole_model(const char* caller, const std::vector<at::Tensor>& parameters);
+void require_whole_parameters(const char* caller, const std::vector<at::Tensor>& parameters);
+
 }  // namespace paceline::optim

@@ -70,12 +70,12 @@ void require_rate(double learning_rate) {
 Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
                      Norms norms)
     : state_names_(std::move(state_names)), norms_(norms) {
+  check(!groups.empty(), "an optimizer needs a parameter group");
   for (const auto& group : groups) {
     require_rate(group.learning_rate);
+    add_parameters(group.parameters, learning_rates_.size());
     learning_rates_.push_back(group.learning_rate);
   }
-  check(!groups.empty(), "an optimizer needs a parameter group");
-  add_parameters(groups);
   num_steps_.resize(parameters_.size());
   has_gradient_.resize(parameters_.size());
   is_copy_.resize(parameters_.size());
@@ -83,18 +83,48 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
 }
 
 // Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
-void Optimizer::add_parameters(const std::vector<GroupTensors>& groups) {
+// Nothing has changed when it throws.
+void Optimizer::add_parameters(const std::vector<at::Tensor>& tensors, std::size_t group) {
   std::unordered_map<const void*, std::size_t> known;
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (const auto& tensor : groups[group].parameters) {
-      const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), group);
-      check(found->second == group, "a parameter is in group {} and in group {}", found->second,
-            group);
-      if (!is_new) continue;
-      require_fusable(tensor, parameters_.size());
-      parameters_.push_back(tensor);
-      group_of_.push_back(group);
-    }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    known.emplace(parameters_[i].unsafeGetTensorImpl(), group_of_[i]);
+  std::vector<at::Tensor> added;
+  for (const at::Tensor& tensor : tensors) {
+    const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), group);
+    check(found->second == group, "a parameter is in group {} and in group {}", found->second,
+          group);
+    if (!is_new) continue;
+    require_fusable(tensor, parameters_.size() + added.size());
+    added.push_back(tensor);
+  }
+  parameters_.insert(parameters_.end(), added.begin(), added.end());
+  group_of_.resize(parameters_.size(), group);
+}
+
+// Rows have another layout afterwards, so the state moves.
+void Optimizer::add_group(const GroupTensors& group) {
+  check(!group_,
+        "a parameter group is added before shard() or fully_shard(), which divide the parameters "
+        "among the ranks");
+  require_rate(group.learning_rate);
+  const std::size_t num_before = parameters_.size();
+  add_parameters(group.parameters, learning_rates_.size());
+  learning_rates_.push_back(group.learning_rate);
+  std::vector<std::vector<at::Tensor>> states(num_before);
+  for (std::size_t i = 0; i < num_before; ++i) {
+    for (std::size_t name = 0; name < num_states(row_of(i)); ++name)
+      states[i].push_back(own_state(i, name));
+  }
+  const auto sums = sums_;
+  num_steps_.resize(parameters_.size());
+  has_gradient_.resize(parameters_.size());
+  is_copy_.resize(parameters_.size());
+  make_rows(rows_by_type(parameters_));
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < num_before; ++i) {
+    for (std::size_t name = 0; name < states[i].size(); ++name)
+      own_state(i, name).copy_(states[i][name]);
+    sums_[i] = sums[i];  // a word that has changed since the last step is still found
   }
 }
 
@@ -174,6 +204,10 @@ void Optimizer::set_model_parts(const ModelParts& parts) {
   for (const at::Tensor& tensor : parts.divided) divided_.push_back(number_of(tensor));
   std::ranges::sort(divided_);
   divided_norms_.assign(2 * divided_.size(), 0.0);
+}
+
+void Optimizer::require_model_parts(const char* caller) const {
+  if (!parts_.model) require_whole_model(caller, parameters_);
 }
 
 void Optimizer::set_learning_rate(double learning_rate) {

@@ -22,7 +22,8 @@
 //
 // Gradients can be divided too (ShardOptions::unit_bytes; stage 2 of ZeRO): each rank then has
 // those of its part only, which a backward pass brings (fully_shard.h), and `.grad` stays undefined
-// between passes. Clip and unscale them through the optimizer (clip_gradients.h, grad_scaler.h).
+// between passes: to read it is Error(kInvalid). Clip and unscale them through the optimizer
+// (clip_gradients.h, grad_scaler.h).
 //
 // Where the model itself is divided among ranks, by stages or by parts of layers, tell it by
 // set_model_parts(): clipping, loss scaling and the norms of LAMB and LARS are then of the whole
@@ -106,6 +107,7 @@ class Optimizer {
   // same gradients (DistributedDataParallel's). The parameters move into the group's symmetric
   // memory, or into the one copy. Nothing happens in a group of one.
   void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
+  // What these two return may be held several times at once, and longer than the optimizer.
   // With one copy: while what this returns lives, this process may write to the parameters from
   // outside of a step, the same values as every other rank. Null otherwise.
   // Collective where hosts divide the parameters: they are whole for so long too.
@@ -123,6 +125,9 @@ class Optimizer {
   void set_model_parts(const ModelParts& parts);
   // Null: this rank has the whole model.
   ProcessGroup* model_group() const { return parts_.model.get(); }
+  // Error(kInvalid), naming `caller`, where parameters are known to be a share of a model
+  // (tensor/model_share.h) and set_model_parts() has not told of the rest.
+  void require_model_parts(const char* caller) const;
   // Whether norms over the model count what this rank has of the parameter.
   bool counts_in_norms(std::size_t parameter) const { return !is_copy_[parameter]; }
 
@@ -143,7 +148,10 @@ class Optimizer {
   // pass brings them, and whose gradients are there, on some rank or other.
   bool shards_gradients() const { return shards_gradients_; }
   // Whether some optimizer of this process divides this parameter's gradient. Any thread.
-  static bool divides_gradient_of(const at::Tensor& parameter);
+  static bool divides_gradient_of(const at::Tensor& parameter) {
+    return divides_gradient_of(parameter.unsafeGetTensorImpl());
+  }
+  static bool divides_gradient_of(const c10::TensorImpl* parameter);
   std::vector<GradientUnit> gradient_units() const;
   // This rank's part of a unit's gradients, a float32 row: what was stored there since zero_grad(),
   // and else memory with any values.
@@ -222,6 +230,9 @@ class Optimizer {
   // parameter that is in two groups.
   Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
             Norms norms = Norms::kNone);
+  // One more, as GroupedOptimizer::add_param_group() has it.
+  void add_group(const GroupTensors& group);
+  bool has_state() const { return !state_names_.empty(); }
 
   // One parameter's elements [0, count). state[i] belongs to state_names[i], and so does sums[i],
   // to which a kernel adds what it read and wrote of it.
@@ -269,7 +280,7 @@ class Optimizer {
     std::size_t slot = 0;
   };
 
-  void add_parameters(const std::vector<GroupTensors>& groups);
+  void add_parameters(const std::vector<at::Tensor>& tensors, std::size_t group);
   void make_rows(const std::vector<std::vector<std::size_t>>& plan);
   void allocate_state();
   void make_pieces();
@@ -317,7 +328,8 @@ class Optimizer {
   std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; null: not sharded
   std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters; null: each rank has one
   std::shared_ptr<ProcessGroup> host_;   // the ranks that share the copy
-  std::unique_ptr<DividedParameters> host_parts_;  // null: each host has all of them
+  // Owners: this and what whole_parameters() returns. Null: each host has all of them.
+  std::shared_ptr<DividedParameters> host_parts_;
   std::shared_ptr<ProcessGroup>
       peers_;                    // this rank's like on the other hosts; null: there are none
   std::vector<int> peer_ranks_;  // of peers_, in the group

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/optim/divided_gradient.h"
 #include "paceline/optim/optimizer.h"
 #include "paceline/optim/unit_plan.h"
 #include "paceline/tensor/collectives.h"
@@ -36,9 +37,9 @@ Optimizer::~Optimizer() {
     divided().parameters.erase(parameter.unsafeGetTensorImpl());
 }
 
-bool Optimizer::divides_gradient_of(const at::Tensor& parameter) {
+bool Optimizer::divides_gradient_of(const c10::TensorImpl* parameter) {
   const std::lock_guard lock(divided().mutex);
-  return divided().parameters.contains(parameter.unsafeGetTensorImpl());
+  return divided().parameters.contains(parameter);
 }
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
@@ -58,6 +59,7 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
     const std::lock_guard lock(divided().mutex);
     for (const auto& parameter : parameters_)
       divided().parameters.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& parameter : parameters_) guard_divided_gradient(parameter);
   }
   make_rows(rows);
   check(!options.divide_hosts || (options.one_copy && shards_gradients_),
@@ -165,13 +167,15 @@ void Optimizer::divide_between_hosts(const std::vector<std::size_t>& offsets,
     const std::size_t first = rows_[i].parameters.front();
     units.back().name = "parameter " + (names.empty() ? std::to_string(first) : names[first]);
   }
-  host_parts_ = std::make_unique<DividedParameters>(copy_, host_, peers_, peer_ranks_, units);
+  host_parts_ = std::make_shared<DividedParameters>(copy_, host_, peers_, peer_ranks_, units);
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
   if (!copy_) return nullptr;
   auto whole = whole_parameters();
-  return {new OneCopy::Writing(*copy_), [whole](OneCopy::Writing* writing) { delete writing; }};
+  // The writing ends before the units leave, and the memory outlives both.
+  return {new OneCopy::Writing(*copy_),
+          [whole, copy = copy_](OneCopy::Writing* writing) { delete writing; }};
 }
 
 std::shared_ptr<void> Optimizer::whole_parameters() const {

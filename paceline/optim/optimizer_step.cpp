@@ -41,7 +41,10 @@ void Optimizer::step() try {
   require_parameters();
   const at::NoGradGuard no_grad;
   const auto gradients = this->gradients();
-  if (norms_ == Norms::kPerParameter) measure_norms(gradients);
+  if (norms_ == Norms::kPerParameter) {
+    if (!parts_.layers) require_whole_parameters(name(), parameters_);
+    measure_norms(gradients);
+  }
   // With one copy nobody may read the old values any more, and then everybody reads the new ones.
   if (copy_) wait_for_host();
   if (host_parts_) host_parts_->forget();

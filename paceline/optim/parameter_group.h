@@ -32,8 +32,18 @@ class GroupedOptimizer : public Optimizer {
                   "a momentum must be in [0, 1), and 0 in a group that began without");
     momentum_in(options_.at(group)) = momentum;
   }
+  // At any time before shard(), also after steps: the others keep their state. Error(kInvalid) for
+  // a parameter that is in a group already, for options that the constructor refuses, and when the
+  // optimizer is sharded. Make schedules afterwards: they have a base rate for each group.
+  void add_param_group(const ParameterGroup<Options>& group) {
+    require_valid(group.options);
+    add_group({group.parameters, group.options.lr});
+    options_.push_back(group.options);
+  }
 
  protected:
+  // Error(kInvalid) for options that no group may have.
+  virtual void require_valid(const Options& options) const = 0;
   GroupedOptimizer(const std::vector<ParameterGroup<Options>>& groups,
                    std::vector<std::string> state_names, Norms norms = Norms::kNone)
       : Optimizer(tensors_of(groups), std::move(state_names), norms) {

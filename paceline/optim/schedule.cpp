@@ -26,12 +26,20 @@ void Schedule::set_state(const Words& state) {
   set_progress(state);
 }
 
+void Schedule::require_own_groups() const {
+  check(optimizer_.num_groups() == base_rates_.size(),
+        "{}: the optimizer has {} parameter groups now, and had {} when this schedule was made: "
+        "make the schedule after add_param_group()",
+        name(), optimizer_.num_groups(), base_rates_.size());
+}
+
 void LrSchedule::step() {
   ++num_steps_;
   apply();
 }
 
 void LrSchedule::apply() {
+  require_own_groups();
   std::vector<double> rates;
   for (std::size_t group = 0; group < optimizer().num_groups(); ++group)
     rates.push_back(rate(group, num_steps_));

@@ -43,6 +43,8 @@ class Schedule {
       : optimizer_(optimizer), base_rates_(optimizer.learning_rates()) {}
 
   Optimizer& optimizer() const { return optimizer_; }
+  // Error(kInvalid) when the optimizer has got groups of which this has no base rates.
+  void require_own_groups() const;
   // What must be the same when the schedule is resumed.
   virtual Words options() const = 0;
   virtual Words progress() const = 0;

@@ -18,12 +18,17 @@ std::vector<std::string> state_names(const std::vector<ParameterGroup<SgdOptions
 
 Sgd::Sgd(const std::vector<ParameterGroup<SgdOptions>>& groups)
     : GroupedOptimizer(groups, state_names(groups)) {
-  for (const auto& [parameters, options] : groups) {
-    check(options.momentum >= 0 && options.weight_decay >= 0,
-          "sgd: momentum and weight_decay must not be negative");
-    check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
-          "sgd: nesterov needs a momentum above 0 and no dampening");
-  }
+  for (const auto& group : groups) Sgd::require_valid(group.options);
+}
+
+void Sgd::require_valid(const SgdOptions& options) const {
+  check(options.momentum >= 0 && options.weight_decay >= 0,
+        "sgd: momentum and weight_decay must not be negative");
+  check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
+        "sgd: nesterov needs a momentum above 0 and no dampening");
+  check(options.momentum == 0 || has_state(),
+        "sgd: a group with a momentum comes after groups without, which keep no state: make the "
+        "optimizer with both");
 }
 
 void Sgd::update(const Slice& slice, const NormPair&) const {

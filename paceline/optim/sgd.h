@@ -9,7 +9,7 @@
 namespace paceline::optim {
 
 struct SgdOptions {
-  double lr = 1e-2;
+  double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
@@ -25,6 +25,7 @@ class Sgd : public GroupedOptimizer<SgdOptions> {
   const char* name() const override { return "sgd"; }
 
  private:
+  void require_valid(const SgdOptions& options) const override;
   void update(const Slice& slice, const NormPair& norms) const override;
 };
 

@@ -2,6 +2,7 @@ set(SOURCES
   adam.cpp
   block_kernels.cpp
   clip_gradients.cpp
+  divided_gradient.cpp
   divided_parameters.cpp
   exponential_moving_average.cpp
   grad_scaler.cpp
@@ -9,6 +10,7 @@ set(SOURCES
   kernels.cpp
   lamb.cpp
   lr_schedules.cpp
+  model_parts.cpp
   one_cycle_lr.cpp
   optimizer.cpp
   optimizer_shard.cpp

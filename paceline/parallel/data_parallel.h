@@ -33,6 +33,7 @@
 #include <vector>
 
 #include <torch/nn/pimpl.h>
+#include <torch/serialize/archive.h>
 
 #include "paceline/parallel/module_replicas.h"
 
@@ -140,6 +141,23 @@ class DataParallel {
   const std::shared_ptr<Module> module_;  // owners: the user and this
   ModuleReplicas replicas_;
 };
+
+// For torch::save(model, path): what torch::load() reads into the module itself.
+template <class Module>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DataParallel<Module>& model) {
+  model.module_ptr()->save(archive);
+  return archive;
+}
+template <class Module>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DataParallel<Module>& /*model*/) {
+  static_assert(
+      sizeof(Module) == 0,
+      "load into the module on every rank, before the wrapper is made: torch::load(module, "
+      "path); a Checkpointer restores a model in training");
+  return archive;
+}
 
 template <class Module>
 DataParallel(std::shared_ptr<Module>, int) -> DataParallel<Module>;

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
 
 #include "paceline/parallel/reducer.h"
 #include "paceline/parallel/shard_buffers.h"
@@ -179,7 +180,8 @@ class DistributedDataParallel {
   }
   [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
   Module& module() { return *module_; }
-  // For torch::save(model.module_ptr(), path), on one rank: all have the same.
+  // For torch::save(model.module_ptr(), path), as torch::save(model, path), on one rank: all have
+  // the same.
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
   Reducer& reducer() { return state_.reducer(); }
@@ -189,6 +191,23 @@ class DistributedDataParallel {
   const std::shared_ptr<Module> module_;  // owners: the user and this
   DataParallelState state_;
 };
+
+// For torch::save(model, path): what torch::load() reads into the module itself.
+template <class Module>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DistributedDataParallel<Module>& model) {
+  model.module_ptr()->save(archive);
+  return archive;
+}
+template <class Module>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DistributedDataParallel<Module>& /*model*/) {
+  static_assert(
+      sizeof(Module) == 0,
+      "load into the module on every rank, before the wrapper is made: torch::load(module, "
+      "path); a Checkpointer restores a model in training");
+  return archive;
+}
 
 template <class Module>
 DistributedDataParallel(std::shared_ptr<Module>, std::shared_ptr<ProcessGroup>)

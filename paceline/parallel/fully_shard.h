@@ -13,12 +13,13 @@
 //
 // Stage 1 divides the optimizer's state, and its step. Stage 2 divides gradients as well: each
 // rank gets those of the part that it updates, while the backward pass runs, and `.grad` stays
-// undefined. Stage 3 keeps the parameters once a host, in memory that its ranks share: nothing is
-// gathered there, what other hosts update comes once a host after each step, and a write to a
-// parameter outside of a step ends the process, after a line that names it. With `divide_hosts` a
-// host keeps a part of the parameters only: before an operation reads some, their unit comes from
-// the other hosts, while the model computes with the one before. All of them give the bits of
-// DistributedDataParallel with the whole step on every rank.
+// undefined: to read it is Error(kInvalid), also for LibTorch's own functions. Stage 3 keeps the
+// parameters once a host, in memory that its ranks share: nothing is gathered there, what other
+// hosts update comes once a host after each step, and a write to a parameter outside of a step ends
+// the process, after a line that names it. With `divide_hosts` a host keeps a part of the
+// parameters only: before an operation reads some, their unit comes from the other hosts, while the
+// model computes with the one before. All of them give the bits of DistributedDataParallel with the
+// whole step on every rank.
 //
 // What comes back is a DistributedDataParallel: accumulation, unused and frozen parameters, tied
 // weights, logical shards, join() and the replica guard are as there. Communication hooks need

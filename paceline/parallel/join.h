@@ -31,12 +31,17 @@
 //     }
 //   });
 
+#include <cstddef>
 #include <functional>
 #include <utility>
 
 #include "paceline/optim/optimizer.h"
 #include "paceline/parallel/distributed_data_parallel.h"
 #include "paceline/parallel/uneven_inputs.h"
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace paceline {
 
@@ -64,9 +69,8 @@ class JoinedStep {
 // Evaluate after it: in `loop`, forward passes without gradients do not get rank 0's buffers.
 void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
           const JoinOptions& options = {});
-// The same where a step is `optimizer`'s and nothing else; it may be sharded. Null: it is another
-// library's, and a rank without inputs takes no steps; only its parameters and buffers become those
-// of the others in the end.
+// The same where a step is `optimizer`'s and nothing else; it may be sharded. Null: a rank without
+// inputs takes no steps; only its parameters and buffers become those of the others in the end.
 void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
           const JoinOptions& options = {});
 
@@ -79,6 +83,19 @@ template <class Module>
 void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
   join(model.state(), optimizer, loop, options);
+}
+// With an optimizer of LibTorch's, as in PyTorch: a rank without inputs takes no steps, so that
+// what its optimizer keeps, such as momenta, stays as it was. A JoinedStep takes them on every
+// rank.
+template <class Module>
+void join(DistributedDataParallel<Module>& model, torch::optim::Optimizer* /*optimizer*/,
+          const std::function<void()>& loop, const JoinOptions& options = {}) {
+  join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
+}
+template <class Module>
+void join(DistributedDataParallel<Module>& model, std::nullptr_t /*no optimizer*/,
+          const std::function<void()>& loop, const JoinOptions& options = {}) {
+  join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
 }
 
 }  // namespace paceline

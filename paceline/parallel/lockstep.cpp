@@ -12,9 +12,16 @@ Error with_advice(const Error& error) {
       ": forward() broadcasts rank 0's buffers and backward() averages gradients, so all ranks "
       "must call them alike, those of several modules in the same order; to run the model on one "
       "rank alone, as for an evaluation, call model.module().forward(x)";
+  constexpr const char* kLeft = "has left the group";  // of transport/mesh.cpp
+  constexpr const char* kFewerInputs =
+      "; where ranks have different numbers of batches, train inside paceline::join(), or take "
+      "batches from a data::DataLoader, which gives every rank as many";
   std::string text = error.what();
-  if (text.find(kMismatch) == std::string::npos) return error;
-  text.insert(std::min(text.find(kRecords), text.size()), kAdvice);
+  const char* const advice = text.find(kMismatch) != std::string::npos ? kAdvice
+                             : text.find(kLeft) != std::string::npos   ? kFewerInputs
+                                                                       : nullptr;
+  if (advice == nullptr) return error;
+  text.insert(std::min(text.find(kRecords), text.size()), advice);
   return Error(error.code(), text);
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
 // What ranks that do not call forward() and backward() alike are told beside the collectives that
-// do not match: neither call looks like a collective.
+// do not match, and beside a rank that has left: neither call looks like a collective.
 
 #include "paceline/core/error.h"
 
 namespace paceline {
 
-// `error` with that advice, when it is about calls that do not match.
+// `error` with that advice, when it is about calls that do not match or a rank that has left.
 Error with_advice(const Error& error);
 
 // Runs `body`, which communicates for a forward or backward pass.

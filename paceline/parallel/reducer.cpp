@@ -178,7 +178,7 @@ void Reducer::launch_complete_buckets() {
 
 void Reducer::note_non_finite(std::size_t index) {
   if (options_.non_finite == NonFinite::kIgnore || not_finite_ || !device_.is_cpu()) return;
-  const at::Tensor& gradient = parameters_[index].named.tensor.grad();
+  const at::Tensor& gradient = parameters_[index].named.tensor.mutable_grad();
   if (!gradient.defined()) return;
   if (options_.non_finite == NonFinite::kReport && gradient.nbytes() >= kLargeBytes) return;
   if (!is_finite(gradient)) not_finite_ = index;

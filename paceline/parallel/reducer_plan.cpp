@@ -225,7 +225,7 @@ at::Tensor Reducer::make_flat(std::int64_t count, at::ScalarType type) const {
 at::Tensor Reducer::content(const Bucket& bucket) const {
   if (bucket.flat.defined()) return bucket.flat;
   const auto& parameter = parameters_[bucket.plan.parameters.front()];
-  return parameter.stand_in.defined() ? parameter.stand_in : parameter.named.tensor.grad();
+  return parameter.stand_in.defined() ? parameter.stand_in : parameter.named.tensor.mutable_grad();
 }
 
 }  // namespace paceline

@@ -18,6 +18,7 @@
 #include "paceline/pipeline/gradient_order.h"
 #include "paceline/pipeline/stage_links.h"
 #include "paceline/schedules/validate.h"
+#include "paceline/tensor/model_share.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
@@ -282,6 +283,9 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
         "rank {}: the plan {} is for {} ranks; group {} has {}", group_->rank(), plan_.name,
         plan_.num_ranks(), group_->name(), group_->world_size());
   require_own_stages();
+  if (group_->world_size() == 1) return;
+  const ModelShare share{fmt::format("a stage of a pipeline of {} ranks", group_->world_size())};
+  for (const PipelineStage& stage : stages_) note_model_share(stage.parameters, share);
 }
 
 Pipeline::~Pipeline() = default;

@@ -24,8 +24,8 @@ TiedWeights::TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own) : own
 void TiedWeights::add_gradients() {
   const at::NoGradGuard no_grad;
   for (at::Tensor weight : own_) {
-    if (!weight.grad().defined()) weight.mutable_grad() = at::zeros_like(weight);
-    all_reduce(*holders_, weight.grad());
+    if (!weight.mutable_grad().defined()) weight.mutable_grad() = at::zeros_like(weight);
+    all_reduce(*holders_, weight.mutable_grad());
   }
 }
 

@@ -12,6 +12,7 @@ namespace paceline {
 namespace {
 
 using tensor_parallel::division_among;
+using tensor_parallel::note_parts;
 using tensor_parallel::require_features;
 using tensor_parallel::require_group;
 
@@ -46,6 +47,7 @@ void ColumnParallelLinearImpl::reset() {
   const bool has_bias = linear_.bias();
   bias = register_parameter(
       "bias", has_bias ? division_.part_of(whole->bias.detach()) : at::Tensor(), has_bias);
+  note_parts(kColumn, division_, has_bias ? std::vector{weight, bias} : std::vector{weight});
 }
 
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& input) {
@@ -79,6 +81,7 @@ void RowParallelLinearImpl::reset() {
   weight = register_parameter("weight", division_.part_of(whole->weight.detach()));
   const bool has_bias = linear_.bias();
   bias = register_parameter("bias", has_bias ? whole->bias.detach() : at::Tensor(), has_bias);
+  note_parts(kRow, division_, {weight});
 }
 
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {

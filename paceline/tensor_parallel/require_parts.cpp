@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/core/check.h"
+#include "paceline/tensor/model_share.h"
 
 namespace paceline::tensor_parallel {
 
@@ -33,6 +34,13 @@ models::Division division_among(std::string_view layer, const ProcessGroup& grou
         group.rank(), layer, features, division.parts, division.parts);
   division.sections = {features};
   return division;
+}
+
+void note_parts(std::string_view layer, const models::Division& division,
+                const std::vector<at::Tensor>& parameters) {
+  if (division.parts == 1) return;
+  note_model_share(parameters, {fmt::format("a {} that {} ranks divide", layer, division.parts),
+                                /*is_divided=*/true});
 }
 
 void require_features(std::string_view layer, const ProcessGroup& group, const at::Tensor& input,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "paceline/autograd/regions.h"
 #include "paceline/models/division.h"
@@ -18,6 +19,9 @@ void require_group(std::string_view layer, const GroupPtr& group);
 // are not `features` together.
 models::Division division_among(std::string_view layer, const ProcessGroup& group, std::int64_t dim,
                                 std::int64_t features, const models::InnerFeatures& inner);
+// Notes that this rank has only a part of the layer's parameters (tensor/model_share.h).
+void note_parts(std::string_view layer, const models::Division& division,
+                const std::vector<at::Tensor>& parameters);
 // Error(kInvalid) with both numbers unless the input's last dimension has so many features.
 void require_features(std::string_view layer, const ProcessGroup& group, const at::Tensor& input,
                       std::int64_t features);

@@ -34,6 +34,7 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
 void VocabParallelEmbeddingImpl::reset() {
   const torch::nn::Embedding whole(options_);
   weight = register_parameter("weight", division_.part_of(whole->weight.detach()));
+  tensor_parallel::note_parts(kEmbedding, division_, {weight});
 }
 
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {

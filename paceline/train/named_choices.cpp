@@ -11,7 +11,7 @@ namespace paceline::train {
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
                                                  const std::vector<at::Tensor>& parameters) {
   using namespace optim;
-  const double lr = choice.lr, momentum = choice.momentum, decay = choice.weight_decay;
+  const double lr = choice.lr, momentum = choice.momentum, decay = choice.weight_decay.value_or(0);
   if (choice.name == "sgd") {
     const SgdOptions sgd{.lr = lr, .momentum = momentum, .weight_decay = decay};
     return std::make_unique<Sgd>(parameters, sgd);
@@ -22,11 +22,14 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
     const LarsOptions lars{.lr = lr, .momentum = momentum, .weight_decay = decay};
     return std::make_unique<Lars>(parameters, lars);
   }
-  const AdamOptions adam{.lr = lr, .weight_decay = decay};
-  if (choice.name == "adamw") return std::make_unique<AdamW>(parameters, adam);
+  if (choice.name == "adamw") {
+    AdamWOptions adamw{.lr = lr};
+    if (choice.weight_decay) adamw.weight_decay = decay;
+    return std::make_unique<AdamW>(parameters, adamw);
+  }
   check(choice.name == "adam", "unknown optimizer '{}'; choose one of adam, adamw, sgd, lamb, lars",
         choice.name);
-  return std::make_unique<Adam>(parameters, adam);
+  return std::make_unique<Adam>(parameters, AdamOptions{.lr = lr, .weight_decay = decay});
 }
 
 std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice) {

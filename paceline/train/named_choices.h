@@ -20,8 +20,8 @@ namespace paceline::train {
 struct OptimizerChoice {
   std::string name = "adam";  // or adamw, sgd, lamb, lars
   double lr = 1e-3;
-  double momentum = 0.9;  // of sgd and lars
-  double weight_decay = 0;
+  double momentum = 0.9;                    // of sgd and lars
+  std::optional<double> weight_decay = {};  // nothing: 0.01 of adamw, 0 of the others
 };
 // Error(kInvalid) for another name, and those of the optimizers.
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,

@@ -185,7 +185,7 @@ void PipelineGradients::average() {
 std::vector<bool> PipelineGradients::used_parameters() {
   std::vector<std::int32_t> used;
   for (const at::Tensor& parameter : optimizer_.parameters())
-    used.push_back(parameter.grad().defined() ? 1 : 0);
+    used.push_back(parameter.mutable_grad().defined() ? 1 : 0);
   options_.replicas->all_reduce(std::span(used), ReduceOp::kMax);
   return {used.begin(), used.end()};
 }

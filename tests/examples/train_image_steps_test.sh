@@ -31,6 +31,30 @@ differs() { expect "$1_is_not_$2" 1 '' cmp <(results "$work/$1.straight") <(resu
 
 goes_on plain
 goes_on cosine --lr-schedule cosine --warmup 3 --clip-norm 0.5 --ema 0.9
+# Both weights are in a checkpoint; --weights writes the averaged ones.
+average=("${run2[@]}" "$train_image" "${data[@]}" --max-steps 4 --ema 0.9)
+expect average 0 ' s, 4 steps' "${average[@]}" --checkpoint-dir "$work/average" --weights "$work/average.safetensors"
+expect average_exported 0 'step 4' "$paceline" checkpoint export "$work/average" "$work/all.safetensors"
+expect last_weights_exported 0 'step 4' "$paceline" checkpoint export --weights "$work/average" "$work/last.safetensors"
+expect average_is_in_the_export 0 '^averages and last weights$' /usr/bin/python3 - "$work/average.safetensors" "$work/all.safetensors" "$work/last.safetensors" <<'PY'
+import json, struct, sys
+def tensors(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        begin = f.tell()
+        header.pop("__metadata__", None)
+        def read(entry):
+            first, last = entry["data_offsets"]
+            f.seek(begin + first)
+            return f.read(last - first)
+        return {name: read(entry) for name, entry in header.items()}
+written, everything, last = (tensors(path) for path in sys.argv[1:])
+averages = {name[len("average.weight."):]: data for name, data in everything.items() if name.startswith("average.weight.")}
+assert averages and all(written[name] == data for name, data in averages.items()), "averages"
+assert all(everything["model." + name] == data for name, data in last.items()), "last weights"
+assert any(last[name] != data for name, data in averages.items()), "they are the same"
+print("averages and last weights")
+PY
 goes_on one_cycle --lr-schedule one-cycle --clip-value 0.001 --optimizer sgd --lr 0.05
 goes_on step --lr-schedule step --rate-every 5 --precision bf16 --optimizer adamw
 goes_on plateau --lr-schedule plateau --precision autocast-bf16 --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300

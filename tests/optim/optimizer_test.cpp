@@ -10,6 +10,7 @@
 
 #include "paceline/core/error.h"
 #include "paceline/optim/adam.h"
+#include "paceline/optim/lr_schedules.h"
 #include "paceline/optim/sgd.h"
 
 #include "tests/harness/memory_pages.h"
@@ -77,7 +78,7 @@ TEST(Optimizer, adamw_equals_torchs) {
             p, torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
       },
       [](auto p) {
-        return std::make_unique<AdamW>(p, AdamOptions{.lr = 1e-2, .weight_decay = 0.1});
+        return std::make_unique<AdamW>(p, AdamWOptions{.lr = 1e-2, .weight_decay = 0.1});
       });
 }
 
@@ -111,7 +112,7 @@ TEST(Optimizer, a_parameter_whose_gradients_come_later_is_in_its_own_first_step_
             p, torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
       },
       [](auto p) {
-        return std::make_unique<AdamW>(p, AdamOptions{.lr = 1e-2, .weight_decay = 0.1});
+        return std::make_unique<AdamW>(p, AdamWOptions{.lr = 1e-2, .weight_decay = 0.1});
       },
       5);
   expect_same_steps(
@@ -203,6 +204,78 @@ TEST(Optimizer, the_state_takes_no_memory_before_the_first_step) {
   EXPECT_GE(resident_state(adam), 8U << 20);
 }
 
+// A group that joins after steps, beside LibTorch's: the others keep what they have.
+TEST(Optimizer, a_group_may_be_added_at_any_time) {
+  for (const bool is_16_bit : {false, true}) {
+    auto expected = make_parameters();
+    auto own = make_parameters();
+    if (is_16_bit) {
+      for (auto& parameter : own) parameter = parameter.detach().to(at::kBFloat16).requires_grad_();
+    }
+    torch::optim::Adam reference({expected[0]}, torch::optim::AdamOptions(1e-2));
+    Adam fused({own[0]}, {.lr = 1e-2});
+    const auto step = [&](int number) {
+      set_gradients(expected, number);
+      for (std::size_t i = 0; i < own.size(); ++i)
+        own[i].mutable_grad() = expected[i].grad().to(own[i].scalar_type());
+      reference.step();
+      fused.step();
+    };
+    for (int number = 0; number < 5; ++number) step(number);
+    reference.add_param_group(torch::optim::OptimizerParamGroup(
+        {expected[1], expected[2]},
+        std::make_unique<torch::optim::AdamOptions>(torch::optim::AdamOptions(1e-3))));
+    const StepLr early(fused, {});
+    fused.add_param_group({{own[1], own[2]}, {.lr = 1e-3}});
+    EXPECT_EQ(fused.num_groups(), 2u);
+    EXPECT_EQ(fused.group_of(2), 1u);
+    fused.verify_state();
+    for (int number = 5; number < 10; ++number) step(number);
+    const double tolerance = is_16_bit ? 2e-2 : 1e-5;
+    for (std::size_t i = 0; i < own.size(); ++i)
+      EXPECT_TRUE(at::allclose(own[i].to(at::kFloat), expected[i], tolerance, tolerance)) << i;
+    EXPECT_EQ(fused.num_steps().second[0].item<std::int64_t>(), 10);
+    EXPECT_EQ(fused.num_steps().second[1].item<std::int64_t>(), 5);
+    const NamedTensors saved = fused.state();
+    fused.set_state(saved);
+  }
+}
+
+TEST(Optimizer, groups_that_cannot_be_added_change_nothing) {
+  auto own = make_parameters();
+  Sgd sgd({own[0]}, {.lr = 0.1});
+  StepLr schedule(sgd, {});
+  EXPECT_THROW(sgd.add_param_group({{own[1], own[0]}, {}}), Error);
+  EXPECT_THROW(sgd.add_param_group({{own[1], torch::zeros({2}, at::kDouble)}, {}}), Error);
+  EXPECT_THROW(sgd.add_param_group({{own[1]}, {.lr = -1}}), Error);
+  EXPECT_THROW(sgd.add_param_group({{own[1]}, {.momentum = 0.9}}), Error);
+  EXPECT_EQ(sgd.parameters().size(), 1u);
+  EXPECT_EQ(sgd.num_groups(), 1u);
+  sgd.add_param_group({{own[1]}, {.lr = 0.2}});
+  EXPECT_EQ(sgd.options(1).lr, 0.2);
+  EXPECT_THROW(schedule.step(), Error) << "it has no base rate of the new group";
+}
+
+// Python's are in tests/parity.
+TEST(Optimizer, defaults_are_libtorchs) {
+  const torch::optim::AdamOptions adam;
+  const auto [beta1, beta2] = adam.betas();
+  const AdamOptions own;
+  EXPECT_EQ((std::vector<double>{own.lr, own.beta1, own.beta2, own.eps, own.weight_decay}),
+            (std::vector<double>{adam.lr(), beta1, beta2, adam.eps(), adam.weight_decay()}));
+  const torch::optim::AdamWOptions adamw;
+  const auto [first, second] = adamw.betas();
+  const AdamWOptions decaying;
+  EXPECT_EQ((std::vector<double>{decaying.lr, decaying.beta1, decaying.beta2, decaying.eps,
+                                 decaying.weight_decay}),
+            (std::vector<double>{adamw.lr(), first, second, adamw.eps(), adamw.weight_decay()}));
+  const torch::optim::SGDOptions sgd(0.5);  // has no rate of its own
+  const SgdOptions plain;
+  EXPECT_EQ((std::vector<double>{plain.momentum, plain.dampening, plain.weight_decay}),
+            (std::vector<double>{sgd.momentum(), sgd.dampening(), sgd.weight_decay()}));
+  EXPECT_EQ(plain.nesterov, sgd.nesterov());
+}
+
 TEST(Optimizer, bad_options_are_refused) {
   EXPECT_THROW(Adam(make_parameters(), {.beta1 = 1.0}), Error);
   EXPECT_THROW(Adam(make_parameters(), {.lr = -1}), Error);
@@ -226,7 +299,7 @@ TEST(Optimizer, groups_have_options_of_their_own_as_torchs) {
                           torch::optim::AdamWOptions(1e-3).weight_decay(0).betas({0.8, 0.99})));
   torch::optim::AdamW reference(torchs);
   AdamW fused({{{own[0], own[2]}, {.lr = 1e-2, .weight_decay = 0.1}},
-               {{own[1]}, {.lr = 1e-3, .beta1 = 0.8, .beta2 = 0.99}}});
+               {{own[1]}, {.lr = 1e-3, .beta1 = 0.8, .beta2 = 0.99, .weight_decay = 0}}});
   EXPECT_EQ(fused.group_of(2), 1u);
   for (int step = 0; step < 20; ++step) {
     set_gradients(expected, step);

@@ -28,7 +28,7 @@ std::unique_ptr<Optimizer> make(const std::string& name) {
     return std::make_unique<Adam>(make_odd_parameters(),
                                   AdamOptions{.lr = 1e-2, .weight_decay = 5e-3});
   if (name == "adamw")
-    return std::make_unique<AdamW>(make_odd_parameters(), AdamOptions{.lr = 1e-2});
+    return std::make_unique<AdamW>(make_odd_parameters(), AdamWOptions{.lr = 1e-2});
   if (name == "lamb")
     return std::make_unique<Lamb>(make_odd_parameters(),
                                   LambOptions{.lr = 1e-2, .weight_decay = 1e-2});

@@ -49,7 +49,7 @@ std::vector<std::pair<std::string, Make>> all_states() {
   return {
       {"exp_avg.2", [] { return std::make_unique<Adam>(make_odd_parameters(), AdamOptions{}); }},
       {"exp_avg_sq.0",
-       [] { return std::make_unique<AdamW>(make_odd_parameters(), AdamOptions{}); }},
+       [] { return std::make_unique<AdamW>(make_odd_parameters(), AdamWOptions{}); }},
       {"momentum_buffer.1",
        [] { return std::make_unique<Sgd>(make_odd_parameters(), SgdOptions{.momentum = 0.9}); }},
       {"exp_avg.0", [] { return std::make_unique<Lamb>(make_odd_parameters(), LambOptions{}); }},

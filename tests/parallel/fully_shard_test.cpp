@@ -264,6 +264,31 @@ TEST(FullyShard, clipping_the_parameters_themselves_is_an_error) {
   });
 }
 
+// LibTorch's own functions would find no gradients, and do nothing.
+TEST(FullyShard, libtorchs_functions_on_divided_gradients_are_errors) {
+  for (const int stage : {2, 3}) {
+    run_ranks_ok(2, [stage](ProcessGroup& group) {
+      Trainee trainee(group, stage, make_tower());
+      const auto parameters = trainee.net->parameters();
+      torch::optim::SGD foreign(parameters, 0.1);
+      for (int step = 0; step < 2; ++step) {
+        trainee.model.zero_grad();
+        tower_loss(trainee.model->forward(tower_input(step, group.rank()))).backward();
+        const std::vector<std::string> words{"divided among the ranks (fully_shard)",
+                                             "with the optimizer instead"};
+        expect_error(ErrorCode::kInvalid, words,
+                     [&] { torch::nn::utils::clip_grad_norm_(parameters, 1.0); });
+        expect_error(ErrorCode::kInvalid, words,
+                     [&] { torch::nn::utils::clip_grad_value_(parameters, 1.0); });
+        expect_error(ErrorCode::kInvalid, words, [&] { foreign.step(); });
+        trainee.optimizer->step();
+        trainee.net->zero_grad();
+        foreign.zero_grad();
+      }
+    });
+  }
+}
+
 // On one rank only, on none, and on all, in turns.
 TEST(FullyShard, unused_parameters_are_as_in_data_parallelism) {
   expect_bits_of_ddp(3, [](Trainee& trainee, int rank) {
@@ -373,7 +398,7 @@ TEST(FullyShard, a_rank_keeps_its_part_of_gradients_and_state) {
     tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
     std::int64_t elements = 0;
     for (const auto& parameter : trainee.net->parameters()) {
-      EXPECT_FALSE(parameter.grad().defined());
+      EXPECT_FALSE(parameter.mutable_grad().defined());
       elements += parameter.numel();
     }
     const auto own = static_cast<std::int64_t>(trainee.optimizer->num_gradient_bytes() / 4);
@@ -462,6 +487,36 @@ torch::nn::Sequential wide_layers() {
   for (std::int64_t i = 0; i < kWideLayers; ++i)
     net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWide, kWide).bias(false)));
   return net;
+}
+
+// What whole_parameters() returns, held twice, and after the optimizer's end.
+TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
+  run_ranks_ok(
+      4,
+      [](ProcessGroup& group) {
+        auto net = wide_layers();
+        const at::Tensor first = net->parameters()[0].detach().clone();
+        auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
+        auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
+            net, borrowed(group), sharded_options(*adam, {.divide_hosts = true}));
+        auto outer = adam->whole_parameters();
+        adam->whole_parameters().reset();
+        adam->writable_parameters().reset();
+        // Through a pointer: an operation would bring what is not here.
+        const auto is_here = [&] {
+          const auto* const values = static_cast<const float*>(net->parameters()[0].data_ptr());
+          return std::equal(values, values + first.numel(), first.data_ptr<float>());
+        };
+        EXPECT_TRUE(is_here());
+        auto last = adam->whole_parameters();
+        model.reset();
+        adam.reset();
+        outer.reset();
+        EXPECT_TRUE(is_here());
+        group.barrier();
+        last.reset();
+      },
+      on_hosts(2));
 }
 
 TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_named) {

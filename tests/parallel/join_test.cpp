@@ -167,6 +167,40 @@ TEST(Join, without_an_optimizer_the_model_is_that_of_who_had_inputs_last) {
   });
 }
 
+TEST(Join, an_optimizer_of_libtorchs_is_taken_as_pytorchs_join_takes_it) {
+  const std::vector<int> num_inputs = {1, 4, 2};
+  const auto [weight, rare] = expected(num_inputs, true);
+  harness::run_ranks_ok(3, [&](ProcessGroup& group) {
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
+    torch::optim::SGD optimizer(model->parameters(), kRate);
+    join(model, &optimizer, [&] {
+      train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())], group.rank(),
+                        [&] {
+                          optimizer.step();
+                          optimizer.zero_grad();
+                        });
+    });
+    EXPECT_TRUE(at::allclose(model.module().weight, weight, 1e-4, 1e-6));
+    EXPECT_TRUE(at::allclose(model.module().rare, rare, 1e-4, 1e-6));
+  });
+}
+
+// What a stranger who has not heard of join() is told.
+TEST(Join, a_rank_that_runs_out_of_batches_points_to_join) {
+  const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
+    torch::optim::SGD optimizer(model->parameters(), kRate);
+    train_with_inputs(model, group.rank() == 0 ? 3 : 1, group.rank(), [&] {
+      optimizer.step();
+      optimizer.zero_grad();
+    });
+  });
+  EXPECT_FALSE(results[1].error.has_value());
+  ASSERT_TRUE(results[0].error.has_value());
+  EXPECT_THAT(results[0].error->what(), testing::HasSubstr("has left the group"));
+  EXPECT_THAT(results[0].error->what(), testing::HasSubstr("paceline::join()"));
+}
+
 // Clipping before the optimizer's step, a schedule and an average of the weights after it: ranks
 // without inputs do all of it, and have the same everywhere.
 TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {

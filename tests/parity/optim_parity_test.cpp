@@ -105,8 +105,8 @@ TEST_F(OptimParity, steps_of_groups_are_pythons) {
              {{p[1]}, {.lr = 1e-3, .beta1 = 0.8, .beta2 = 0.99}}});
   expect_steps("adam", adam, p, kOfParameters);
   p = start();
-  AdamW adamw({{{p[0], p[2]}, {.lr = 1e-2, .weight_decay = 0.01}},
-               {{p[1]}, {.lr = 1e-3, .eps = 1e-6, .weight_decay = 0.3}}});
+  AdamW adamw(
+      {{{p[0], p[2]}, {.lr = 1e-2}}, {{p[1]}, {.lr = 1e-3, .eps = 1e-6, .weight_decay = 0.3}}});
   expect_steps("adamw", adamw, p, kOfParameters);
   p = start();
   Sgd sgd({{{p[0], p[2]}, {.lr = 0.05, .momentum = 0.9, .dampening = 0.2}},
@@ -129,7 +129,7 @@ TEST_F(OptimParity, steps_of_16_bit_parameters_are_the_rounded_float32_ones) {
   for (const auto& [name, type, unit] :
        {std::tuple{"bf16", at::kBFloat16, 0x1p-7}, {"fp16", at::kHalf, 0x1p-10}}) {
     const auto p = start(type);
-    AdamW adamw(p, {.weight_decay = 0.01});
+    AdamW adamw(p, {});
     expect_steps(name, adamw, p, unit);
   }
 }
@@ -283,6 +283,22 @@ TEST_F(OptimParity, defaults_are_pythons) {
   const AdamOptions adam;
   EXPECT_EQ(numbers("defaults.adam"),
             (std::vector<double>{adam.lr, adam.beta1, adam.beta2, adam.eps, adam.weight_decay}));
+  const AdamWOptions adamw;
+  EXPECT_EQ(numbers("defaults.adamw"), (std::vector<double>{adamw.lr, adamw.beta1, adamw.beta2,
+                                                            adamw.eps, adamw.weight_decay}));
+  const SgdOptions sgd;
+  EXPECT_EQ(numbers("defaults.sgd"),
+            (std::vector<double>{sgd.momentum, sgd.dampening, sgd.weight_decay,
+                                 sgd.nesterov ? 1.0 : 0.0}));
+  // What a version has no default for is not in these.
+  const auto rate = numbers("defaults.sgd_rate");
+  EXPECT_TRUE(rate.empty() || rate == std::vector<double>{sgd.lr});
+  const auto decay = numbers("defaults.ema");
+  EXPECT_TRUE(decay.empty() ||
+              decay == std::vector<double>{ExponentialMovingAverageOptions().decay});
+  const ClipOptions clip;
+  EXPECT_EQ(numbers("defaults.clip"),
+            (std::vector<double>{clip.norm_type, clip.error_if_nonfinite ? 1.0 : 0.0}));
   EXPECT_EQ(numbers("defaults.step"),
             (std::vector<double>{StepLrOptions().gamma, MultiStepLrOptions().gamma}));
   const CosineAnnealingLrOptions cosine;

@@ -78,7 +78,7 @@ struct DividedRun {
     std::vector<at::Tensor> decayed, others;
     for (const auto& parameter : model->parameters())
       (parameter.dim() > 1 ? decayed : others).push_back(parameter);
-    optimizer.emplace(std::vector<optim::ParameterGroup<optim::AdamOptions>>{
+    optimizer.emplace(std::vector<optim::ParameterGroup<optim::AdamWOptions>>{
         {decayed, {.weight_decay = 0.1}}, {others, {}}});
     if (layout.stage > 0) {
       optimizer->shard(mesh.group("dp"), {.one_copy = layout.stage == 3,

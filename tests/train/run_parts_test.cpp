@@ -180,7 +180,7 @@ TEST_F(RunPartsTest, the_rates_of_all_groups_come_back_and_other_groups_are_refu
       second.insert(second.begin(), first.back());
       first.pop_back();
     }
-    return std::vector<optim::ParameterGroup<optim::AdamOptions>>{{first, {}}, {second, {}}};
+    return std::vector<optim::ParameterGroup<optim::AdamWOptions>>{{first, {}}, {second, {}}};
   };
   on_two_ranks([&](ProcessGroup& group) {
     WholeRun whole(group);
