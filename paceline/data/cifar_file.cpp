@@ -1,12 +1,16 @@
 #include "paceline/data/cifar_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 
 namespace paceline::data {
 namespace {
@@ -25,6 +29,12 @@ std::int64_t count_cifar_records(const std::string& path) {
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path));
   check(size > 0, "{} is empty", path);
   if (size % kRecord != 0) {
+    std::array<char, 256> head;
+    std::ifstream file(path, std::ios::binary);
+    file.read(head.data(), head.size());
+    const std::string_view mistaken = mistaken_file(
+        std::as_bytes(std::span(head).first(static_cast<std::size_t>(file.gcount()))));
+    if (!mistaken.empty()) fail(ErrorCode::kCorrupt, "{}: {}", path, mistaken);
     fail(ErrorCode::kCorrupt, "{}: ends at byte {}, in the middle of a record of {} bytes", path,
          size, kRecord);
   }

@@ -55,6 +55,7 @@ bool GzipFile::refill() {
   const std::size_t kept = unread_.size();
   const ssize_t got = read_whole(file_.get(), std::span(input_).subspan(kept));
   if (got < 0) throw system_error(fmt::format("{}: reading at byte {}", path_, offset_));
+  file_bytes_ += got;
   unread_ = std::span<const std::byte>(input_).first(kept + static_cast<std::size_t>(got));
   if (!std::exchange(has_begun_, true) && begins_member()) {
     inflation_ = std::make_unique<Inflation>();
@@ -63,8 +64,23 @@ bool GzipFile::refill() {
 }
 
 void GzipFile::end_member() {
+  do {
+    const auto padding =
+        std::ranges::find_if(unread_, [](std::byte b) { return b != std::byte{0}; });
+    unread_ = unread_.subspan(static_cast<std::size_t>(padding - unread_.begin()));
+  } while (unread_.empty() && refill());
+  if (unread_.empty()) {
+    is_over_ = true;
+    return;
+  }
   if (unread_.size() < kMagic.size()) refill();
-  is_over_ = !begins_member() || inflateReset(&inflation_->stream) != Z_OK;
+  if (!begins_member()) {
+    fail(ErrorCode::kCorrupt,
+         "{}: gzip data ends at byte {} of the file, and what follows is neither gzip data nor "
+         "padding; unpack the file by 'gzip -dc', which leaves the rest out",
+         path_, file_bytes_ - std::ssize(unread_));
+  }
+  check(inflateReset(&inflation_->stream) == Z_OK, "{}: zlib cannot go on", path_);
 }
 
 bool GzipFile::begins_member() const {

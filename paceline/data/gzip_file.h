@@ -1,7 +1,8 @@
 #pragma once
 
 // Reads a file from its beginning to its end, unpacked where it is gzip. Members that follow one
-// another are one text; what stands behind the last one and is no member is ignored, as gzip does.
+// another are one text; zeros between and behind them are padding, as for Python's gzip. Anything
+// else behind a member is an error.
 //
 // Thread safety: none.
 
@@ -25,7 +26,8 @@ class GzipFile {
   GzipFile& operator=(const GzipFile&) = delete;
 
   // Fills `into`; fewer bytes only at the end, where gzip's own checksum has been compared.
-  // Error(kCorrupt) for gzip data that is cut or damaged, Error(kSystem); both name the byte.
+  // Error(kCorrupt) for gzip data that is cut, damaged or followed by something else,
+  // Error(kSystem); both name the byte.
   std::size_t read(std::span<std::byte> into);
   // How many bytes were read, unpacked.
   std::int64_t offset() const { return offset_; }
@@ -46,6 +48,7 @@ class GzipFile {
   std::unique_ptr<Inflation> inflation_;  // null for a plain file
   bool has_begun_ = false, is_over_ = false;
   std::int64_t offset_ = 0;
+  std::int64_t file_bytes_ = 0;  // that were read of the file
 };
 
 }  // namespace paceline::data

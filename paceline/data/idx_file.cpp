@@ -4,8 +4,10 @@
 #include <array>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 #include "paceline/data/gzip_file.h"
 
 namespace paceline::data {
@@ -32,6 +34,14 @@ class Reader {
     std::array<std::uint8_t, 4> b;
     read(b);
     return (std::int64_t{b[0]} << 24) | (b[1] << 16) | (b[2] << 8) | b[3];
+  }
+
+  // What the file is that begins with these bytes, if that can be told (core/file_start.h).
+  std::string_view mistaken(std::span<const std::uint8_t> first) {
+    std::array<std::byte, 256> head{};
+    std::ranges::copy(std::as_bytes(first), head.begin());
+    const std::size_t more = file_.read(std::span(head).subspan(first.size()));
+    return mistaken_file(std::span(head).first(first.size() + more));
   }
 
   // Reads on to gzip's own checksum, which stands behind the data.
@@ -68,6 +78,8 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
   std::array<std::uint8_t, 4> magic;
   reader.read(magic);
   if (magic[0] != 0 || magic[1] != 0 || magic[2] != kUint8Type || magic[3] != num_dims) {
+    const std::string_view mistaken = reader.mistaken(magic);
+    if (!mistaken.empty()) fail(ErrorCode::kCorrupt, "{}: {}", file.path, mistaken);
     fail(ErrorCode::kCorrupt, "{}: byte 0: this is no IDX file of bytes in {} dimensions",
          file.path, num_dims);
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 #include "paceline/data/gzip_file.h"
 #include "paceline/images/sample_random.h"
 
@@ -69,18 +70,24 @@ class LineReader : public RecordReader {
 
   void check_length(std::size_t length) const {
     if (length <= max_line_bytes_) return;
-    fail(ErrorCode::kCorrupt, "{}:{}: a line of more than {} bytes (max_line_bytes)",
-         *paths_[place_], line_ + 1, max_line_bytes_);
+    fail(ErrorCode::kCorrupt, "{}:{}: a line of more than {} bytes (max_line_bytes)", file_path(),
+         line_ + 1, max_line_bytes_);
   }
 
+  const std::string& file_path() const { return *paths_[place_]; }
+
   void open() {
-    file_ = std::make_unique<GzipFile>(*paths_[place_]);
+    file_ = std::make_unique<GzipFile>(file_path());
     line_ = 0;
+    is_new_ = true;
   }
 
   bool refill() {
     const std::size_t got = file_->read(std::as_writable_bytes(std::span(buffer_)));
     unread_ = std::string_view(buffer_.data(), got);
+    if (is_new_)
+      unread_.remove_prefix(text_start(std::as_bytes(std::span(buffer_).first(got)), file_path()));
+    is_new_ = false;
     return got > 0;
   }
 
@@ -89,6 +96,7 @@ class LineReader : public RecordReader {
   std::size_t place_ = 0;  // of the file that is open
   std::int64_t line_ = 0;  // of it, the last one that was passed
   std::unique_ptr<GzipFile> file_;
+  bool is_new_ = true;  // nothing of it was read
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
   std::string_view unread_;  // of the buffer
 };

@@ -7,9 +7,10 @@
 //       [&](const data::StreamedRecord& line, std::int64_t epoch) -> data::Sample { ... },
 //       data::LineFilesOptions{.shuffle_window = 10000, .collate = data::padded()});
 //
-// A line is a record, without its end (\n or \r\n); an empty line is an empty record. Continuing in
-// the middle of an epoch reads over what comes before, about as fast as the file is read or
-// unpacked. Memory: the lines of a window and of the batches prepared ahead.
+// A line is a record, without its end (\n or \r\n); an empty line is an empty record. The byte
+// order mark of UTF-8 before the first line is left out; those of other encodings are an error.
+// Continuing in the middle of an epoch reads over what comes before, about as fast as the file is
+// read or unpacked. Memory: the lines of a window and of the batches prepared ahead.
 //
 // The files must not change while an epoch is read or continued. Thread safety: const, any thread.
 
@@ -45,8 +46,8 @@ class LineFiles : public StreamedDataset {
   LineFiles(std::vector<std::string> paths, Parse parse, const LineFilesOptions& options = {});
 
   std::string name() const override;
-  // Its errors name file and line: kSystem, kCorrupt for damaged gzip data or a line that is too
-  // long.
+  // Its errors name file and line: kSystem, kCorrupt for damaged gzip data, a text in another
+  // encoding than UTF-8 by its mark, a pointer of Git LFS, or a line that is too long.
   std::unique_ptr<RecordReader> read(std::int64_t epoch) const override;
   // An Error of `parse` gets file and line in front.
   std::vector<at::Tensor> batch(std::span<const StreamedRecord> records,

@@ -80,8 +80,14 @@ TEST(IdxFile, reads_gzip_members_one_after_the_other) {
     std::ifstream file(path, std::ios::binary);
     packed.append(std::istreambuf_iterator<char>(file), {});
   }
-  for (const std::string end : {"", "\x1f", "padding"}) {
-    EXPECT_EQ(read_idx(folder.write("all.gz", packed + end), 3).elements.size(), 200'000U);
+  for (const std::size_t zeros : {0, 1, 511, 100'000}) {
+    const auto path = folder.write("all.gz", packed + std::string(zeros, '\0'));
+    EXPECT_EQ(read_idx(path, 3).elements.size(), 200'000U);
+  }
+  for (const std::string end : {"\x1f", "padding"}) {
+    const auto path = folder.write("all.gz", packed + end);
+    expect_error(ErrorCode::kCorrupt, {path, "neither gzip data nor padding"},
+                 [&] { read_idx(path, 3); });
   }
 }
 
@@ -121,6 +127,9 @@ TEST(IdxFile, another_type_size_or_length_is_refused) {
   };
   refused(idx({6}, "abcdef"), {"byte 0", "3 dimensions"});
   refused(big_endian(0x0d03) + big_endian(1), {"byte 0", "IDX file of bytes"});
+  refused("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n", {"git lfs pull"});
+  refused("<!DOCTYPE html>\n<html>", {"a web page"});
+  refused("<htm", {"byte 0"});
   refused(idx({1, 0, 3}, ""), {"byte 8", "size 0"});
   refused(idx({0xffffffff, 0xffffffff, 0xffffffff}, "a"), {"byte 8", "size 4294967295"});
   refused(idx({2000000000, 1, 1}, "abc"), {"ends at byte 19"});
@@ -222,6 +231,8 @@ TEST(Cifar10, damage_is_refused_with_file_and_byte) {
   expect_error(ErrorCode::kInvalid, {"test_batch.bin", "empty"}, load);
   folder.write("test_batch.bin", cifar_records(2, 1).substr(0, 4000));
   expect_error(ErrorCode::kCorrupt, {"ends at byte 4000", "record of 3073 bytes"}, load);
+  folder.write("test_batch.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:4d\n");
+  expect_error(ErrorCode::kCorrupt, {"test_batch.bin: ", "git lfs pull"}, load);
   folder.write("test_batch.bin", cifar_records(2, 1) + cifar_records(1, '\xff'));
   expect_error(ErrorCode::kCorrupt, {"test_batch.bin: byte 6146: the label 255"}, load);
   expect_error(ErrorCode::kInvalid, {"/no"},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <numeric>
 
@@ -20,6 +21,7 @@
 namespace paceline::data {
 namespace {
 
+using namespace std::string_literals;
 using ::testing::ElementsAre;
 using Values = std::vector<std::int64_t>;
 
@@ -108,6 +110,54 @@ TEST_F(LineFilesTest, ends_of_lines_are_what_they_usually_are) {
   EXPECT_THAT(texts("\n"), ElementsAre(""));
   const std::string text(300 << 10, 'x');  // beyond what is read at once
   EXPECT_THAT(texts(text + "\n" + text + "\ny", 1 << 20), ElementsAre(text, text, "y"));
+}
+
+// What may stand around gzip data, and around the text.
+TEST_F(LineFilesTest, everything_behind_a_gzip_member_is_read_or_refused) {
+  const auto packed = [&](const std::string& text) {
+    std::ifstream file(gzipped("packed", text), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string one = packed("a\n"), two = packed("b\nc"), none = packed("");
+  const std::string zero(1, '\0'), zeros(1000, '\0'), block(100 << 10, '\0');
+  EXPECT_THAT(texts(one + two), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(texts(one + none + two), ElementsAre("a", "b", "c"));
+  for (const std::string& padding : {zero, zeros, block}) {
+    EXPECT_THAT(texts(one + padding), ElementsAre("a"));
+    EXPECT_THAT(texts(one + padding + two + padding), ElementsAre("a", "b", "c"));
+  }
+  EXPECT_THAT(texts(packed("a\0b\n"s)), ElementsAre("a\0b"s)) << "zeros within are text";
+  for (const std::string& rest : {"x"s, "text that is not packed\n"s, "\x1f"s, zeros + "x",
+                                  "\x8b\x1f"s, std::string(1000, '\1')})
+    expect_error(ErrorCode::kCorrupt,
+                 {"text: gzip data ends at byte ", "neither gzip data nor padding", "gzip -dc"},
+                 [&] { texts(one + rest); });
+  expect_error(ErrorCode::kCorrupt,
+               {"ends at byte " + std::to_string(one.size() + 3) + " of the file"},
+               [&] { texts(one + zero + zero + zero + "x"); });
+  expect_error(ErrorCode::kCorrupt, {"its gzip data is cut"}, [&] { texts(one + "\x1f\x8b"); });
+  expect_error(ErrorCode::kCorrupt, {"its gzip data is cut"},
+               [&] { texts(one + two.substr(0, two.size() - 1)); });
+}
+
+TEST_F(LineFilesTest, a_byte_order_mark_is_no_part_of_the_first_line) {
+  const std::string mark = "\xEF\xBB\xBF";
+  EXPECT_THAT(texts(mark + "a\nb\n"), ElementsAre("a", "b"));
+  EXPECT_THAT(texts(mark), ElementsAre());
+  EXPECT_THAT(texts(mark + "\n"), ElementsAre(""));
+  EXPECT_THAT(texts("a\n" + mark + "b\n"), ElementsAre("a", mark + "b"));
+  // Of each file, also packed.
+  const LineFiles files({folder_.write("first", mark + "1\n"), gzipped("second.gz", mark + "2\n")},
+                        parse);
+  const auto reader = files.read(0);
+  EXPECT_EQ(reader->next()->bytes, "1");
+  EXPECT_EQ(reader->next()->bytes, "2");
+  expect_error(ErrorCode::kCorrupt, {"text: ", "UTF-16LE", "iconv -f UTF-16LE -t UTF-8"},
+               [&] { texts("\xFF\xFE" + "a\0\n\0"s); });
+  expect_error(ErrorCode::kCorrupt, {"UTF-16BE"}, [&] { texts("\xFE\xFF" + "\0a\0\n"s); });
+  expect_error(ErrorCode::kCorrupt, {"text: ", "git lfs pull"}, [&] {
+    texts("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n");
+  });
 }
 
 TEST_F(LineFilesTest, every_epoch_is_shuffled_in_another_way_and_has_every_line_once) {
