@@ -31,7 +31,7 @@ class Learner {
   // Collective among the ranks that have one model, as all below: the mean loss of a batch, without
   // gradients.
   virtual at::Tensor test_loss(const paceline::data::Batch& batch) = 0;
-  // The whole model's, under GPT-2's names.
+  // The whole model's, under its own names (models/gpt.h).
   virtual paceline::TensorsByName weights() = 0;
   // The prompt [1, T] and at most `tokens` that follow; on the job's rank 0, elsewhere maybe
   // undefined.

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 #include "paceline/data/gzip_file.h"
 #include "paceline/text/bpe_tokenizer.h"
 #include "paceline/text/byte_tokenizer.h"
@@ -44,6 +45,7 @@ std::string read_text(const std::string& path) {
     length += got;
     if (got < room.size()) {
       text.resize(length);
+      text.erase(0, paceline::text_start(std::as_bytes(std::span(text)), path));
       return text;
     }
   }

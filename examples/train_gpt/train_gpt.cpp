@@ -45,6 +45,15 @@ std::string title(const Options& options, const Text& text, const paceline::Devi
       text.training->num_tokens(), paceline::to_string(mesh.axes()), options.shard);
 }
 
+// Under GPT-2's names and with the tokenizer's tokens only, on rank 0. Collective.
+paceline::TensorsByName weights_for_file(const Options& options, const Text& text,
+                                         const paceline::ProcessGroup& group, Learner& learner) {
+  const paceline::TensorsByName weights = learner.weights();
+  if (group.rank() != 0) return {};
+  return paceline::models::to_hugging_face(gpt_options(options, text.vocabulary), weights,
+                                           {.vocabulary = text.tokenizer->vocabulary_size()});
+}
+
 int run(const Options& options) {
   const auto& flags = options.training;
   const train::TrainingProcess process(flags.process, flags.seed);
@@ -71,7 +80,7 @@ int run(const Options& options) {
              const auto loss = [&](const data::Batch& batch) { return learner->test_loss(batch); };
              return train::test_result(train::evaluate_text(*replicas, *test_loader, loss));
            },
-       .weights = [&] { return learner->weights(); },
+       .weights = [&] { return weights_for_file(options, text, *group, *learner); },
        .replicas = replicas,
        .unit = {.name = "tokens",
                 .per_sample = options.context,

@@ -6,13 +6,11 @@
 #include <map>
 #include <utility>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include "paceline/checkpoint/box_file.h"
 #include "paceline/checkpoint/box_reader.h"
 #include "paceline/checkpoint/plain_file.h"
 #include "paceline/checkpoint/safetensors.h"
+#include "paceline/checkpoint/safetensors_file.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/secret.h"
@@ -72,40 +70,6 @@ std::int64_t number_in(const Metadata& metadata, const char* key, std::int64_t o
   const auto [stop, error] = std::from_chars(found->second.data(), end, number);
   return error == std::errc() && stop == end && number >= 0 ? number : otherwise;
 }
-
-// A safetensors file of which tensors are read one by one.
-class SafetensorsFile {
- public:
-  explicit SafetensorsFile(const std::string& path)
-      : path_(path), file_(open_plain_file(FileSystem::real(), path)) {
-    struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) throw system_error(path + ": cannot stat");
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    std::vector<std::byte> head(std::min<std::uint64_t>(size, sizeof(std::uint64_t)));
-    read_plain_file_at(FileSystem::real(), file_.get(), path_, 0, head);
-    head.resize(safetensors_head_bytes(head, size, path_));
-    read_plain_file_at(FileSystem::real(), file_.get(), path_, 0, head);
-    header_ = parse_safetensors_header(head, size, path_);
-    std::uint64_t position = header_.data;
-    for (const TensorEntry& tensor : header_.tensors) {
-      positions_[tensor.name] = position;
-      position += tensor.bytes;
-    }
-  }
-
-  const SafetensorsHeader& header() const { return header_; }
-  std::vector<std::byte> read(const StoredTensor& tensor) const {
-    std::vector<std::byte> bytes(tensor.bytes());
-    read_plain_file_at(FileSystem::real(), file_.get(), path_, positions_.at(tensor.name), bytes);
-    return bytes;
-  }
-
- private:
-  const std::string path_;
-  const Fd file_;
-  SafetensorsHeader header_;
-  std::map<std::string, std::uint64_t> positions_;
-};
 
 std::size_t elements_that_differ(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
                                  std::size_t element) {
@@ -174,8 +138,11 @@ std::int64_t import_safetensors(const std::string& file, CheckpointDirectory& in
     manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
   std::ranges::sort(manifest.tensors, {}, &StoredTensor::name);
   into.save_files(manifest.step, [&](const std::string& folder) {
-    return write_whole(into.files(), folder, manifest,
-                       [&](const StoredTensor& tensor) { return source.read(tensor); });
+    return write_whole(into.files(), folder, manifest, [&](const StoredTensor& tensor) {
+      std::vector<std::byte> bytes(tensor.bytes());
+      source.read(tensor.name, bytes);
+      return bytes;
+    });
   });
   return manifest.step;
 }

@@ -11,6 +11,7 @@
 #include "paceline/checkpoint/strict_json.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/file_start.h"
 #include "paceline/core/json_text.h"
 
 namespace paceline {
@@ -73,13 +74,14 @@ struct Entry {
 
 class HeaderReader {
  public:
-  HeaderReader(const std::string& where, std::uint64_t data_size)
-      : where_(where), data_size_(data_size) {}
+  HeaderReader(const std::string& where, std::uint64_t data_size, ForeignTypes foreign)
+      : where_(where), data_size_(data_size), foreign_(foreign) {}
 
   Entry entry(const std::string& name, const json& value) const {
     if (!value.is_object() || value.size() != 3)
       refuse(name, "needs dtype, shape and data_offsets");
-    Entry entry{0, 0, {name, dtype(name, value), shape(name, value), 0}};
+    Entry entry{0, 0, {.name = name, .shape = shape(name, value)}};
+    const auto dtype = element_type(name, value, entry.tensor.foreign_type);
     const auto offsets = value.find("data_offsets");
     if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2 ||
         !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
@@ -88,9 +90,12 @@ class HeaderReader {
     entry.begin = (*offsets)[0].get<std::uint64_t>();
     entry.end = (*offsets)[1].get<std::uint64_t>();
     if (entry.begin > entry.end || entry.end > data_size_) {
-      refuse(name, fmt::format("the range {} to {} is outside the {} bytes of data", entry.begin,
-                               entry.end, data_size_));
+      refuse(name, fmt::format("the range {} to {} is outside the {} bytes of data; the file may "
+                               "be cut or still be downloading",
+                               entry.begin, entry.end, data_size_));
     }
+    if (!dtype) return entry;
+    entry.tensor.dtype = *dtype;
     const auto expected = tensor_bytes(entry.tensor.dtype, entry.tensor.shape);
     if (expected != entry.end - entry.begin) {
       refuse(name, fmt::format("{} bytes of data do not match its type and shape",
@@ -110,12 +115,18 @@ class HeaderReader {
   }
 
  private:
-  Dtype dtype(const std::string& name, const json& value) const {
+  // Nothing for a type without a Dtype, whose name `foreign` gets.
+  std::optional<Dtype> element_type(const std::string& name, const json& value,
+                                    std::string& foreign) const {
     const auto found = value.find("dtype");
     if (found == value.end() || !found->is_string()) refuse(name, "dtype must be a string");
     const auto& text = found->get_ref<const std::string&>();
     for (const auto& [dtype, known] : kNames) {
       if (known == text) return dtype;
+    }
+    if (foreign_ == ForeignTypes::kKeep) {
+      foreign = text;
+      return std::nullopt;
     }
     fail(ErrorCode::kUnsupported, "{}: tensor \"{}\": element type \"{}\" is not supported", where_,
          name, text);
@@ -140,7 +151,22 @@ class HeaderReader {
 
   const std::string& where_;
   std::uint64_t data_size_;
+  ForeignTypes foreign_;
 };
+
+// What is in the place of a safetensors file, by its first bytes; empty: that is not known.
+std::string_view other_format(std::span<const std::byte> head) {
+  if (const std::string_view mistaken = mistaken_file(head); !mistaken.empty()) return mistaken;
+  const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+  if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))
+    return "a file of torch.save: convert it with tools/torch_weights.py";
+  if (text.starts_with("GGUF")) return "a GGUF file; only safetensors can be read";
+  if (text.starts_with("\x89HDF")) return "an HDF5 file; only safetensors can be read";
+  if (text.starts_with("\x1f\x8b")) return "a gzip file: unpack it first";
+  if (text.starts_with("{"))
+    return "JSON text: an index must be named *.index.json; anything else may be a server's answer";
+  return {};
+}
 
 // The ranges, sorted, must cover the data exactly: bytes in a hole could carry anything, an overlap
 // could alias two tensors.
@@ -207,19 +233,26 @@ std::uint64_t safetensors_head_bytes(std::span<const std::byte> head, std::uint6
     fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a safetensors file", where, size);
   }
   const auto length = ByteReader(head).get<std::uint64_t>();
+  if (length > kSafetensorsHeaderLimit || length > size - kLengthBytes) {
+    const std::string_view other = other_format(head);
+    if (!other.empty()) fail(ErrorCode::kCorrupt, "{}: {}", where, other);
+  }
   if (length > kSafetensorsHeaderLimit) {
     fail(ErrorCode::kCorrupt, "{}: a header of {} bytes is over the limit of {}", where, length,
          kSafetensorsHeaderLimit);
   }
   if (length > size - kLengthBytes) {
-    fail(ErrorCode::kCorrupt, "{}: the header of {} bytes reaches past the file's end at byte {}",
-         where, length, size);
+    fail(
+        ErrorCode::kCorrupt,
+        "{}: the header of {} bytes reaches past the file's end at byte {}; the file may be cut or "
+        "still be downloading",
+        where, length, size);
   }
   return kLengthBytes + length;
 }
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
-                                           const std::string& where) {
+                                           const std::string& where, ForeignTypes foreign) {
   constexpr int kDepth = 3;  // the header, a tensor, its shape
   SafetensorsHeader parsed{
       .tensors = {}, .data = safetensors_head_bytes(head, size, where), .metadata = {}};
@@ -230,7 +263,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std:
   }
   const std::uint64_t data_size = size - parsed.data;
   const auto header = parse_strict_json(text, where, kDepth);
-  const HeaderReader reader(where, data_size);
+  const HeaderReader reader(where, data_size, foreign);
   std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == kMetadataKey) {

@@ -38,6 +38,9 @@ struct TensorEntry {
   Dtype dtype = Dtype::kFloat32;
   std::vector<std::int64_t> shape;
   std::uint64_t bytes = 0;
+  // The file's name of an element type that has no Dtype, such as "F8_E4M3". Where it is not empty,
+  // `dtype` means nothing and `bytes` has not been compared with the shape.
+  std::string foreign_type = {};
 };
 
 // Error(kInvalid) naming the tensor when its bytes do not match its shape, its name is taken, empty
@@ -54,10 +57,14 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
+// An element type without a Dtype is an error, or is kept in TensorEntry::foreign_type.
+enum class ForeignTypes { kRefuse, kKeep };
+
 // `head`: the first bytes of a file of `size` bytes, all of its header among them. Errors as
 // parse_safetensors().
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
-                                           const std::string& where);
+                                           const std::string& where,
+                                           ForeignTypes foreign = ForeignTypes::kRefuse);
 // How many bytes of a file parse_safetensors_header() needs; `head`: its first bytes, 8 at least.
 // Errors likewise.
 std::uint64_t safetensors_head_bytes(std::span<const std::byte> head, std::uint64_t size,
@@ -68,7 +75,8 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Error(kCorrupt) as `where: …` for whatever is not a valid file, Error(kUnsupported) for an
+// Error(kCorrupt) as `where: …` for whatever is not a valid file, with what it is where its first
+// bytes tell (a pointer of Git LFS, a web page, a file of torch.save); Error(kUnsupported) for an
 // element type without a Dtype.
 Safetensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
 

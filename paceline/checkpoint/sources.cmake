@@ -17,6 +17,7 @@ set(SOURCES
   plain_file.cpp
   run_mark.cpp
   safetensors.cpp
+  safetensors_file.cpp
   staging_memory.cpp
   strict_json.cpp
   writer_claim.cpp)

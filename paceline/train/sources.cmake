@@ -5,6 +5,7 @@ set(SOURCES
   dry_run.cpp
   evaluate.cpp
   evaluate_text.cpp
+  foreign_elements.cpp
   hook_snapshot.cpp
   launch_hint.cpp
   layer_meter.cpp
@@ -27,5 +28,6 @@ set(SOURCES
   training_process.cpp
   training_run.cpp
   training_step.cpp
-  weights_file.cpp)
+  weights_file.cpp
+  weights_shards.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

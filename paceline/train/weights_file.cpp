@@ -1,7 +1,7 @@
 #include "paceline/train/weights_file.h"
 
-#include <cstring>
-#include <limits>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -10,12 +10,72 @@
 
 #include "paceline/checkpoint/plain_file.h"
 #include "paceline/checkpoint/safetensors.h"
+#include "paceline/checkpoint/safetensors_file.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/secret.h"
 #include "paceline/tensor/tensor_view.h"
+#include "paceline/train/foreign_elements.h"
+#include "paceline/train/weights_shards.h"
 
 namespace paceline {
+namespace {
+
+// Error(kCorrupt) unless the shard has exactly the tensors that the index promises.
+void require_promised(const WeightsShard& shard, const SafetensorsHeader& header) {
+  if (!shard.tensors) return;
+  std::set<std::string> missing = *shard.tensors;
+  for (const TensorEntry& entry : header.tensors) {
+    if (missing.erase(entry.name) == 0) {
+      fail(ErrorCode::kCorrupt,
+           "{}: it has the tensor \"{}\", which the index does not expect there", shard.path,
+           entry.name);
+    }
+  }
+  if (!missing.empty()) {
+    fail(ErrorCode::kCorrupt, "{}: the index promises the tensor \"{}\", which is not there",
+         shard.path, *missing.begin());
+  }
+}
+
+at::Tensor read_foreign(const SafetensorsFile& file, const TensorEntry& entry,
+                        const std::string& path, bool widen) {
+  std::optional<at::Tensor> tensor;
+  if (widen) {
+    std::vector<std::byte> bytes(entry.bytes);
+    file.read(entry.name, bytes);
+    tensor = widened(entry.foreign_type, entry.shape, bytes);
+  }
+  if (tensor) return *tensor;
+  fail(ErrorCode::kUnsupported,
+       "{}: tensor \"{}\": element type \"{}\" is not supported; leave it out with "
+       "ReadWeightsOptions::skip{}",
+       path, entry.name, entry.foreign_type,
+       widen ? "" : ", or try ReadWeightsOptions::widen, which converts some types");
+}
+
+at::Tensor read_tensor(const SafetensorsFile& file, const TensorEntry& entry, bool widen) {
+  at::Tensor tensor = at::empty(entry.shape, to_scalar_type(entry.dtype));
+  if (entry.bytes > 0)
+    file.read(entry.name, {static_cast<std::byte*>(tensor.data_ptr()), entry.bytes});
+  return widen && size_of(entry.dtype) == 2 && is_floating_point(entry.dtype)
+             ? tensor.to(at::kFloat)
+             : tensor;
+}
+
+void read_shard(const WeightsShard& shard, const ReadWeightsOptions& options,
+                TensorsByName& tensors) {
+  const SafetensorsFile file(shard.path, ForeignTypes::kKeep);
+  require_promised(shard, file.header());
+  for (const TensorEntry& entry : file.header().tensors) {
+    if (options.skip && options.skip(entry.name)) continue;
+    tensors.emplace(entry.name, entry.foreign_type.empty()
+                                    ? read_tensor(file, entry, options.widen)
+                                    : read_foreign(file, entry, shard.path, options.widen));
+  }
+}
+
+}  // namespace
 
 TensorsByName weights_of(const torch::nn::Module& module) {
   TensorsByName tensors;
@@ -77,16 +137,9 @@ void write_weights(const std::string& path, const TensorsByName& tensors) {
   }
 }
 
-TensorsByName read_weights(const std::string& path) {
-  const auto bytes =
-      read_plain_file(FileSystem::real(), path, std::numeric_limits<std::int64_t>::max());
+TensorsByName read_weights(const std::string& path, const ReadWeightsOptions& options) {
   TensorsByName tensors;
-  for (const NamedTensor& named : parse_safetensors(bytes, path).tensors) {
-    at::Tensor tensor = at::empty(named.shape, to_scalar_type(named.dtype));
-    if (!named.bytes.empty())
-      std::memcpy(tensor.data_ptr(), named.bytes.data(), named.bytes.size());
-    tensors.emplace(named.name, std::move(tensor));
-  }
+  for (const WeightsShard& shard : find_weights_shards(path)) read_shard(shard, options, tensors);
   return tensors;
 }
 

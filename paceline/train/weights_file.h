@@ -4,10 +4,11 @@
 // to hand on, as opposed to a checkpoint, from which a training goes on (checkpointer.h).
 //
 //   write_weights("model.safetensors", weights_of(*model));
-//   models::load_hugging_face(gpt, read_weights("gpt2.safetensors"));
+//   models::load_hugging_face(gpt, read_weights("gpt2"));  // a folder as Hugging Face has it
 //
 // Thread safety: pure functions.
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -30,8 +31,19 @@ void load_weights(torch::nn::Module& module, const TensorsByName& tensors);
 // element type that the engine lacks.
 void write_weights(const std::string& path, const TensorsByName& tensors);
 
-// On the CPU, contiguous. Error(kCorrupt) for a file that is missing, no plain file or not valid,
-// kUnsupported for an element type that the engine lacks.
-TensorsByName read_weights(const std::string& path);
+struct ReadWeightsOptions {
+  // Leaves out the tensors of these names, of whatever element type.
+  std::function<bool(const std::string& name)> skip = nullptr;
+  // Makes float16 and bfloat16 float32, and reads types that the engine lacks: F8_E4M3 and F8_E5M2
+  // as float32, U16 as int32, U32 as int64. No value changes.
+  bool widen = false;
+};
+
+// All tensors, on the CPU, contiguous. `path`: a file; an index (*.index.json), whose shards lie
+// beside it; or a folder that has model.safetensors or model.safetensors.index.json. Links are
+// followed. Error(kCorrupt) for a file that is missing, no regular file or not valid, and for
+// shards that do not have exactly the tensors that the index lists; kUnsupported names a tensor
+// whose element type the engine lacks.
+TensorsByName read_weights(const std::string& path, const ReadWeightsOptions& options = {});
 
 }  // namespace paceline
