@@ -118,12 +118,11 @@ class StagedLearner : public Learner {
     const std::string& file = options_.pipeline.picture;
     if (file.empty() || gradients_->last_step().actions.empty()) return;
     const auto& step = gradients_->last_step();
-    const auto costs = paceline::measured_costs(*stages_group_, step, division_.costs);
     const pipeline::Picture picture{
         .title = fmt::format("train_gpt, last step: {}, {} micro-batches, layers {}",
                              division_.plan.name, division_.plan.num_micro_batches,
                              fmt::join(division_.blocks, "+")),
-        .planned = pipeline::simulate(division_.plan, costs),
+        .planned = pipeline::simulate(division_.plan, division_.costs),
         .measured = paceline::measured(*stages_group_, step)};
     if (mesh_.world()->rank() != 0) return;
     std::ofstream out(file);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 
 #include "paceline/core/check.h"
@@ -9,7 +10,8 @@
 namespace paceline::pipeline {
 namespace {
 
-constexpr double kWidth = 1100, kLeft = 80, kRow = 30, kGap = 6, kHeader = 54;
+constexpr double kWidth = 1100, kLeft = 80, kRight = 30, kRow = 30, kGap = 6, kHeader = 54,
+                 kAxis = 34;
 // By kind; black text can be read on all of them.
 constexpr std::array<std::string_view, 4> kColours = {"#9cc3f5", "#f6b26b", "#ffd966", "#a8d8a0"};
 constexpr std::array<std::string_view, 4> kMeanings = {"forward", "backward", "input gradient",
@@ -34,9 +36,10 @@ std::size_t colour_of(ActionKind kind) { return static_cast<std::size_t>(kind); 
 std::string box(const TimedAction& timed, double x, double width, double y) {
   const Action& action = timed.action;
   std::string text = fmt::format(
-      "<g><title>{}: {:.4g} s to {:.4g} s</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
+      "<g><title>{}: {:.4g} ms to {:.4g} ms</title><rect x=\"{:.2f}\" y=\"{:.1f}\" "
+      "width=\"{:.2f}\" "
       "height=\"{:.1f}\" fill=\"{}\" stroke=\"#444\" stroke-width=\"0.5\"/>",
-      to_string(action), timed.begin_s, timed.end_s, x, y, width, kRow - kGap,
+      to_string(action), 1e3 * timed.begin_s, 1e3 * timed.end_s, x, y, width, kRow - kGap,
       kColours[colour_of(action.kind)]);
   const std::string label = fmt::format("{}", action.micro_batch);
   if (width > 4.0 + 7.0 * static_cast<double>(label.size())) {
@@ -46,11 +49,10 @@ std::string box(const TimedAction& timed, double x, double width, double y) {
   return text + "</g>\n";
 }
 
-std::string rows(const TimedPlan& timed, std::string_view heading, double seconds, double top) {
+std::string rows(const TimedPlan& timed, std::string_view heading, double scale, double top) {
   std::string text = fmt::format(
-      "<text x=\"8\" y=\"{:.1f}\" font-weight=\"bold\">{}: {:.4g} s, bubble {:.1f}%</text>\n",
-      top + 12, heading, timed.seconds, 100 * timed.bubble_share());
-  const double scale = (kWidth - kLeft - 10) / seconds;
+      "<text x=\"8\" y=\"{:.1f}\" font-weight=\"bold\">{}: {:.1f} ms, bubble {:.1f}%</text>\n",
+      top + 12, heading, 1e3 * timed.seconds, 100 * timed.bubble_share());
   for (std::size_t rank = 0; rank < timed.ranks.size(); ++rank) {
     const double y = top + 20 + kRow * static_cast<double>(rank);
     text += fmt::format("<text x=\"8\" y=\"{:.1f}\">rank {}</text>\n", y + 16, rank);
@@ -86,6 +88,27 @@ std::string legend(const Picture& picture) {
   return text;
 }
 
+// 1, 2 or 5 times a power of ten, so that `most` has at most ten of them.
+double step_of(double most) {
+  double step = std::pow(10.0, std::floor(std::log10(most)) - 1);
+  for (int i = 0; most / step > 10; ++i) step *= i % 3 == 1 ? 2.5 : 2;
+  return step;
+}
+
+// Milliseconds, with a line upwards for each that has a number.
+std::string axis(double seconds, double scale, double top, double bottom) {
+  std::string text;
+  const double most = 1e3 * seconds, step = step_of(most);
+  for (int i = 0; i * step <= most * (1 + 1e-9); ++i) {
+    const double x = kLeft + i * step / 1e3 * scale;
+    text += fmt::format(
+        "<line x1=\"{0:.2f}\" y1=\"{1:.1f}\" x2=\"{0:.2f}\" y2=\"{2:.1f}\" stroke=\"#bbb\"/>"
+        "<text x=\"{0:.2f}\" y=\"{3:.1f}\" text-anchor=\"middle\">{4:g}</text>\n",
+        x, top, bottom + 6, bottom + 20, i * step);
+  }
+  return text + fmt::format("<text x=\"8\" y=\"{:.1f}\">ms</text>\n", bottom + 20);
+}
+
 double height_of(const TimedPlan& timed) {
   return timed.ranks.empty() ? 0 : 34 + kRow * static_cast<double>(timed.ranks.size());
 }
@@ -97,16 +120,18 @@ std::string to_svg(const Picture& picture) {
   check(!picture.planned.ranks.empty() && seconds > 0,
         "a picture of a pipeline needs a step that takes time");
   const double measured_top = kHeader + height_of(picture.planned);
-  const double height = measured_top + height_of(picture.measured);
+  const double bottom = measured_top + height_of(picture.measured), height = bottom + kAxis;
+  const double scale = (kWidth - kLeft - kRight) / seconds;
   std::string text = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {} {}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
       "fill=\"white\"/>\n<text x=\"8\" y=\"20\" font-size=\"15\">{}</text>\n",
       kWidth, height, kWidth, height, escaped(picture.title));
   text += legend(picture);
-  text += rows(picture.planned, "planned", seconds, kHeader);
+  text += axis(seconds, scale, kHeader + 20, bottom);
+  text += rows(picture.planned, "planned", scale, kHeader);
   if (!picture.measured.ranks.empty())
-    text += rows(picture.measured, "measured", seconds, measured_top);
+    text += rows(picture.measured, "measured", scale, measured_top);
   return text + "</svg>\n";
 }
 

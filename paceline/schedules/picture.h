@@ -2,8 +2,8 @@
 
 // A plan's step as a picture (SVG): a row for each rank, a box for each action with its micro-batch
 // in it, empty where the rank waits; below it, where there is one, the measured step on the same
-// scale. The file needs no other and runs no script; a box's text appears when the mouse rests on
-// it.
+// scale, and an axis of milliseconds. The file needs no other and runs no script; a box's text
+// appears when the mouse rests on it.
 //
 // Thread safety: a pure function.
 
