@@ -18,6 +18,8 @@ std::vector<double> collect(const std::vector<Round>& rounds, double Round::*fig
   return values;
 }
 
+constexpr double kMostSpread = 2, kMostAboveFastest = 5;
+
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -38,6 +40,33 @@ double Row::max_us() const { return spread_of(collect(rounds, &Round::max)).max;
 double Row::algbw() const { return algorithm_bandwidth(bytes, median_us() * 1e-6); }
 // What memcpy moves depends on no operation.
 double Row::busbw() const { return algbw() * (peer == "memcpy" ? 1 : bus_factor(op, ranks)); }
+
+bool Row::is_noisy() const {
+  const Spread of_rounds = spread();
+  return of_rounds.max > kMostSpread * of_rounds.min || median_us() > kMostAboveFastest * min_us();
+}
+
+std::string ratio_text(const Row& row, const Row& own) {
+  constexpr const char* kNoisy = "noisy";
+  if (row.ratios.empty() || &row == &own) return row.is_noisy() ? kNoisy : "";
+  const Spread spread = spread_of(row.ratios);
+  const bool is_noisy = row.is_noisy() || own.is_noisy() || spread.max > kMostSpread * spread.min;
+  return fmt::format("{:.2f} [{:.2f}, {:.2f}]{}{}", spread.median, spread.min, spread.max,
+                     is_noisy ? " " : "", is_noisy ? kNoisy : "");
+}
+
+std::string noise_note(const std::vector<Row>& rows) {
+  std::size_t own = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i].bytes != rows[own].bytes || rows[i].op != rows[own].op) own = i;
+    if (!ratio_text(rows[i], rows[own]).ends_with("noisy")) continue;
+    return fmt::format(
+        "noisy: the rounds differ by more than {} times, or the median call took more than {} "
+        "times the fastest; the machine is busy with something else, so repeat this on an idle one",
+        kMostSpread, kMostAboveFastest);
+  }
+  return "";
+}
 
 std::string Row::label() const {
   if (peer != "paceline" || op == Op::kBarrier) return peer;

@@ -42,6 +42,9 @@ struct Row {
   double max_us() const;
   double algbw() const;
   double busbw() const;
+  // The machine was doing something else: the rounds' medians differ by more than 2 times, or the
+  // median call took more than 5 times the fastest.
+  bool is_noisy() const;
   // "paceline, ordinary", "gloo".
   std::string label() const;
 };
@@ -70,6 +73,13 @@ struct Report {
   std::vector<std::string> notes;    // what else the reader must know
   std::vector<Row> rows;             // by operation, then size, then contestant
 };
+
+// The ratios' median and range, and whether they can be believed: "2.00 [1.90, 2.10]" or "3996.00
+// [1.10, 8000.00] noisy". `own`: paceline's row, to which they relate. Of that row itself, only
+// whether it is noisy.
+std::string ratio_text(const Row& row, const Row& own);
+// What "noisy" means, as a note; empty where no row is.
+std::string noise_note(const std::vector<Row>& rows);
 
 // "all_reduce, float32, in place, freshly written": what all rows of an operation have in common.
 std::string conditions(const Row& row);

@@ -21,10 +21,12 @@ constexpr const char* kHead = R"(<!DOCTYPE html>
 body { font-family: system-ui, sans-serif; color: #111; background: #fff; margin: 2rem auto; max-width: 920px; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 svg { width: 100%; height: auto; display: block; margin: 1rem 0; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.2rem 0.7rem; text-align: right; } th { border-bottom: 1px solid #555; }
 td.name, th.name { text-align: left; } tr.first td { border-top: 1px solid #ddd; }
-.facts { color: #444; font-size: 0.9rem; line-height: 1.5; }
+.facts { color: #444; font-size: 0.9rem; line-height: 1.5; overflow-wrap: anywhere; }
+@media (max-width: 600px) { body { margin: 1rem auto; } th, td { padding: 0.2rem 0.4rem; } }
 </style>
 </head>
 <body>
@@ -87,28 +89,26 @@ std::string charts(const std::vector<Row>& rows) {
 
 std::string table(const std::vector<Row>& rows) {
   std::string text =
-      "<table>\n<tr><th>size</th><th class=\"name\"></th><th>median µs</th><th>p95 µs</th><th>p99 "
-      "µs</th>"
-      "<th>algbw</th><th>busbw</th><th>time / paceline's [min, max]</th></tr>\n";
+      "<div class=\"wide\"><table>\n<tr><th>size<br>bytes</th><th class=\"name\"></th>"
+      "<th>median<br>µs</th><th>p95<br>µs</th><th>p99<br>µs</th>"
+      "<th>algbw<br>10⁹ bytes/s</th><th>busbw<br>10⁹ bytes/s</th>"
+      "<th>time / paceline's<br>[min, max]</th></tr>\n";
   std::size_t bytes = 0;
+  const Row* own = nullptr;
   bool first = true;
   for (const Row& row : rows) {
     const bool starts = first || row.bytes != bytes;
     first = false;
     bytes = row.bytes;
-    std::string ratio;
-    if (!starts && !row.ratios.empty()) {
-      const Spread spread = spread_of(row.ratios);
-      ratio = fmt::format("{:.2f} [{:.2f}, {:.2f}]", spread.median, spread.min, spread.max);
-    }
+    if (starts) own = &row;
     text += fmt::format(
         "<tr{}><td>{}</td><td class=\"name\">{}</td><td>{:.2f}</td><td>{:.2f}</td>"
         "<td>{:.2f}</td><td>{:.2f}</td><td>{:.2f}</td><td>{}</td></tr>\n",
         starts ? " class=\"first\"" : "", starts && bytes > 0 ? size_text(bytes) : "",
         escaped(row.label()), row.median_us(), row.p95_us(), row.p99_us(), row.algbw(), row.busbw(),
-        ratio);
+        ratio_text(row, *own));
   }
-  return text + "</table>\n";
+  return text + "</table></div>\n";
 }
 
 std::string facts(const Report& report) {

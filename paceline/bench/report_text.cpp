@@ -8,12 +8,6 @@ namespace {
 
 constexpr const char* kReportColumns = "{:>8}  {:<20} {:>10} {:>10} {:>10} {:>9} {:>9}  {}\n";
 
-std::string ratio_text(const Row& row) {
-  if (row.ratios.empty()) return "";
-  const Spread spread = spread_of(row.ratios);
-  return fmt::format("{:.2f} [{:.2f}, {:.2f}]", spread.median, spread.min, spread.max);
-}
-
 // Four digits that mean something.
 std::string microseconds_text(double microseconds) {
   const int decimals = microseconds < 10 ? 2 : microseconds < 1000 ? 1 : 0;
@@ -40,11 +34,10 @@ std::string table_rows(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
     const std::string size = row.bytes == 0 ? "-" : size_text(row.bytes);
-    text +=
-        fmt::format(kReportColumns, &row == &rows.front() ? size : "", row.label(),
-                    microseconds_text(row.median_us()), microseconds_text(row.p95_us()),
-                    microseconds_text(row.p99_us()), bandwidth_text(row, row.algbw()),
-                    bandwidth_text(row, row.busbw()), &row == &rows.front() ? "" : ratio_text(row));
+    text += fmt::format(kReportColumns, &row == &rows.front() ? size : "", row.label(),
+                        microseconds_text(row.median_us()), microseconds_text(row.p95_us()),
+                        microseconds_text(row.p99_us()), bandwidth_text(row, row.algbw()),
+                        bandwidth_text(row, row.busbw()), ratio_text(row, rows.front()));
   }
   return text;
 }

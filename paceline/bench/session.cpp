@@ -154,6 +154,7 @@ const Report& Session::run(const SessionEvents& events) {
         const auto rows = measure(op, bytes, events);
         ++done;
         report_.rows.insert(report_.rows.end(), rows.begin(), rows.end());
+        if (const std::string note = noise_note(rows); !note.empty()) note_once(note);
         if (events.on_rows) events.on_rows(rows);
       }
     }

@@ -87,6 +87,61 @@ TEST(ReportTest, the_table_shows_the_ratio_and_its_range) {
   EXPECT_THAT(text, HasSubstr("200.00 [100.00, 300.00]"));
 }
 
+// Rounds of one call each: its median, and the fastest call.
+Row timed_row(const std::string& peer, std::vector<std::pair<double, double>> rounds) {
+  Row row = row_of(peer, 4096, {});
+  for (const auto& [median, fastest] : rounds)
+    row.rounds.push_back({median, median, median, fastest, median, 10});
+  return row;
+}
+
+TEST(ReportTest, a_ratio_of_noisy_measurements_says_so) {
+  struct Case {
+    const char* what;
+    std::vector<std::pair<double, double>> own, other;
+    std::vector<double> ratios;
+    bool is_noisy;
+  };
+  const std::vector<Case> cases = {
+      {"quiet", {{10, 9}, {11, 9}}, {{20, 18}, {22, 18}}, {2, 2}, false},
+      {"rounds up to 2 times apart", {{10, 9}, {20, 9}}, {{20, 18}, {40, 18}}, {2, 2}, false},
+      {"paceline's rounds differ", {{1, 1}, {40, 30}}, {{80, 70}, {80, 70}}, {80, 2}, true},
+      {"the other's rounds differ", {{1, 1}, {1, 1}}, {{3, 2}, {3996, 2000}}, {3, 3996}, true},
+      {"only the ratios differ", {{10, 9}, {15, 9}}, {{30, 20}, {16, 15}}, {3, 1.07}, true},
+      {"calls above the fastest", {{10, 9}, {10, 9}}, {{3996, 4}, {3996, 4}}, {400, 400}, true},
+      {"paceline's calls above the fastest",
+       {{60, 9}, {60, 9}},
+       {{70, 60}, {70, 60}},
+       {1, 1},
+       true},
+  };
+  for (const Case& one : cases) {
+    Report report = small_report();
+    report.rows = {timed_row("paceline", one.own), timed_row("gloo", one.other)};
+    report.rows[1].ratios = one.ratios;
+    const std::string text = table_rows(report.rows), page = to_html(report);
+    EXPECT_EQ(text.ends_with("] noisy\n"), one.is_noisy) << one.what << ": " << text;
+    EXPECT_EQ(page.find("] noisy</td>") != std::string::npos, one.is_noisy) << one.what;
+    EXPECT_EQ(!noise_note(report.rows).empty(), one.is_noisy) << one.what;
+  }
+  // Each size has its own row of paceline's.
+  std::vector<Row> rows = {timed_row("paceline", {{1, 1}, {40, 30}}), timed_row("gloo", {{9, 8}})};
+  rows[1].bytes = 8192;
+  EXPECT_THAT(noise_note(rows), HasSubstr("repeat this on an idle one"));
+  rows.erase(rows.begin());
+  EXPECT_EQ(noise_note(rows), "");
+}
+
+TEST(ReportTest, the_pages_table_has_units_and_scrolls_in_itself) {
+  const std::string page = to_html(small_report());
+  for (const char* head : {"<th>size<br>bytes</th>", "<th>median<br>µs</th>",
+                           "<th>algbw<br>10⁹ bytes/s</th>", "<th>busbw<br>10⁹ bytes/s</th>"})
+    EXPECT_THAT(page, HasSubstr(head));
+  EXPECT_THAT(page, HasSubstr("<div class=\"wide\"><table>"));
+  EXPECT_THAT(page, HasSubstr(".wide { overflow-x: auto; }"));
+  EXPECT_THAT(page, HasSubstr("overflow-wrap: anywhere"));
+}
+
 TEST(ReportTest, the_page_is_complete_in_itself) {
   const std::string page = to_html(small_report());
   EXPECT_THAT(page, HasSubstr("<svg"));
