@@ -2,6 +2,7 @@
 # and paceline-engine.pc for builds without CMake.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Paceline)
+paceline_installs(${PACELINE_TARGETS})
 install(TARGETS ${PACELINE_TARGETS} EXPORT PacelineTargets COMPONENT dev)
 install(EXPORT PacelineTargets NAMESPACE Paceline:: DESTINATION ${package_dir} COMPONENT dev)
 

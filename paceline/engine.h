@@ -3,6 +3,10 @@
 // The half of Paceline that needs no LibTorch: groups of ranks and their collectives, rendezvous,
 // launching, checkpoints.
 
+#if __cplusplus < 202002L
+#error "Paceline needs C++20: compile with -std=c++20"
+#else
+
 #include "paceline/checkpoint/checkpoint_directory.h"
 #include "paceline/checkpoint/checkpoint_team.h"
 #include "paceline/checkpoint/checkpoint_writer.h"
@@ -23,3 +27,5 @@
 #include "paceline/schedules/split_by_cost.h"
 #include "paceline/schedules/trace.h"
 #include "paceline/schedules/validate.h"
+
+#endif

@@ -2,6 +2,10 @@
 
 // Everything: distributed training for LibTorch programs.
 
+#if __cplusplus < 202002L
+#error "Paceline needs C++20: compile with -std=c++20"
+#else
+
 #include "paceline/autograd/assign_branches.h"
 #include "paceline/autograd/messages.h"
 #include "paceline/autograd/parallel_branches.h"
@@ -12,6 +16,8 @@
 #include "paceline/data/image_dataset.h"
 #include "paceline/data/image_folder.h"
 #include "paceline/data/image_samples.h"
+#include "paceline/data/line_files.h"
+#include "paceline/data/sample_dataset.h"
 #include "paceline/data/token_dataset.h"
 #include "paceline/data/torch_sampler.h"
 #include "paceline/engine.h"
@@ -85,3 +91,5 @@
 #include "paceline/train/training_run.h"
 #include "paceline/train/training_step.h"
 #include "paceline/train/weights_file.h"
+
+#endif

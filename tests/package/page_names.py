@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""page_names.py ROOT: prints a C++ source that names every class, alias and function which the pages for users mention and Paceline's headers
+declare, through the one header that users include. It compiles against an installed tree if what the pages promise is there."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(sys.argv[1])
+PAGES = ("README.md", "docs/data.md", "docs/data_parallel.md", "docs/errors.md", "docs/images.md", "docs/model_parallelism.md",
+         "docs/optimizers.md", "docs/pipeline.md", "docs/surviving.md", "docs/tutorial.md")
+# Inside the launcher and the engine; the pages mention some of their classes by names that are other things to users.
+INNER = {"apps", "coordination", "diagnosis", "hosts", "job", "messages", "output", "placement", "process", "timeline", "transport"}
+SPACES = ("data", "images", "models", "optim", "pipeline", "planning", "text", "train")
+
+
+def declarations():
+    """{(namespace, name)} of what stands at the beginning of a line in a header's namespace."""
+    found = set()
+    for header in sorted((ROOT / "paceline").rglob("*.h")):
+        if header.relative_to(ROOT).parts[1] in INNER:
+            continue
+        space = None
+        for line in header.read_text().splitlines():
+            if match := re.match(r"namespace (paceline[\w:]*) {", line):
+                space = match[1]
+            elif line.startswith("}  // namespace"):
+                space = None
+            elif space and (match := re.match(r"(?:class|struct|enum class|using|TORCH_MODULE\(|TORCH_MODULE_IMPL\()\s*(\w+)\b(?!::)(?!;)", line)):
+                found.add((space, match[1]))
+            elif space and (match := re.match(r"inline const.*?\b(k[A-Z]\w*)", line)):
+                found.add((space, match[1]))
+            elif space and (match := re.match(r"\w[\w:<>,&* ]*[ &*](\w+)\(", line)) and not line.startswith("TORCH_"):
+                found.add((space, match[1]))
+    return found
+
+
+def mentioned(text):
+    """(namespace or None, name) in code, between backquotes or in a fence."""
+    for code in re.findall(r"```cpp\n(.*?)```|`([^`\n]+)`", text, re.S):
+        code = re.sub(r"//.*|\"[^\"\n]*\"", "", code[0] or code[1])
+        for space, name in re.findall(r"(?<![\w:])(?:paceline::)?(?:(%s)::)?([A-Za-z]\w*)" % "|".join(SPACES), code):
+            yield space or None, name
+
+
+known = declarations()
+names = set()
+missing = []
+for page in PAGES:
+    for space, name in mentioned((ROOT / page).read_text()):
+        if space:
+            full = ("paceline::" + space, name)
+            if full in known:
+                names.add("::".join(full))
+            else:
+                missing.append(f"{page}: {space}::{name} is declared in no header")
+        elif re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
+            for owner in ("paceline", *("paceline::" + one for one in SPACES)):
+                if (owner, name) in known:
+                    names.add(f"{owner}::{name}")
+if missing or len(names) < 50:
+    sys.exit("\n".join(missing) or f"only {len(names)} names were found in the pages")
+print("// Made by page_names.py.\n#include <paceline/paceline.h>\n")
+for number, name in enumerate(sorted(names)):
+    print(f"namespace n{number} {{\nusing {name};\n}}")

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# subproject_test.sh CMAKE SOURCE_DIR WITH_LIBTORCH WHEEL: a project that has Paceline's sources inside it is configured, both ways, and its
+# programs would be linked with all they need; `cmake --install` after a build of nothing builds what is installed.
+set -euo pipefail
+cmake=$1 source=$2 with_libtorch=$3 wheel=${4:-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+flags=(-G Ninja -DPACELINE_SOURCE="$source" -DPACELINE_WITH_LIBTORCH="$with_libtorch" -DPACELINE_LIBTORCH_WHEEL="$wheel")
+for way in OFF ON; do
+  "$cmake" -S "$source/tests/package/subproject" -B "$work/$way" "${flags[@]}" -DBY_FETCH_CONTENT="$way" >"$work/log" 2>&1 || {
+    echo "FAILED: BY_FETCH_CONTENT=$way"
+    tail -n 30 "$work/log"
+    exit 1
+  }
+  commands=$("$cmake" --build "$work/$way" -- -t commands with_engine)
+  grep -q -e '-o with_engine .*libpaceline_core.a.*libsodium' <<<"$commands"
+  if [ "$with_libtorch" = ON ]; then
+    commands=$("$cmake" --build "$work/$way" -- -t commands with_libtorch)
+    grep -q -e '-o with_libtorch .*libpaceline_train.a.*libtorch_cpu' <<<"$commands"
+    grep -q -e '-isystem [^ ]*torch.* -c [^ ]*with_libtorch.cpp' <<<"$commands"
+  fi
+done
+
+# A build tool that only notes what it is asked for.
+"$cmake" -S "$source" -B "$work/part" -G Ninja -DPACELINE_WITH_LIBTORCH=OFF -DPACELINE_BUILD_TESTS=OFF -DPACELINE_BUILD_BENCHMARKS=OFF \
+  >"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
+cat >"$work/tool" <<TOOL
+#!/bin/sh
+echo "\$@" >>"$work/asked"
+[ "\$1" = --version ] && echo 1.11 && exit 0
+exit 7
+TOOL
+chmod +x "$work/tool"
+sed -i "s|^CMAKE_MAKE_PROGRAM:.*|CMAKE_MAKE_PROGRAM:FILEPATH=$work/tool|" "$work/part/CMakeCache.txt"
+if "$cmake" --install "$work/part" --prefix "$work/prefix" >"$work/log" 2>&1; then
+  echo "FAILED: nothing was built, and something was installed"
+  exit 1
+fi
+grep -q 'Building what is installed and was not built yet' "$work/log" || { cat "$work/log"; exit 1; }
+grep -q -e '^\(-[^ ]* \)*paceline_installable$' "$work/asked" || { cat "$work/asked"; exit 1; }
+[ ! -e "$work/prefix/bin/paceline" ]
+echo "both ways are configured; an installation builds what it lacks"
