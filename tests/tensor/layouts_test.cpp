@@ -375,6 +375,44 @@ TEST_P(LayoutsTest, one_rank_with_another_shape_is_an_error_on_every_rank) {
   }
 }
 
+// Tensors without elements, without dimensions, and with dimensions of one element, whose strides
+// mean nothing.
+TEST_P(LayoutsTest, small_tensors_are_compared_by_their_sizes_alone) {
+  struct Pair {
+    at::Tensor one, other;
+    bool may_meet;
+  };
+  const at::Tensor odd_strides = at::ones({6}).as_strided({1, 6}, {17, 1});
+  for (const auto& [one, other, may_meet] : std::vector<Pair>{
+           {at::ones({}), at::ones({}), true},
+           {at::ones({}), at::ones({1}), false},
+           {at::ones({0, 3}), at::ones({0, 3}), true},
+           {at::ones({0, 3}), at::ones({3, 0}).t(), true},
+           {at::ones({0, 3}), at::ones({3, 0}), false},
+           {at::ones({0}), at::ones({0}), true},
+           {at::ones({1, 6}), odd_strides, true},
+           {at::ones({1, 6}), at::ones({6, 1}), false},
+           {at::ones({1, 6}), at::ones({6}), false},
+           {at::ones({6}), at::ones({12}).slice(0, 0, 12, 2), true},
+       }) {
+    SCOPED_TRACE(testing::PrintToString(one.sizes().vec()) + " and " +
+                 testing::PrintToString(other.sizes().vec()));
+    const auto results =
+        harness::run_ranks(kWorld,
+                           [&](ProcessGroup& group) {
+                             const at::Tensor tensor = (group.rank() == 0 ? one : other).clone();
+                             all_reduce(group, tensor);
+                             EXPECT_TRUE(at::equal(tensor, at::full(tensor.sizes(), 2.0F)));
+                             broadcast(group, tensor, 0);
+                             all_gather_into_tensor(group, tensor);
+                           },
+                           {.transport = GetParam()});
+    for (const auto& result : results) {
+      EXPECT_EQ(result.error.has_value(), !may_meet) << (may_meet ? result.error->what() : "");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, LayoutsTest,
                          testing::Values(TransportKind::kAuto, TransportKind::kTcp),
                          [](const auto& test) {
