@@ -130,6 +130,30 @@ TEST_P(RegionsTest, there_are_second_derivatives) {
   });
 }
 
+// What a rank has of another layout, its input or, from sum(), an expanded gradient, does not
+// change what it computes.
+TEST_P(RegionsTest, one_rank_may_have_inputs_and_gradients_of_another_layout) {
+  const int world_size = GetParam();
+  run_ranks_ok(world_size, [&](ProcessGroup& own) {
+    const auto group = borrowed(own);
+    const std::vector<std::int64_t> sizes = {2, world_size * 2, 3};
+    for (const RegionCase& region : all_cases()) {
+      const auto plain = values(region.replicated_input ? 0 : own.rank(), sizes, 0);
+      const auto input = plain.clone().requires_grad_();
+      const auto output = region.apply(group, input);
+      (output * at::ones_like(output)).sum().backward();
+      const bool is_odd = own.rank() == world_size - 1;
+      const auto other =
+          (is_odd ? plain.transpose(0, 2).contiguous().transpose(0, 2) : plain.clone())
+              .requires_grad_();
+      const auto other_output = region.apply(group, other);
+      (is_odd ? other_output.sum() : (other_output * at::ones_like(other_output)).sum()).backward();
+      EXPECT_TRUE(at::equal(other_output, output)) << region.name;
+      EXPECT_TRUE(at::equal(other.grad(), input.grad())) << region.name;
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, RegionsTest, testing::Range(1, 9));
 
 TEST(Regions, values_forward) {
