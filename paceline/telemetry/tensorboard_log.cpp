@@ -1,7 +1,9 @@
 #include "paceline/telemetry/tensorboard_log.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <filesystem>
 
@@ -57,14 +59,37 @@ constexpr int kEventWallTime = 1;
 constexpr int kEventStep = 2;
 constexpr int kEventFileVersion = 3;
 constexpr int kEventSummary = 5;
+constexpr int kEventSessionLog = 7;
+constexpr int kSessionStatus = 1;
+constexpr std::int64_t kSessionStart = 1;
 constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1;
 constexpr int kValueSimpleValue = 2;
 
 constexpr int kFilesInASecond = 1000;  // of one process; a bound
+constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Of a file's name; 0: it is not an event file.
+std::int64_t seconds_in(const std::string& name) {
+  std::int64_t seconds = 0;
+  if (!name.starts_with(kPrefix)) return 0;
+  const char* const begin = name.data() + kPrefix.size();
+  std::from_chars(begin, name.data() + name.size(), seconds);
+  return seconds;
+}
+
+// Now, or after all event files that the directory has.
+std::int64_t seconds_for_name(const std::string& directory) {
+  auto seconds = static_cast<std::int64_t>(seconds_since_1970());
+  std::error_code error;
+  for (auto file = std::filesystem::directory_iterator(directory, error);
+       !error && file != std::filesystem::directory_iterator(); file.increment(error))
+    seconds = std::max(seconds, seconds_in(file->path().filename().string()) + 1);
+  return seconds;
 }
 
 // A stored checksum of data that itself holds checksums would be weak; TFRecord rotates and adds.
@@ -75,10 +100,10 @@ std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8
 TensorBoardLog::TensorBoardLog(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  const auto seconds = static_cast<std::int64_t>(seconds_since_1970());
+  const std::int64_t seconds = seconds_for_name(directory);
   for (int number = 0; !file_ && number < kFilesInASecond; ++number) {
-    path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", directory, seconds, host_name(),
-                        getpid(), number);
+    path_ = fmt::format("{}/{}{:010}.{}.{}.{}", directory, kPrefix, seconds, host_name(), getpid(),
+                        number);
     file_.reset(std::fopen(path_.c_str(), "wxe"));
     if (!file_ && errno != EEXIST) break;
   }
@@ -86,6 +111,17 @@ TensorBoardLog::TensorBoardLog(const std::string& directory) {
   ProtoWriter event;
   event.put_double(kEventWallTime, seconds_since_1970());
   event.put_bytes(kEventFileVersion, as_bytes("brain.Event:2"));
+  write_record(event.bytes());
+}
+
+void TensorBoardLog::resume_after(std::int64_t step) {
+  if (!file_) return;
+  ProtoWriter session;
+  session.put_int64(kSessionStatus, kSessionStart);
+  ProtoWriter event;
+  event.put_double(kEventWallTime, seconds_since_1970());
+  event.put_int64(kEventStep, step + 1);
+  event.put_bytes(kEventSessionLog, session.bytes());
   write_record(event.bytes());
 }
 

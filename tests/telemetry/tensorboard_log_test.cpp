@@ -57,6 +57,7 @@ struct Scalar {
   std::int64_t step = 0;
   std::string version, tag;
   float value = 0;
+  std::uint64_t session_status = 0;
 };
 
 using Key = std::pair<int, int>;
@@ -82,6 +83,11 @@ Scalar parse_event(std::span<const std::byte> bytes) {
       EXPECT_EQ(value.key(), Key(2, 5));
       scalar.value = value.fixed32();
       EXPECT_TRUE(value.done());
+    } else if (key == Key(7, 2)) {
+      ProtoReader session(event.delimited());
+      EXPECT_EQ(session.key(), Key(1, 0));
+      scalar.session_status = session.varint();
+      EXPECT_TRUE(session.done());
     } else {
       throw Error(ErrorCode::kCorrupt, "a field that events do not have");
     }
@@ -142,6 +148,38 @@ TEST(TensorBoardLog, every_log_has_a_file_of_its_own) {
   EXPECT_NE(one.path(), two.path());
   EXPECT_EQ(read_events(one.path()).size(), 1u);
   EXPECT_EQ(read_events(two.path()).size(), 1u);
+}
+
+// TensorBoard drops the steps from a session's start on that earlier files have.
+TEST(TensorBoardLog, a_run_that_goes_on_takes_the_place_of_later_steps) {
+  const FreshDirectory directory;
+  TensorBoardLog first(directory.path());
+  for (int step = 1; step <= 25; ++step) first.scalar("train/loss", step, 1);
+  TensorBoardLog second(directory.path());
+  second.resume_after(20);
+  second.scalar("train/loss", 21, 0.5);
+  const auto events = read_events(second.path());
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].version, "brain.Event:2");
+  EXPECT_EQ(events[1].session_status, 1u);  // START
+  EXPECT_EQ(events[1].step, 21);
+  EXPECT_EQ(events[2].step, 21);
+  TensorBoardLog().resume_after(3);
+}
+
+// It reads files in the order of their names.
+TEST(TensorBoardLog, the_newest_file_has_the_last_name_also_after_the_clock_went_back) {
+  const FreshDirectory directory;
+  const std::string future = directory.file("events.out.tfevents.9123456789.host.1.0");
+  for (const std::string& name :
+       {future, directory.file("events.out.tfevents.x"), directory.file("notes.txt")})
+    std::ofstream(name) << "";
+  std::string before = future;
+  for (int i = 0; i < 3; ++i) {
+    const TensorBoardLog log(directory.path());
+    EXPECT_GT(log.path(), before);
+    before = log.path();
+  }
 }
 
 TEST(TensorBoardLog, a_folder_that_cannot_be_made_is_an_error_and_a_default_one_writes_nothing) {
