@@ -1,11 +1,16 @@
 #include "paceline/models/generate.h"
 
 #include <limits>
+#include <span>
+#include <string>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/crc32c.h"
 
 namespace paceline::models {
 namespace {
@@ -37,6 +42,30 @@ at::Tensor draw(at::Tensor logits, const GenerateOptions& options, at::Generator
   return at::multinomial(logits.softmax(-1), 1, /*replacement=*/false, random);
 }
 
+// Ranks that share the model draw each token for themselves, so everything that decides about it
+// must be the same.
+std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
+  const at::Tensor tokens = prompt.to(at::kLong).contiguous();
+  const auto* const values = tokens.data_ptr<std::int64_t>();
+  const auto count = static_cast<std::size_t>(tokens.numel());
+  return fmt::format(
+      "generate, prompt [{}, {}] (CRC {:08x}), {} tokens, temperature {}, top_k {}, "
+      "end {}, seed {}",
+      prompt.size(0), prompt.size(1), crc32c(std::as_bytes(std::span(values, count))),
+      options.tokens, options.temperature, options.top_k,
+      options.end ? fmt::to_string(*options.end) : "none", options.seed);
+}
+
+// Of the last position, [N, vocabulary].
+at::Tensor last_logits(Gpt& model, const at::Tensor& tokens, GptPast& past) {
+  const at::Tensor logits = model->forward(tokens, &past).select(1, -1);
+  check(logits.size(-1) == model->options().vocabulary,
+        "generate: the model returned {} logits for a vocabulary of {}, a part of them on each "
+        "rank: build it with gather_logits = true (TensorParallelOptions)",
+        logits.size(-1), model->options().vocabulary);
+  return logits.to(at::kFloat);
+}
+
 }  // namespace
 
 at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions& options) {
@@ -48,6 +77,7 @@ at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions&
   check(most <= model->options().context,
         "generate: {} tokens of the prompt and {} more are more than the context of {}",
         prompt.size(1), options.tokens, model->options().context);
+  model->require_same(describe(prompt, options));
   const at::NoGradGuard no_grad;
   const Evaluating evaluating(model);
   auto random = at::make_generator<at::CPUGeneratorImpl>(options.seed);
@@ -56,7 +86,7 @@ at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions&
   at::Tensor next = prompt;
   at::Tensor has_ended = at::zeros({prompt.size(0), 1}, at::kBool);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    next = draw(model->forward(next, &past).select(1, -1).to(at::kFloat), options, random);
+    next = draw(last_logits(model, next, past), options, random);
     if (options.end) {
       next = next.masked_fill(has_ended, *options.end);
       has_ended = has_ended.logical_or(next == *options.end);

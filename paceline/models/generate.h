@@ -22,7 +22,9 @@ struct GenerateOptions {
 // sequence has ended; a sequence that has ended goes on with its end token. The model is in
 // evaluation mode meanwhile, and then in the one it was in. The same model, prompt and options give
 // the same tokens. Error(kInvalid) when the prompt is empty, does not fit the context with what is
-// wanted, or an option is out of range.
+// wanted, or an option is out of range; on every rank when ranks that share the model differ in
+// prompt or options, or when the model returns a part of the logits (TensorParallelOptions,
+// gather_logits).
 at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions& options = {});
 
 }  // namespace paceline::models

@@ -60,6 +60,10 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
   return logits_of(states);
 }
 
+void GptImpl::require_same(const std::string& doing) const {
+  if (layers_.require_same) layers_.require_same(doing);
+}
+
 GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
   return {.layers = h_->make_past(sequences, tokens)};
 }

@@ -8,6 +8,7 @@
 // values. Blind to ranks. It can be cloned.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <torch/nn/cloneable.h>
@@ -50,6 +51,9 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // Tokens [N, T], integers from 0 -> logits [N, T, vocabulary]. With `past` the tokens follow
   // those that it has, and are added to it. Error(kInvalid) for more tokens than the context.
   at::Tensor forward(const at::Tensor& tokens, GptPast* past = nullptr);
+
+  // Error(kInvalid) where ranks that share the layers describe what they do differently.
+  void require_same(const std::string& doing) const;
 
   // Empty, with room for so many tokens.
   GptPast make_past(std::int64_t sequences, std::int64_t tokens) const;

@@ -1,5 +1,7 @@
 #include "paceline/tensor_parallel/layers.h"
 
+#include "paceline/collectives/group/objects.h"
+#include "paceline/core/check.h"
 #include "paceline/tensor/random.h"
 #include "paceline/tensor_parallel/parallel_linear.h"
 #include "paceline/tensor_parallel/part_dropout.h"
@@ -24,6 +26,15 @@ at::Tensor parallel_logits(const GroupPtr& group, const TensorParallelOptions& o
   const at::Tensor part = models::apply_linear(
       whole, weight, bias.defined() ? scatter_to_region(group, bias, 0) : bias);
   return options.gather_logits ? gather_from_region(group, part, -1) : part;
+}
+
+void require_same(ProcessGroup& group, const std::string& doing) {
+  const auto all = all_gather_object(group, doing);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    check(all[rank] == all[0],
+          "rank {}: the ranks of a tensor-parallel model must do the same; rank 0: {}; rank {}: {}",
+          group.rank(), all[0], rank, all[rank]);
+  }
 }
 
 // Weights that every rank has, positions of which each has a part.
@@ -68,6 +79,7 @@ models::Layers tensor_parallel_layers(const GroupPtr& group, const TensorParalle
   layers.inner_dropout = [group](const at::Tensor& input, double p, bool is_training) {
     return part_dropout(*group, input, p, is_training);
   };
+  layers.require_same = [group](const std::string& doing) { require_same(*group, doing); };
   if (options.sequence_parallel) spread_positions(layers, group);
   return layers;
 }

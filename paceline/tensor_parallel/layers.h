@@ -19,7 +19,8 @@
 // lies between (norms, dropout, residuals) takes a part of time and memory; the positions T must
 // divide among the ranks, so generation, one position at a time, is not possible then.
 //
-// All ranks of the group are given the same tokens. For dropout seed_rank() with the same number on
+// All ranks of the group are given the same tokens; models::generate() checks that they have the
+// same prompt and options. For dropout seed_rank() with the same number on
 // all of them, and another one for other samples: activations that every rank has drop the same
 // elements everywhere, divided ones (part_dropout.h) do not.
 //

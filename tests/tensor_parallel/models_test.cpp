@@ -180,6 +180,59 @@ TEST(ParallelModels, generation_and_clones_are_the_dense_models) {
   });
 }
 
+// The dense model's tokens, or an error on every rank.
+TEST(ParallelModels, generation_takes_the_same_call_on_every_rank_and_whole_logits) {
+  using Options = models::GenerateOptions;
+  const GptOptions options = small_gpt(false);
+  Gpt dense = seeded(4, [&] { return Gpt(options); });
+  const at::Tensor prompt = tokens(3, 4, 5);
+  const Options usual{.tokens = 6, .seed = 2};
+  struct Case {
+    std::string name;
+    at::Tensor prompt_of_rank_1;
+    Options of_rank_1;
+    bool gathers_logits = true;
+    std::vector<std::string> words = {"ranks of a tensor-parallel model", "rank 0: generate",
+                                      "rank 1: generate"};  // of the error; empty: none
+  };
+  const std::vector<Case> cases = {
+      {"alike", prompt, usual, true, {}},
+      {"another seed", prompt, {.tokens = 6, .seed = 3}},
+      {"another prompt", tokens(3, 4, 6), usual},
+      {"another length", tokens(3, 5, 5), usual},
+      {"fewer sequences", tokens(2, 4, 5), usual},
+      {"more tokens", prompt, {.tokens = 7, .seed = 2}},
+      {"another temperature", prompt, {.tokens = 6, .temperature = 0.5, .seed = 2}},
+      {"another top_k", prompt, {.tokens = 6, .top_k = 3, .seed = 2}},
+      {"another end", prompt, {.tokens = 6, .end = 1, .seed = 2}},
+      {"parts of logits",
+       prompt,
+       usual,
+       false,
+       {"12 logits for a vocabulary of 24", "gather_logits"}},
+  };
+  const at::Tensor wanted = generate(dense, prompt, usual);
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    run_ranks_ok(2, [&](ProcessGroup& own) {
+      Gpt model = seeded(4, [&] {
+        return Gpt(options,
+                   tensor_parallel_layers(borrowed(own), {.gather_logits = one.gathers_logits}));
+      });
+      const auto make = [&] {
+        const bool is_first = own.rank() == 0;
+        return generate(model, is_first ? prompt : one.prompt_of_rank_1,
+                        is_first ? usual : one.of_rank_1);
+      };
+      if (one.words.empty()) {
+        EXPECT_TRUE(torch::equal(make(), wanted));
+      } else {
+        expect_error(ErrorCode::kInvalid, one.words, make);
+      }
+    });
+  }
+}
+
 // Ranks whose activations dropped other elements would disagree on the logits.
 TEST(ParallelModels, dropout_leaves_all_ranks_with_the_same_logits_and_repeats_itself) {
   GptOptions options = small_gpt(false);
