@@ -1,11 +1,13 @@
 #include "paceline/train/run_snapshot.h"
 
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/counted.h"
 #include "paceline/core/json_text.h"
 
 namespace paceline::train {
@@ -18,6 +20,7 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
+constexpr std::string_view kModelTensors = "model.";  // what their names begin with (run_boxes.cpp)
 
 // As the other parts: null where the reducer has no hook.
 struct Hook {
@@ -84,6 +87,27 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
+// Tensors that differ from the checkpoint's in one way. The first one stands for all.
+struct Differences {
+  void add(const std::string& name, const std::string& what) {
+    of_model = of_model || name.starts_with(kModelTensors);
+    const bool is_better =
+        count == 0 || (name.starts_with(kModelTensors) && !first.starts_with(kModelTensors));
+    if (is_better) first = fmt::format("{}: {}", name, what);
+    ++count;
+  }
+  // A line, where there are some.
+  std::string text(const char* how) const {
+    if (count == 0) return "";
+    return fmt::format("\n  {} {}, {}{}", counted(count, "tensor"), how,
+                       count > 1 ? "for instance " : "", first);
+  }
+
+  std::size_t count = 0;
+  std::string first;
+  bool of_model = false;  // some of them are
+};
+
 nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {
   return parse_json(metadata.at(kWords));
 }
@@ -111,20 +135,26 @@ void require_same_tensors(const SavedRun& saved, const std::vector<HeldBox>& wan
   }
   std::map<std::string, std::string> here;
   for (const HeldBox& one : wanted) here[one.name] = describe(one.dtype, one.shape);
-  std::string differences;
+  Differences changed, added, missing;
   for (const auto& [name, what] : here) {
     const auto found = rest.find(name);
     if (found == rest.end()) {
-      differences += fmt::format("\n  {}: {} here, not in the checkpoint", name, what);
+      added.add(name, what);
     } else if (found->second != what) {
-      differences +=
-          fmt::format("\n  {}: {} here, {} in the checkpoint", name, what, found->second);
+      changed.add(name, fmt::format("{} here, {} in the checkpoint", what, found->second));
     }
     rest.erase(name);
   }
-  for (const auto& [name, what] : rest)
-    differences += fmt::format("\n  {}: {} in the checkpoint, not here", name, what);
-  check(differences.empty(), "the checkpoint is of another model or optimizer:{}", differences);
+  for (const auto& [name, what] : rest) missing.add(name, what);
+  const bool is_other_model = changed.of_model || added.of_model || missing.of_model;
+  const std::string differences = changed.text("of another shape or type") +
+                                  added.text("not in the checkpoint") +
+                                  missing.text("in the checkpoint only");
+  check(differences.empty(), "the checkpoint is of another {}:{}",
+        is_other_model
+            ? "model than this program built; continue with the options that the run began with"
+            : "optimizer, or of other parameter groups, than this program made",
+        differences);
 }
 
 TrainingState state_in(const std::map<std::string, std::string>& metadata) {
