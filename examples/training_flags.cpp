@@ -50,6 +50,7 @@ void declare_batches(CLI::App& app, TrainingFlags& flags) {
       .count("--micro-batch-size", loading.micro_batch_size,
              "Most samples of a rank at once; gradients add up [all]", 1)
       ->needs(global_batch);
+  batches.flag("--drop-last", loading.drop_last, "Leave out a last batch that is not full");
   batches.count("--logical-shards", loading.logical_shards,
                 "Parts of each step: the same bits for any number of ranks; 0: none", 0,
                 paceline::kMaxLogicalShards);

@@ -11,6 +11,7 @@
 #include "paceline/collectives/group/shared_error.h"
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
+#include "paceline/process/shell_words.h"
 #include "paceline/train/dry_run.h"
 #include "paceline/train/launch_hint.h"
 #include "paceline/train/run_report.h"
@@ -90,6 +91,7 @@ void TrainingRun::begin_or_resume() {
     take_state(restored->state);
     progress_.note(fmt::format("  resumed at step {}{}", state_.step,
                                restored->from_memory ? ", from memory" : ""));
+    scalars_.resume_after(state_.step);
     take_seed(given);
   } else if (options_.checkpoints.resume || group_->launch_environment().restart_count > 0) {
     progress_.note("  no checkpoint yet; from the beginning");
@@ -273,18 +275,39 @@ void TrainingRun::write_final_weights() {
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 
-// What to try after a run that ended here: a command, or what to put behind this one. Both work as
-// they stand. Whatever ended this run would end the next one before its first step.
-std::string TrainingRun::next_command() const {
+// For a run that goes on where this one ended: what makes it longer, and keeps its schedule.
+std::string TrainingRun::options_of_longer_run() const {
+  const StepOptions& step = options_.step;
+  const std::int64_t steps = step_.schedule_steps();
+  const bool ends_with_schedule = step.schedule == "one-cycle";
+  const bool is_longer_than_run = ends_with_schedule && state_.step < steps;
+  std::int64_t most = 0;
+  if (options_.max_steps > 0 && state_.step >= options_.max_steps) most = 2 * options_.max_steps;
+  if (is_longer_than_run) most = most > 0 ? std::min(most, steps) : steps;
   std::string longer;
   if (state_.epoch >= options_.epochs) longer += fmt::format(" --epochs {}", options_.epochs + 1);
-  if (options_.max_steps > 0 && state_.step >= options_.max_steps)
-    longer += fmt::format(" --max-steps {}", 2 * options_.max_steps);
-  const std::string more = "--resume" + longer;
-  if (checkpoints_.are_made()) return "the same with " + more;
+  if (most > 0) longer += fmt::format(" --max-steps {}", most);
+  if (ends_with_schedule && !is_longer_than_run) return longer;
+  if (steps > 0) longer += fmt::format(" --lr-schedule-steps {}", steps);
+  return longer;
+}
+
+// What to try after a run that ended here: a command, or what to put behind this one. Both work as
+// they stand. Whatever ended this run would end the next one before its first step; a schedule that
+// has no more steps needs a run of its own.
+std::string TrainingRun::next_command() const {
+  const bool can_continue =
+      options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();
+  const std::string longer = options_of_longer_run();
+  if (checkpoints_.are_made() && can_continue) return "the same with --resume" + longer;
+  if (checkpoints_.are_made())
+    return fmt::format("the same with --checkpoint-dir {}{}",
+                       launch::shell_quoted(options_.checkpoints.folder + "-longer"), longer);
   if (group_->world_size() == 1 && !options_.command.empty())
     return fmt::format("{} run --nproc-per-node 2 {}", launcher_command(), options_.command);
-  return fmt::format("the same with --checkpoint-dir run, then with --checkpoint-dir run {}", more);
+  if (!can_continue) return "the same with --checkpoint-dir run" + longer;
+  return fmt::format(
+      "the same with --checkpoint-dir run, then with --checkpoint-dir run --resume{}", longer);
 }
 
 }  // namespace paceline::train

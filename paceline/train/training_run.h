@@ -119,6 +119,7 @@ class TrainingRun {
   int stop();
   void print_table();
   void write_final_weights();
+  std::string options_of_longer_run() const;
   std::string next_command() const;
 
   const TrainingRunOptions options_;

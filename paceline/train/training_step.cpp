@@ -11,10 +11,14 @@
 namespace paceline::train {
 namespace {
 
+std::int64_t steps_of(const StepOptions& options, std::int64_t num_steps) {
+  return options.schedule_steps > 0 ? options.schedule_steps : num_steps;
+}
+
 std::unique_ptr<optim::Schedule> make_schedule(const StepOptions& options,
                                                optim::Optimizer& optimizer,
                                                std::int64_t num_steps) {
-  const std::int64_t steps = options.schedule_steps > 0 ? options.schedule_steps : num_steps;
+  const std::int64_t steps = steps_of(options, num_steps);
   check(options.warmup_steps < steps,
         "--warmup {}: the schedule has {} steps; see --lr-schedule-steps", options.warmup_steps,
         steps);
@@ -52,6 +56,7 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
                            std::int64_t num_steps)
     : options_(options),
       optimizer_(optimizer),
+      num_steps_(num_steps),
       schedule_(make_schedule(options, optimizer, num_steps)),
       learning_rate_(optimizer.learning_rate()) {
   if (options.scales_loss) scaler_.emplace();
@@ -64,6 +69,12 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
     average_.emplace(optimizer.parameters(),
                      optim::ExponentialMovingAverageOptions{.decay = options.ema});
   }
+}
+
+std::int64_t TrainingStep::schedule_steps() const {
+  const bool follows = options_.schedule == "cosine" || options_.schedule == "one-cycle" ||
+                       (options_.schedule == "step" && options_.rate_every == 0);
+  return follows ? steps_of(options_, num_steps_) : 0;
 }
 
 void TrainingStep::take() {

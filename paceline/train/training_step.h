@@ -41,6 +41,8 @@ class TrainingStep {
 
   double learning_rate() const { return learning_rate_; }  // of the last step
   bool has_schedule() const { return schedule_ != nullptr; }
+  // Of the schedule, where its rates follow from their number; otherwise 0.
+  std::int64_t schedule_steps() const;
   // While it lives, the model has the averaged weights. Null where there are none.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();
   // For the Checkpointer.
@@ -49,6 +51,7 @@ class TrainingStep {
  private:
   const StepOptions options_;
   optim::Optimizer& optimizer_;
+  const std::int64_t num_steps_;               // of the whole run
   std::unique_ptr<optim::Schedule> schedule_;  // null: the rate is constant
   std::optional<optim::GradScaler> scaler_;    // float16's
   std::optional<optim::ExponentialMovingAverage> average_;

@@ -107,4 +107,21 @@ ended=("${run2[@]}" "$train_image" "${data[@]}" --epochs 1 --checkpoint-dir "$wo
 read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
 expect hint_after_an_epoch 0 ' s, 10 steps' "${ended[@]}" "${more[@]}"
 
+# For every schedule, whatever ended the run. One cycle has no steps left: a run of its own begins.
+for schedule in constant step cosine one-cycle plateau; do
+  for end in "--max-steps 3" "--epochs 1" "--max-steps 3 --lr-schedule-steps 5"; do
+    read -ra ends <<<"$end"
+    scheduled=("$train_image" "${data[@]}" --lr-schedule "$schedule" "${ends[@]}" --checkpoint-dir "$work/$schedule$end")
+    "${scheduled[@]}" >"$work/hint"
+    eval "more=($(hint "$work/hint" | sed 's/^the same with //'))"
+    wanted='resumed at step [0-9]+$'
+    [ "$schedule" != one-cycle ] || [[ $end == *5 ]] || wanted='test accuracy'
+    # shellcheck disable=SC2154
+    expect "hint_after_$schedule$end" 0 "$wanted" "${scheduled[@]}" "${more[@]}"
+  done
+done
+
+# A last batch of one sample.
+expect drop_last 0 ' s, 1 steps' "$train_image" "${data[@]}" --epochs 1 --batch-size 599 --drop-last
+
 exit "$((failures > 0))"
