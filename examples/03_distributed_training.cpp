@@ -11,7 +11,7 @@ namespace data = paceline::data;
 
 int main() {
   const auto group = paceline::init_process_group();
-  torch::manual_seed(0);
+  torch::manual_seed(group->rank());
   const auto dataset = std::make_shared<data::ImageSamples>(
       data::load_fashion_mnist(data::kFashionMnistFolder, data::Split::kTest));
   const data::DistributedSampler sampler(dataset->size(), group->world_size(), group->rank());

@@ -34,7 +34,7 @@ TORCH_MODULE(Net);
 
 int main(int argc, char** argv) {
   const auto group = paceline::init_process_group();
-  torch::manual_seed(0);
+  torch::manual_seed(0);  // every rank makes the same points
   Points points;
   paceline::data::TorchSampler sampler({1000, group->world_size(), group->rank()});
   const auto loader = torch::data::make_data_loader(points.map(torch::data::transforms::Stack<>()),
