@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "paceline/core/check.h"
 #include "paceline/optim/block_kernels.h"
@@ -58,6 +59,9 @@ void Optimizer::step() try {
   } else if (group_) {
     exchange_parts();
   }
+  // The kernels write behind autograd's back. It refuses a backward pass that needs old values.
+  for (const OrderedGradient& gradient : gradients)
+    torch::autograd::impl::bump_version(parameters_[gradient.parameter]);
 } catch (const DamagedState& error) {
   if (group_) group_->abort(error.what());  // the others would wait for this rank's part
   throw;

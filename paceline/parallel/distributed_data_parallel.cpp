@@ -59,7 +59,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
                      .guard_passes = guard_passes(),
                      .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
-                     .at_end_of_step = [this] { shard_buffers_.end_step(); },
+                     .at_end_of_step = [this] { end_step(); },
                      .optimizer = divides_gradients ? options_.optimizer : nullptr});
 }
 
@@ -123,6 +123,7 @@ void DataParallelState::forget_gradients() {
 void DataParallelState::take_model_of(int rank) {
   broadcast_parameters(rank);
   broadcast_buffers(rank);
+  buffers_may_differ_ = false;
 }
 
 void DataParallelState::broadcast_parameters(int root) {
@@ -192,8 +193,17 @@ void DataParallelState::before_forward(std::int64_t samples) {
   if (!options_.broadcast_buffers) return;
   const bool begins_step =
       reducer_->has_shards() ? reducer_->num_shards_done() == 0 : reducer_->synchronizes();
-  if (trains ? begins_step : buffers_may_differ_) in_lockstep([&] { broadcast_buffers(root); });
+  const bool may_differ = buffers_may_differ_ || uneven_inputs_ != nullptr;
+  if (may_differ && (!trains || begins_step)) in_lockstep([&] { broadcast_buffers(root); });
   buffers_may_differ_ = trains;
+}
+
+// Ranks whose inputs have ended get buffers at the beginning of the others' passes.
+void DataParallelState::end_step() {
+  if (reducer_->has_shards()) shard_buffers_.end_step();
+  if (!options_.broadcast_buffers || uneven_inputs_ != nullptr) return;
+  in_lockstep([&] { broadcast_buffers(0); });
+  buffers_may_differ_ = false;
 }
 
 void DataParallelState::set_uneven_inputs(UnevenInputs* inputs) {

@@ -47,9 +47,10 @@ namespace paceline {
 struct DistributedDataParallelOptions {
   BucketLimits buckets;
   bool require_all_used = false;  // as ReducerOptions has it
-  // Rank 0's buffers (BatchNorm's statistics) to everybody before each synchronised forward pass,
-  // and before the first one without gradients that follows: evaluation is with the same model on
-  // every rank. To evaluate on one rank alone, use module().
+  // Rank 0's buffers (BatchNorm's statistics) to everybody at the end of each backward pass that
+  // averages. So evaluation is with the same model on every rank and communicates nothing: ranks
+  // may have any number of samples, also none. After forward passes that no such backward pass
+  // followed, all ranks get them before the next one that is not within no_sync().
   bool broadcast_buffers = true;
   // Every parameter is compared between the replicas in one of so many steps, and a difference is a
   // DamagedState (core/error.h); 0: never. The same on every rank. For replicas that differ on
@@ -103,6 +104,7 @@ class DataParallelState {
 
  private:
   void before_forward(std::int64_t samples);
+  void end_step();
   void require_shards_apart() const;
   std::int64_t guard_passes() const;
   void require_one_copy(const std::vector<NamedParameter>& parameters) const;
@@ -117,7 +119,7 @@ class DataParallelState {
   std::vector<at::Tensor> buffers_;
   UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
-  bool buffers_may_differ_ = false;  // a pass since the last broadcast has used this rank's samples
+  bool buffers_may_differ_ = false;  // a pass since the last broadcast has trained; on all ranks
   std::unique_ptr<Reducer> reducer_;
 };
 

@@ -9,9 +9,9 @@ Error with_advice(const Error& error) {
   constexpr const char* kMismatch = "collectives do not match";  // of collectives/collective.cpp
   constexpr const char* kRecords = "; flight records: ";         // of collectives/flight/
   constexpr const char* kAdvice =
-      ": forward() broadcasts rank 0's buffers and backward() averages gradients, so all ranks "
-      "must call them alike, those of several modules in the same order; to run the model on one "
-      "rank alone, as for an evaluation, call model.module().forward(x)";
+      ": backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
+      "forward() and backward() alike, those of several modules in the same order; to run the "
+      "model on one rank alone, call model.module().forward(x)";
   constexpr const char* kLeft = "has left the group";  // of transport/mesh.cpp
   constexpr const char* kFewerInputs =
       "; where ranks have different numbers of batches, train inside paceline::join(), or take "

@@ -1,5 +1,7 @@
 #include "paceline/parallel/pass_counter.h"
 
+#include <utility>
+
 namespace paceline {
 
 void PassCounter::begin_forward(std::int64_t samples, bool trains) {
@@ -11,13 +13,23 @@ void PassCounter::begin_forward(std::int64_t samples, bool trains) {
   samples_ += samples;
 }
 
-void PassCounter::end_backward(double waited) {
+bool PassCounter::begins_step(std::uint64_t version) {
+  const auto before = std::exchange(version_, version);
+  if (!before) return true;
+  saw_change_ = saw_change_ || version != *before;
+  return version != *before || (!saw_change_ && ++num_unchanged_ >= kPatience);
+}
+
+void PassCounter::end_backward(double waited, std::uint64_t version) {
+  waited_ += waited;
+  if (!begins_step(version)) return;
   const auto now = Clock::now();
   if (!log_ || !log_->counts()) {
     log_.emplace();  // a loop's own log may have ended since
     log_->model(parameter_bytes_);
   }
-  log_->step(samples_, std::chrono::duration<double>(now - begin_.value_or(now)).count(), waited);
+  log_->step(samples_, std::chrono::duration<double>(now - begin_.value_or(now)).count(),
+             std::exchange(waited_, 0.0));
   begin_ = now;
   samples_ = 0;
 }

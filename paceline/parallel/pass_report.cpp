@@ -1,6 +1,7 @@
 #include "paceline/parallel/pass_report.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -13,8 +14,15 @@ namespace {
 // mean of it need not, but two different numbers have different means.
 constexpr int kBits = 16;
 constexpr std::size_t kHashValues = 64 / kBits;
-constexpr std::size_t kIndexValues = 2;                              // of the parameter, from 1
-constexpr std::size_t kRankValues = kHashValues + kIndexValues + 1;  // the module's number
+constexpr std::size_t kIndexValues = 2;  // of the parameter, from 1
+constexpr std::size_t kModuleValues = 1;
+constexpr std::size_t kLossValues = 64 / kBits;
+
+// Where they begin among the values of a rank.
+constexpr std::size_t kIndex = kHashValues;
+constexpr std::size_t kModule = kIndex + kIndexValues;
+constexpr std::size_t kLoss = kModule + kModuleValues;
+constexpr std::size_t kRankValues = kLoss + kLossValues;
 
 void put(float* values, std::size_t count, std::uint64_t number) {
   for (std::size_t i = 0; i < count; ++i)
@@ -44,8 +52,9 @@ void PassReport::write(const Own& own) {
                  [](bool is_used) { return is_used ? 1.F : 0.F; });
   float* const mine = values_.data() + (of_rank(rank_) - values_.data());
   put(mine, kHashValues, own.hash);
-  put(mine + kHashValues, kIndexValues, own.not_finite ? *own.not_finite + 1 : 0);
-  put(mine + kHashValues + kIndexValues, 1, own.module);
+  put(mine + kIndex, kIndexValues, own.not_finite ? *own.not_finite + 1 : 0);
+  put(mine + kModule, kModuleValues, own.module);
+  put(mine + kLoss, kLossValues, std::bit_cast<std::uint64_t>(own.loss));
   place_.copy_(at::from_blob(values_.data(), place_.sizes(), at::kFloat));
 }
 
@@ -73,16 +82,23 @@ std::uint64_t PassReport::number_at(const float* values, std::size_t count) cons
 std::vector<std::uint64_t> PassReport::modules() const {
   std::vector<std::uint64_t> numbers;
   for (int rank = 0; rank < num_ranks_; ++rank)
-    numbers.push_back(number_at(of_rank(rank) + kHashValues + kIndexValues, 1));
+    numbers.push_back(number_at(of_rank(rank) + kModule, kModuleValues));
   return numbers;
 }
 
 std::optional<PassReport::NotFinite> PassReport::not_finite() const {
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    const auto index = number_at(of_rank(rank) + kHashValues, kIndexValues);
+    const auto index = number_at(of_rank(rank) + kIndex, kIndexValues);
     if (index > 0) return NotFinite{rank, static_cast<std::size_t>(index - 1)};
   }
   return {};
+}
+
+double PassReport::loss() const {
+  double sum = 0;
+  for (int rank = 0; rank < num_ranks_; ++rank)
+    sum += std::bit_cast<double>(number_at(of_rank(rank) + kLoss, kLossValues));
+  return sum;
 }
 
 }  // namespace paceline

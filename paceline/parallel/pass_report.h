@@ -2,8 +2,8 @@
 
 // What each rank says beside its gradients of a pass. It travels as float32 in the last bucket,
 // where every rank has a place of its own and adds zero to the others': which parameters it used,
-// of which module the pass was, the hash of a part of its replica (replica_guard.h), and its first
-// gradient that is not finite.
+// of which module the pass was, the hash of a part of its replica (replica_guard.h), its first
+// gradient that is not finite, and its loss.
 //
 // Thread safety: none.
 
@@ -24,6 +24,7 @@ class PassReport {
     std::uint64_t module = 0;  // below 2^16
     std::uint64_t hash = 0;
     std::optional<std::size_t> not_finite;  // the first such parameter
+    double loss = 0;
   };
   struct NotFinite {
     int rank = 0;
@@ -48,6 +49,8 @@ class PassReport {
   std::vector<std::uint64_t> modules() const;
   // Of the lowest rank that has one.
   std::optional<NotFinite> not_finite() const;
+  // The sum of all ranks' losses, with the same bits on every rank.
+  double loss() const;
 
  private:
   const float* of_rank(int rank) const;

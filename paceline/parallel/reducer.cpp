@@ -191,6 +191,7 @@ void Reducer::write_report() {
   if (guards_replicas()) own.hash = guard_->hash_part(num_steps_);
   own.module = number_;
   own.not_finite = not_finite_;
+  own.loss = own_loss_.value_or(0);
   report_.write(own);
 }
 
@@ -230,6 +231,7 @@ void Reducer::end_backward() {
   const bool averages_now = averages();
   if (averages_now) note_accumulated();
   if (is_alone()) {
+    if (averages_now) step_loss_ = own_loss_.value_or(0);
     if (not_finite_) say_non_finite({.rank = 0, .parameter = *not_finite_});
   } else {
     in_lockstep([this] {
@@ -243,12 +245,20 @@ void Reducer::end_backward() {
   in_backward_ = false;
   num_shards_done_ = averages_now ? 0 : num_shards_done_ + 1;
   if (!averages_now) return;
-  if (has_shards() && options_.at_end_of_step) options_.at_end_of_step();
   for (auto& parameter : parameters_) parameter.is_used = false;
   not_finite_.reset();
+  own_loss_.reset();
   ++num_steps_;
   exposed_seconds_ += waited.count();
-  passes_.end_backward(waited.count());
+  passes_.end_backward(waited.count(), version_of_parameters());
+  if (!is_alone()) turns_->end(this, options_.at_end_of_step);
+}
+
+// Another one after each change that autograd sees.
+std::uint64_t Reducer::version_of_parameters() const {
+  std::uint64_t sum = 0;
+  for (const auto& parameter : parameters_) sum += parameter.named.tensor._version();
+  return sum;
 }
 
 // What passes before this one gave parameters that this one does not use.
@@ -280,8 +290,10 @@ void Reducer::average() {
 }
 
 void Reducer::read_report() {
-  if (!device_.is_cpu()) return;
+  if (!device_.is_cpu() && !own_loss_) return;  // reading waits for the device
   report_.read(divisor());
+  step_loss_ = report_.loss() / static_cast<double>(divisor());
+  if (!device_.is_cpu()) return;
   require_same_module();
   if (divides()) tell_optimizer();
   if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
@@ -387,6 +399,8 @@ void Reducer::take_averages_of_others() {
   }
 }
 
+void Reducer::note_loss(double loss) { own_loss_ = own_loss_.value_or(0) + loss; }
+
 double Reducer::take_exposed_seconds() {
   const double for_parameters =
       options_.optimizer != nullptr ? options_.optimizer->take_exposed_seconds() : 0;
@@ -407,7 +421,7 @@ void Reducer::before_forward(std::int64_t samples) {
 
 void Reducer::forget_failed_pass() {
   in_backward_ = false;
-  turns_->leave(this);
+  turns_->forget(this);
   try {
     for (auto& bucket : buckets_) {
       if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
@@ -425,6 +439,7 @@ void Reducer::forget_failed_pass() {
   for (auto& bucket : buckets_) bucket.shards.clear();
   num_shards_done_ = 0;
   not_finite_.reset();
+  own_loss_.reset();
   for (auto& parameter : parameters_) {
     parameter.is_used = false;
     parameter.stand_in = at::Tensor();

@@ -17,10 +17,9 @@
 //
 // A parameter without a gradient in a pass counts as zero where other ranks have one, and its
 // `.grad` stays as it was where none has. Which ranks used it travels with the last bucket, in the
-// pass's report (pass_report.h), as do hashes of the replicas (replica_guard.h) and whose gradient
-// was not finite. A
-// parameter that gets several gradients in a pass, from passes within it (checkpoint()), is
-// averaged at its end.
+// pass's report (pass_report.h), as do hashes of the replicas (replica_guard.h), whose gradient was
+// not finite, and the loss. A parameter that gets several gradients in a pass, from passes within
+// it (checkpoint()), is averaged at its end.
 //
 // Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
 // the order of streams: at the end of the backward pass the current stream is behind all of them.
@@ -84,8 +83,10 @@ struct ReducerOptions {
   // Which rank's gradient of which parameter was not finite is said, by rank 0; kError: it is an
   // Error(kInvalid) on every rank, before any replica has taken a step.
   NonFinite non_finite = NonFinite::kReport;
-  std::int64_t logical_shards = 0;            // of a step, the same on every rank; 0: none
-  std::function<void()> at_end_of_step = {};  // with logical shards: after the last of its passes
+  std::int64_t logical_shards = 0;  // of a step, the same on every rank; 0: none
+  // After each pass that averages, once all modules of the group that it reached are done; not in a
+  // group of one without logical shards. It may communicate.
+  std::function<void()> at_end_of_step = {};
   // Gets each rank's part of the averages, where it divides them. Must outlive the reducer; null:
   // every rank gets all of them.
   optim::Optimizer* optimizer = nullptr;
@@ -135,6 +136,11 @@ class Reducer : public GradientSync {
   // With logical shards: false for every pass of a step but its last one.
   void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
   bool synchronizes() const override { return synchronize_; }
+  // Before a backward pass: the loss that it begins with, times the weight of its batch.
+  void note_loss(double loss);
+  // Of the last pass that averaged and those that led to it: the mean over the ranks, or the
+  // logical shards, of what was noted, on every rank. It costs no call of its own.
+  double step_loss() const { return step_loss_; }
   double take_exposed_seconds() override;
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
@@ -144,6 +150,8 @@ class Reducer : public GradientSync {
   const ShardBlock& own_shards() const { return own_shards_; }
   std::int64_t num_shards_done() const { return num_shards_done_; }
   bool has_shards() const { return options_.logical_shards > 0; }
+  std::int64_t logical_shards() const { return options_.logical_shards; }
+  ProcessGroup& group() const { return *group_; }
 
  private:
   struct Bucket {
@@ -193,6 +201,7 @@ class Reducer : public GradientSync {
   void write_report();
   void read_report();
   void end_backward();
+  std::uint64_t version_of_parameters() const;
   void note_accumulated();
   void add_shard();
   void average();
@@ -264,8 +273,10 @@ class Reducer : public GradientSync {
   std::optional<ReplicaGuard> guard_;
   std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
   std::int64_t num_non_finite_ = 0;        // steps with one
-  std::int64_t num_steps_ = 0;             // that have averaged, or that begin_at() told
-  std::size_t next_bucket_ = 0;            // the first that is not under way
+  std::optional<double> own_loss_;         // noted in this step
+  double step_loss_ = 0;
+  std::int64_t num_steps_ = 0;   // that have averaged, or that begin_at() told
+  std::size_t next_bucket_ = 0;  // the first that is not under way
   PassCounter passes_;
   std::int64_t divisor_ = 0;          // of a pass's averages; 0: the ranks, or the shards
   bool all_have_inputs_ = true;       // in this pass

@@ -98,7 +98,7 @@ void Reducer::require_same_shards() const {
 }
 
 Reducer::~Reducer() {
-  turns_->leave(this);
+  turns_->forget(this);
   for (auto& parameter : parameters_) {
     if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
   }

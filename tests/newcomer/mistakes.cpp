@@ -16,7 +16,7 @@
 //   unequal-batches     rank 1 leaves out the last batch of an epoch
 //   unused-parameter    a layer takes no part in the loss, and all must
 //   saves-everywhere    every rank saves checkpoints into one folder
-//   evaluates-alone     rank 0 evaluates the model between two steps
+//   evaluates-alone     rank 0 evaluates the model between two steps, with gradients
 
 #include <cstdio>
 #include <functional>
@@ -96,7 +96,6 @@ int main(int argc, char** argv) {
       if (makes("leaves-early") && is_odd) return 0;
       if (makes("throws") && is_odd) throw std::runtime_error("no such key: learning_rate");
       if (makes("evaluates-alone") && group->rank() == 0) {
-        const torch::NoGradGuard no_grad;
         model->eval();
         model->forward(images);
         model->train();

@@ -289,15 +289,58 @@ TEST(DistributedDataParallel, a_pass_that_runs_past_the_wrapper_is_an_error_befo
   }
 }
 
-TEST(DistributedDataParallel, evaluation_on_one_rank_alone_is_an_error_that_says_what_to_call) {
+TEST(DistributedDataParallel, a_rank_may_evaluate_alone) {
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel model(make_module<Net>(0), shared);
+    for (int step = 0; step < 3; ++step) {
+      model->train();
+      model->forward(batch(3 * step + group.rank(), 8)).sum().backward();
+      const auto means = all_gather(group, model.module().norm->running_mean);
+      EXPECT_TRUE(at::equal(means[0], means[1]) && at::equal(means[0], means[2]));
+      if (group.rank() != step) continue;
+      const at::NoGradGuard no_grad;
+      model->eval();
+      model->forward(batch(0, 1));
+    }
+  });
+}
+
+// Which parameters a rank uses decides when its buckets start.
+TEST(DistributedDataParallel, buffers_of_several_modules_follow_all_their_gradients) {
+  struct Branches : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& input) {
+      const at::Tensor one = norm(first(input));
+      return uses_second ? one + second(input) : one;
+    }
+    torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 8));
+    torch::nn::Linear second = register_module("second", torch::nn::Linear(8, 8));
+    torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(8));
+    bool uses_second = true;
+  };
+  run_ranks_ok(3, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    DistributedDataParallel maker(make_module<Branches>(0), shared, kSmallBuckets);
+    DistributedDataParallel critic(make_module<Branches>(1), shared, kSmallBuckets);
+    for (int step = 0; step < 6; ++step) {
+      maker.module().uses_second = group.rank() != step % 3;
+      critic.module().uses_second = group.rank() != (step + 1) % 3;
+      critic(maker(batch(3 * step + group.rank(), 8))).sum().backward();
+      for (auto* model : {&maker, &critic}) {
+        for (const auto& mean : all_gather(group, model->module().norm->running_mean))
+          EXPECT_TRUE(at::equal(mean, model->module().norm->running_mean));
+      }
+    }
+  });
+}
+
+TEST(DistributedDataParallel,
+     a_training_pass_on_one_rank_alone_is_an_error_that_says_what_to_call) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
     DistributedDataParallel model(make_module<Net>(0), shared);
     model->forward(batch(group.rank(), 8)).sum().backward();
-    if (group.rank() == 0) {
-      const at::NoGradGuard no_grad;
-      model->forward(batch(0, 8));
-    }
+    if (group.rank() == 0) model->forward(batch(0, 8));
     model->forward(batch(group.rank(), 8)).sum().backward();
     ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
   });
