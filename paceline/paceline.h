@@ -74,6 +74,7 @@
 #include "paceline/text/byte_tokenizer.h"
 #include "paceline/text/word_piece_tokenizer.h"
 #include "paceline/train/checkpointer.h"
+#include "paceline/train/counted_loss.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/evaluate_text.h"
 #include "paceline/train/loop.h"

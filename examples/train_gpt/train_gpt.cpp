@@ -78,7 +78,8 @@ int run(const Options& options) {
        .test =
            [&] {
              const auto loss = [&](const data::Batch& batch) { return learner->test_loss(batch); };
-             return train::test_result(train::evaluate_text(*replicas, *test_loader, loss));
+             return train::test_result(
+                 train::evaluate_text(*replicas, *test_loader, train::over_all_targets(loss)));
            },
        .weights = [&] { return weights_for_file(options, text, *group, *learner); },
        .replicas = replicas,

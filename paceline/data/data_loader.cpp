@@ -102,7 +102,9 @@ std::optional<Batch> DataLoader::next() {
   exhausted_ = taken.ends_epoch;
   if (taken.batch.ends_step) consumed_ = taken.consumed;
   if (taken.batch.shard >= 0) {
-    seed_rank(seed_of_shard(source_->traits().seed, epoch_, taken.position, taken.batch.shard));
+    taken.batch.seed =
+        seed_of_shard(source_->traits().seed, epoch_, taken.position, taken.batch.shard);
+    seed_rank(taken.batch.seed);
   }
   return std::move(taken.batch);
 }

@@ -15,7 +15,8 @@
 // With global_batch_size a step takes so many samples of all ranks together, whatever their number,
 // so that a job that shrinks or grows goes on with the same steps (batch_plan.h). A loop then
 // multiplies each loss by the batch's weight, and steps and reduces gradients only where
-// `ends_step`; train::run_loop() does.
+// `ends_step`; train::run_loop() does. The weight is for losses that are means over a batch's
+// samples; for others see train/counted_loss.h.
 //
 // A stream's batches come the same way (streamed_dataset.h). With DataLoaderOptions::groups all
 // samples of a batch are of one group (grouped_order.h).
@@ -59,6 +60,7 @@ struct Batch {
   double weight = 1;                  // of its loss, a mean over samples
   bool ends_step = true;              // the gradients of the next one belong to another step
   std::int64_t shard = -1;            // the logical shard that it is; -1: there are none
+  std::uint64_t seed = 0;             // of what is random in that shard, for seed_rank()
 };
 
 struct DataLoaderOptions {

@@ -14,17 +14,17 @@ namespace paceline::train {
 double TextEvaluation::perplexity() const { return std::exp(loss); }
 
 TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
-                             const LossFunction& loss) {
+                             const CountedLoss& loss) {
   const at::NoGradGuard no_grad;
   std::array<double, 2> sums{};  // loss, tokens: exact in float64 far beyond any text
   loader.begin_epoch(0);
   while (const auto batch = loader.next()) {
-    const auto tokens = static_cast<double>(batch->target.numel());
-    sums[0] += loss(*batch).item<double>() * tokens;
-    sums[1] += tokens;
+    sums[0] += loss.sum(*batch).item<double>();
+    sums[1] += loss.count(*batch);
   }
   group.all_reduce(std::span(sums));
-  check(sums[1] > 0, "rank {}: evaluate_text: there is no sample on any rank", group.rank());
+  check(sums[1] > 0, "rank {}: evaluate_text: there is no token that counts on any rank",
+        group.rank());
   return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
 }
 

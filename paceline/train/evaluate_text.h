@@ -1,34 +1,35 @@
 #pragma once
 
-// Exact evaluation of a language model over all ranks: every token counts once, whatever the number
-// of ranks and however the text is cut into batches.
+// Exact evaluation of a language model over all ranks: every token that counts does so once,
+// whatever the number of ranks and however the text is cut into batches.
 //
-//   const auto found = train::evaluate_text(*group, loader, [&](const data::Batch& batch) {
+//   const auto loss = [&](const data::Batch& batch) {
 //     return models::next_token_loss(model(batch.data), batch.target);
-//   });
+//   };
+//   const auto found = train::evaluate_text(*group, loader, train::over_all_targets(loss));
 
 #include <cstdint>
 
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/data/data_loader.h"
-#include "paceline/train/loop.h"
+#include "paceline/train/counted_loss.h"
 #include "paceline/train/test_result.h"
 
 namespace paceline::train {
 
 struct TextEvaluation {
-  double loss = 0;  // mean cross entropy of a token, in nats
-  std::int64_t tokens = 0;
+  double loss = 0;          // mean cross entropy of a token, in nats
+  std::int64_t tokens = 0;  // that count
 
   // How many equally likely tokens would be as hard to predict.
   double perplexity() const;
 };
 
-// Collective. `loss` gives the mean over a batch's targets. Requires: `loader` gives this rank's
-// share (data::evaluation_indices). No gradients are kept; the caller sets the module to eval().
-// Error(kInvalid) when no rank has a sample.
+// Collective. Requires: `loader` gives this rank's share (data::evaluation_indices). No gradients
+// are kept; the caller sets the module to eval(). Error(kInvalid) when no rank has a token that
+// counts.
 TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
-                             const LossFunction& loss);
+                             const CountedLoss& loss);
 
 // "test perplexity 12.18, loss 2.5000".
 TestResult test_result(const TextEvaluation& evaluation);

@@ -6,6 +6,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/step_log.h"
+#include "paceline/tensor/random.h"
 
 namespace paceline::train {
 namespace {
@@ -45,32 +46,42 @@ class LoggedStep {
   const PhaseTimes::Clock::time_point begin_ = PhaseTimes::Clock::now();
 };
 
-struct StepSum {
-  double loss = 0;  // mean over this rank's samples
-  std::int64_t samples = 0;
-};
-
 std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& times) {
   const auto timed = times.measure(Phase::kData);
   return loader.next();
 }
 
-// Nothing at the end of the epoch.
-std::optional<StepSum> add_up_step(data::DataLoader& loader, StepGradients& gradients,
-                                   PhaseTimes& times, const LoopHooks& hooks) {
-  auto batch = next_batch(loader, times);
-  if (!batch) return {};
-  StepSum sum;
-  double all = 0;
-  for (;; batch = next_batch(loader, times)) {
-    const auto count = batch->weight > 0 ? static_cast<double>(batch->data.size(0)) : 0;
-    sum.loss += count * gradients.add(*batch, hooks.scale_loss, times);
-    all += count;
-    if (batch->weight > 0) sum.samples += batch->data.size(0);
-    if (batch->ends_step) break;
+// What the loop gives to `gradients` at once: a batch of the step that follows those before, or all
+// of the step's where their weights depend on each other. Empty at the end of the epoch.
+std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& gradients,
+                                      PhaseTimes& times) {
+  std::vector<data::Batch> batches;
+  do {
+    auto batch = next_batch(loader, times);
+    if (!batch) break;
+    batches.push_back(std::move(*batch));
+  } while (gradients.weighs_steps() && !batches.back().ends_step);
+  if (batches.empty() || !gradients.weighs_steps()) return batches;
+  const auto timed = times.measure(Phase::kCommunication);
+  gradients.weigh(batches);
+  return batches;
+}
+
+// How many samples of this rank the step has; nothing at the end of the epoch.
+std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients& gradients,
+                                        PhaseTimes& times, const LoopHooks& hooks) {
+  std::int64_t samples = 0;
+  for (bool has_ended = false; !has_ended;) {
+    const auto batches = next_batches(loader, gradients, times);
+    if (batches.empty()) return {};
+    for (const data::Batch& batch : batches) {
+      if (batches.size() > 1 && batch.shard >= 0) seed_rank(batch.seed);
+      gradients.add(batch, hooks.scale_loss, times);
+      if (batch.weight > 0) samples += batch.data.size(0);
+    }
+    has_ended = batches.back().ends_step;
   }
-  if (all > 0) sum.loss /= all;
-  return sum;
+  return samples;
 }
 
 // A run that goes on has the bits of one that was not interrupted only if this stays as it was.
@@ -109,13 +120,13 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     loader.begin_epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(step_log, times);
-      const auto sum = add_up_step(loader, gradients, times, hooks);
-      if (!sum) break;
+      const auto samples = add_up_step(loader, gradients, times, hooks);
+      if (!samples) break;
       step(optimizer, times, hooks);
       ++state.step;
-      logged.end(state.step, sum->samples);
+      logged.end(state.step, *samples);
       state.consumed = loader.consumed();
-      if (hooks.after_step) hooks.after_step({state, sum->loss, sum->samples});
+      if (hooks.after_step) hooks.after_step({state, gradients.step_loss(), *samples});
       if (hooks.stop_requested && hooks.stop_requested() && !was_last()) return LoopEnd::kStopped;
     }
     if (finished() && !loader.exhausted()) break;  // in the middle of an epoch

@@ -21,7 +21,7 @@ struct LoopOptions {
 
 struct StepReport {
   const TrainingState& state;  // after the step
-  double loss;                 // mean over this rank's samples
+  double loss;                 // mean over the samples, or over what counts, of all ranks
   std::int64_t samples;        // of this rank
 };
 

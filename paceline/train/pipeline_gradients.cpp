@@ -88,7 +88,16 @@ std::vector<Pipeline::Tensors> PipelineGradients::inputs_of(const MicroBatches& 
   return inputs;
 }
 
-double PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) {
+// Of a micro-batch with that share of the batch's samples: means count by it, sums do as they are.
+double PipelineGradients::weight_of_part(double share) const {
+  return options_.count && share > 0 ? 1 : share;
+}
+
+void PipelineGradients::weigh(std::span<data::Batch> step) {
+  weigh_by_count(step, options_.count, options_.replicas.get());
+}
+
+void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) {
   const int count = pipeline_.plan().num_micro_batches;
   const MicroBatches all(batch, count);
   std::vector<at::Tensor> losses(static_cast<std::size_t>(count));
@@ -98,20 +107,22 @@ double PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, 
     const at::Tensor loss = loss_(outputs, all.parts[number]);
     losses[number] = loss.detach();
     // The pipeline divides by the number of micro-batches.
-    const double weight = batch.weight * all.shares[number] * count;
+    const double weight = batch.weight * weight_of_part(all.shares[number]) * count;
     const at::Tensor weighted = weight == 1 ? loss : loss * weight;
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
   optimizer_.take_exposed_seconds();  // for parameters of other hosts: they are part of the passes
   const auto timed = times.measure(Phase::kCommunication);
-  if (!batch.ends_step) return shared_losses(all, losses, nullptr).front().mean;
-  ProcessGroup* const replicas = options_.replicas.get();
-  const auto found = shared_losses(all, losses, replicas);
+  note_losses(all, losses, batch.weight);
+  if (!batch.ends_step) return;
+  const auto found = share_losses();
+  step_loss_ = 0;
+  for (const ReplicaLoss& replica : found)
+    step_loss_ += replica.weighted / static_cast<double>(found.size());
   say_non_finite(found);
   average();
   ++num_steps_;
-  return found[static_cast<std::size_t>(replicas != nullptr ? replicas->rank() : 0)].mean;
 }
 
 at::Tensor PipelineGradients::evaluate(const data::Batch& batch) {
@@ -120,34 +131,42 @@ at::Tensor PipelineGradients::evaluate(const data::Batch& batch) {
       pipeline_.evaluate(inputs_of(all), [&](const Pipeline::Tensors& outputs, int i) {
         return loss_(outputs, all.parts[static_cast<std::size_t>(i)]);
       });
-  return at::scalar_tensor(shared_losses(all, losses, nullptr).front().mean, at::kDouble);
+  double loss = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (all.shares[i] > 0) loss += weight_of_part(all.shares[i]) * losses[i].item<double>();
+  }
+  pipeline_.group()->broadcast(std::span(&loss, 1), pipeline_.last_stage_rank());
+  return at::scalar_tensor(loss, at::kDouble);
 }
 
-// The rank of the last stage knows the batch's; with replicas, all are told of all.
-std::vector<PipelineGradients::BatchLoss> PipelineGradients::shared_losses(
-    const MicroBatches& all, const std::vector<at::Tensor>& losses, ProcessGroup* replicas) {
-  std::vector<BatchLoss> found(
+void PipelineGradients::note_losses(const MicroBatches& all, const std::vector<at::Tensor>& losses,
+                                    double weight) {
+  if (!has_losses()) return;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (all.shares[i] == 0) continue;
+    const auto loss = losses[i].item<double>();
+    own_loss_.weighted += weight * weight_of_part(all.shares[i]) * loss;
+    if (own_loss_.not_finite < 0 && !std::isfinite(loss))
+      own_loss_.not_finite = static_cast<double>(i);
+  }
+}
+
+// Those of all replicas, on every rank: the ranks of last stages tell each other, then the others.
+std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
+  ProcessGroup* const replicas = options_.replicas.get();
+  std::vector<ReplicaLoss> found(
       static_cast<std::size_t>(replicas != nullptr ? replicas->world_size() : 1));
-  const std::span<double> numbers(&found.front().mean, 2 * found.size());
-  if (pipeline_.group()->rank() == pipeline_.last_stage_rank()) {
-    BatchLoss own;
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      if (all.shares[i] == 0) continue;
-      const auto loss = losses[i].item<double>();
-      own.mean += all.shares[i] * loss;
-      if (own.not_finite < 0 && !std::isfinite(loss)) own.not_finite = static_cast<double>(i);
-    }
-    if (replicas != nullptr) {
-      replicas->all_gather(std::span(&own.mean, 2), numbers);
-    } else {
-      found.front() = own;
-    }
+  const std::span<double> numbers(&found.front().weighted, 2 * found.size());
+  const ReplicaLoss own = std::exchange(own_loss_, {});
+  if (has_losses()) {
+    found.front() = own;
+    if (replicas != nullptr) replicas->all_gather(std::span(&own.weighted, 2), numbers);
   }
   pipeline_.group()->broadcast(numbers, pipeline_.last_stage_rank());
   return found;
 }
 
-void PipelineGradients::say_non_finite(const std::vector<BatchLoss>& found) {
+void PipelineGradients::say_non_finite(const std::vector<ReplicaLoss>& found) {
   for (std::size_t replica = 0; replica < found.size(); ++replica) {
     const auto [loss, micro_batch] = found[replica];
     if (micro_batch < 0) continue;

@@ -10,9 +10,10 @@
 //   train::TrainingRun run(world, {..., .gradients = gradients, .replicas = mesh.group("dp")}, options);
 //
 // All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the plan's number
-// of micro-batches, as even as can be: their losses count by their samples, so gradients are those
-// of the batch's mean loss. Where there are fewer samples than micro-batches, a micro-batch without
-// any takes one that counts nothing.
+// of micro-batches, as even as can be. A loss is a mean over samples and counts by these, or, with
+// `count`, a sum over what counts (counted_loss.h): either way the gradients are those of the
+// step's mean loss. Where there are fewer samples than micro-batches, a micro-batch without any
+// takes one that counts nothing.
 //
 // The replicas average after the last micro-batch: this is not hidden under the backward pass.
 // Where the optimizer divides gradients (stages 2 and 3 of fully_shard.h), each rank keeps its part
@@ -26,11 +27,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "paceline/optim/optimizer.h"
 #include "paceline/pipeline/pipeline.h"
 #include "paceline/pipeline/tied_weights.h"
+#include "paceline/train/counted_loss.h"
 #include "paceline/train/step_gradients.h"
 
 namespace paceline::train {
@@ -42,13 +45,15 @@ struct PipelineGradientsOptions {
   // Divides the optimizer among the replicas, once they have the first one's parameters; nothing:
   // every rank takes the whole step of its stages.
   std::optional<optim::ShardOptions> shard = {};
+  // Of a batch, where the loss is a sum over what counts; null: it is a mean over samples.
+  CountFunction count = nullptr;
   // kReport logs a loss that is not finite, kError makes it an Error(kInvalid) on every rank.
   NonFinite non_finite = NonFinite::kReport;
 };
 
 class PipelineGradients : public StepGradients {
  public:
-  // The mean loss of a micro-batch from the last stage's outputs; called on its rank.
+  // The loss of a micro-batch from the last stage's outputs, its mean or sum; called on its rank.
   using Loss =
       std::function<at::Tensor(const Pipeline::Tensors& outputs, const data::Batch& micro_batch)>;
 
@@ -58,12 +63,15 @@ class PipelineGradients : public StepGradients {
   PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
                     const PipelineGradientsOptions& options);
 
+  bool weighs_steps() const override { return options_.count != nullptr; }
+  void weigh(std::span<data::Batch> step) override;
   // Collective over all ranks of all replicas. Errors: those of Pipeline::step().
-  double add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
+  void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
+  double step_loss() const override { return step_loss_; }
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
-  // Collective over the pipeline's ranks: the mean loss of a batch, without gradients, on every
-  // rank. The caller sets the stages to eval().
+  // Collective over the pipeline's ranks: the loss of a batch, its mean or sum, without gradients,
+  // on every rank. The caller sets the stages to eval().
   at::Tensor evaluate(const data::Batch& batch);
 
   // What the last step took, for measured() (pipeline.h).
@@ -71,18 +79,19 @@ class PipelineGradients : public StepGradients {
 
  private:
   struct MicroBatches;
-  // Of a replica, as ranks exchange it.
-  struct BatchLoss {
-    double mean = 0;
+  // Of a replica's batches in a step, as ranks exchange it.
+  struct ReplicaLoss {
+    double weighted = 0;
     double not_finite = -1;  // the first such micro-batch; -1: none
   };
-  static_assert(sizeof(BatchLoss) == 2 * sizeof(double));
+  static_assert(sizeof(ReplicaLoss) == 2 * sizeof(double));
 
   std::vector<Pipeline::Tensors> inputs_of(const MicroBatches& all) const;
-  std::vector<BatchLoss> shared_losses(const MicroBatches& all,
-                                       const std::vector<at::Tensor>& losses,
-                                       ProcessGroup* replicas);
-  void say_non_finite(const std::vector<BatchLoss>& found);
+  double weight_of_part(double share) const;
+  bool has_losses() const { return pipeline_.group()->rank() == pipeline_.last_stage_rank(); }
+  void note_losses(const MicroBatches& all, const std::vector<at::Tensor>& losses, double weight);
+  std::vector<ReplicaLoss> share_losses();
+  void say_non_finite(const std::vector<ReplicaLoss>& found);
   void average();
   std::vector<bool> used_parameters();
   void average_whole(const std::vector<at::Tensor>& gradients);
@@ -93,6 +102,8 @@ class PipelineGradients : public StepGradients {
   optim::Optimizer& optimizer_;
   const PipelineGradientsOptions options_;
   PipelineStep last_step_;
+  ReplicaLoss own_loss_;  // of the step under way, on the last stage's rank
+  double step_loss_ = 0;
   std::int64_t num_steps_ = 0;
   std::uint64_t num_non_finite_ = 0;  // steps with one
 };

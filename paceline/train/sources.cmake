@@ -2,6 +2,7 @@ set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
   checkpointer_restore.cpp
+  counted_loss.cpp
   dry_run.cpp
   evaluate.cpp
   evaluate_text.cpp

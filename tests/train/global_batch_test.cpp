@@ -42,7 +42,7 @@ struct Job {
   TrainingState state{.seed = 3};
   std::vector<at::Tensor> parameters;  // empty: the beginning
   std::vector<std::int64_t> seen;      // samples that counted, in any order
-  double loss = 0;                     // of rank 0's last step
+  double loss = 0;                     // of the last step
 };
 
 // Trains up to step `until` on so many ranks.
@@ -124,11 +124,16 @@ TEST(GlobalBatch, training_goes_on_unchanged_while_the_world_shrinks_and_grows) 
   EXPECT_THAT(elastic.seen, UnorderedElementsAreArray(alone.seen));
 }
 
-TEST(GlobalBatch, loss_and_samples_of_a_rank_are_those_of_its_share) {
-  Job whole, parts;
-  train(whole, 1, 1, {.global_batch_size = kGlobal});
-  train(parts, 1, 1, {.global_batch_size = kGlobal, .micro_batch_size = 5});
-  EXPECT_NEAR(parts.loss, whole.loss, 1e-5);
+TEST(GlobalBatch, the_loss_is_the_whole_steps_at_any_number_of_ranks) {
+  Job alone;
+  train(alone, 1, 1, {.global_batch_size = kGlobal});
+  for (const int ranks : {1, 2, 5}) {
+    for (const std::int64_t micro : {0, 5}) {
+      Job job;
+      train(job, ranks, 1, {.global_batch_size = kGlobal, .micro_batch_size = micro});
+      EXPECT_NEAR(job.loss, alone.loss, 1e-5) << ranks << " ranks";
+    }
+  }
 }
 
 }  // namespace

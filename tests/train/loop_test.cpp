@@ -5,12 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/data/dataset.h"
 #include "paceline/optim/grad_scaler.h"
+#include "paceline/optim/sgd.h"
 #include "paceline/parallel/fully_shard.h"
 #include "paceline/tensor/collectives.h"
 #include "paceline/train/evaluate.h"
 #include "paceline/train/run_report.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/train/small_run.h"
 
@@ -81,6 +84,35 @@ TEST(Loop, ends_at_the_step_limit_and_goes_on_from_there) {
   });
 }
 
+TEST(Loop, the_loss_of_a_step_is_the_mean_over_the_samples_of_all_ranks_on_every_rank) {
+  for (const int world : {1, 2, 3, 4}) {
+    run_ranks_ok(world, [&](ProcessGroup& group) {
+      SmallRun run(borrow(group));
+      run.model->eval();  // without dropout
+      double own = 0;     // sum over this rank's samples
+      std::int64_t num_steps = 0;
+      BackwardPasses gradients(
+          [&](const data::Batch& batch) {
+            const auto loss =
+                torch::nn::functional::cross_entropy(run.model.forward(batch.data), batch.target);
+            own += loss.item<double>() * static_cast<double>(batch.data.size(0));
+            return loss;
+          },
+          run.model.reducer());
+      LoopHooks hooks;
+      hooks.after_step = [&](const StepReport& report) {
+        std::vector<double> sums = {own, static_cast<double>(report.samples)};
+        group.all_reduce(std::span(sums));
+        EXPECT_NEAR(report.loss, sums[0] / sums[1], 1e-6) << world << " ranks";
+        own = 0;
+        ++num_steps;
+      };
+      run_loop({.epochs = 1}, run.state, run.loader, gradients, run.optimizer, run.times, hooks);
+      EXPECT_GT(num_steps, 0);
+    });
+  }
+}
+
 TEST(Loop, replicas_stay_equal) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     SmallRun run(borrow(group));
@@ -143,6 +175,98 @@ TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
       EXPECT_DOUBLE_EQ(result.top5_accuracy, 1);  // of three classes
     });
   }
+}
+
+// A rank without a sample takes no forward pass, and with BatchNorm the others' passes need its
+// buffers to be those of all.
+TEST(Evaluate, takes_any_number_of_samples_on_any_number_of_ranks_between_steps) {
+  for (const int world : {1, 2, 3, 4}) {
+    for (const std::int64_t samples : {1, 2, 3, 5}) {
+      SCOPED_TRACE(testing::Message() << samples << " samples on " << world << " ranks");
+      run_ranks_ok(world, [&](ProcessGroup& group) {
+        SmallRun run(borrow(group));
+        const auto dataset = std::make_shared<data::ImageSamples>(small_dataset(samples));
+        data::DataLoader own(dataset, data::evaluation_indices(samples, world, group.rank()), {});
+        data::DataLoader all(dataset, data::evaluation_indices(samples, 1, 0), {});
+        for (const std::int64_t steps : {1, 2, 3}) {
+          run.train({.epochs = 2, .max_steps = steps});
+          run.model->eval();
+          const auto forward = [&](const at::Tensor& images) { return run.model(images); };
+          const auto found = evaluate(group, own, forward);
+          EXPECT_EQ(found.samples, samples);
+          const at::NoGradGuard no_grad;
+          all.begin_epoch(0);
+          const auto whole = all.next();
+          const auto wanted = torch::nn::functional::cross_entropy(
+              run.model.module().forward(whole->data), whole->target);
+          EXPECT_NEAR(found.loss, wanted.item<double>(), 1e-5);
+          run.model->train();
+        }
+      });
+    }
+  }
+}
+
+TEST(Loop, trains_with_fewer_samples_than_ranks) {
+  for (const int world : {2, 3, 4}) {
+    for (const std::int64_t samples : {1, 2, 3, 5}) {
+      for (const std::int64_t global : {0, 4}) {
+        SCOPED_TRACE(testing::Message()
+                     << samples << " samples on " << world << " ranks, global batch " << global);
+        run_ranks_ok(world, [&](ProcessGroup& group) {
+          SmallRun run(borrow(group));
+          data::DataLoader loader(
+              std::make_shared<data::ImageSamples>(small_dataset(samples)),
+              data::DistributedSampler(samples, world, group.rank(), {.seed = 3}),
+              {.batch_size = 2, .global_batch_size = global});
+          BackwardPasses gradients(
+              [&](const data::Batch& batch) {
+                return torch::nn::functional::cross_entropy(run.model(batch.data), batch.target);
+              },
+              run.model.reducer());
+          std::vector<double> losses;
+          run_loop({.epochs = 2}, run.state, loader, gradients, run.optimizer, run.times,
+                   {.after_step = [&](const auto& report) { losses.push_back(report.loss); }});
+          EXPECT_GE(losses.size(), 2U);
+          for (const double loss : losses) EXPECT_TRUE(std::isfinite(loss));
+          const at::Tensor own = run.flat();
+          for (const auto& other : all_gather(group, own)) EXPECT_TRUE(at::equal(other, own));
+        });
+      }
+    }
+  }
+}
+
+// Over vectors, one sample is one value of each channel.
+TEST(Loop, a_last_batch_of_one_sample_that_cannot_be_normalised_says_what_to_do) {
+  struct Net : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& rows) { return norm(layer(rows)); }
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 3));
+    torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(3));
+  };
+  const auto dataset = std::make_shared<data::TensorDataset>(
+      "rows", std::vector<at::Tensor>{at::ones({7, 4}), at::zeros({7}, at::kLong)});
+  const auto train = [&](ProcessGroup& group, bool drop_last) {
+    DistributedDataParallel<Net> model(std::make_shared<Net>(), borrow(group));
+    optim::Sgd optimizer(model->parameters(), {.lr = 0.1});
+    data::DataLoader loader(dataset, data::DistributedSampler(7, 1, 0),
+                            {.batch_size = 3, .drop_last = drop_last});
+    BackwardPasses gradients(
+        [&](const data::Batch& batch) {
+          return torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+        },
+        model.reducer());
+    TrainingState state;
+    PhaseTimes times;
+    run_loop({.epochs = 2}, state, loader, gradients, optimizer, times, {});
+    return state.step;
+  };
+  run_ranks_ok(1, [&](ProcessGroup& group) {
+    EXPECT_EQ(train(group, true), 4);
+    expect_error(ErrorCode::kInvalid,
+                 {"rank 0", "a batch of 1 sample", "drop_last", "--drop-last", "batch size"},
+                 [&] { train(group, false); });
+  });
 }
 
 TEST(Evaluate, nothing_to_evaluate_is_an_error_on_every_rank) {

@@ -319,16 +319,16 @@ TEST(EvaluateText, is_the_mean_over_all_tokens_of_all_ranks_whatever_the_batches
         std::make_shared<data::TensorDataset>("rows", std::vector<at::Tensor>{rows, rows});
     data::DataLoader loader(dataset, data::evaluation_indices(5, 2, group.rank()),
                             {.batch_size = 2});
-    const auto found = evaluate_text(group, loader, [](const data::Batch& batch) {
-      return batch.target.to(torch::kDouble).mean();
-    });
+    const auto found = evaluate_text(group, loader, over_all_targets([](const data::Batch& batch) {
+                                       return batch.target.to(torch::kDouble).mean();
+                                     }));
     EXPECT_DOUBLE_EQ(found.loss, 4.5);
     EXPECT_EQ(found.tokens, 10);
     EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(4.5));
     EXPECT_EQ(test_result(found).summary, "test perplexity 90.02, loss 4.5000");
     data::DataLoader nothing(dataset, std::vector<std::int64_t>{}, {});
-    expect_error(ErrorCode::kInvalid, {"evaluate_text", "no sample on any rank"},
-                 [&] { evaluate_text(group, nothing, nullptr); });
+    expect_error(ErrorCode::kInvalid, {"evaluate_text", "no token that counts on any rank"},
+                 [&] { evaluate_text(group, nothing, {}); });
   });
 }
 
