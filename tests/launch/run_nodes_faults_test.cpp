@@ -56,6 +56,35 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
   }
 }
 
+// Without agents: MASTER_ADDR, of rank 0 as well.
+TEST_F(RunNodesFaults, ranks_wait_for_the_masters_name) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, for a file system with other names";
+  std::ofstream(directory_.file("switch")) << "hosts: files\n";
+  std::ofstream(directory_.file("hosts")) << "127.0.0.1 localhost\n";
+  std::vector<Node> ranks;
+  for (const std::string rank : {"0", "1"}) {
+    ranks.push_back(std::make_unique<PacelineProcess>(
+        std::vector<std::string>{"-m", "sh", "-c", kWithNames, directory_.path(), RECORDED_PROGRAM,
+                                 "works"},
+        PacelineProcess::Variables{{"PACELINE_SECRET_FILE", secret_},
+                                   {"RANK", rank},
+                                   {"WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "head.job"},
+                                   {"MASTER_PORT", std::to_string(port_.port)}},
+        "/usr/bin/unshare"));
+  }
+  for (const auto& rank : ranks) rank->wait_for_words("trying again for up to ");
+  std::ofstream(directory_.file("hosts"), std::ios::app) << "127.0.0.1 head.job\n";
+  for (const auto& rank : ranks) {
+    const Outcome outcome = rank->wait();
+    if (outcome.err.find("unshare: ") != std::string::npos) {
+      GTEST_SKIP() << "no file system with other names here: " << outcome.err;
+    }
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("the address 'head.job' does not resolve"));
+  }
+}
+
 TEST_F(RunNodesFaults, a_meeting_place_whose_name_stays_unknown_is_named_at_the_end) {
   PacelineProcess lost({"run", "--nnodes", "2", "--rdzv-conf", "join_timeout=1.5",
                         "--rdzv-endpoint", "no-such-host.invalid:29400", "true"},
