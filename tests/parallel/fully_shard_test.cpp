@@ -494,10 +494,10 @@ TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
       4,
       [](ProcessGroup& group) {
         auto net = wide_layers();
-        const at::Tensor first = net->parameters()[0].detach().clone();
         auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
         auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
             net, borrowed(group), sharded_options(*adam, {.divide_hosts = true}));
+        const at::Tensor first = net->parameters()[0].detach().clone();  // rank 0's, brought here
         auto outer = adam->whole_parameters();
         adam->whole_parameters().reset();
         adam->writable_parameters().reset();
