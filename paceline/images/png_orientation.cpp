@@ -55,7 +55,7 @@ std::optional<std::string> unpacked(std::string_view packed) {
   stream.next_out = reinterpret_cast<Bytef*>(text.data());
   stream.avail_out = static_cast<uInt>(text.size());
   const int status = inflate(&stream, Z_SYNC_FLUSH);
-  text.resize(text.size() - stream.avail_out);
+  text.erase(text.size() - stream.avail_out);
   inflateEnd(&stream);
   const bool is_sound = status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR;
   if (!is_sound || text.size() > kMaxText) return {};

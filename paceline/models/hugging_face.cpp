@@ -223,7 +223,7 @@ class Loader {
         wrong_ += fmt::format("\n  {} is {} where {} is wanted", found_as, shape_of(part),
                               c10::str(at::IntArrayRef(wanted)));
       } else if (!part.is_floating_point()) {
-        wrong_ += fmt::format("\n  {} has elements of type {}, which are no weights as they are",
+        wrong_ += fmt::format("\n  {} has elements of type {}; only floating point can be loaded",
                               found_as, c10::toString(part.scalar_type()));
       } else {
         parts.push_back(place.is_transposed ? part.t() : part);
