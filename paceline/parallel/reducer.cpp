@@ -251,7 +251,8 @@ void Reducer::end_backward() {
   ++num_steps_;
   exposed_seconds_ += waited.count();
   passes_.end_backward(waited.count(), version_of_parameters());
-  if (!is_alone()) turns_->end(this, options_.at_end_of_step);
+  if (is_alone()) return;
+  turns_->end(this, has_inputs_ ? options_.at_end_of_step : std::function<void()>());
 }
 
 // Another one after each change that autograd sees.

@@ -85,7 +85,7 @@ struct ReducerOptions {
   NonFinite non_finite = NonFinite::kReport;
   std::int64_t logical_shards = 0;  // of a step, the same on every rank; 0: none
   // After each pass that averages, once all modules of the group that it reached are done; not in a
-  // group of one without logical shards. It may communicate.
+  // group of one without logical shards, nor after pass_without_inputs(). It may communicate.
   std::function<void()> at_end_of_step = {};
   // Gets each rank's part of the averages, where it divides them. Must outlive the reducer; null:
   // every rank gets all of them.
