@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/core/secret.h"
@@ -78,11 +77,9 @@ class Holders {
 
   static Process look(const Mark& mark) {
     const std::string folder = fmt::format("/proc/{}", mark.launcher);
-    struct stat status {};
-    if (stat(folder.c_str(), &status) != 0) return {Holder::kNone, {}};
-    // A process that may not be looked into belongs to root there.
-    const bool is_others = status.st_uid != geteuid() && status.st_uid != 0;
-    if (is_others && geteuid() != 0) return {Holder::kOtherUser, {}};
+    const auto user = user_of(folder);
+    if (!user) return {Holder::kNone, {}};
+    if (*user != geteuid() && geteuid() != 0) return {Holder::kOtherUser, {}};
     Process process{Holder::kOwn, {}};
     std::error_code error;
     for (std::filesystem::directory_iterator entry(folder + "/fd", error), end;
@@ -94,6 +91,16 @@ class Holders {
     }
     if (error) process.holder = Holder::kUnknown;
     return process;
+  }
+
+  // The effective one; nothing when there is no such process.
+  static std::optional<uid_t> user_of(const std::string& folder) {
+    std::ifstream status(folder + "/status");
+    for (std::string line; std::getline(status, line);) {
+      uid_t user = 0;
+      if (std::sscanf(line.c_str(), "Uid: %*u %u", &user) == 1) return user;
+    }
+    return {};
   }
 
   std::map<pid_t, Process> processes_;
