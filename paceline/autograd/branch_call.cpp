@@ -96,8 +96,8 @@ at::Tensor run_branch(const ProcessGroup& group, const Branch& branch, const Ten
     throw failed(error.code(), error.what());
   } catch (const c10::Error& error) {
     throw failed(ErrorCode::kInvalid, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw failed(ErrorCode::kInvalid, error.what());
+  } catch (...) {
+    throw failed(ErrorCode::kInvalid, describe_current_exception().c_str());
   }
 }
 
@@ -111,9 +111,9 @@ std::vector<Tensors> agree(ProcessGroup& group, const BranchCall& call,
     own = work();
   } catch (const Error& wrong) {
     error = said_by(fmt::format("rank {}", group.rank()), call.name, wrong);
-  } catch (const std::exception& wrong) {
-    error.emplace(ErrorCode::kInvalid,
-                  fmt::format("rank {}: {}: {}", group.rank(), call.name, wrong.what()));
+  } catch (...) {
+    error.emplace(ErrorCode::kInvalid, fmt::format("rank {}: {}: {}", group.rank(), call.name,
+                                                   describe_current_exception()));
   }
   const std::string description = describe(call);
   const auto code = error ? static_cast<std::int64_t>(error->code()) : kNoError;

@@ -218,17 +218,24 @@ std::string encode(const std::vector<HeldBox>& held) {
 std::vector<HeldBox> decode_held(const std::string& text) {
   ByteReader reader(as_bytes(text));
   const auto numbers = [&] {
-    std::vector<std::int64_t> all(reader.get<std::uint32_t>());
+    std::vector<std::int64_t> all(reader.get_count<std::uint32_t>(sizeof(std::int64_t)));
     for (std::int64_t& number : all) number = reader.get<std::int64_t>();
     return all;
   };
-  std::vector<HeldBox> held(reader.get<std::uint64_t>());
+  // Four lengths and a type.
+  constexpr std::size_t kLeastBytes = 4 * sizeof(std::uint32_t) + sizeof(Dtype);
+  std::vector<HeldBox> held(reader.get_count<std::uint64_t>(kLeastBytes));
   for (HeldBox& one : held) {
     one.name = to_string(reader.take(reader.get<std::uint32_t>()));
     one.dtype = reader.get<Dtype>();
+    if (std::ranges::find(kAllDtypes, one.dtype) == kAllDtypes.end())
+      fail(ErrorCode::kCorrupt, "tensor \"{}\" of another rank has no known type", one.name);
     one.shape = numbers();
     one.box.offsets = numbers();
     one.box.sizes = numbers();
+    const bool is_box = one.box.offsets.size() == one.box.sizes.size() &&
+                        std::ranges::all_of(one.box.sizes, [](auto size) { return size >= 0; });
+    if (!is_box) fail(ErrorCode::kCorrupt, "tensor \"{}\" of another rank has no box", one.name);
   }
   return held;
 }

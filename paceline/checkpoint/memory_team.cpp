@@ -389,7 +389,11 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
     const auto all = all_gather_object(*group_, json_text(nlohmann::json(whole)));
     for (int rank = group_->world_size() - 1; rank >= 0; --rank) {
       const auto files = parse_json(all[static_cast<std::size_t>(rank)]);
-      for (const std::size_t file : files) chosen.roots[file] = rank;
+      for (const std::size_t file : files) {
+        check(file < chosen.roots.size(), "rank {}: rank {} has a file {} of no checkpoint",
+              group_->rank(), rank, file);
+        chosen.roots[file] = rank;
+      }
     }
     const auto missing = static_cast<std::size_t>(std::ranges::count(chosen.roots, -1));
     if (missing > 0) {

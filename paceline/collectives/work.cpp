@@ -17,8 +17,8 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Error& cause) {
     return Error(cause.code(), std::string(cause.what()));
-  } catch (const std::exception& cause) {
-    return Error(ErrorCode::kSystem, cause.what());
+  } catch (...) {
+    return Error(ErrorCode::kSystem, describe_current_exception());
   }
 }
 

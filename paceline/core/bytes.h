@@ -84,6 +84,15 @@ class ByteReader {
     if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message is over its limit");
     return to_string(take(length));
   }
+  // How many elements follow, of at least `least_bytes` each: never more than could be there, so
+  // that memory for them may be taken. Error(kCorrupt) otherwise.
+  template <class Count>
+  std::size_t get_count(std::size_t least_bytes) {
+    const auto count = get<Count>();
+    if (count > bytes_.size() / least_bytes)
+      throw Error(ErrorCode::kCorrupt, "a message ends before what it counts");
+    return static_cast<std::size_t>(count);
+  }
   std::size_t remaining() const { return bytes_.size(); }
 
  private:

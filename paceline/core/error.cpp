@@ -1,10 +1,14 @@
 #include "paceline/core/error.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <typeinfo>
 
+#include <cxxabi.h>
 #include <sys/resource.h>
 
 namespace paceline {
@@ -45,6 +49,22 @@ std::string describe_errno(int error_number) {
     text += "; raise the limit: ulimit -n, now " + std::to_string(limit.rlim_cur);
   }
   return text;
+}
+
+std::string describe_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    const std::type_info* const type = abi::__cxa_current_exception_type();
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> name(
+        type == nullptr ? nullptr : abi::__cxa_demangle(type->name(), nullptr, nullptr, &status),
+        std::free);
+    return "an exception that is not a std::exception, of type " +
+           std::string(name ? name.get() : "unknown");
+  }
 }
 
 namespace {

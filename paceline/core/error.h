@@ -48,6 +48,10 @@ Error system_error(const std::string& what, int error_number);
 // strerror(error_number) and, where this process has too many descriptors, what to do.
 std::string describe_errno(int error_number);
 
+// The text of the exception that is being handled, of whatever type: what a program's own function
+// throws need not be a std::exception. Requires: in a handler.
+std::string describe_current_exception();
+
 // `error` with who says it ("rank 1", rank_name.h) and what it was doing, unless it begins with a
 // rank.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);

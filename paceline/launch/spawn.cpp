@@ -67,10 +67,8 @@ int run_body(const std::function<void(int)>& body, int rank, int message_fd) {
     return 0;
   } catch (const Error& error) {
     send_message(message_fd, error.code(), error.what());
-  } catch (const std::exception& error) {
-    send_message(message_fd, ErrorCode::kAborted, error.what());
   } catch (...) {
-    send_message(message_fd, ErrorCode::kAborted, "an exception that is not a std::exception");
+    send_message(message_fd, ErrorCode::kAborted, describe_current_exception());
   }
   return 1;
 }

@@ -38,11 +38,8 @@ void run_rank(ProcessGroup& group, const std::function<void(ProcessGroup&)>& bod
     return;
   } catch (const Error& error) {
     first.record(group.rank(), error);
-  } catch (const std::exception& error) {
-    first.record(group.rank(), Error(ErrorCode::kAborted, error.what()));
   } catch (...) {
-    first.record(group.rank(),
-                 Error(ErrorCode::kAborted, "an exception that is not a std::exception"));
+    first.record(group.rank(), Error(ErrorCode::kAborted, describe_current_exception()));
   }
   group.abort("its function ended with an exception");
 }
@@ -67,8 +64,8 @@ void spawn_threads(int num_ranks, const std::function<void(ProcessGroup&)>& body
         run_rank(group, body, first);
       } catch (const Error& error) {
         first.record(rank, error);
-      } catch (const std::exception& error) {
-        first.record(rank, Error(ErrorCode::kSystem, error.what()));
+      } catch (...) {
+        first.record(rank, Error(ErrorCode::kSystem, describe_current_exception()));
       }
     }));
   }

@@ -160,11 +160,12 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
     }
     drop_oldest(units);
     start_next();
-  } catch (const std::exception& error) {  // LibTorch would swallow it
+  } catch (...) {  // LibTorch would swallow it
     if (!error_) {
       error_ = std::current_exception();
-      peers_->abort(error.what());  // the others wait for this rank
-      host_->abort(error.what());
+      const std::string why = describe_current_exception();
+      peers_->abort(why);  // the others wait for this rank
+      host_->abort(why);
     }
     for (const std::size_t unit : units) copy_->open(units_[unit].offset, bytes_of(unit));
   }

@@ -85,9 +85,15 @@ void require_same(const std::string& own, const std::string& other) {
 }
 
 // Without LibTorch's stack.
-std::string reason_of(const std::exception& error) {
-  const auto* const of_libtorch = dynamic_cast<const c10::Error*>(&error);
-  return of_libtorch == nullptr ? error.what() : of_libtorch->what_without_backtrace();
+// Of the exception that is being handled.
+std::string reason_of_current() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (...) {
+    return describe_current_exception();
+  }
 }
 
 class Builder {
@@ -127,10 +133,8 @@ class Builder {
   ProcessGroup& host() { return own_host_ ? *own_host_ : group_; }
 
   // The others wait for this rank.
-  void take_turn(const std::function<void()>& turn) try {
-    turn();
-  } catch (const std::exception& e) {
-    const auto reason = "build_once could not build the module: " + reason_of(e);
+  void take_turn(const std::function<void()>& turn) try { turn(); } catch (...) {
+    const auto reason = "build_once could not build the module: " + reason_of_current();
     group_.abort(reason);
     fail(ErrorCode::kInvalid, "rank {}: {}", group_.rank(), reason);
   }

@@ -131,8 +131,8 @@ WorkPtr Reducer::start_round(std::size_t index) {
     if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kAborted)
       throw with_advice(error);
     fail_in_hook(index, error.what());
-  } catch (const std::exception& error) {
-    fail_in_hook(index, error.what());
+  } catch (...) {
+    fail_in_hook(index, describe_current_exception().c_str());
   }
 }
 

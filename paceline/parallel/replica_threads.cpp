@@ -42,10 +42,8 @@ class ComputingThreads {
     throw of_replica(known.code(), known.what());
   } catch (const c10::Error& known) {
     throw of_replica(ErrorCode::kInvalid, known.what_without_backtrace());
-  } catch (const std::exception& known) {
-    throw of_replica(ErrorCode::kInvalid, known.what());
   } catch (...) {
-    throw of_replica(ErrorCode::kInvalid, "an exception of an unknown type");
+    throw of_replica(ErrorCode::kInvalid, describe_current_exception().c_str());
   }
 }
 

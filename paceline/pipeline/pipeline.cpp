@@ -167,8 +167,9 @@ struct Pipeline::Run {
     } catch (const c10::Error& error) {
       throw Error(ErrorCode::kInvalid,
                   what_of_stage(action, inputs, error.what_without_backtrace()));
-    } catch (const std::exception& error) {
-      throw Error(ErrorCode::kInvalid, what_of_stage(action, inputs, error.what()));
+    } catch (...) {
+      throw Error(ErrorCode::kInvalid,
+                  what_of_stage(action, inputs, describe_current_exception().c_str()));
     }
   }
 
@@ -190,9 +191,9 @@ struct Pipeline::Run {
     at::Tensor value;
     try {
       value = loss(outputs, action.micro_batch);
-    } catch (const std::exception& error) {
+    } catch (...) {
       fail(ErrorCode::kInvalid, "rank {}: {}: the loss of outputs {} failed: {}", group.rank(),
-           to_string(action), shapes_of(outputs), error.what());
+           to_string(action), shapes_of(outputs), describe_current_exception());
     }
     check(value.defined() && value.numel() == 1,
           "rank {}: {}: the loss is {}; it must be one number", group.rank(), to_string(action),
@@ -322,9 +323,9 @@ void Pipeline::guarded(const std::function<void()>& body) {
     if (is_known) throw Error(error.code(), error.what() + run_->where());
     group_->abort(error.what());
     throw;
-  } catch (const std::exception& error) {
-    const std::string what =
-        fmt::format("rank {}: a pipeline's step failed: {}", group_->rank(), error.what());
+  } catch (...) {
+    const std::string what = fmt::format("rank {}: a pipeline's step failed: {}", group_->rank(),
+                                         describe_current_exception());
     group_->abort(what);
     throw Error(ErrorCode::kInvalid, what);
   }

@@ -269,8 +269,8 @@ class C10dLibrary : public Library {
       throw;
     } catch (const c10::Error& error) {
       fail_in_c10d(what, error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      fail_in_c10d(what, error.what());
+    } catch (...) {
+      fail_in_c10d(what, describe_current_exception());
     }
   }
 

@@ -107,6 +107,29 @@ TEST(BoxPlan, ranks_that_disagree_or_leave_something_out_are_an_error) {
               HasSubstr("1 of its 4 elements are in none"));
 }
 
+// Memory is taken for no more than can be there.
+TEST(BoxPlan, a_list_that_was_cut_or_counts_too_much_is_an_error_and_takes_no_memory) {
+  const std::string whole_list = encode({whole("a", {2, 3}), whole("b", {})});
+  for (std::size_t length = 0; length < whole_list.size(); ++length) {
+    const auto error = error_of([&] { decode_held(whole_list.substr(0, length)); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << length;
+  }
+  for (std::size_t at = 0; at < whole_list.size(); ++at) {
+    for (const char byte : {'\x7f', '\xff'}) {
+      std::string changed = whole_list;
+      changed[at] = byte;
+      try {
+        decode_held(changed);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << at;
+      }
+    }
+  }
+  std::string many = whole_list;
+  many.replace(0, 8, "\xff\xff\xff\xff\xff\xff\xff\x0f");
+  EXPECT_THAT(error_of([&] { decode_held(many); }).what(), HasSubstr("counts"));
+}
+
 TEST(BoxPlan, a_list_reaches_the_other_ranks_as_it_was) {
   const std::vector<HeldBox> held = {
       whole("a", {1000, 30}), whole("c", {}), {"d", Dtype::kInt8, {3, 3}, {{1, 0}, {2, 1}}}};

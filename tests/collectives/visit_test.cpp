@@ -42,6 +42,33 @@ class VisitTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Memory, VisitTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "symmetric" : "ordinary"; });
 
+// A body may throw anything.
+TEST_P(VisitTest, whose_body_throws_no_exception_of_the_standards_ends_everywhere_too) {
+  for (const bool is_asynchronous : {false, true}) {
+    const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
+      std::vector<float> ordinary(1000);
+      const auto symmetric = group.allocate_symmetric(1000 * sizeof(float));
+      const auto data = GetParam() ? symmetric.as<float>() : std::span(ordinary);
+      const VisitBody body = [&](const Visit&) {
+        if (group.rank() == 1) throw 42;
+      };
+      try {
+        is_asynchronous ? group.visit_async(data, body)->wait() : group.visit(data, body);
+      } catch (int thrown) {
+        EXPECT_EQ(thrown, 42);
+        EXPECT_EQ(group.rank(), 1);
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("not a std::exception, of type int"));
+      }
+      group.barrier();
+    });
+    for (const auto& [error] : results) {
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), AllOf(HasSubstr("the body of visit"), HasSubstr("of type int")));
+    }
+  }
+}
+
 TEST_P(VisitTest, whose_body_throws_ends_everywhere) {
   const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
     std::vector<float> ordinary(1000);

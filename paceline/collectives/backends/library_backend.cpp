@@ -42,8 +42,8 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
     if (engine_->mesh().failed()) engine_->mesh().throw_if_failed();
   } catch (const Error& error) {
     fail_with(error);
-  } catch (const std::exception& error) {  // no memory
-    fail_with(Error(ErrorCode::kSystem, error.what()));
+  } catch (...) {  // no memory
+    fail_with(Error(ErrorCode::kSystem, describe_current_exception()));
   }
 }
 

@@ -66,11 +66,11 @@ void ProcessGroup::visit_block(const Collective& call, const VisitBody& body,
   try {
     body({block.begin, block.count, data});
     visitor_ = std::thread::id();
-  } catch (const std::exception& error) {
+  } catch (...) {
     visitor_ = std::thread::id();
     const Error cause(ErrorCode::kAborted,
                       fmt::format("{}: the body of visit #{} in group {} threw: {}", self_,
-                                  sequence_, name_, error.what()));
+                                  sequence_, name_, describe_current_exception()));
     flight_.note_failure(cause.what());
     backend_->abort(cause);
     throw;

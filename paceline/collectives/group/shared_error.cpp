@@ -26,8 +26,8 @@ void on_rank(int root, ProcessGroup& group, const std::function<void()>& action)
       action();
     } catch (const Error& error) {
       failure = error;
-    } catch (const std::exception& error) {
-      failure.emplace(ErrorCode::kSystem, error.what());
+    } catch (...) {
+      failure.emplace(ErrorCode::kSystem, describe_current_exception());
     }
   }
   throw_error_of(group, root, failure);

@@ -22,9 +22,10 @@ namespace {
   } catch (const Error& error) {
     abort(error);
     throw;
-  } catch (const std::exception& error) {  // no memory: the other ranks must not wait for this one
-    const Error cause(ErrorCode::kSystem, fmt::format("{}: a collective of group {} failed: {}",
-                                                      mesh.self(), mesh.name(), error.what()));
+  } catch (...) {  // no memory: the other ranks must not wait for this one
+    const Error cause(ErrorCode::kSystem,
+                      fmt::format("{}: a collective of group {} failed: {}", mesh.self(),
+                                  mesh.name(), describe_current_exception()));
     abort(cause);
     throw cause;
   }

@@ -277,10 +277,10 @@ void PointToPoint::guarded(Action&& action) {
   } catch (const Error& error) {
     mesh_.abort(error);
     fail_all(error);
-  } catch (const std::exception& error) {  // no memory for a message
+  } catch (...) {  // no memory for a message
     const Error cause(ErrorCode::kSystem,
                       fmt::format("{}: moving the messages of group {} failed: {}", mesh_.self(),
-                                  mesh_.name(), error.what()));
+                                  mesh_.name(), describe_current_exception()));
     mesh_.abort(cause);
     fail_all(cause);
   }
