@@ -46,7 +46,7 @@ constexpr std::size_t kNumOwn = 3;  // entries that are not peers
 }  // namespace
 
 const std::vector<CatalogEntry>& catalog() {
-  static const std::vector<CatalogEntry> kCatalog = make_catalog();
+  static const auto& kCatalog = *new std::vector<CatalogEntry>(make_catalog());
   return kCatalog;
 }
 

@@ -26,20 +26,20 @@ std::string_view name_of(MemoryKind memory) {
 }
 
 const std::vector<Operation>& measurable_ops() {
-  static const std::vector<Operation> kOps = {Op::kAllReduce,
-                                              Op::kReduceScatter,
-                                              Op::kAllGather,
-                                              Op::kBroadcast,
-                                              Op::kReduce,
-                                              Op::kAllToAll,
-                                              Op::kGather,
-                                              Op::kScatter,
-                                              Op::kBarrier,
-                                              Op::kAllGatherV,
-                                              Op::kReduceScatterV,
-                                              Op::kAllToAllV,
-                                              {Op::kAllReduce, true},
-                                              Op::kSend};
+  static const auto& kOps = *new std::vector<Operation>{Op::kAllReduce,
+                                                        Op::kReduceScatter,
+                                                        Op::kAllGather,
+                                                        Op::kBroadcast,
+                                                        Op::kReduce,
+                                                        Op::kAllToAll,
+                                                        Op::kGather,
+                                                        Op::kScatter,
+                                                        Op::kBarrier,
+                                                        Op::kAllGatherV,
+                                                        Op::kReduceScatterV,
+                                                        Op::kAllToAllV,
+                                                        {Op::kAllReduce, true},
+                                                        Op::kSend};
   return kOps;
 }
 

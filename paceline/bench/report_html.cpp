@@ -34,7 +34,7 @@ td.name, th.name { text-align: left; } tr.first td { border-top: 1px solid #ddd;
 
 // Colours that the colour-blind can tell apart (Okabe and Ito).
 ChartStyle style_of(const Row& row) {
-  static const std::map<std::string, ChartStyle> kStyles = {
+  static const auto& kStyles = *new std::map<std::string, ChartStyle>{
       {"gloo", {"#e69f00", "", 's', 2}},     {"openmpi", {"#d55e00", "", 't', 2}},
       {"mpich", {"#cc79a7", "", 'd', 2}},    {"oneccl", {"#009e73", "", 's', 2}},
       {"limit", {"#000000", "7 4", '+', 2}}, {"memcpy", {"#888888", "2 4", 'x', 2}},

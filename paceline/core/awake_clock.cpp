@@ -1,7 +1,7 @@
 #include "paceline/core/awake_clock.h"
 
 #include <algorithm>
-#include <deque>
+#include <array>
 #include <mutex>
 #include <utility>
 
@@ -19,9 +19,18 @@ struct Standstill {
   Moment from, to;
 };
 
-std::mutex mutex;  // guards the two that follow
+// Nothing here has a destructor: groups in global variables wait until the process's very end.
+std::mutex mutex;  // guards what follows
 Moment recorded_until{};
-std::deque<Standstill> standstills;  // the last ones, in their order
+std::array<Standstill, kMostKept> kept{};
+std::size_t num_seen = 0;  // standstills; the last kMostKept are kept
+
+// Those that are kept, in their order. Requires mutex.
+template <class Look>
+void for_each_standstill(const Look& look) {
+  for (std::size_t i = num_seen - std::min(num_seen, kMostKept); i < num_seen; ++i)
+    look(kept[i % kMostKept]);
+}
 
 // The last look of any Vigil of this process, to within kNoted.
 std::atomic<Clock::rep> last_look{0};
@@ -30,10 +39,10 @@ constexpr std::chrono::milliseconds kNoted{100};
 // Of a wait that had begun at `looked`: what the process has slept since then does not count.
 Moment prolonged(Moment moment, Moment looked) {
   const std::lock_guard lock(mutex);
-  for (const Standstill& one : standstills) {
-    if (one.to <= looked) continue;
-    moment = std::max(moment + (one.to - one.from), one.to + AwakeClock::kLeastLeft);
-  }
+  for_each_standstill([&](const Standstill& one) {
+    if (one.to > looked)
+      moment = std::max(moment + (one.to - one.from), one.to + AwakeClock::kLeastLeft);
+  });
   return moment;
 }
 
@@ -44,8 +53,7 @@ void AwakeClock::stood_still(Moment from, Moment to) {
   from = std::max(from, recorded_until);
   if (from >= to) return;
   recorded_until = to;
-  standstills.push_back({from, to});
-  if (standstills.size() > kMostKept) standstills.pop_front();
+  kept[num_seen++ % kMostKept] = {from, to};
   const duration slept = duration(slept_.load(std::memory_order_relaxed)) + (to - from);
   woke_.store((to.time_since_epoch() - slept).count(), std::memory_order_relaxed);
   slept_.store(slept.count(), std::memory_order_relaxed);
@@ -53,10 +61,10 @@ void AwakeClock::stood_still(Moment from, Moment to) {
 
 Moment AwakeClock::put_off(Moment moment) {
   const std::lock_guard lock(mutex);
-  for (const Standstill& one : standstills) {
-    if (moment < one.from || moment >= one.to) continue;
-    moment = one.to + std::max<duration>(moment - one.from, kLeastLeft);
-  }
+  for_each_standstill([&](const Standstill& one) {
+    if (moment >= one.from && moment < one.to)
+      moment = one.to + std::max<duration>(moment - one.from, kLeastLeft);
+  });
   return moment;
 }
 

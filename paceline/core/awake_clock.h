@@ -10,7 +10,7 @@
 // (vigil.h), which tells this clock. A standstill of less than a second goes unnoticed. A process
 // stands still as a whole, so this is one state of the process; a fork inherits it.
 //
-// Thread safety: all of it.
+// Thread safety: all of it. No signal handler may use it, nor a Vigil: it takes a mutex.
 
 #include <atomic>
 #include <chrono>

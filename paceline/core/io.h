@@ -6,8 +6,8 @@
 // on until everything has been moved, and the caller of a `_some` function expects fewer bytes and
 // EAGAIN. SIGPIPE is never raised by a socket.
 //
-// Nothing here throws, logs or, without a deadline, allocates, so what has none may be called in a
-// signal handler and before main().
+// Nothing here throws, logs or allocates. What has no deadline may be called in a signal handler
+// and before main(); what has one keeps a Vigil, which takes a mutex.
 //
 // Thread safety: free functions; one reader and one writer of a descriptor at a time.
 

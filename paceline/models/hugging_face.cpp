@@ -58,20 +58,20 @@ Place place_in_gpt2(std::string name) {
 }
 
 Place place_in_bert(std::string name) {
-  static const std::vector<std::pair<std::string, std::string>> kOutside = {
-      {"words.", "bert.embeddings.word_embeddings."},
-      {"positions.", "bert.embeddings.position_embeddings."},
-      {"segments.", "bert.embeddings.token_type_embeddings."},
-      {"embedding_norm.", "bert.embeddings.LayerNorm."},
-      {"head_bias", "cls.predictions.bias"},
-      {"head_norm.", "cls.predictions.transform.LayerNorm."},
-      {"head.", "cls.predictions.transform.dense."}};
-  static const std::vector<std::pair<std::string, std::string>> kInside = {
-      {"attn.c_proj.", "attention.output.dense."},
-      {"ln_1.", "attention.output.LayerNorm."},
-      {"c_fc.", "intermediate.dense."},
-      {"c_proj.", "output.dense."},
-      {"ln_2.", "output.LayerNorm."}};
+  using Renamings = std::vector<std::pair<std::string, std::string>>;
+  static const auto& kOutside =
+      *new Renamings{{"words.", "bert.embeddings.word_embeddings."},
+                     {"positions.", "bert.embeddings.position_embeddings."},
+                     {"segments.", "bert.embeddings.token_type_embeddings."},
+                     {"embedding_norm.", "bert.embeddings.LayerNorm."},
+                     {"head_bias", "cls.predictions.bias"},
+                     {"head_norm.", "cls.predictions.transform.LayerNorm."},
+                     {"head.", "cls.predictions.transform.dense."}};
+  static const auto& kInside = *new Renamings{{"attn.c_proj.", "attention.output.dense."},
+                                              {"ln_1.", "attention.output.LayerNorm."},
+                                              {"c_fc.", "intermediate.dense."},
+                                              {"c_proj.", "output.dense."},
+                                              {"ln_2.", "output.LayerNorm."}};
   for (const auto& [prefix, by] : kOutside) {
     if (replace_prefix(name, prefix, by)) return {{name}};
   }

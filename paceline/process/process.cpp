@@ -96,8 +96,8 @@ Process start_process(const ProcessSpec& spec) {
 }
 
 const std::vector<int>& handled_signals() {
-  static const std::vector<int> kSignals = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
-                                            SIGUSR1, SIGUSR2, SIGCHLD};
+  static const auto& kSignals =
+      *new std::vector<int>{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
   return kSignals;
 }
 

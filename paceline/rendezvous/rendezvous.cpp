@@ -61,8 +61,9 @@ class Membership {
     static std::mutex mutex;
     return mutex;
   }
+  // Never destroyed: a group in a global variable ends after the function's variables would have.
   static std::multiset<std::string>& all() {
-    static std::multiset<std::string> all;
+    static auto& all = *new std::multiset<std::string>;
     return all;
   }
 

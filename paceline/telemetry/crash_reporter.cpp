@@ -20,7 +20,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "paceline/core/deadline.h"
 #include "paceline/core/io.h"
 #include "paceline/core/peer_credentials.h"
 
@@ -29,6 +28,7 @@ namespace {
 
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 constexpr int kLongestWaitMs = 10'000;
+constexpr int kPauseMs = 10;
 constexpr std::size_t kStackBytes = 64 << 10;
 
 // What the handler needs, prepared: it must not look anything up.
@@ -39,6 +39,7 @@ struct Launcher {
 Launcher launcher;
 std::atomic_flag first_crash = ATOMIC_FLAG_INIT;
 std::atomic<bool> reported{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 // "crash TID SIGNAL\n" without the library's formatting, which is not made for handlers.
 std::size_t write_message(char* text, int thread, int signal) {
@@ -61,21 +62,38 @@ std::size_t write_message(char* text, int thread, int signal) {
   return static_cast<std::size_t>(at - text);
 }
 
-// Returns once the launcher has seen enough. Async-signal-safe.
+void pause_in_handler() {
+  const timespec pause{.tv_sec = 0, .tv_nsec = kPauseMs * 1'000'000};
+  nanosleep(&pause, nullptr);
+}
+
+// A launcher that cannot take connections for a moment has EAGAIN.
+bool connect_to_launcher(int fd) {
+  const auto* const address = reinterpret_cast<const sockaddr*>(&launcher.address);
+  for (int waited = 0; waited < kLongestWaitMs; waited += kPauseMs) {
+    if (connect(fd, address, launcher.length) == 0) return true;
+    if (errno != EAGAIN && errno != EINTR) return false;
+    pause_in_handler();
+  }
+  return false;
+}
+
+// Returns once the launcher has seen enough. Async-signal-safe: system calls, and no Deadline wait,
+// whose Vigil takes a mutex that the crashed thread may hold.
 void tell_launcher(int signal) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   // Anybody can take a name in the abstract namespace; only this user's launcher is believed.
-  const auto* const address = reinterpret_cast<const sockaddr*>(&launcher.address);
-  const bool is_connected = connect(fd, address, launcher.length) == 0;
+  const bool is_connected = connect_to_launcher(fd);
   const auto peer = peer_credentials(fd);
   if (is_connected && peer && peer->uid == getuid()) {
     prctl(PR_SET_PTRACER, peer->pid, 0, 0, 0);
     char message[48];
     const auto length = write_message(message, static_cast<int>(syscall(SYS_gettid)), signal);
-    const Deadline longest = Deadline::after(std::chrono::milliseconds(kLongestWaitMs));
-    if (send_whole(fd, std::as_bytes(std::span(message, length)), longest)) {
-      await(fd, POLLIN, longest);
+    // So few bytes fit into the buffer of a new connection.
+    if (send_some(fd, std::as_bytes(std::span(message, length))) == static_cast<ssize_t>(length)) {
+      pollfd answer{fd, POLLIN, 0};
+      poll_for({&answer, 1}, std::chrono::milliseconds(kLongestWaitMs));
     }
   }
   close(fd);
@@ -83,10 +101,8 @@ void tell_launcher(int signal) {
 
 // Another thread crashes while the first one is looked at: it must not end the process.
 void wait_for_first() {
-  for (int waited = 0; !reported.load() && waited < kLongestWaitMs; waited += 10) {
-    const timespec pause{.tv_sec = 0, .tv_nsec = 10'000'000};
-    nanosleep(&pause, nullptr);
-  }
+  for (int waited = 0; !reported.load() && waited < kLongestWaitMs; waited += kPauseMs)
+    pause_in_handler();
 }
 
 // `signal` 0: none.

@@ -29,7 +29,7 @@ struct ByteLetters {
 };
 
 const ByteLetters& byte_letters() {
-  static const ByteLetters letters;
+  static const auto& letters = *new ByteLetters;  // never destroyed: tokenizers may be globals
   return letters;
 }
 

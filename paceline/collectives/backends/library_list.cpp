@@ -56,8 +56,9 @@ struct Registry {
   };
 };
 
+// Never destroyed, as a group in a global variable may end later.
 Registry& registry() {
-  static Registry all;
+  static auto& all = *new Registry;
   return all;
 }
 

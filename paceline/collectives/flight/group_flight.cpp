@@ -10,7 +10,7 @@
 namespace paceline {
 namespace {
 
-const std::string kToldBy = "; by the records of this host, ";
+constexpr const char* kToldBy = "; by the records of this host, ";
 
 }  // namespace
 

@@ -48,7 +48,7 @@ struct Made {
 };
 
 Made& made() {
-  static Made instance;
+  static auto& instance = *new Made;  // for groups that end when the process does
   return instance;
 }
 

@@ -1,0 +1,9 @@
+// Loaded and unloaded by a test.
+
+#include <memory>
+
+namespace {
+std::shared_ptr<void> held;
+}  // namespace
+
+extern "C" std::shared_ptr<void>* held_by_plugin() { return &held; }
