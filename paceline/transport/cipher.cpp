@@ -112,6 +112,10 @@ Cipher::~Cipher() = default;
 // something left to send that is not asked for.
 ssize_t Cipher::send(int socket, std::span<const std::byte> head,
                      std::span<const std::byte> payload) {
+  if (head.size() + payload.size() < num_in_sealed_) {
+    errno = EINVAL;
+    return -1;
+  }
   if (sealed_end_ == 0) {
     if (!head.empty()) seal(head);
     while (!payload.empty() && sealed_end_ + kSealedBytes <= sealed_.size()) {

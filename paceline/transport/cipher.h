@@ -45,7 +45,8 @@ class Cipher {
   Cipher& operator=(const Cipher&) = delete;
 
   // As sendmsg() without waiting, of the beginning of `head` and then `payload`: how many of their
-  // bytes are through, or -1 and errno. A caller that got EAGAIN passes the same bytes again.
+  // bytes are through, or -1 and errno. A caller that got EAGAIN passes the same bytes again, also
+  // with others behind them; EINVAL for fewer.
   ssize_t send(int socket, std::span<const std::byte> head, std::span<const std::byte> payload);
   // As recv() without waiting. -1 and EBADMSG when a record is not what the other end sent.
   ssize_t receive(int socket, std::span<std::byte> into);

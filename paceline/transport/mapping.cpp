@@ -15,11 +15,12 @@ namespace {
 constexpr std::size_t kLeastHugeBytes = 4 << 20;
 
 // Now rather than in the first collective. False, with errno set, when there is not enough memory.
-bool bring_pages(int fd, void* address, std::size_t bytes) {
-  if (madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return true;
+bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
+  const std::size_t mapped = fd < 0 ? bytes : pages.bytes_of(bytes);  // memory without a file: all
+  if (madvise(address, mapped, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
   // Linux before 5.14: the file takes its pages without the mapping, and small ones.
-  return fd < 0 || reserve_file(fd, bytes);
+  return fd < 0 || reserve_file(fd, mapped);
 }
 
 // Null, with errno set, when it fails.
@@ -30,7 +31,7 @@ std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
   if (bytes >= kLeastHugeBytes) madvise(address, bytes, MADV_HUGEPAGE);
   if (pages == Pages::kOnTouch) {
     madvise(address, bytes, MADV_DONTFORK);
-  } else if (!bring_pages(fd, address, pages.bytes_of(bytes))) {
+  } else if (!bring_all(fd, address, bytes, pages)) {
     const int error = errno;
     munmap(address, bytes);
     errno = error;
@@ -40,6 +41,10 @@ std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
 }
 
 }  // namespace
+
+bool bring_pages(std::byte* begin, std::size_t bytes) {
+  return madvise(begin, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+}
 
 Mapping Mapping::anonymous(std::size_t bytes, Pages pages) {
   std::byte* data = map(-1, MAP_SHARED | MAP_ANONYMOUS, bytes, pages);

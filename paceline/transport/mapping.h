@@ -20,7 +20,8 @@ class Pages {
 
   // NOLINTNEXTLINE(google-explicit-constructor): mostly there is no more to say.
   constexpr Pages(When when) : when_(when) {}
-  // That for so many bytes; those behind them come as they are touched.
+  // The mapping has that for so many bytes. The pages behind them are reserved at once, too, but
+  // appear in the mapping as they are touched.
   constexpr Pages(When when, std::size_t bytes) : when_(when), bytes_(bytes) {}
 
   constexpr bool operator==(When when) const { return when_ == when; }
@@ -30,6 +31,10 @@ class Pages {
   When when_;
   std::size_t bytes_ = std::numeric_limits<std::size_t>::max();
 };
+
+// Brings pages that come on touch, before they are touched. False, with errno set, when there is
+// not enough memory. Linux before 5.14 cannot: true, and to touch them may be SIGBUS.
+bool bring_pages(std::byte* begin, std::size_t bytes);
 
 class Mapping {
  public:

@@ -24,6 +24,8 @@ constexpr std::size_t kRoomForAnswers = 1024;
 // For words that fit into any channel's buffer.
 constexpr std::chrono::seconds kLongestWords{1};
 constexpr std::chrono::milliseconds kSlice{10};
+// For one peer. Many times what a rank has to say before it gives up.
+constexpr std::size_t kMostUnsent = 64 << 10;
 
 }  // namespace
 
@@ -37,11 +39,15 @@ Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::uniq
       wire_(std::move(wire)),
       neighbours_(find_neighbours()),
       oversubscribed_(count_oversubscription()),
-      inquiry_(world_size()) {}
+      inquiry_(world_size()),
+      unsent_(peers_.size()) {}
 
 Mesh::~Mesh() {
   if (domain_) domain_->remove(*this);
-  if (!failed() && owner_.is_this()) send_to_all(encode_goodbye());
+  if (!failed() && owner_.is_this()) {
+    const std::lock_guard lock(mutex_);
+    send_to_all(encode_goodbye());
+  }
 }
 
 std::vector<int> Mesh::find_neighbours() const {
@@ -179,12 +185,17 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
   }
 }
 
-// Whole, or else not even its beginning is understood; if the peer is gone there is no one to tell.
-void Mesh::say_to(int peer, std::string_view words, Deadline deadline) const {
-  send_whole(*wire_, peer, Channel::kControl, as_bytes(words), deadline);
+// What a peer that reads nothing does not take in time is sent before the next words: a record that
+// was begun must be finished, or the peer understands nothing that follows, and an encrypted
+// channel insists on the same bytes. If the peer is gone there is no one to tell.
+void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
+  std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
+  if (unsent.size() + words.size() > kMostUnsent) return;
+  unsent.append(words);
+  unsent.erase(0, send_until(*wire_, peer, Channel::kControl, as_bytes(unsent), deadline));
 }
 
-void Mesh::send_to_all(const std::string& notice) const {
+void Mesh::send_to_all(const std::string& notice) {
   const auto deadline = Deadline::after(kLongestWords);
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer != rank_) say_to(peer, notice, deadline);

@@ -117,8 +117,8 @@ class Mesh {
   std::string describe(int rank) const;
 
  private:
-  void say_to(int peer, std::string_view words, Deadline deadline) const;
-  void send_to_all(const std::string& notice) const;
+  void say_to(int peer, std::string_view words, Deadline deadline);  // requires mutex_
+  void send_to_all(const std::string& notice);                       // requires mutex_
   // Requires mutex_. Waits for news, for at most `limit`.
   void poll_control(std::chrono::milliseconds limit = {});
   // Requires: mutex_. Empty, or how the connection has ended.
@@ -153,6 +153,7 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
+  std::vector<std::string> unsent_;  // words, by peer; their beginning may have been sent
 };
 
 }  // namespace paceline

@@ -9,24 +9,30 @@
 
 namespace paceline {
 
-bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
-                Deadline deadline) {
+std::size_t send_until(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
+                       Deadline deadline) {
   constexpr std::chrono::milliseconds kSlice{50};
-  for (Vigil vigil; !bytes.empty();) {
-    const ssize_t sent = wire.send(peer, channel, bytes, {});
+  std::size_t done = 0;
+  for (Vigil vigil; done < bytes.size();) {
+    const ssize_t sent = wire.send(peer, channel, bytes.subspan(done), {});
     if (sent >= 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+      done += static_cast<std::size_t>(sent);
       continue;
     }
-    if (!would_block(errno)) return false;
+    if (!would_block(errno)) break;
     if (vigil.sees_passed(deadline)) {
       errno = ETIMEDOUT;
-      return false;
+      break;
     }
     Interest interest{peer, channel, POLLOUT};
     wire.wait({&interest, 1}, std::chrono::milliseconds(deadline.poll_timeout_ms(kSlice)));
   }
-  return true;
+  return done;
+}
+
+bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
+                Deadline deadline) {
+  return send_until(wire, peer, channel, bytes, deadline) == bytes.size();
 }
 
 }  // namespace paceline

@@ -75,7 +75,11 @@ class Wire {
   virtual int socket(int peer, Channel channel) const = 0;
 };
 
-// Sends all of `bytes`, waiting for room. False and errno otherwise; ETIMEDOUT at the deadline.
+// Sends `bytes`, waiting for room: how many are through, and errno when that is not all of them;
+// ETIMEDOUT at the deadline.
+std::size_t send_until(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
+                       Deadline deadline);
+// Whether all of them are through. Requires: after a false, nothing else is sent on this channel.
 bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
                 Deadline deadline);
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/random_seed.h"
@@ -14,6 +16,35 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kMega = 1 << 20;
+
+std::size_t present_pages(const std::byte* begin, std::size_t bytes) {
+  std::vector<unsigned char> present(bytes / SymmetricArena::kAlignment);
+  EXPECT_EQ(mincore(const_cast<std::byte*>(begin), bytes, present.data()), 0);
+  return static_cast<std::size_t>(
+      std::count_if(present.begin(), present.end(), [](unsigned char c) { return (c & 1) != 0; }));
+}
+
+// Where the memory does not suffice, to touch them later would end the process.
+TEST(SymmetricArena, a_block_has_its_pages_when_it_is_given_out) {
+  const auto body = [](ProcessGroup& group) {
+    SymmetricArena arena(group, 16 * kMega);
+    std::byte* const first = arena.allocate(3 * kMega);
+    EXPECT_EQ(present_pages(first, 3 * kMega), 3 * kMega / SymmetricArena::kAlignment);
+    // What follows waits, but for the rest of a huge page.
+    EXPECT_EQ(present_pages(first + 6 * kMega, kMega), 0u);
+    arena.deallocate(first);
+    std::byte* const second = arena.allocate(5 * kMega);
+    EXPECT_EQ(present_pages(second, 5 * kMega), 5 * kMega / SymmetricArena::kAlignment);
+    arena.deallocate(second);
+    arena.release_unused();
+    std::byte* const third = arena.allocate(kMega);
+    EXPECT_EQ(present_pages(third, kMega), kMega / SymmetricArena::kAlignment);
+    group.barrier();
+    return std::string(testing::Test::HasFailure() ? "wrong" : "right");
+  };
+  harness::run_ranks_ok(2, body);
+  for (const auto& result : harness::run_process_ranks(2, body)) EXPECT_EQ(result.report, "right");
+}
 
 TEST(SymmetricArena, blocks_are_aligned_and_apart_and_whole_again_when_all_are_free) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {

@@ -36,7 +36,8 @@ struct RawMesh {
   }
 };
 
-inline RawMesh make_raw_mesh(int streams = 1) {
+// `control`: encrypts rank 0's end of the control channel.
+inline RawMesh make_raw_mesh(int streams = 1, std::unique_ptr<Cipher> control = nullptr) {
   RawMesh raw;
   auto wire = std::make_unique<SocketWire>(2);
   for (int channel = 0; channel < kNumChannels + streams - 1; ++channel) {
@@ -44,7 +45,9 @@ inline RawMesh make_raw_mesh(int streams = 1) {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
       throw system_error("socketpair()");
     }
-    wire->connect(1, static_cast<Channel>(channel), Fd(ends[0]), nullptr);
+    const bool is_control = static_cast<Channel>(channel) == Channel::kControl;
+    wire->connect(1, static_cast<Channel>(channel), Fd(ends[0]),
+                  is_control ? std::move(control) : nullptr);
     raw.other.channels[channel].reset(ends[1]);
   }
   std::vector<PeerAddress> peers(2);

@@ -138,6 +138,19 @@ TEST_P(CipherTest, records_that_are_repeated_left_out_or_swapped_are_noticed) {
   EXPECT_EQ(take(), std::pair(ssize_t(-1), EBADMSG));
 }
 
+// A caller that gives up a message and sends a shorter one must not be told that more bytes are
+// through than it has.
+TEST_P(CipherTest, fewer_bytes_than_were_begun_are_refused) {
+  const Bytes large = numbered(3 * Cipher::kRecordBytes);
+  while (sender_->send(here_.get(), large, {}) > 0) continue;
+  ASSERT_EQ(errno, EAGAIN);
+  Bytes into(1 << 20);
+  while (::recv(there_.get(), into.data(), into.size(), MSG_DONTWAIT) > 0) continue;
+  EXPECT_EQ(sender_->send(here_.get(), as_bytes("x"), {}), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(sender_->send(here_.get(), large, {}), static_cast<ssize_t>(large.size()));
+}
+
 TEST_P(CipherTest, a_record_that_ends_early_is_the_end_of_the_connection) {
   const auto bytes = sealed("words");
   put(Bytes(bytes.begin(), bytes.end() - 1));

@@ -67,6 +67,19 @@ TEST(Mapping, asks_for_huge_pages_when_it_is_large) {
   EXPECT_EQ(flags_of(small).find(" hg"), std::string::npos) << flags_of(small);
 }
 
+TEST(Mapping, pages_behind_those_that_come_at_once_are_brought_before_they_are_touched) {
+  const std::size_t bytes = 4 * kMegabyte;
+  Mapping lazy = Mapping::anonymous(bytes, Pages::kOnTouch);
+  EXPECT_EQ(present_pages(lazy), 0u);
+  ASSERT_TRUE(bring_pages(lazy.data() + kMegabyte, kMegabyte));
+  EXPECT_EQ(present_pages(lazy), kMegabyte / 4096);
+  // Where nothing but the mapping could reserve them, all come.
+  EXPECT_EQ(present_pages(Mapping::anonymous(bytes, {Pages::kPresent, kMegabyte})), bytes / 4096);
+  const Fd file = file_of(bytes);
+  EXPECT_EQ(present_pages(Mapping::of_file(file, bytes, {Pages::kPresent, kMegabyte})),
+            kMegabyte / 4096);
+}
+
 TEST(Mapping, a_failed_mapping_is_an_error_and_not_a_signal) {
   const Mapping too_large =
       Mapping::of_file(file_of(kMegabyte), std::size_t(1) << 62, Pages::kPresent);

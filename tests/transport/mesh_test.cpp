@@ -1,10 +1,17 @@
 #include "paceline/transport/mesh.h"
 
+#include <array>
+#include <chrono>
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include "paceline/core/bytes.h"
+#include "paceline/core/io.h"
+#include "paceline/transport/cipher.h"
 #include "paceline/transport/failure_domain.h"
+#include "paceline/transport/inquiry.h"
 #include "paceline/transport/notice.h"
 #include "paceline/transport/peer.h"
 
@@ -108,6 +115,54 @@ TEST(Mesh, a_peer_that_dies_in_the_middle_of_a_notice_is_lost) {
   const auto error = failure_of(*raw.mesh);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
+}
+
+// Words that a peer takes too late are neither cut nor mixed with those that follow.
+TEST(Mesh, words_that_were_given_up_go_before_the_next_ones) {
+  using namespace std::chrono_literals;
+  for (const bool is_encrypted : {false, true}) {
+    SCOPED_TRACE(is_encrypted ? "encrypted" : "plain");
+    const EphemeralKey one, two;
+    const CipherKind kind = CipherKind::kChaCha20Poly1305;
+    Cipher reader(kind, two.session_keys(one.public_half(), false));
+    auto raw = make_raw_mesh(
+        1, is_encrypted ? std::make_unique<Cipher>(kind, one.session_keys(two.public_half(), true))
+                        : nullptr);
+    const int little = 1;
+    ASSERT_EQ(::setsockopt(raw.mesh->wire().socket(1, Channel::kControl), SOL_SOCKET, SO_SNDBUF,
+                           &little, sizeof little),
+              0);
+    const std::string question = Inquiry::encode_question();
+    const std::string reason = Inquiry::encode_reason(std::string(400, 'r'));
+    std::string expected;
+    // The one that the peer does not take any more needs a second.
+    for (auto took = 0s; took < 1s; expected += question) {
+      const auto begin = Deadline::Clock::now();
+      raw.mesh->ask_peers();
+      took = std::chrono::round<std::chrono::seconds>(Deadline::Clock::now() - begin);
+    }
+    raw.mesh->foretell(std::string(400, 'r'));
+    expected += reason;
+    std::string got;
+    std::jthread peer([&] {
+      const auto until = Deadline::after(20s);
+      while (got.size() < expected.size() + question.size() && !until.expired()) {
+        std::array<std::byte, 4096> into;
+        const int socket = raw.end(Channel::kControl).get();
+        const ssize_t count = receive_on(socket, is_encrypted ? &reader : nullptr, into);
+        if (count > 0) {
+          got += to_string(std::span<const std::byte>(into).first(static_cast<std::size_t>(count)));
+        } else if (errno == EAGAIN) {
+          await(socket, POLLIN, until);
+        } else {
+          break;
+        }
+      }
+    });
+    raw.mesh->ask_peers();
+    peer.join();
+    EXPECT_EQ(got, expected + question);
+  }
 }
 
 TEST(Mesh, the_notice_of_a_death_keeps_its_code) {

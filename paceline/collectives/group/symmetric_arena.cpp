@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "paceline/transport/mapping.h"
+
 namespace paceline {
 namespace {
 
@@ -40,10 +42,35 @@ std::byte* SymmetricArena::allocate(std::size_t bytes) {
   const auto best = by_size_.lower_bound({size, 0});
   if (best == by_size_.end()) return nullptr;
   const auto [whole, begin] = *best;
+  if (!bring(begin, size)) return nullptr;
   remove_free(free_.find(begin));
   if (whole > size) add_free(begin + size, whole - size);
   used_.emplace(begin, size);
   return area_.data() + begin;
+}
+
+// Requires mutex_.
+bool SymmetricArena::bring(std::size_t begin, std::size_t size) {
+  const std::size_t end = begin + size;
+  const auto take = [&](std::size_t first, std::size_t last) {
+    return first >= last || bring_pages(area_.data() + first, last - first);
+  };
+  if (!take(std::max(begin, brought_), end)) return false;
+  brought_ = std::max(brought_, end);
+  auto next = released_.upper_bound(begin);
+  if (next != released_.begin()) --next;
+  while (next != released_.end() && next->first < end) {
+    const auto [first, last] = *next;
+    if (!take(std::max(first, begin), std::min(last, end))) return false;
+    if (last <= begin) {
+      ++next;
+      continue;
+    }
+    next = released_.erase(next);
+    if (first < begin) released_.emplace(first, begin);
+    if (last > end) released_.emplace(end, last);
+  }
+  return true;
 }
 
 void SymmetricArena::deallocate(std::byte* block) {
@@ -79,7 +106,11 @@ void SymmetricArena::release_unused() {
   const std::lock_guard lock(mutex_);
   if (!area_.is_live()) return;
   // Memory that is no file's is refused, and keeps its pages.
-  for (const auto& [begin, size] : free_) madvise(area_.data() + begin, size, MADV_REMOVE);
+  released_.clear();
+  for (const auto& [begin, size] : free_) {
+    madvise(area_.data() + begin, size, MADV_REMOVE);
+    released_.emplace(begin, begin + size);
+  }
 }
 
 bool SymmetricArena::is_empty() {

@@ -1,8 +1,9 @@
 #pragma once
 
 // Gives out blocks of one large symmetric area, so that memory which comes and goes, such as
-// tensors, needs no copies in collectives either. The area takes pages only as they are touched;
-// freed blocks are joined with free neighbours and used again, smallest fit first.
+// tensors, needs no copies in collectives either. The area takes the pages of a block when it gives
+// it out, so that a lack of memory is no signal later; freed blocks are joined with free neighbours
+// and used again, smallest fit first.
 //
 // Once the group has failed, nothing is given out or used again: a rank that is late may still
 // write results there.
@@ -29,7 +30,8 @@ class SymmetricArena {
   // Collective. Error(kSystem) on every rank when one of them cannot get the address space.
   SymmetricArena(ProcessGroup& group, std::size_t bytes);
 
-  // Aligned to kAlignment, not zeroed; null when no free range is large enough.
+  // Aligned to kAlignment, not zeroed; null when no free range is large enough, or when the system
+  // has no memory for it.
   std::byte* allocate(std::size_t bytes);
   // Requires: what allocate() gave.
   void deallocate(std::byte* block);
@@ -50,6 +52,7 @@ class SymmetricArena {
   bool is_empty();
 
  private:
+  bool bring(std::size_t begin, std::size_t size);
   void add_free(std::size_t begin, std::size_t size);
   void remove_free(std::map<std::size_t, std::size_t>::iterator range);
 
@@ -60,6 +63,9 @@ class SymmetricArena {
   std::map<std::size_t, std::size_t> free_;                // begin -> size
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin) of the same ranges
   std::unordered_map<std::size_t, std::size_t> used_;      // begin -> size
+  // Up to there blocks have been given out, so the pages are there, but for the released ranges.
+  std::size_t brought_ = 0;
+  std::map<std::size_t, std::size_t> released_;  // begin -> end; within free ranges
 };
 
 }  // namespace paceline

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
 #include "paceline/transport/mapping.h"
 #include "paceline/transport/memory_exchange.h"
 
@@ -51,6 +52,15 @@ Fd make_file(std::size_t bytes) {
   return file;
 }
 
+// Its pages are taken now, for all ranks, unless they come on touch: where the memory does not
+// suffice, touching them is SIGBUS. First through the mapping, which may have huge pages. Empty,
+// with errno set, when that fails.
+Mapping map_own_file(const Fd& file, std::size_t bytes, Pages pages) {
+  Mapping mapping = Mapping::of_file(file, bytes, pages);
+  if (!mapping || pages == Pages::kOnTouch || reserve_file(file.get(), bytes)) return mapping;
+  return {};
+}
+
 // A peer's file: empty, with errno set, unless it is as large as it must be and stays so.
 Mapping map_file_of_peer(const Fd& file, std::size_t bytes, Pages pages) {
   struct stat status {};
@@ -76,7 +86,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
     mappings[static_cast<std::size_t>(rank)] = std::move(mapping);
   };
   const Fd own = make_file(bytes);
-  keep(mesh_.rank(), own ? Mapping::of_file(own, bytes, pages) : Mapping());
+  keep(mesh_.rank(), own ? map_own_file(own, bytes, pages) : Mapping());
   const int refused = exchange_with_peers(
       mesh_, bytes, deadline,
       [&](int) {

@@ -9,6 +9,7 @@
 #include "paceline/collectives/backends/paceline/slow_wait.h"
 #include "paceline/collectives/kernels/reduce.h"
 #include "paceline/core/check.h"
+#include "paceline/transport/mapping.h"
 
 namespace paceline {
 namespace {
@@ -194,6 +195,9 @@ void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
   const std::size_t partials = schedule.partial_count * operation.partial;
   if (!operation.is_shared && scratch_.bytes() < scratch) {
     scratch_ = Mapping::anonymous(scratch, Pages::kOnTouch);
+    if (!bring_pages(scratch_.data(), scratch))
+      throw system_error(
+          fmt::format("{}: {} bytes for a collective's partial results", mesh_.self(), scratch));
   }
   if (partials_.size() < partials) partials_.resize(partials);
 }
