@@ -79,9 +79,19 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
   try {
     wait_for_all(operation, wait, while_waiting);
   } catch (...) {
-    own.given_up.store(phase_, std::memory_order_release);
+    own.given_up.store(phase_, std::memory_order_seq_cst);
     throw;
   }
+}
+
+// Before anything takes time, such as asking the others and making the error: from here on no rank
+// passes that has not arrived yet. False when all have arrived meanwhile, and pass.
+bool PhaseBarrier::give_up() {
+  auto& given_up = block(mesh_.rank()).given_up;
+  given_up.store(phase_, std::memory_order_seq_cst);
+  if (!absent_ranks().empty()) return true;
+  given_up.store(0, std::memory_order_seq_cst);
+  return false;
 }
 
 void PhaseBarrier::wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
@@ -144,7 +154,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     }
     if (mesh_.is_asked()) mesh_.answer(absent_ranks());
     if (is_late && !has_time_for_answers()) {
-      if (absent_ranks().empty()) return;  // all have just arrived
+      if (!give_up()) return;
       throw slow_wait_error(mesh_, operation, wait, begin, describe_absent());
     }
     warn_of_slow_wait(mesh_, operation, begin, asks_ && sequence_ != 0, steps_,

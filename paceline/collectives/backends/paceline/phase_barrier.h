@@ -11,9 +11,11 @@
 // A rank that gives up at a phase, having arrived there, says so in its block: one that arrives
 // later must not pass as if the others had waited.
 //
-// Memory ordering: a counter is raised with sequential consistency and read with acquire, so that
-// either the waiter sees the new phase or the arriving rank sees the waiter's entry in `sleepers`
-// and wakes it.
+// Memory ordering: counters, `sleepers` and `given_up` are written and read with sequential
+// consistency (on x86-64 and ARM a read costs the same as with acquire). So either the waiter sees
+// the new phase, or the arriving rank sees the waiter's entry in `sleepers` and wakes it; and
+// either a rank that gives up sees that the last rank has arrived after all, or that rank sees that
+// it has given up.
 
 #include <atomic>
 #include <cstdint>
@@ -79,14 +81,15 @@ class PhaseBarrier {
 
   ControlBlock& block(int rank) const { return *reinterpret_cast<ControlBlock*>(blocks_.of(rank)); }
   bool has_arrived(int rank) const {
-    const auto phase = block(rank).phase.load(std::memory_order_acquire);
+    const auto phase = block(rank).phase.load(std::memory_order_seq_cst);
     return static_cast<std::int32_t>(phase - phase_) >= 0;
   }
   bool has_given_up(int rank) const {
-    const auto phase = block(rank).given_up.load(std::memory_order_relaxed);
+    const auto phase = block(rank).given_up.load(std::memory_order_seq_cst);
     return phase != 0 && static_cast<std::int32_t>(phase_ - phase) >= 0;
   }
   [[noreturn]] void throw_given_up(int rank) const;
+  bool give_up();
   void wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
                     const std::function<void()>& while_waiting);
   bool spin(int peer, bool may_spin);
