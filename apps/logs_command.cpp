@@ -13,6 +13,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 #include "paceline/output/line_formatter.h"
 #include "paceline/process/process.h"
 
@@ -46,7 +47,7 @@ std::size_t start_of_last(const std::string& text, long count) {
 class LogTail {
  public:
   LogTail(std::string path, const std::string& prefix)
-      : path_(std::move(path)), file_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)), lines_(prefix) {}
+      : path_(std::move(path)), file_(open_to_read(path_)), lines_(prefix) {}
 
   bool is_open() const { return static_cast<bool>(file_); }
 

@@ -13,6 +13,7 @@
 #include "paceline/checkpoint/safetensors_file.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/no_links.h"
 #include "paceline/core/secret.h"
 
 namespace paceline {
@@ -105,14 +106,15 @@ std::uint64_t export_safetensors(const CheckpointDirectory& from, std::int64_t s
   std::uint64_t size = layout.head.size();
   for (const TensorEntry& entry : entries) size += entry.bytes;
   FileSystem& files = FileSystem::real();
-  const std::string partial = file + ".partial-" + random_hex(8);
+  const std::string place = in_folder_without_links(file);
+  const std::string partial = place + ".partial-" + random_hex(8);
   try {
     PlainFileWriter writer(files, partial, size);
     writer.write(as_bytes(layout.head));
     BoxReader reader(from.files(), from.folder_of(step), manifest);
     for (const std::size_t index : layout.order) writer.write(read_tensor(reader, *tensors[index]));
     writer.finish();
-    if (files.rename(partial, file) != 0) refuse("renaming " + partial + " to " + file);
+    if (files.rename(partial, place) != 0) refuse("renaming " + partial + " to " + place);
   } catch (const Error&) {
     files.unlink(partial);
     throw;

@@ -18,6 +18,7 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline {
 namespace {
@@ -82,14 +83,17 @@ CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOp
     : path_(std::move(path)), options_(std::move(options)), files_(files) {
   check(options_.keep >= 1, "checkpoint directory {}: keep is {}, it must be at least 1", path_,
         options_.keep);
-  if (options_.read_only) return;
-  std::error_code error;
-  if (fs::create_directories(path_, error)) {
-    sync_directory(files_, fs::absolute(path_).lexically_normal().parent_path().string());
+  if (options_.read_only) {
+    path_ = without_links(path_);
+    return;
   }
+  std::error_code error;
+  const bool is_new = fs::create_directories(path_, error);
   if (error) {
     fail(ErrorCode::kSystem, "checkpoint directory {}: cannot create: {}", path_, error.message());
   }
+  path_ = without_links(path_);
+  if (is_new) sync_directory(files_, fs::absolute(path_).lexically_normal().parent_path().string());
   claim_.emplace(path_, options_.writer, options_.lock_timeout, files_);
 }
 
@@ -230,11 +234,19 @@ std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) {
   std::vector<std::int64_t> removed;
   change([&] {
     claim_->check_held();
-    const auto before = list();
-    if (before.empty()) return;
-    prune(before.back(), keep);
-    const auto after = list();
-    std::ranges::set_difference(before, after, std::back_inserter(removed));
+    const auto steps = list();
+    const auto surplus = std::span(steps).first(
+        static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
+    // If none of those that are kept can be loaded, the newest one that can stays, too.
+    const auto verified = [&](std::int64_t step) { return verifies(step); };
+    std::optional<std::int64_t> spared;
+    if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
+      const auto whole = std::find_if(surplus.rbegin(), surplus.rend(), verified);
+      if (whole != surplus.rend()) spared = *whole;
+    }
+    for (const std::int64_t step : surplus) {
+      if (step != spared && remove_checkpoint(step)) removed.push_back(step);
+    }
   });
   return removed;
 }

@@ -11,8 +11,9 @@
 // A save writes into a temporary folder of the writer's workspace, syncs every file and the folder,
 // and only then gives it its name: a rename is the commit. A newer generation of the job takes over
 // from an older one that is frozen, whose commits then fail (writer_claim.h). Every byte that is
-// read is verified before it is returned. Ranks save and load together by checkpoint_team.h; what
-// is here for whole snapshots is for one process. docs/checkpoint_format.md has the bytes.
+// read is verified before it is returned. The path of the folder may lead over symbolic links; in
+// the folder none is followed. Ranks save and load together by checkpoint_team.h; what is here for
+// whole snapshots is for one process. docs/checkpoint_format.md has the bytes.
 //
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 
@@ -42,6 +43,9 @@ struct CheckpointDirectoryOptions {
   // system the writer of a host that has vanished counts as alive until the server gives up its
   // locks.
   std::chrono::milliseconds lock_timeout{0};
+  // How long the ranks of a CheckpointTeam wait for each other's disks; at least as long as for
+  // each other's collectives. A slow file system is no fault.
+  std::chrono::milliseconds disk_timeout = std::chrono::hours(1);
 };
 
 // Where a checkpoint comes from, as its manifest says.
@@ -109,7 +113,8 @@ class CheckpointDirectory {
   // Reads every byte; errors as load().
   void verify(std::int64_t step) const;
 
-  // Removes all but the newest `keep`; returns which. Errors as save(). Requires: a writer.
+  // Removes all but the newest `keep`, and but the newest one that verifies; returns which. Errors
+  // as save(). Requires: a writer.
   std::vector<std::int64_t> prune_to(int keep);
 
   // Error(kInvalid) naming the existing steps when this one does not exist.
@@ -145,7 +150,7 @@ class CheckpointDirectory {
   void remove_folder(const std::string& folder) noexcept;
   LoadedCheckpoint read_folder(std::int64_t step, const std::string& run) const;
 
-  const std::string path_;
+  std::string path_;  // without symbolic links
   const CheckpointDirectoryOptions options_;
   FileSystem& files_;
   std::optional<int> room_;

@@ -5,13 +5,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/core/no_links.h"
+
 namespace paceline {
 namespace {
+
+// The folder that a path lies in, open, and the path's name there.
+struct Place {
+  Fd folder;
+  std::string name;
+};
+
+// Without a folder, and errno, when that cannot be opened.
+Place place_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return {open_without_links(folder, O_PATH | O_DIRECTORY),
+          slash == std::string::npos ? path : path.substr(slash + 1)};
+}
 
 class RealFileSystem final : public FileSystem {
  public:
   int open(const std::string& path, int flags, mode_t mode) override {
-    return ::open(path.c_str(), flags, mode);
+    return open_without_links(path, flags, mode).release();
   }
   ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
     return ::pread(fd, bytes.data(), bytes.size(), position);
@@ -21,15 +37,30 @@ class RealFileSystem final : public FileSystem {
   }
   int fsync(int fd) override { return ::fsync(fd); }
   int close(int fd) override { return ::close(fd); }
-  int mkdir(const std::string& path, mode_t mode) override { return ::mkdir(path.c_str(), mode); }
-  int rename(const std::string& from, const std::string& to) override {
-    return ::rename(from.c_str(), to.c_str());
+  int mkdir(const std::string& path, mode_t mode) override {
+    const Place place = place_of(path);
+    return place.folder ? ::mkdirat(place.folder.get(), place.name.c_str(), mode) : -1;
   }
+  int rename(const std::string& from, const std::string& to) override { return move(from, to, 0); }
   int exchange(const std::string& a, const std::string& b) override {
-    return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+    return move(a, b, RENAME_EXCHANGE);
   }
-  int unlink(const std::string& path) override { return ::unlink(path.c_str()); }
-  int rmdir(const std::string& path) override { return ::rmdir(path.c_str()); }
+  int unlink(const std::string& path) override { return remove(path, 0); }
+  int rmdir(const std::string& path) override { return remove(path, AT_REMOVEDIR); }
+
+ private:
+  static int move(const std::string& from, const std::string& to, unsigned flags) {
+    const Place source = place_of(from);
+    if (!source.folder) return -1;
+    const Place target = place_of(to);
+    if (!target.folder) return -1;
+    return ::renameat2(source.folder.get(), source.name.c_str(), target.folder.get(),
+                       target.name.c_str(), flags);
+  }
+  static int remove(const std::string& path, int flags) {
+    const Place place = place_of(path);
+    return place.folder ? ::unlinkat(place.folder.get(), place.name.c_str(), flags) : -1;
+  }
 };
 
 }  // namespace

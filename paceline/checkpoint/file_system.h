@@ -2,7 +2,9 @@
 
 // The system calls by which a checkpoint reaches the disk, as an interface, so that a test can make
 // the Nth of them fail. Each behaves as the call of the same name: -1 and errno on failure, and a
-// write may be short.
+// write may be short. None follows a symbolic link, neither at the end of a path nor on the way:
+// ELOOP. Whoever may write into a folder of checkpoints could otherwise let this process write or
+// remove anything else. So callers resolve a path that a user gave first (without_links()).
 //
 // Thread safety: the real one keeps no state; every function may be called from any thread.
 

@@ -1,24 +1,36 @@
 #include "paceline/checkpoint/folder.h"
 
 #include <cerrno>
-#include <filesystem>
+#include <memory>
+#include <string_view>
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "paceline/core/error.h"
+#include "paceline/core/check.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline {
 namespace {
 
-namespace fs = std::filesystem;
+using Listing = std::unique_ptr<DIR, int (*)(DIR*)>;
 
-std::error_code list(const std::string& folder, std::vector<std::string>& names) {
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
+// 0, or the error.
+int list(const std::string& folder, std::vector<std::string>& names) {
+  Fd opened = open_without_links(folder, O_RDONLY | O_DIRECTORY);
+  if (!opened) return errno;
+  const Listing listing(::fdopendir(opened.get()), ::closedir);
+  if (!listing) return errno;
+  opened.release();  // the listing's now
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(listing.get());
+    if (entry == nullptr) return errno;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
   }
-  return error;
 }
 
 // What is gone was removed by another process.
@@ -28,9 +40,8 @@ bool is_gone(int result) { return result == 0 || errno == ENOENT; }
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
-  if (const auto error = list(folder, names)) {
-    throw Error(ErrorCode::kSystem, fmt::format("{}: cannot list: {}", folder, error.message()));
-  }
+  if (const int error = list(folder, names))
+    fail(ErrorCode::kSystem, "{}: cannot list: {}", folder, describe_refusal(error));
   return names;
 }
 
@@ -39,8 +50,8 @@ bool remove_tree(FileSystem& files, const std::string& path) {
   if (::lstat(path.c_str(), &status) != 0) return is_gone(-1);
   if (!S_ISDIR(status.st_mode)) return is_gone(files.unlink(path));
   std::vector<std::string> names;
-  if (const auto error = list(path, names)) {
-    errno = error.value();
+  if (const int error = list(path, names)) {
+    errno = error;
     return is_gone(-1);
   }
   int error_number = 0;

@@ -16,6 +16,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
 #include "paceline/core/log.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline {
 namespace {
@@ -37,6 +38,15 @@ off_t place_in(int slot, std::uint64_t position) {
 void write_at(int fd, off_t offset, std::span<const std::byte> bytes, const std::string& path) {
   if (write_whole_at(fd, offset, bytes)) return;
   throw system_error(fmt::format("{}: cannot keep {} more bytes", path, bytes.size()));
+}
+
+// /proc/PID/fd/N is a link that the kernel made; no other is followed.
+Fd open_memory(const std::string& path) {
+  constexpr mode_t kOwnersAlone = S_IRUSR | S_IWUSR;
+  Fd file = path.starts_with("/proc/") ? Fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC))
+                                       : open_to_write(path, O_RDWR | O_CREAT, kOwnersAlone);
+  if (file) return file;
+  fail(ErrorCode::kSystem, "memory checkpoint {}: cannot open: {}", path, describe_refusal(errno));
 }
 
 // False when the file ends earlier.
@@ -69,11 +79,9 @@ struct MemoryCheckpoint::Seal {
 };
 
 MemoryCheckpoint::MemoryCheckpoint(std::string path)
-    : path_(std::move(path)),
-      file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR)) {
+    : path_(std::move(path)), file_(open_memory(path_)) {
   static_assert(std::is_trivially_copyable_v<Seal> && sizeof(Seal) == 104);
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
-  if (!file_) throw system_error(fmt::format("memory checkpoint {}: cannot open", path_));
 }
 
 void MemoryCheckpoint::lock() {
@@ -112,7 +120,7 @@ std::vector<SealedSlot> MemoryCheckpoint::sealed() const {
       }
       SealedSlot found{.slot = slot, .number = seal->number, .manifest = {}, .id = {}, .files = {}};
       ByteReader reader(list);
-      found.files.resize(reader.get<std::uint32_t>());
+      found.files.resize(reader.get_count<std::uint32_t>(sizeof(std::uint32_t)));
       for (std::uint32_t& file : found.files) file = reader.get<std::uint32_t>();
       const auto text = reader.take(reader.remaining());
       found.id = digest_of(text);

@@ -45,7 +45,8 @@ int open_for_reading(FileSystem& files, const std::string& path) {
   const int fd = files.open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
   if (fd >= 0) return fd;
   if (errno == ENOENT) fail(ErrorCode::kCorrupt, "{}: the file is missing", path);
-  if (errno == ELOOP) fail(ErrorCode::kCorrupt, "{}: a symbolic link, not a regular file", path);
+  if (errno == ELOOP)
+    fail(ErrorCode::kCorrupt, "{}: there is a symbolic link, which is not followed", path);
   if (errno == ENXIO) fail(ErrorCode::kCorrupt, "{}: not a regular file", path);
   throw system_error(fmt::format("{}: cannot open", path));
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "paceline/checkpoint/plain_file.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline {
 namespace {
@@ -16,7 +17,7 @@ constexpr std::uint64_t kFirstBytes = 256;
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path, ForeignTypes foreign)
-    : path_(path), file_(open_plain_file(FileSystem::real(), path)) {
+    : path_(path), file_(open_plain_file(FileSystem::real(), without_links(path))) {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw system_error(path + ": cannot stat");
   const auto size = static_cast<std::uint64_t>(status.st_size);

@@ -24,6 +24,7 @@
 #include "paceline/core/io.h"
 #include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
+#include "paceline/core/no_links.h"
 #include "paceline/core/vigil.h"
 
 namespace paceline {
@@ -56,11 +57,15 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path));
 }
 
-// Nothing when the file is missing.
+// Nothing when the file is missing, or is no file that a writer makes.
 Fd open_owner(const std::string& folder, int flags) {
   const auto path = folder + kOwnerFile;
-  Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0644));
-  if (!file && errno != ENOENT) throw system_error(path + ": cannot open");
+  Fd file = open_without_links(path, O_RDWR | O_NONBLOCK | flags, 0644);
+  if (!file && errno != ENOENT && errno != ELOOP && errno != ENXIO && errno != ENOTDIR &&
+      errno != EISDIR)
+    throw system_error(path + ": cannot open");
+  struct stat status {};
+  if (file && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))) return {};
   return file;
 }
 
@@ -76,17 +81,6 @@ bool try_lock(const Fd& file, int kind, const std::string& folder) {
 bool lives(const std::string& folder) {
   const Fd file = open_owner(folder, 0);
   return file && !try_lock(file, LOCK_SH, folder);
-}
-
-// A workspace that its process did not live to publish. The lock is held until it is gone, so that
-// a process which is only now about to take it notices.
-void remove_if_dead(FileSystem& files, const std::string& prepared) {
-  const Fd file = open_owner(prepared, 0);
-  if (!file) {
-    files.rmdir(prepared);
-  } else if (try_lock(file, LOCK_EX, prepared)) {
-    remove_tree(files, prepared);
-  }
 }
 
 bool is_same_file(const Fd& file, const std::string& path) {
@@ -166,8 +160,28 @@ bool WriterClaim::take_next(Deadline deadline) {
   return true;
 }
 
+// False also when it is gone. The workspace of another user could only be followed with that user's
+// rights.
+bool WriterClaim::is_workspace(const std::string& folder) const {
+  struct stat status {};
+  if (::lstat(folder.c_str(), &status) != 0) return false;
+  if (!S_ISDIR(status.st_mode)) {
+    log::warning(
+        fmt::format("checkpoint directory {}: {} is {}, not a writer's folder; it is "
+                    "removed, and nothing that it may point to",
+                    directory_, folder, S_ISLNK(status.st_mode) ? "a symbolic link" : "a file"));
+    return false;
+  }
+  check(may_own(status.st_uid, directory_),
+        "checkpoint directory {}: {} belongs to user {}, neither to this user ({}) nor to the "
+        "directory's owner; remove it, or choose another directory",
+        directory_, folder, status.st_uid, ::geteuid());
+  return true;
+}
+
 bool WriterClaim::may_follow(std::int64_t last, Deadline deadline) {
   const auto folder = folder_of(last);
+  if (!is_workspace(folder)) return true;
   if (!lives(folder)) {
     remove_leftovers(folder);
     return true;
@@ -238,11 +252,26 @@ bool WriterClaim::publish(std::int64_t number) {
   return last_number() == number;
 }
 
+// A workspace that its process did not live to publish. The lock is held until it is gone, so that
+// a process which is only now about to take it notices.
+void WriterClaim::remove_if_dead(const std::string& prepared) {
+  if (!is_workspace(prepared)) {
+    files_.unlink(prepared);
+    return;
+  }
+  const Fd file = open_owner(prepared, 0);
+  if (!file) {
+    files_.rmdir(prepared);
+  } else if (try_lock(file, LOCK_EX, prepared)) {
+    remove_tree(files_, prepared);
+  }
+}
+
 void WriterClaim::take_away_others() {
   for (const auto& name : names_in(directory_)) {
     const auto number = number_of(name);
     const auto path = directory_ + "/" + name;
-    if (name.starts_with(kPrepared)) remove_if_dead(files_, path);
+    if (name.starts_with(kPrepared)) remove_if_dead(path);
     if (number == 0 || number >= number_) continue;
     const auto former = fmt::format("{}/former-{}", workspace_, random_suffix());
     if (files_.rename(path, former) != 0) {

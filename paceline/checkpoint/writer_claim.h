@@ -37,6 +37,9 @@ class WriterClaim {
   // for. At the deadline, Error(kInvalid) with who that is; Error(kAborted) when it is a newer
   // generation of this job. A process that is refused by its own generation leaves a note, after
   // which no process takes over from that writer while it lives: another job bears the same name.
+  // A link or a file that stands in a workspace's place is removed, whatever it points to stays; a
+  // workspace of another user is Error(kInvalid). Requires: no component of `directory` is a
+  // symbolic link.
   WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
               FileSystem& files);
   // What is in the workspace stays for the next writer to remove.
@@ -56,7 +59,9 @@ class WriterClaim {
   std::int64_t last_number() const;
   bool take_next(Deadline deadline);
   bool may_follow(std::int64_t last, Deadline deadline);
+  bool is_workspace(const std::string& folder) const;
   void remove_leftovers(const std::string& folder);
+  void remove_if_dead(const std::string& prepared);
   bool may_depose(const Owner& owner, const std::string& folder) const;
   [[noreturn]] void refuse(const Owner& owner, const std::string& folder);
   bool write_owner();

@@ -7,6 +7,7 @@ set(SOURCES
   cpu_package.cpp
   crc32c.cpp
   error.cpp
+  file_draft.cpp
   file_start.cpp
   futex.cpp
   handshake.cpp
@@ -17,6 +18,7 @@ set(SOURCES
   logical_shards.cpp
   memory_room.cpp
   network_interface.cpp
+  no_links.cpp
   owner_process.cpp
   peer_credentials.cpp
   rank_name.cpp

@@ -13,6 +13,7 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/deadline.h"
 #include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline::launch {
 namespace {
@@ -43,8 +44,8 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
   Fd file;
   for (;;) {
     if (!file || is_removed(file.get())) {
-      file.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-      if (!file) return {.problem = std::strerror(errno)};
+      file = open_to_write(path, O_RDWR | O_CREAT);
+      if (!file) return {.problem = describe_refusal(errno)};
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_removed(file.get())) continue;

@@ -15,6 +15,7 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 #include "paceline/output/folder_claim.h"
 #include "paceline/output/line_formatter.h"
 #include "paceline/output/old_log_folders.h"
@@ -103,9 +104,9 @@ Fd LogDirectory::open_log(int rank, int generation) {
   const std::string path = path_of(rank);
   const bool goes_on = generation > 0 || made_.contains(path) || num_requeues() > 0;
   const int anew = goes_on ? 0 : O_TRUNC;
-  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | anew, 0644));
+  Fd file = open_to_write(path, O_WRONLY | O_CREAT | O_APPEND | anew);
   if (!file) {
-    problem_ = fmt::format("the log {} could not be made: {}", path, std::strerror(errno));
+    problem_ = fmt::format("the log {} could not be made: {}", path, describe_refusal(errno));
     return file;
   }
   made_.insert(path);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "paceline/core/check.h"
+#include "paceline/core/file_draft.h"
 #include "paceline/core/json_text.h"
 #include "paceline/schedules/named_plans.h"
 
@@ -204,14 +205,11 @@ JobProfile profile_from_text(const std::string& text) {
 }
 
 void save_profile(const JobProfile& profile, const std::filesystem::path& path) {
-  const std::string temporary = path.string() + ".new";
-  std::ofstream file(temporary, std::ios::trunc);
-  file << to_text(profile);
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error)
-    throw system_error("writing the profile " + path.string(), error ? error.value() : errno);
+  try {
+    replace_file(path.string(), to_text(profile));
+  } catch (const Error& error) {
+    fail(error.code(), "the profile cannot be saved: {}", error.what());
+  }
 }
 
 JobProfile load_profile(const std::filesystem::path& path) {

@@ -18,6 +18,7 @@
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 #include "paceline/core/secret.h"
 #include "paceline/core/vigil.h"
 #include "paceline/store/store.h"
@@ -99,8 +100,11 @@ FileStoreLog::FileStoreLog(std::string path, Deadline deadline) : path_(std::mov
 // then we start again.
 void FileStoreLog::open(Deadline deadline) {
   for (;;) {
-    file_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file_) throw system_error("the store's file " + path_ + " cannot be opened");
+    file_ = open_to_write(path_, O_RDWR | O_CREAT, 0600);
+    if (!file_) {
+      fail(ErrorCode::kSystem, "the store's file {} cannot be opened: {}", path_,
+           describe_refusal(errno));
+    }
     try {
       lock(deadline);
       return;

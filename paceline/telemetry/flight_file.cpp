@@ -8,7 +8,6 @@
 #include <memory>
 #include <tuple>
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "paceline/core/fd.h"
 #include "paceline/core/host.h"
 #include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 #include "paceline/telemetry/flight_layout.h"
 
 namespace paceline {
@@ -190,8 +190,8 @@ void look_at_process(Flight& flight) {
 }
 
 std::vector<std::byte> read_bytes(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) throw system_error("opening " + path);
+  const Fd file = open_to_read(path);
+  if (!file) fail(ErrorCode::kSystem, "{} cannot be opened: {}", path, describe_refusal(errno));
   std::vector<std::byte> bytes(sizeof(flight::File) + 1);  // one more, to see that there is no more
   const ssize_t got = read_whole(file.get(), bytes);
   if (got < 0) throw system_error("reading " + path);
@@ -245,7 +245,7 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name) {
 }
 
 std::uint64_t num_begun_in(const std::string& path) noexcept {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file = open_to_read(path);
   std::uint64_t begun = 0;
   constexpr auto kOffset = static_cast<off_t>(offsetof(flight::Header, next));
   const auto into = std::as_writable_bytes(std::span(&begun, 1));

@@ -13,6 +13,7 @@
 
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline {
 namespace {
@@ -61,7 +62,7 @@ struct StepGauge::Page {
 std::string step_gauge_name(int rank) { return fmt::format("rank-{:03}.steps", rank); }
 
 std::optional<StepReading> read_step_gauge(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file = open_to_read(path);
   std::array<std::uint64_t, 9> words{};
   const auto into = std::as_writable_bytes(std::span(words));
   if (!file || read_whole_at(file.get(), 0, into) < kShortest) return {};
@@ -82,7 +83,7 @@ StepGauge::StepGauge() noexcept {
   if (folder == nullptr || *folder == '\0') return;
   const char* rank = std::getenv("RANK");
   path_ = fmt::format("{}/{}", folder, step_gauge_name(rank != nullptr ? std::atoi(rank) : 0));
-  const Fd file(open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const Fd file = open_to_write(path_, O_RDWR | O_CREAT, 0600);
   if (!file || !reserve_file(file.get(), sizeof(Page))) return;
   void* const memory =
       mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);

@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "paceline/core/check.h"
+#include "paceline/core/io.h"
+#include "paceline/core/no_links.h"
 #include "paceline/telemetry/timeline_layout.h"
 
 namespace paceline {
@@ -60,15 +62,22 @@ void take_spans(const timeline::File& file, RankTimeline& timeline) {
   std::ranges::stable_sort(timeline.spans, {}, &TimelineSpan::begin);
 }
 
+// The first bytes of a timeline; how many there were.
+std::size_t read_file(const std::string& path, std::span<std::byte> into) {
+  const Fd file = open_to_read(path);
+  if (!file) fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(errno));
+  const ssize_t got = read_whole(file.get(), into);
+  if (got < 0) throw system_error(fmt::format("reading the timeline {}", path));
+  return static_cast<std::size_t>(got);
+}
+
 }  // namespace
 
 RankTimeline read_timeline(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw system_error(fmt::format("opening the timeline {}", path));
   const auto file = std::make_unique<timeline::File>();
-  stream.read(reinterpret_cast<char*>(file.get()), sizeof(timeline::File));
+  const auto got = read_file(path, std::as_writable_bytes(std::span(file.get(), 1)));
   const auto& header = file->header;
-  if (stream.gcount() != sizeof(timeline::File) || header.magic != timeline::kMagic ||
+  if (got != sizeof(timeline::File) || header.magic != timeline::kMagic ||
       header.version != timeline::kVersion || header.num_spans != timeline::kNumSpans) {
     fail(ErrorCode::kCorrupt, "{}: not a timeline of this version", path);
   }
@@ -93,11 +102,8 @@ RankTimeline read_timeline(const std::string& path) {
 }
 
 std::string pack_timeline(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw system_error(fmt::format("opening the timeline {}", path));
   std::string bytes(sizeof(timeline::File) + 1, '\0');
-  stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  const auto length = static_cast<std::size_t>(stream.gcount());
+  const auto length = read_file(path, std::as_writable_bytes(std::span(bytes)));
   if (length > sizeof(timeline::File))
     fail(ErrorCode::kCorrupt, "{}: larger than any timeline", path);
   bytes.resize(length);

@@ -29,8 +29,9 @@ std::string part_of(const std::string& path) { return path + ".part"; }
 
 class NewFile {
  public:
-  explicit NewFile(const std::string& path)
-      : path_(path), part_(part_of(path)), file_(std::fopen(part_.c_str(), "we")) {
+  explicit NewFile(const std::string& path) : path_(path), part_(part_of(path)) {
+    unlink(part_.c_str());  // what an earlier job left, or a link that somebody put there
+    file_.reset(std::fopen(part_.c_str(), "wxe"));
     if (!file_) throw system_error("opening the trace " + part_);
   }
   ~NewFile() {
@@ -208,13 +209,11 @@ std::string obstacle_to_trace(const std::string& output) {
   if (!std::filesystem::is_directory(folder)) return "there is no folder " + folder.string();
   if (std::filesystem::is_directory(output)) return "it is a folder";
   const std::string part = part_of(output);
-  Fd file(open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file) {
-    unlink(part.c_str());
-    return "";
-  }
-  if (errno == EEXIST) file.reset(open(part.c_str(), O_WRONLY | O_CLOEXEC));
-  return file ? "" : fmt::format("{}: {}", part, std::strerror(errno));
+  unlink(part.c_str());
+  const Fd file(open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file) return fmt::format("{}: {}", part, std::strerror(errno));
+  unlink(part.c_str());
+  return "";
 }
 
 TraceSummary write_trace(const std::vector<std::string>& paths, const std::string& output) {

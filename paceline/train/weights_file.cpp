@@ -13,6 +13,7 @@
 #include "paceline/checkpoint/safetensors_file.h"
 #include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
+#include "paceline/core/no_links.h"
 #include "paceline/core/secret.h"
 #include "paceline/tensor/tensor_view.h"
 #include "paceline/train/foreign_elements.h"
@@ -127,10 +128,11 @@ void write_weights(const std::string& path, const TensorsByName& tensors) {
   for (const std::size_t index : layout.order) parts.push_back(named[index].bytes);
   FileSystem& files = FileSystem::real();
   // A name of its own: ranks that all save to one path must not write into each other's file.
-  const std::string partial = path + ".partial-" + random_hex(8);
+  const std::string place = in_folder_without_links(path);
+  const std::string partial = place + ".partial-" + random_hex(8);
   try {
     write_plain_file(files, partial, parts);
-    if (files.rename(partial, path) != 0) refuse("renaming " + partial + " to " + path);
+    if (files.rename(partial, place) != 0) refuse("renaming " + partial + " to " + place);
   } catch (const Error&) {
     files.unlink(partial);
     throw;

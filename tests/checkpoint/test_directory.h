@@ -18,7 +18,7 @@ class TestDirectory {
   TestDirectory() {
     std::string name = std::filesystem::temp_directory_path() / "paceline-checkpoint-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw system_error("mkdtemp " + name);
-    path_ = name;
+    path_ = std::filesystem::canonical(name);  // no symbolic links
   }
   ~TestDirectory() {
     std::error_code ignored;

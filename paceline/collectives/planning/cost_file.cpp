@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/file_draft.h"
 #include "paceline/core/json_text.h"
 
 namespace paceline {
@@ -111,14 +111,10 @@ std::filesystem::path calibration_path() {
 void save_calibration(const CostModel& costs, const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  const auto temporary = path.string() + ".new";
-  std::ofstream file(temporary, std::ios::trunc);
-  file << to_text(costs);
-  file.close();
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error) {
-    throw system_error(fmt::format("writing the calibration {}", path.string()),
-                       error ? error.value() : errno);
+  try {
+    replace_file(path.string(), to_text(costs));
+  } catch (const Error& problem) {
+    fail(problem.code(), "the calibration cannot be saved: {}", problem.what());
   }
 }
 
