@@ -1,6 +1,8 @@
 #include "paceline/checkpoint/checkpoint_team.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +14,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/json_text.h"
 #include "paceline/core/log.h"
+#include "paceline/core/no_links.h"
 
 namespace paceline {
 namespace {
@@ -66,27 +69,83 @@ struct CheckpointTeam::Report {
 
 CheckpointTeam::CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::string& path,
                                const CheckpointDirectoryOptions& options, FileSystem& files)
-    : group_(std::move(group)), files_(files), writer_(group_->timeline()) {
-  on_rank(0, *group_, [&] { directory_.emplace(path, options, files_); });
+    : group_(std::move(group)),
+      files_(files),
+      patience_(std::max(group_->timeout(), options.disk_timeout)),
+      writer_(group_->timeline()) {
+  form_background();
+  on_rank(0, *background_, [&] { directory_.emplace(path, options, files_); });
   find_who_sees(path);
-  background_ =
-      group_->world_size() == 1 ? group_ : group_->split(0, group_->rank(), {}, "checkpoint");
   staging_.resize(group_->rank() == 0 ? static_cast<std::size_t>(group_->world_size()) : 1);
 }
 
 // Collective.
+void CheckpointTeam::form_background() {
+  if (group_->world_size() == 1) {
+    background_ = group_;
+    is_broken_ = false;
+    return;
+  }
+  group_->barrier();  // a rank that is missing is found out in the group's own time
+  GroupOptions options = group_->options();
+  options.timeout = patience_;
+  background_ = group_->split(0, group_->rank(), options, "checkpoint");
+  is_broken_ = false;
+}
+
+// Collective. Waits until no rank is writing, and makes the group of those who wait anew if it has
+// failed. False on every rank when one is writing all the same. The ranks first tell each other how
+// they stand, which takes no time, so that none waits for a disk in the group that was given.
+bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
+  const auto any_rank = [&] {
+    std::array<std::int32_t, 2> any = {writer_.is_busy() ? 1 : 0, is_broken_ ? 1 : 0};
+    group_->all_reduce(std::span(any), ReduceOp::kMax);
+    return std::pair(any[0] != 0, any[1] != 0);
+  };
+  auto [is_busy, is_broken] = any_rank();
+  if (is_busy && !is_broken) {
+    try {
+      if (writer_.take_turn(step, Deadline::after(patience_))) {
+        background_->barrier();
+      } else {
+        is_broken_ = true;
+        if (background_ != group_)
+          background_->abort("its disk has not taken a checkpoint in time");
+      }
+    } catch (const Error& error) {
+      log::debug(error.what());
+      is_broken_ = true;
+    }
+    std::tie(is_busy, is_broken) = any_rank();
+  }
+  if (is_busy) return false;
+  if (is_broken) form_background();
+  return true;
+}
+
+ProcessGroup& CheckpointTeam::waiting_group() {
+  if (!settle(std::nullopt)) {
+    fail(ErrorCode::kTimeout, "rank {}: a rank's disk has not taken a checkpoint within {} s",
+         group_->rank(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
+  }
+  return *background_;
+}
+
+// Collective. Rank 0's path may lead over links that other hosts do not have, or have elsewhere.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
-    workspace = directory_->workspace();
-    owner = owner_of(files_, workspace);
+    workspace = directory_->workspace().substr(directory_->path().size());
+    owner = owner_of(files_, directory_->workspace());
   }
-  workspace = broadcast_object(*group_, workspace, 0);
-  owner = broadcast_object(*group_, owner, 0);
+  path_ = broadcast_object(*background_, path, 0);
+  path_ = directory_ ? directory_->path() : without_links(path_);
+  workspace = path_ + broadcast_object(*background_, workspace, 0);
+  owner = broadcast_object(*background_, owner, 0);
   const std::int32_t mine =
       group_->rank() == 0 || (!owner.empty() && owner_of(files_, workspace) == owner) ? 1 : 0;
   std::vector<std::int32_t> all(static_cast<std::size_t>(group_->world_size()));
-  group_->all_gather(std::span(&mine, 1), std::span(all));
+  background_->all_gather(std::span(&mine, 1), std::span(all));
   for (const std::int32_t one : all) sees_.push_back(one != 0);
   const auto blind = std::ranges::count(sees_, false);
   if (blind > 0 && group_->rank() == 0) {
@@ -136,7 +195,13 @@ void CheckpointTeam::carry() {
 
 void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
                           const CheckpointWords& words) {
-  writer_.take_turn(step);
+  if (!settle(step)) {
+    writer_.refuse(step, Error(ErrorCode::kTimeout,
+                               fmt::format("rank {}: a rank's disk has not taken the checkpoint "
+                                           "before it; no new one is begun until it has",
+                                           group_->rank())));
+    return;
+  }
   if (plan_.update(*group_, held, sees_)) has_room_ = false;
   if (!has_room_) has_room_ = reserve();
   if (!has_room_) {
@@ -150,17 +215,27 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
 
-// In the background, on all ranks. Rank 0 says where to write, again when it had to make room on a
-// full disk, and at the end nothing more.
+// In the background, on all ranks. Rank 0 says where in the directory to write, again when it had
+// to make room on a full disk, and at the end nothing more.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
+  const auto together = [&](const auto& action) {
+    try {
+      return action();
+    } catch (const Error& error) {
+      is_broken_ = true;
+      // kAborted would say that another generation of the job has taken over.
+      const bool is_aborted = error.code() == ErrorCode::kAborted;
+      throw Error(is_aborted ? ErrorCode::kSystem : error.code(), error.what());
+    }
+  };
   const auto order = [&](const std::string& folder) {
-    return broadcast_object(*background_, folder, 0);
+    return together([&] { return broadcast_object(*background_, folder, 0); });
   };
   const auto write = [&](const std::string& folder, const std::string& run) {
-    const Report own = write_own(folder, {step, run, 0});
-    return gather_objects(*background_, own.encode(), 0);
+    const Report own = write_own(path_ + folder, {step, run, 0});
+    return together([&] { return gather_objects(*background_, own.encode(), 0); });
   };
-  const std::string run = broadcast_object(*background_, words.run, 0);
+  const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
   if (!directory_) {
     for (std::string folder = order(""); !folder.empty(); folder = order("")) write(folder, run);
     return;
@@ -173,7 +248,8 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
     }
   };
   try {
-    directory_->save_files(step, [&](const std::string& folder) {
+    directory_->save_files(step, [&](const std::string& whole_path) {
+      const std::string folder = whole_path.substr(path_.size());
       order(folder);
       Manifest manifest{.step = step,
                         .run = run,
@@ -228,8 +304,11 @@ CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, cons
 }
 
 std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<WantedBox>& wanted) {
+  ProcessGroup& group = waiting_group();
   const std::string folder =
-      broadcast_object(*group_, directory_ ? directory_->folder_of(manifest.step) : "", 0);
+      path_ +
+      broadcast_object(
+          group, directory_ ? directory_->folder_of(manifest.step).substr(path_.size()) : "", 0);
   std::uint64_t bytes = 0;
   std::optional<Error> failure;
   try {
@@ -243,14 +322,14 @@ std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<W
   } catch (const std::exception& error) {  // bad_alloc
     failure = Error(ErrorCode::kSystem, error.what());
   }
-  throw_first_error(*group_, failure);
+  throw_first_error(group, failure);
   if (std::ranges::count(sees_, false) == 0) return bytes;
   try {
     read_for_others(manifest, folder, wanted, bytes);
   } catch (const Error& error) {
     failure = error;
   }
-  throw_first_error(*group_, failure);
+  throw_first_error(group, failure);
   return bytes;
 }
 
@@ -266,15 +345,15 @@ void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string
       list.push_back({one.name, tensor->dtype, {}, one.box});
     }
   }
-  const auto lists = gather_objects(*group_, encode(list), 0);
+  const auto lists = gather_objects(*background_, encode(list), 0);
   if (self != 0) {
     for (const WantedBox& one : sees(self) ? std::vector<WantedBox>() : wanted) {
       std::int32_t is_read = 0;
-      group_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
+      background_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
       if (is_read == 0) return;  // rank 0 says why
       const std::size_t size =
           static_cast<std::size_t>(num_elements(one.box)) * size_of(manifest.find(one.name)->dtype);
-      if (size > 0) group_->recv(buffer_of({one.to, size}), 0);
+      if (size > 0) background_->recv(buffer_of({one.to, size}), 0);
     }
     return;
   }
@@ -291,10 +370,10 @@ void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string
         failure = error;
       }
       std::int32_t is_read = failure ? 0 : 1;
-      group_->send(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))),
-                   static_cast<int>(rank));
+      background_->send(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))),
+                        static_cast<int>(rank));
       if (failure) break;
-      if (!box.empty()) group_->send(buffer_of(box), static_cast<int>(rank));
+      if (!box.empty()) background_->send(buffer_of(box), static_cast<int>(rank));
     }
   }
   bytes += reader.bytes_read();

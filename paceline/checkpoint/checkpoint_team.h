@@ -11,6 +11,11 @@
 //   ...
 //   if (const auto error = team.finish()) ...
 //
+// A slow disk is no fault. Ranks wait for each other's disks in a group of their own, for up to
+// CheckpointDirectoryOptions::disk_timeout, and never in the group that was given, whose time limit
+// is made for computing. When even that passes, saves are left out (an error, which is logged)
+// until the disk is back; the group of the disks is then made anew.
+//
 // Ranks whose host does not have the directory, because its hosts share no file system, send what
 // they hold to rank 0, which writes it, and get from it what they want.
 //
@@ -19,6 +24,8 @@
 //
 // Thread safety: none.
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,13 +59,18 @@ class CheckpointTeam {
   CheckpointDirectory* directory() { return directory_ ? &*directory_ : nullptr; }
   const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
 
-  // Collective. Returns once this rank has copied what it writes. What goes wrong later is logged
+  // Collective. Returns once this rank has copied what it writes, which waits for what it has still
+  // to write of the save before. What goes wrong later is logged
   // and given by take_error() and finish(), on rank 0 all of it. Error(kInvalid) on every rank when
   // what the ranks hold does not make whole tensors.
   void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
   // Waits until what was saved is on the disk.
   std::optional<Error> finish() { return writer_.finish(); }
+
+  // Collective. Waits until nothing is being written, and gives a group of the same ranks in which
+  // they may wait for each other's disks. Error(kTimeout) on every rank after the disks' time.
+  ProcessGroup& waiting_group();
 
   // Collective. Fills what this rank wants of a checkpoint of `directory()`; returns the bytes read
   // from the disk. Error(kCorrupt) on every rank, with some filled, when any of it is damaged.
@@ -69,6 +81,8 @@ class CheckpointTeam {
   struct Report;
 
   bool sees(int rank) const { return sees_[static_cast<std::size_t>(rank)]; }
+  void form_background();
+  bool settle(std::optional<std::int64_t> step);
   void find_who_sees(const std::string& path);
   bool reserve();
   void copy_own(const std::vector<HeldMemory>& held);
@@ -80,8 +94,11 @@ class CheckpointTeam {
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   FileSystem& files_;
-  std::shared_ptr<ProcessGroup> background_;      // the same ranks: of the threads that write
+  const std::chrono::milliseconds patience_;      // with disks
+  std::shared_ptr<ProcessGroup> background_;      // the same ranks: of those who wait for disks
+  std::atomic<bool> is_broken_ = false;           // background_ has failed
   std::optional<CheckpointDirectory> directory_;  // rank 0's
+  std::string path_;                              // of the directory, as this rank sees it
   std::vector<bool> sees_;                        // by rank: whether it can write there
   AgreedPlan plan_;
   bool has_room_ = false;               // for what the plan says; the same on all ranks

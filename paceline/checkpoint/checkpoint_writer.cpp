@@ -10,6 +10,7 @@
 
 #include "paceline/core/log.h"
 #include "paceline/core/thread.h"
+#include "paceline/core/vigil.h"
 
 namespace paceline {
 namespace {
@@ -26,17 +27,29 @@ CheckpointWriter::~CheckpointWriter() {
   wait_until_idle(lock);
 }
 
-void CheckpointWriter::take_turn(std::int64_t step) {
+bool CheckpointWriter::is_busy() const {
+  const std::lock_guard lock(mutex_);
+  return step_.has_value();
+}
+
+bool CheckpointWriter::take_turn(std::optional<std::int64_t> step, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  if (!step_) return;
+  if (!step_) return true;
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t before = *step_;
-  wait_until_idle(lock);
+  const bool is_idle = wait_until_idle(lock, deadline);
+  if (!step) return is_idle;
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   log::warning(
       fmt::format("the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster "
                   "than the disk can write them; save less often",
-                  step, waited.count(), before));
+                  *step, waited.count(), before));
+  return is_idle;
+}
+
+void CheckpointWriter::refuse(std::int64_t step, const Error& error) {
+  const std::lock_guard lock(mutex_);
+  keep(step, error);
 }
 
 void CheckpointWriter::start(std::int64_t step, std::function<void()> write) {
@@ -69,12 +82,13 @@ std::optional<Error> CheckpointWriter::finish() {
   return std::exchange(error_, std::nullopt);
 }
 
-void CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock) {
+bool CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   is_awaited_ = true;
   if (writer_ != 0)
     setpriority(PRIO_PROCESS, static_cast<id_t>(writer_), getpriority(PRIO_PROCESS, 0));
-  changed_.wait(lock, [&] { return !step_; });
+  const bool is_idle = wait_awake(changed_, lock, deadline, [&] { return !step_; });
   is_awaited_ = false;
+  return is_idle;
 }
 
 // On the thread that writes.
@@ -85,6 +99,12 @@ void CheckpointWriter::begin_below() {
   setpriority(PRIO_PROCESS, static_cast<id_t>(writer_), getpriority(PRIO_PROCESS, 0) + kStepsBelow);
 }
 
+// Requires mutex_.
+void CheckpointWriter::keep(std::int64_t step, const Error& error) {
+  log::error(fmt::format("step {}: no checkpoint was written: {}", step, error.what()));
+  if (!error_) error_ = error;
+}
+
 void CheckpointWriter::work(std::int64_t step, const std::function<void()>& write) {
   begin_below();
   const auto begin = Timeline::Clock::now();
@@ -93,16 +113,13 @@ void CheckpointWriter::work(std::int64_t step, const std::function<void()>& writ
     write();
   } catch (const Error& problem) {
     error = problem;
-  } catch (const std::exception& problem) {
-    error = Error(ErrorCode::kSystem, problem.what());
+  } catch (...) {
+    error = Error(ErrorCode::kSystem, describe_current_exception());
   }
   if (timeline_) timeline_->add(SpanKind::kCheckpoint, 0, step, begin, Timeline::Clock::now());
-  if (error) {
-    log::error(fmt::format("step {}: no checkpoint was written: {}", step, error->what()));
-  }
   {
     const std::lock_guard lock(mutex_);
-    if (error && !error_) error_ = error;
+    if (error) keep(step, *error);
     step_.reset();
     writer_ = 0;
   }

@@ -17,6 +17,7 @@
 
 #include <sys/types.h>
 
+#include "paceline/core/deadline.h"
 #include "paceline/core/error.h"
 #include "paceline/telemetry/timeline.h"
 
@@ -31,8 +32,12 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Waits until what was started before has ended: the memory that it reads may change then.
-  void take_turn(std::int64_t step);
+  bool is_busy() const;
+  // Waits until what was started before has ended: the memory that it reads may change then. False
+  // when it has not at the deadline. `step` is what waits, for a warning; nothing: no save does.
+  bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
+  // The save of `step` does not start, because of this error, which is logged and given later.
+  void refuse(std::int64_t step, const Error& error);
   // Returns while `write` runs; an error is what it throws. Error(kSystem) when no thread can be
   // started.
   void start(std::int64_t step, std::function<void()> write);
@@ -43,12 +48,13 @@ class CheckpointWriter {
   std::optional<Error> finish();
 
  private:
-  void wait_until_idle(std::unique_lock<std::mutex>& lock);
+  bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline = Deadline::never());
   void begin_below();
   void work(std::int64_t step, const std::function<void()>& write);
+  void keep(std::int64_t step, const Error& error);
 
   const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
-  std::mutex mutex_;                          // guards everything below
+  mutable std::mutex mutex_;                  // guards everything below
   std::condition_variable changed_;
   std::optional<std::int64_t> step_;  // of the save under way
   pid_t writer_ = 0;                  // its thread, once it has a lower priority

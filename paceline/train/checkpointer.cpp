@@ -42,11 +42,10 @@ bool is_written(const std::optional<Error>& error) {
   return !error;
 }
 
-// After a restart, the older generation's writer may be on a host that is gone, with the lock. The
-// others wait for rank 0 meanwhile.
+// After a restart, the older generation's writer may be on a host that is gone, with the lock.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
   if (group.launch_environment().restart_count == 0) return {};
-  return std::min<std::chrono::milliseconds>(kLongestLock, group.timeout() / 2);
+  return kLongestLock;
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ class Checkpointer {
                      const optim::Optimizer& optimizer) const;
   RunBoxes held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer) const;
   bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
-  FoundStates find_states() const;
+  FoundStates find_states();
   void disown(const JobStart& start, const FoundStates& found);
   FoundState find_on_disk() const;
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,

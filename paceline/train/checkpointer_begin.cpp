@@ -82,7 +82,8 @@ FoundState Checkpointer::find_on_disk() const {
 }
 
 // Collective.
-FoundStates Checkpointer::find_states() const {
+FoundStates Checkpointer::find_states() {
+  ProcessGroup& waiting = team_.waiting_group();
   const FoundState on_disk = find_on_disk();
   FoundState in_memory;
   if (const auto newest = memory_ ? memory_->newest_here() : std::nullopt) {
@@ -90,7 +91,7 @@ FoundStates Checkpointer::find_states() const {
   }
   const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
   FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
-  for (const std::string& text : all_gather_object(*group_, json_text(mine))) {
+  for (const std::string& text : all_gather_object(waiting, json_text(mine))) {
     const auto theirs = parse_json(text);
     if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
     found.in_memory.push_back(to_found(theirs[1]));
@@ -120,7 +121,7 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
     memory_->forget();
   }
   mark_.job = start.job;
-  on_rank(0, *group_, [&] {
+  on_rank(0, team_.waiting_group(), [&] {
     RunMark mark{.run = own.run, .job = start.job, .seed = own.seed};
     if (mark.run.empty()) {
       mark.run = random_hex(kRunIdBytes);

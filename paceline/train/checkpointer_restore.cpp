@@ -180,13 +180,14 @@ void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const 
 std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
                                                  optim::Optimizer& optimizer) {
   finish();
+  ProcessGroup& waiting = team_.waiting_group();
   const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
   std::string refused;  // rank 0's
   std::optional<Manifest> on_disk = next_on_disk(std::numeric_limits<std::int64_t>::max(), refused);
   // Rank 0 offers what it has on the disk; when that does not verify, the one before it.
   while (true) {
     std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
-    group_->broadcast(std::span(&step_on_disk, 1), 0);
+    waiting.broadcast(std::span(&step_on_disk, 1), 0);
     // Memory is preferred to a disk that has the same step.
     auto manifest = memory_ ? memory_->newest(step_on_disk, mark_.run) : std::nullopt;
     const bool in_memory = manifest.has_value();

@@ -42,8 +42,8 @@ void RunCheckpoints::after_epoch(const TrainingState& state) {
 
 void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
-  checkpointer_->save(state, module_, optimizer_);
-  saved_step_ = state.step;
+  // Otherwise finish() tries again: whether it was this one that failed is not known.
+  if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }
 
 bool RunCheckpoints::finish(const TrainingState& state) {

@@ -174,13 +174,13 @@ TEST(CheckpointWriter, a_turn_comes_when_what_was_started_before_has_ended) {
   CheckpointDirectory directory(folder.path(), {.keep = 10}, files);
   CheckpointWriter writer;
   files.hold();
-  writer.take_turn(1);
+  EXPECT_TRUE(writer.take_turn(1, Deadline::never()));
   save(writer, directory, 1);
   std::atomic<bool> has_turn{false};
   std::atomic<pid_t> waiter = 0;
   std::jthread saver([&] {
     waiter = gettid();
-    writer.take_turn(2);
+    EXPECT_TRUE(writer.take_turn(2, Deadline::never()));
     has_turn = true;
   });
   harness::wait_until_asleep(waiter);
