@@ -135,7 +135,9 @@ TEST(PlantedPaths, of_every_kind_at_every_place_harm_nothing_and_hold_nobody_up)
       plant(folder, place, kind, precious);
       // A reader, for which nothing is locked or removed.
       const CheckpointDirectory reader(folder.path(), {.read_only = true});
-      if (const auto loaded = reader.load_newest()) EXPECT_LE(loaded->step, 2);
+      const auto loaded = reader.load_newest();
+      ASSERT_TRUE(loaded);
+      EXPECT_LE(loaded->step, 2);
       for (const std::int64_t step : reader.list()) {
         try {
           reader.verify(step);
