@@ -47,8 +47,8 @@ struct ImagePipelineOptions {
 };
 
 // ImageNet's usual mean and deviation.
-inline const std::vector<float> kImageNetMean = {0.485F, 0.456F, 0.406F};
-inline const std::vector<float> kImageNetStd = {0.229F, 0.224F, 0.225F};
+inline const auto& kImageNetMean = *new std::vector<float>{0.485F, 0.456F, 0.406F};
+inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F};
 
 class ImagePipeline {
  public:
