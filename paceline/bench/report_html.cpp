@@ -89,7 +89,7 @@ std::string charts(const std::vector<Row>& rows) {
 
 std::string table(const std::vector<Row>& rows) {
   std::string text =
-      "<div class=\"wide\"><table>\n<tr><th>size<br>bytes</th><th class=\"name\"></th>"
+      "<div class=\"wide\"><table>\n<tr><th>size</th><th class=\"name\"></th>"
       "<th>median<br>µs</th><th>p95<br>µs</th><th>p99<br>µs</th>"
       "<th>algbw<br>10⁹ bytes/s</th><th>busbw<br>10⁹ bytes/s</th>"
       "<th>time / paceline's<br>[min, max]</th></tr>\n";
