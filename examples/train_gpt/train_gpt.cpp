@@ -45,11 +45,12 @@ std::string title(const Options& options, const Text& text, const paceline::Devi
       text.training->num_tokens(), paceline::to_string(mesh.axes()), options.shard);
 }
 
-// Under GPT-2's names and with the tokenizer's tokens only, on rank 0. Collective.
+// On rank 0 under GPT-2's names and with the tokenizer's tokens only. The other ranks keep the
+// memory that rank 0 copies from. Collective.
 paceline::TensorsByName weights_for_file(const Options& options, const Text& text,
                                          const paceline::ProcessGroup& group, Learner& learner) {
-  const paceline::TensorsByName weights = learner.weights();
-  if (group.rank() != 0) return {};
+  paceline::TensorsByName weights = learner.weights();
+  if (group.rank() != 0) return weights;
   return paceline::models::to_hugging_face(gpt_options(options, text.vocabulary), weights,
                                            {.vocabulary = text.tokenizer->vocabulary_size()});
 }
