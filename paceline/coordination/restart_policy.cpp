@@ -33,6 +33,11 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
   if (limits_.max_restarts == 0) return {};
   if (end.failure.exit_code == kStateDamaged && !limits_.after_damage)
     return {.reason = "a rank's state was damaged (--on-damage stop)"};
+  if (end.failure.exit_code == kExitUsage && !end.failure.blameless() && !end.progressed) {
+    return {.reason = fmt::format(
+                "an error of use (exit code {}) before any progress; restarting does not help",
+                kExitUsage)};
+  }
   if (!end.failure.blameless() && num_alike_ >= kCrashLoop) {
     return {.reason = fmt::format(
                 "crash loop: the ranks {}{}{}, {} times in a row before any progress; "

@@ -6,6 +6,8 @@
 //   - At most max_restarts restarts within `window`; older ones no longer count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
 //     one more attempt would end in the same way, whatever is left of the budget.
+//   - An error of use (core/exit_code.h) before any progress: the next attempt would be the same
+//     call.
 //   - An end that the program has no part in (--chaos, a lost host) is none of these: neither part
 //     of a crash loop nor a reason to pause.
 //   - Ranks whose state was damaged (core/exit_code.h) are started again like others, unless a job

@@ -7,6 +7,7 @@ set(SOURCES
   cpu_package.cpp
   crc32c.cpp
   error.cpp
+  exit_code.cpp
   file_draft.cpp
   file_start.cpp
   futex.cpp

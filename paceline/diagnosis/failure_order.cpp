@@ -1,5 +1,6 @@
 #include "paceline/diagnosis/failure_order.h"
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 
@@ -9,6 +10,17 @@ namespace {
 constexpr std::chrono::nanoseconds kDeathOfOne = std::chrono::seconds(1);
 
 bool was_killed(const Failure& failure) { return failure.signal != 0 && failure.signal != SIGABRT; }
+
+// Of "3: ..." and "1 (rank 3 of the world, box): ..." (core/rank_name.h): 3.
+std::optional<AccusedRank> accused(std::string_view words, bool has_aborted) {
+  constexpr std::string_view kInWorld = " (rank ";
+  const auto end = std::min(words.find_first_not_of("0123456789"), words.size());
+  if (words.substr(end).starts_with(kInWorld)) words.remove_prefix(end + kInWorld.size());
+  int rank = -1;
+  const auto result = std::from_chars(words.data(), words.data() + words.size(), rank);
+  if (result.ec != std::errc()) return {};
+  return AccusedRank{rank, has_aborted};
+}
 
 }  // namespace
 
@@ -25,14 +37,18 @@ bool failed_before(const Failure& later, const Failure& earlier) {
   return timed && *later.at < *earlier.at;
 }
 
-std::optional<int> rank_called_gone(std::string_view words) {
+std::optional<AccusedRank> accused_rank(std::string_view words) {
   constexpr std::string_view kAdvice = "; see the output of rank ";  // of transport/mesh.cpp
-  const auto at = words.rfind(kAdvice);
+  constexpr std::string_view kAborted = " was aborted by rank ";
+  if (const auto at = words.rfind(kAdvice); at != std::string_view::npos)
+    return accused(words.substr(at + kAdvice.size()), false);
+  const auto at = words.rfind(kAborted);
   if (at == std::string_view::npos) return {};
-  const char* begin = words.data() + at + kAdvice.size();
-  int rank = -1;
-  const auto [end, error] = std::from_chars(begin, words.data() + words.size(), rank);
-  return error == std::errc() ? std::optional(rank) : std::nullopt;
+  words.remove_prefix(at + kAborted.size());
+  // "1 (box): rank 2: why": rank 1 passed on what rank 2 said.
+  constexpr std::string_view kSaid = "): rank ";
+  const auto said = words.substr(0, words.find('\n')).find(kSaid);
+  return accused(said == std::string_view::npos ? words : words.substr(said + kSaid.size()), true);
 }
 
 }  // namespace paceline::launch

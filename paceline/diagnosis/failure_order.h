@@ -1,8 +1,9 @@
 #pragma once
 
 // Which of two ranks failed first. Some say it themselves: that they failed because another rank
-// was gone. Where that one failed as well, it was first, whoever's end was seen before: a program
-// behind a wrapper that passes its exit code on ends later than it died.
+// was gone, or had ended the group. Where that one failed as well, it was first, whoever's end was
+// seen before: a program behind a wrapper that passes its exit code on ends later than it died, and
+// one that ends a group may have work to finish.
 //
 // Otherwise, on different hosts: within a host the order of deaths is known;
 // between hosts there are the moments at which the agents saw them, on clocks that were compared
@@ -25,8 +26,13 @@ namespace paceline::launch {
 // moments on one clock.
 bool failed_before(const Failure& later, const Failure& earlier);
 
-// The rank whose loss made another one fail, by what that one wrote last or recorded of its
-// failure, in the words of the engine's errors; nothing when they say so of none.
-std::optional<int> rank_called_gone(std::string_view words);
+// The rank whose loss or abort made another one fail, by what that one wrote last or recorded of
+// its failure, in the words of the engine's errors; nothing when they say so of none.
+struct AccusedRank {
+  int rank = -1;
+  bool has_aborted = false;  // it ended the group, and ends itself once it comes to that
+  bool operator==(const AccusedRank&) const = default;
+};
+std::optional<AccusedRank> accused_rank(std::string_view words);
 
 }  // namespace paceline::launch

@@ -28,8 +28,9 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
 constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
-// For what stands around a program to end after it, as a script does.
-constexpr std::chrono::nanoseconds kWrapper = 500ms;
+// For what stands around a program to end after it, as a script does; and for a rank that ended its
+// group to end itself, after the checkpoint that it is writing.
+constexpr std::chrono::nanoseconds kWrapper = 500ms, kLastWork = 5s;
 constexpr int kShownLines = 20;
 
 }  // namespace
@@ -136,10 +137,7 @@ void Generation::on_end(std::size_t index) {
   if (!ending()) leftovers_.look_at_group(rank.rank(), rank.process().pid);
   const RankEnd end = rank.collect();
   drain(rank.output());
-  if (end.failed() && (end.signal == 0 || end.signal == SIGABRT)) {
-    look_for_deaths();
-    wait_for_the_one_before(rank);
-  }
+  if (end.failed() && (end.signal == 0 || end.signal == SIGABRT)) look_for_deaths();
   context_.watch.rank_ended(end.rank);
   ends_.push_back(end);
   --num_running_;
@@ -148,17 +146,25 @@ void Generation::on_end(std::size_t index) {
     if (!end.failed() && !culprit_) finished_.push_back(end.rank);
     return;
   }
-  if (ending()) {
-    const bool fellow = culprit_ && may_be_fellow(*culprit_, end) && !rank_called_gone_by(rank) &&
-                        !was_struck(rank.rank());
-    (fellow ? fellows_ : followers_).push_back(end);
-    return;
-  }
+  if (ending()) return take_later_end(rank, end);
+  if (may_have_followed(rank)) return undecided_.push_back({&rank, end});
+  become_culprit(rank, end);
+}
+
+void Generation::become_culprit(RankProcess& rank, const RankEnd& end) {
   culprit_ = end;
   unreported_ = &rank;
+  for (const auto& [other, earlier] : std::exchange(undecided_, {}))
+    if (other != &rank) take_later_end(*other, earlier);
   report_when_known();
   if (when_failed_) when_failed_();
   stop(SIGTERM, std::min(kLongestGraceAfterFailure, context_.plan.options.shutdown_timeout));
+}
+
+void Generation::take_later_end(const RankProcess& rank, const RankEnd& end) {
+  const bool fellow =
+      culprit_ && may_be_fellow(*culprit_, end) && !accused_by(rank) && !was_struck(rank.rank());
+  (fellow ? fellows_ : followers_).push_back(end);
 }
 
 void Generation::look_for_deaths() {
@@ -169,20 +175,37 @@ void Generation::look_for_deaths() {
   }
 }
 
-// Other nodes wait as long to be told of the failure, but only of one that another rank of this
-// node is said to have caused.
-void Generation::wait_for_the_one_before(const RankProcess& rank) {
-  if (ending()) return;
-  const auto gone = rank_called_gone_by(rank);
-  for (std::size_t i = 0; gone && i < ranks_.size(); ++i) {
-    if (ranks_[i]->rank() != *gone || !ranks_[i]->running()) continue;
-    if (wait_ready(ranks_[i]->process().pidfd.get(), POLLIN, Deadline::after(kWrapper))) on_end(i);
-  }
+// Whether a rank of this node that it accuses still runs, and may be about to end: that one is the
+// culprit then. Other nodes wait as long to be told of the failure.
+bool Generation::may_have_followed(const RankProcess& rank) {
+  const auto accused = accused_by(rank);
+  if (!accused || !is_running(accused->rank)) return false;
+  if (undecided_.empty())
+    undecided_until_ = Deadline::after(accused->has_aborted ? kLastWork : kWrapper);
+  return true;
 }
 
-std::optional<int> Generation::rank_called_gone_by(const RankProcess& rank) const {
-  const auto gone = rank_called_gone(rank.output().last_lines(kShownLines));
-  return gone ? gone : rank_called_gone(context_.flights.failure_of(rank.rank()));
+// Nobody whom the ended ranks accuse will end any more, or soon enough.
+void Generation::decide() {
+  if (undecided_.empty()) return;
+  const bool waits = std::ranges::any_of(undecided_, [this](const auto& undecided) {
+    const auto accused = accused_by(*undecided.first);
+    return accused && is_running(accused->rank);
+  });
+  if (waits && stopping_ == Stopping::kNo && !undecided_until_.expired()) return;
+  const auto [rank, end] = undecided_.front();
+  become_culprit(*rank, end);
+}
+
+bool Generation::is_running(int rank) const {
+  const int local_rank = rank - place_.first_rank;
+  return local_rank >= 0 && local_rank < static_cast<int>(ranks_.size()) &&
+         ranks_[static_cast<std::size_t>(local_rank)]->running();
+}
+
+std::optional<AccusedRank> Generation::accused_by(const RankProcess& rank) const {
+  const auto accused = accused_rank(rank.output().last_lines(kShownLines));
+  return accused ? accused : accused_rank(context_.flights.failure_of(rank.rank()));
 }
 
 bool Generation::stopped_as_agreed() const {
@@ -266,6 +289,7 @@ bool Generation::strike(int rank, const std::string& because) {
 }
 
 void Generation::tend() {
+  decide();
   if (stopping_ == Stopping::kAsked && put_off(kill_at_).expired()) kill(grace_);
   report_when_known();
   if (num_running_ == 0 && !over_ && unreported_ == nullptr) close_outputs();
@@ -274,7 +298,8 @@ void Generation::tend() {
 
 Deadline Generation::next_deadline() const {
   if (descendants_until_ && !over_ && !descendants_until_->expired()) return Deadline::after(0ns);
-  return stopping_ == Stopping::kAsked ? put_off(kill_at_) : Deadline::never();
+  if (stopping_ == Stopping::kAsked) return put_off(kill_at_);
+  return undecided_.empty() ? Deadline::never() : undecided_until_;
 }
 
 bool Generation::owns(pid_t pid) const {

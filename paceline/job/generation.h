@@ -6,7 +6,8 @@
 // The first rank that really ends badly is the culprit: it is reported at once, and the others get
 // SIGTERM, then SIGKILL after a grace time. The loop calls handlers in the order in which
 // descriptors became ready, so the order of deaths is the real one even when several come at once;
-// but for one that a signal is still ending when another has noticed and exited: it was first.
+// but for one that a signal is still ending when another has noticed and exited, and one that
+// others say made them fail (failure_order.h): it was first.
 //
 // Thread safety: none. Everything happens in the handlers it gives to the loop, and in tend().
 
@@ -17,11 +18,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
 
 #include "paceline/core/deadline.h"
+#include "paceline/diagnosis/failure_order.h"
 #include "paceline/diagnosis/rank_watch.h"
 #include "paceline/job/job_flights.h"
 #include "paceline/job/job_memory.h"
@@ -123,8 +126,12 @@ class Generation {
   void watch_first_rank();
   void on_watch();
   void on_end(std::size_t index);
-  void wait_for_the_one_before(const RankProcess& rank);
-  std::optional<int> rank_called_gone_by(const RankProcess& rank) const;
+  void become_culprit(RankProcess& rank, const RankEnd& end);
+  void take_later_end(const RankProcess& rank, const RankEnd& end);
+  bool may_have_followed(const RankProcess& rank);
+  void decide();
+  bool is_running(int rank) const;
+  std::optional<AccusedRank> accused_by(const RankProcess& rank) const;
   void read(std::size_t index, int stream);
   void drain(RankOutput& output);
   void close_outputs();
@@ -155,6 +162,9 @@ class Generation {
   std::vector<int> finished_;                 // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
   std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
+  // Failed, and accuse ranks that may be about to end; none once there is a culprit.
+  std::vector<std::pair<RankProcess*, RankEnd>> undecided_;
+  Deadline undecided_until_ = Deadline::never();
   Leftovers leftovers_;
   std::string no_terminal_because_;
   std::set<int> struck_;

@@ -55,8 +55,8 @@ int exit_code_of_current() {
   if (!std::current_exception()) return EXIT_FAILURE;
   try {
     throw;
-  } catch (const DamagedState&) {
-    return kStateDamaged;
+  } catch (const std::exception& error) {
+    return exit_code_of(error);
   } catch (...) {
     return EXIT_FAILURE;
   }

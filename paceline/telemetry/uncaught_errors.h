@@ -1,8 +1,8 @@
 #pragma once
 
 // What a program prints when an exception leaves main() or the function of a thread: the verdict in
-// one line, details below it, and exit code 1 (86 for a DamagedState, core/exit_code.h), where the
-// C++ library would print two lines, the verdict last, and abort (134).
+// one line, details below it, and the exit code of core/exit_code.h, where the C++ library would
+// print two lines, the verdict last, and abort (134).
 //
 //   error: rank 1: broadcast: root 2 is not a rank of group world, which has 2 ranks
 //   error: rank 0: std::runtime_error: no such key: learning_rate

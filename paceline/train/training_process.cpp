@@ -2,12 +2,16 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <typeinfo>
 
 #include <fmt/format.h>
 
 #include <torch/utils.h>
 
 #include "paceline/collectives/group/init.h"
+#include "paceline/core/exit_code.h"
+#include "paceline/core/log.h"
+#include "paceline/telemetry/uncaught_errors.h"
 #include "paceline/train/runtime.h"
 
 namespace paceline::train {
@@ -21,9 +25,7 @@ std::shared_ptr<ProcessGroup> form_group(const ProcessOptions& options) {
 }  // namespace
 
 TrainingProcess::TrainingProcess(const ProcessOptions& options, std::uint64_t seed)
-    : group_(form_group(options)),
-      symmetric_tensors_(*group_),
-      num_threads_(set_num_threads(options.threads)) {
+    : group_(form_group(options)), symmetric_tensors_(*group_), num_threads_(set_num_threads(options.threads)) {
   torch::manual_seed(seed + static_cast<std::uint64_t>(group_->rank()));
 }
 
@@ -46,9 +48,10 @@ int run_guarded(const std::function<int()>& program) {
   try {
     return program();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    std::fflush(stdout);
+    fmt::print(stderr, "{}", uncaught_text(typeid(error).name(), error.what(), log::rank()));
     std::fflush(nullptr);
-    std::_Exit(1);
+    std::_Exit(exit_code_of(error));
   }
 }
 

@@ -48,8 +48,8 @@ class TrainingProcess {
 };
 
 // The program's exit code: what `program` returns. An exception that leaves it, after which a
-// checkpoint under way is finished, is printed, and the process ends with 1, without LibTorch's
-// clean-up, which would only hold up a restart.
+// checkpoint under way is finished, is printed, and the process ends with its code (exit_code_of(),
+// core/exit_code.h), without LibTorch's clean-up, which would only hold up a restart.
 int run_guarded(const std::function<int()>& program);
 
 }  // namespace paceline::train

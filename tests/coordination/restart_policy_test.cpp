@@ -60,6 +60,18 @@ TEST(RestartPolicy, damage_is_a_failure_like_others_unless_the_job_is_to_stop) {
   EXPECT_THAT(decision.reason, HasSubstr("a rank's state was damaged (--on-damage stop)"));
 }
 
+TEST(RestartPolicy, an_error_of_use_before_any_progress_ends_the_job) {
+  const GenerationEnd at_start{{.end = "exit code 2", .exit_code = 2}, false, 10ms};
+  RestartPolicy policy({.max_restarts = 100});
+  const auto decision = policy.after(at_start, kBegin);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_THAT(decision.reason, HasSubstr("an error of use (exit code 2) before any progress"));
+  EXPECT_TRUE(policy.after({at_start.failure, true, 60s}, kBegin).restart);
+  GenerationEnd struck = at_start;
+  struck.failure.on_purpose = true;
+  EXPECT_TRUE(policy.after(struck, kBegin).restart);
+}
+
 TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
   RestartPolicy policy({.max_restarts = 100});
   const GenerationEnd killed{{.end = "killed by SIGKILL", .reason = "out of memory"}, false, 10ms};

@@ -1,6 +1,7 @@
 #include "paceline/diagnosis/failure_order.h"
 
 #include <csignal>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -55,12 +56,28 @@ TEST(FailureOrder, without_moments_a_signal_weighs_more_and_then_the_first_repor
 
 TEST(FailureOrder, a_rank_says_whose_loss_made_it_fail) {
   EXPECT_EQ(
-      rank_called_gone("  | epoch 1\n  |   what():  rank 0: rank 12 (box) of group world is gone: "
-                       "its process ended without leaving the group; see the output of rank 12\n"),
-      12);
-  EXPECT_EQ(rank_called_gone("see the output of rank 3"), std::nullopt);
-  EXPECT_EQ(rank_called_gone("is gone; see the output of rank "), std::nullopt);
-  EXPECT_EQ(rank_called_gone(""), std::nullopt);
+      accused_rank("  | epoch 1\n  |   what():  rank 0: rank 12 (box) of group world is gone: "
+                   "its process ended without leaving the group; see the output of rank 12\n"),
+      (AccusedRank{12, false}));
+  EXPECT_EQ(accused_rank("see the output of rank 3"), std::nullopt);
+  EXPECT_EQ(accused_rank("is gone; see the output of rank "), std::nullopt);
+  EXPECT_EQ(accused_rank(""), std::nullopt);
+}
+
+TEST(FailureOrder, a_rank_says_who_ended_its_group) {
+  const std::string aborted = "error: rank 0: group world was aborted by rank ";
+  for (const auto& [words, rank] : std::map<std::string, int>{
+           {"1 (box): rank 1: the loss is not finite\n", 1},
+           {"1 (box): rank 2: the loss is not finite; this rank was in barrier #6\n", 2},
+           {"1 (rank 5 of the world, box): rank 1 (rank 5 of the world): why\n", 5},
+           {"1 (rank 5 of the world, box): rank 0 (rank 4 of the world): why\n", 4},
+           {"3 (box): (its notice cannot be read)\n", 3}})
+    EXPECT_EQ(accused_rank(aborted + words), (AccusedRank{rank, true})) << words;
+  // A loss that was passed on.
+  EXPECT_EQ(accused_rank(aborted + "1 (box): rank 1: rank 2 (box) of group world is gone: its "
+                                   "process ended; see the output of rank 2\n"),
+            (AccusedRank{2, false}));
+  EXPECT_EQ(accused_rank("the attempt was aborted by rank none"), std::nullopt);
 }
 
 }  // namespace

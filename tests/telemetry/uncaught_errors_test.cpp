@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <stdexcept>
 #include <thread>
 #include <typeinfo>
@@ -37,9 +38,19 @@ class UncaughtErrorsDeathTest : public testing::Test {
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-TEST_F(UncaughtErrorsDeathTest, an_error_is_one_line_and_exit_code_1) {
-  EXPECT_EXIT(reported(Error(ErrorCode::kInvalid, "rank 1: broadcast: no root")), ExitedWithCode(1),
-              "^error: rank 1: broadcast: no root\n$");
+TEST_F(UncaughtErrorsDeathTest, an_error_is_one_line_and_an_exit_code_that_tells_its_kind) {
+  for (const auto& [code, exit_code] : std::map<ErrorCode, int>{{ErrorCode::kInvalid, 2},
+                                                                {ErrorCode::kUnsupported, 2},
+                                                                {ErrorCode::kTimeout, 1},
+                                                                {ErrorCode::kPeerLost, 1},
+                                                                {ErrorCode::kAborted, 1},
+                                                                {ErrorCode::kCorrupt, 1},
+                                                                {ErrorCode::kSystem, 1}}) {
+    EXPECT_EXIT(reported(Error(code, "rank 1: broadcast: no root")), ExitedWithCode(exit_code),
+                "^error: rank 1: broadcast: no root\n$");
+  }
+  EXPECT_EXIT(reported(DamagedState("rank 1: weight")), ExitedWithCode(86),
+              "^error: rank 1: weight\n$");
 }
 
 TEST_F(UncaughtErrorsDeathTest, another_exception_is_named_with_its_type_and_the_rank) {
