@@ -159,6 +159,7 @@ bool read(CLI::App& app, TrainingFlags& flags, const std::vector<std::string>& a
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
   if (!take_options(app, line)) return false;
   if (line.has("--seed")) flags.run.seed = flags.seed;
+  flags.process.logical_shards = flags.loading.logical_shards;
   if (line.has("--lr")) flags.run.learning_rate = flags.optimizer.lr;
   flags.run.step.scales_loss = paceline::train::precision_of(flags.precision).scales_loss;
   check_together(flags);

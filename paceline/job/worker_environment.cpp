@@ -42,7 +42,8 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
       if (env.contains(name)) env[name] = threads;
     }
   }
-  if (!inherited_threads(env)) env["OMP_NUM_THREADS"] = threads;
+  env.erase("PACELINE_THREAD_SHARE");  // of a launcher around this one
+  if (!inherited_threads(env)) env["OMP_NUM_THREADS"] = env["PACELINE_THREAD_SHARE"] = threads;
   // A user who chose the number of OpenMP threads means OpenBLAS as well.
   env.try_emplace("OPENBLAS_NUM_THREADS", std::to_string(*inherited_threads(env)));
   // Threads that spin while they wait would steal the cpu from the ranks they wait for.

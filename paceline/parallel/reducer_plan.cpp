@@ -13,6 +13,7 @@
 #include "paceline/tensor/collectives.h"
 #include "paceline/tensor/symmetric_tensors.h"
 #include "paceline/tensor/tensor_view.h"
+#include "paceline/tensor/thread_count.h"
 
 namespace paceline {
 namespace {
@@ -68,6 +69,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
     parameter.named = std::move(named);
     parameters_.push_back(std::move(parameter));
   }
+  if (has_shards()) settle_thread_count();
   require_same_shards();
   if (options.guard_passes > 0 && device_.is_cpu() && group_->world_size() > 1) {
     std::vector<NamedParameter> named;

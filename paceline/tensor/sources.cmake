@@ -10,7 +10,8 @@ set(SOURCES
   symmetric_tensors.cpp
   tensor_allocator.cpp
   tensor_memory_meter.cpp
-  tensor_view.cpp)
+  tensor_view.cpp
+  thread_count.cpp)
 set(LIBRARIES fmt::fmt)
 
 # The Gloo that LibTorch carries needs Gloo's headers, which LibTorch does not bring.

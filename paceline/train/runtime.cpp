@@ -7,10 +7,9 @@
 #include <malloc.h>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <torch/version.h>
 
-#include "paceline/core/check.h"
+#include "paceline/tensor/thread_count.h"
 
 namespace paceline::train {
 namespace {
@@ -29,18 +28,7 @@ void keep_large_blocks() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
-int set_num_threads(int num_threads) {
-  check(num_threads >= 0, "the number of threads {} is negative", num_threads);
-  if (num_threads > 0) at::set_num_threads(num_threads);
-  const int threads = at::get_num_threads();
-  if (auto* const set_openblas = find<void(int)>("openblas_set_num_threads")) {
-    // OpenBLAS's pool and OpenMP's fight for the same cores unless OpenBLAS itself uses OpenMP
-    // (get_parallel() == 2).
-    auto* const parallel = find<int()>("openblas_get_parallel");
-    set_openblas(parallel != nullptr && parallel() == 2 ? threads : 1);
-  }
-  return threads;
-}
+int set_num_threads(int num_threads) { return set_thread_count(num_threads); }
 
 std::string blas_name() {
   if (at::hasMKL()) return "MKL";

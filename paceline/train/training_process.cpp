@@ -12,6 +12,7 @@
 #include "paceline/core/exit_code.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/uncaught_errors.h"
+#include "paceline/tensor/thread_count.h"
 #include "paceline/train/runtime.h"
 
 namespace paceline::train {
@@ -22,10 +23,15 @@ std::shared_ptr<ProcessGroup> form_group(const ProcessOptions& options) {
   return init_process_group({.group = {.backend = options.backend}});
 }
 
+int threads_of(const ProcessOptions& options) {
+  const int threads = set_num_threads(options.threads);
+  return options.logical_shards > 0 ? settle_thread_count() : threads;
+}
+
 }  // namespace
 
 TrainingProcess::TrainingProcess(const ProcessOptions& options, std::uint64_t seed)
-    : group_(form_group(options)), symmetric_tensors_(*group_), num_threads_(set_num_threads(options.threads)) {
+    : group_(form_group(options)), symmetric_tensors_(*group_), num_threads_(threads_of(options)) {
   torch::manual_seed(seed + static_cast<std::uint64_t>(group_->rank()));
 }
 

@@ -85,6 +85,7 @@ TEST(WorkerEnvironment, places_a_rank_in_the_world) {
                                 {"OMP_NUM_THREADS", "3"},
                                 {"OPENBLAS_NUM_THREADS", "3"},
                                 {"GOMP_SPINCOUNT", "1000"},
+                                {"PACELINE_THREAD_SHARE", "3"},
                                 {"PACELINE_STORE", "127.0.0.1:4000"},
                                 {"PACELINE_SECRET_FD", "9"}};
   EXPECT_EQ(env, expected);

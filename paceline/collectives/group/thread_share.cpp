@@ -42,7 +42,8 @@ std::vector<int> numbers_in(const CoreSet& set) {
 // The variable is for what reads it when it begins to compute, as LibTorch; a runtime of OpenMP
 // that is loaded has read it.
 void use_threads(int count) {
-  setenv("OMP_NUM_THREADS", std::to_string(count).c_str(), 1);
+  for (const char* name : {"OMP_NUM_THREADS", "PACELINE_THREAD_SHARE"})
+    setenv(name, std::to_string(count).c_str(), 1);
   auto* const set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   if (set != nullptr) set(count);
 }

@@ -19,8 +19,9 @@ int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self);
 
 // Collective. For ranks that such a launcher started, with others on the host: the share becomes
 // this process's OMP_NUM_THREADS, and that of OpenMP if it is loaded already, unless the user has
-// set the variable. What began to compute before keeps its threads. Error(kSystem) when the machine
-// cannot be read, and those of collectives.
+// set the variable; and PACELINE_THREAD_SHARE, which says that no user has. What began to compute
+// before keeps its threads. Error(kSystem) when the machine cannot be read, and those of
+// collectives.
 void share_cores(ProcessGroup& group, const std::string& launcher);
 
 }  // namespace paceline
