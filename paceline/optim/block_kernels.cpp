@@ -121,42 +121,58 @@ void widen(Dtype type, const void* from, float* __restrict to, std::int64_t coun
 }
 
 PACELINE_VECTORISED
-std::uint32_t narrow(Dtype type, const float* __restrict from, void* to, std::int64_t count) {
+std::uint32_t sum_words(Dtype type, const void* values, std::int64_t count) {
   std::uint32_t sum = 0;
-  if (type == Dtype::kBfloat16) {
-    auto* __restrict const values = static_cast<Brain*>(to);
-    for (std::int64_t i = 0; i < count; ++i) {
-      sum += std::bit_cast<std::uint32_t>(from[i]);
-      narrow(from[i], values[i]);
-    }
+  if (size_of(type) == sizeof(std::uint32_t)) {
+    const auto* const words = static_cast<const std::uint32_t*>(values);
+    for (std::int64_t i = 0; i < count; ++i) sum += words[i];
   } else {
-    auto* __restrict const values = static_cast<Half*>(to);
-    for (std::int64_t i = 0; i < count; ++i) {
-      sum += std::bit_cast<std::uint32_t>(from[i]);
-      narrow(from[i], values[i]);
-    }
+    const auto* const words = static_cast<const std::uint16_t*>(values);
+    for (std::int64_t i = 0; i < count; ++i) sum += words[i];
   }
   return sum;
 }
 
 PACELINE_VECTORISED
-std::uint32_t follow(Dtype type, const void* parameter, float* __restrict master,
-                     std::int64_t count) {
-  std::uint32_t sum = 0;
+MasterSums narrow(Dtype type, const float* __restrict from, void* to, std::int64_t count) {
+  MasterSums sums;
+  if (type == Dtype::kBfloat16) {
+    auto* __restrict const values = static_cast<Brain*>(to);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums.master += std::bit_cast<std::uint32_t>(from[i]);
+      narrow(from[i], values[i]);
+      sums.parameter += values[i].bits;
+    }
+  } else {
+    auto* __restrict const values = static_cast<Half*>(to);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums.master += std::bit_cast<std::uint32_t>(from[i]);
+      narrow(from[i], values[i]);
+      sums.parameter += values[i].bits;
+    }
+  }
+  return sums;
+}
+
+PACELINE_VECTORISED
+MasterSums follow(Dtype type, const void* parameter, float* __restrict master, std::int64_t count) {
+  MasterSums sums;
   if (type == Dtype::kBfloat16) {
     const auto* const values = static_cast<const Brain*>(parameter);
     for (std::int64_t i = 0; i < count; ++i) {
-      sum += std::bit_cast<std::uint32_t>(master[i]);
+      sums.master += std::bit_cast<std::uint32_t>(master[i]);
+      sums.parameter += values[i].bits;
       master[i] = follow(master[i], values[i]);
     }
   } else {
     const auto* const values = static_cast<const Half*>(parameter);
     for (std::int64_t i = 0; i < count; ++i) {
-      sum += std::bit_cast<std::uint32_t>(master[i]);
+      sums.master += std::bit_cast<std::uint32_t>(master[i]);
+      sums.parameter += values[i].bits;
       master[i] = follow(master[i], values[i]);
     }
   }
-  return sum;
+  return sums;
 }
 
 }  // namespace paceline::optim

@@ -31,10 +31,16 @@ void clamp(float* values, std::int64_t count, float largest_magnitude);
 
 // `type` is kBfloat16 or kFloat16. Rounding is to nearest, ties to even.
 void widen(Dtype type, const void* from, float* to, std::int64_t count);
-// Returns the sum of the words (kernels.h) of `from`.
-std::uint32_t narrow(Dtype type, const float* from, void* to, std::int64_t count);
+// Sums as kernels.h has them: 32-bit words of float32 values, 16-bit words of others.
+std::uint32_t sum_words(Dtype type, const void* values, std::int64_t count);
+struct MasterSums {
+  std::uint32_t master = 0;
+  std::uint32_t parameter = 0;
+};
+// Returns the sums of `from` and of `to`, as it is then.
+MasterSums narrow(Dtype type, const float* from, void* to, std::int64_t count);
 // Where rounding `master` does not give `parameter`, the master becomes the parameter. Returns the
-// sum of the master's words before.
-std::uint32_t follow(Dtype type, const void* parameter, float* master, std::int64_t count);
+// sums of both before.
+MasterSums follow(Dtype type, const void* parameter, float* master, std::int64_t count);
 
 }  // namespace paceline::optim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <unordered_set>
 
 #include <ATen/ATen.h>
@@ -10,6 +11,7 @@
 #include "paceline/core/check.h"
 #include "paceline/optim/block_kernels.h"
 #include "paceline/optim/kernels.h"
+#include "paceline/optim/word_sums.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline::optim {
@@ -18,26 +20,33 @@ namespace {
 constexpr std::int64_t kAverageGrain = 32768;
 constexpr const char* kUpdates = "num_updates";
 
-void average(const at::Tensor& parameter, const at::Tensor& average, double decay) {
+// Returns the sums of the average's words.
+WordSums average(const at::Tensor& parameter, const at::Tensor& average, double decay) {
   const Dtype type = to_dtype(parameter.scalar_type());
   const auto kept = static_cast<float>(decay);
   const auto taken = static_cast<float>(1 - decay);
   const auto* const bytes = static_cast<const std::byte*>(parameter.data_ptr());
   auto* const averages = average.data_ptr<float>();
+  std::mutex mutex;  // guards `sums`
+  WordSums sums;
   at::parallel_for(0, parameter.numel(), kAverageGrain, [&](std::int64_t begin, std::int64_t end) {
+    WordSums own;
     if (type == Dtype::kFloat32) {
       average_kernel(kept, taken, reinterpret_cast<const float*>(bytes) + begin, averages + begin,
-                     end - begin);
-      return;
+                     end - begin, &own);
+    } else {
+      std::array<float, kBlock> widened;
+      for (std::int64_t at = begin; at < end; at += kBlock) {
+        const std::int64_t count = std::min(kBlock, end - at);
+        widen(type, bytes + static_cast<std::size_t>(at) * parameter.itemsize(), widened.data(),
+              count);
+        average_kernel(kept, taken, widened.data(), averages + at, count, &own);
+      }
     }
-    std::array<float, kBlock> widened;
-    for (std::int64_t at = begin; at < end; at += kBlock) {
-      const std::int64_t count = std::min(kBlock, end - at);
-      widen(type, bytes + static_cast<std::size_t>(at) * parameter.itemsize(), widened.data(),
-            count);
-      average_kernel(kept, taken, widened.data(), averages + at, count);
-    }
+    const std::lock_guard lock(mutex);
+    sums.add(own.read, own.written);
   });
+  return sums;
 }
 
 }  // namespace
@@ -60,6 +69,7 @@ ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<at::Tensor>
     averages_.push_back(
         at::empty_strided(parameter.sizes(), parameter.strides(), at::kFloat).zero_());
   }
+  sums_.resize(averages_.size());
 }
 
 void ExponentialMovingAverage::update() {
@@ -68,11 +78,29 @@ void ExponentialMovingAverage::update() {
   const auto updates = static_cast<double>(num_updates_);
   const double warm = (1 + updates) / (10 + updates);
   const double decay = options_.warm_up ? std::min(options_.decay, warm) : options_.decay;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    average(parameters_[i], averages_[i], num_updates_ == 0 ? 0 : decay);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const WordSums sums = average(parameters_[i], averages_[i], num_updates_ == 0 ? 0 : decay);
+    require_sum(i, sums.read);
+    sums_[i] = sums.written;
+  }
   ++num_updates_;
 }
 
+void ExponentialMovingAverage::verify() const {
+  for (std::size_t i = 0; i < averages_.size(); ++i) require_sum(i, sum_of(averages_[i]));
+}
+
+void ExponentialMovingAverage::require_sum(std::size_t parameter, std::uint32_t found) const {
+  if (found == sums_[parameter]) return;
+  const std::string& name = parameters_[parameter].name();
+  throw DamagedState(fmt::format(
+      "the average of parameter {} changed in memory after update {}: its words add up to {:08x}, "
+      "the update left {:08x}; memory is failing or was overwritten: continue from a checkpoint",
+      name.empty() ? std::to_string(parameter) : name, num_updates_, found, sums_[parameter]));
+}
+
+// Through variable_data(), whose writes LibTorch does not count: the parameters get the same bits
+// back, and their optimizer is to notice if they do not.
 ExponentialMovingAverage::Swap::Swap(ExponentialMovingAverage& average) : average_(average) {
   check(!average.is_swapped_in_, "the average of the weights is swapped in already");
   check(average.num_updates_ > 0, "the average of the weights has had no update yet");
@@ -80,13 +108,14 @@ ExponentialMovingAverage::Swap::Swap(ExponentialMovingAverage& average) : averag
   for (const at::Tensor& parameter : average.parameters_)
     weights_.push_back(parameter.detach().clone());
   for (std::size_t i = 0; i < weights_.size(); ++i)
-    average.parameters_[i].copy_(average.averages_[i]);
+    average.parameters_[i].variable_data().copy_(average.averages_[i]);
   average.is_swapped_in_ = true;
 }
 
 ExponentialMovingAverage::Swap::~Swap() {
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < weights_.size(); ++i) average_.parameters_[i].copy_(weights_[i]);
+  for (std::size_t i = 0; i < weights_.size(); ++i)
+    average_.parameters_[i].variable_data().copy_(weights_[i]);
   average_.is_swapped_in_ = false;
 }
 
@@ -108,7 +137,10 @@ void ExponentialMovingAverage::set_state(const NamedTensors& state) {
           state[i].second.numel(), own[i].first, own[i].second.numel());
   }
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < averages_.size(); ++i) averages_[i].copy_(state[i].second);
+  for (std::size_t i = 0; i < averages_.size(); ++i) {
+    averages_[i].copy_(state[i].second);
+    sums_[i] = sum_of(averages_[i]);
+  }
   num_updates_ = state.back().second.item<std::int64_t>();
 }
 

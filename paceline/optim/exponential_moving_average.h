@@ -12,6 +12,10 @@
 // Every rank has all of it, with the same bits when the parameters have. It costs 4 bytes for each
 // parameter, as much again while it is swapped in, and one more pass over the weights a step.
 //
+// It is guarded as an optimizer's state is (optimizer.h): each update adds up the words of the
+// average that it reads and writes, and a difference is DamagedState. Swapping is no write to the
+// parameters for their optimizer, which compares them with what its last step left.
+//
 // Ownership: it shares the parameters' tensors. Thread safety: none.
 
 #include <cstdint>
@@ -39,7 +43,8 @@ class ExponentialMovingAverage {
   // or float16 tensors on the CPU.
   ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, const Options& options);
 
-  // After each step of the optimizer. Error(kInvalid) while it is swapped in.
+  // After each step of the optimizer. Error(kInvalid) while it is swapped in; DamagedState when the
+  // average is not what the update before left.
   void update();
   std::int64_t num_updates() const { return num_updates_; }
 
@@ -67,14 +72,19 @@ class ExponentialMovingAverage {
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's.
   void set_state(const NamedTensors& state);
+  // Reads all of it. DamagedState when it is not what the last update or set_state() left.
+  void verify() const;
   // Its options, for a checkpoint; and Error(kInvalid) that lists what differs from other ones.
   Words options() const;
   void require_own(const Words& options) const;
 
  private:
+  void require_sum(std::size_t parameter, std::uint32_t found) const;
+
   std::vector<at::Tensor> parameters_;
   const Options options_;
   std::vector<at::Tensor> averages_;  // float32, in the memory order of the parameters
+  std::vector<std::uint32_t> sums_;   // of their words
   std::int64_t num_updates_ = 0;
   bool is_swapped_in_ = false;
 };

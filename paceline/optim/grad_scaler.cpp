@@ -24,8 +24,9 @@ Words words_of(const GradScalerOptions& options) {
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options, std::shared_ptr<ProcessGroup> group)
-    : options_(options), group_(std::move(group)), scale_(static_cast<float>(options.init_scale)) {
-  check(scale_ > 0 && std::isfinite(scale_), "grad_scaler: init_scale {} must be above 0",
+    : options_(options), group_(std::move(group)) {
+  const auto scale = static_cast<float>(options.init_scale);
+  check(scale > 0 && std::isfinite(scale), "grad_scaler: init_scale {} must be above 0",
         options.init_scale);
   check(options.growth_factor > 1, "grad_scaler: growth_factor {} must be above 1",
         options.growth_factor);
@@ -33,9 +34,18 @@ GradScaler::GradScaler(const GradScalerOptions& options, std::shared_ptr<Process
         "grad_scaler: backoff_factor {} must be in (0, 1)", options.backoff_factor);
   check(options.growth_interval > 0, "grad_scaler: growth_interval {} must be above 0",
         options.growth_interval);
+  keep({.scale = scale});
 }
 
-at::Tensor GradScaler::scale(const at::Tensor& loss) const { return loss * scale_; }
+const GradScaler::Kept& GradScaler::kept() const {
+  if (kept_ == copy_) return kept_;
+  throw DamagedState(fmt::format(
+      "the loss scaler changed in memory after its last update(): scale {} after {} good steps, in "
+      "its copy {} after {}; memory is failing or was overwritten: continue from a checkpoint",
+      kept_.scale, kept_.growth_tracker, copy_.scale, copy_.growth_tracker));
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const { return loss * kept().scale; }
 
 // True when all gradients were finite.
 bool GradScaler::divide(const Optimizer& optimizer) const {
@@ -44,7 +54,7 @@ bool GradScaler::divide(const Optimizer& optimizer) const {
     if (gradient.defined() && gradient.scalar_type() == at::kHalf)
       gradient = gradient.to(at::kFloat);
   }
-  const auto factor = static_cast<float>(1.0 / static_cast<double>(scale_));
+  const auto factor = static_cast<float>(1.0 / static_cast<double>(kept().scale));
   std::atomic<bool> finite{true};
   for (const at::Tensor& gradient : optimizer.gradient_memory()) {
     for_blocks(gradient, true, [&](std::int64_t, float* elements, std::int64_t count) {
@@ -82,20 +92,22 @@ void GradScaler::update() {
   const bool any =
       std::ranges::any_of(seen_, [](const auto& s) { return s.second.found_nonfinite; });
   seen_.clear();
+  Kept next = kept();
   if (any) {
-    scale_ = static_cast<float>(scale_ * options_.backoff_factor);
-    growth_tracker_ = 0;
-  } else if (++growth_tracker_ == options_.growth_interval) {
-    const auto larger = static_cast<float>(scale_ * options_.growth_factor);
-    if (std::isfinite(larger)) scale_ = larger;
-    growth_tracker_ = 0;
+    next.scale = static_cast<float>(next.scale * options_.backoff_factor);
+    next.growth_tracker = 0;
+  } else if (++next.growth_tracker == options_.growth_interval) {
+    const auto larger = static_cast<float>(next.scale * options_.growth_factor);
+    if (std::isfinite(larger)) next.scale = larger;
+    next.growth_tracker = 0;
   }
+  keep(next);
 }
 
 Words GradScaler::state() const {
   Words words = words_of(options_);
-  words["scale"] = to_word(static_cast<double>(scale_));
-  words["growth_tracker"] = to_word(growth_tracker_);
+  words["scale"] = to_word(static_cast<double>(kept().scale));
+  words["growth_tracker"] = to_word(kept().growth_tracker);
   return words;
 }
 
@@ -108,8 +120,7 @@ void GradScaler::set_state(const Words& state) {
   const double saved = number_in(state, "scale", kOwner);
   const std::int64_t tracker = count_in(state, "growth_tracker", kOwner);
   check(saved > 0 && std::isfinite(saved), "grad_scaler: the saved scale {} is not above 0", saved);
-  scale_ = static_cast<float>(saved);
-  growth_tracker_ = tracker;
+  keep({.scale = static_cast<float>(saved), .growth_tracker = tracker});
   seen_.clear();
 }
 

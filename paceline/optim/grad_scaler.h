@@ -18,6 +18,9 @@
 // Gradients in float32 and bfloat16 are divided in place. A float16 gradient, whose small elements
 // would be lost, becomes a float32 tensor in its place until zero_grad().
 //
+// The scale and the count of good steps are kept twice: a difference when they are used is
+// DamagedState.
+//
 // Thread safety: none.
 
 #include <cstdint>
@@ -46,6 +49,7 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {},
                       std::shared_ptr<ProcessGroup> group = nullptr);
 
+  // DamagedState when the scale is not what the last update() left; so do the functions below.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the optimizer's gradients by the scale. At most once between updates: Error(kInvalid).
   void unscale(Optimizer& optimizer);
@@ -55,8 +59,8 @@ class GradScaler {
   // The scale of the next pass. Error(kInvalid) when no gradients have been unscaled.
   void update();
 
-  double loss_scale() const { return scale_; }
-  std::int64_t growth_tracker() const { return growth_tracker_; }
+  double loss_scale() const { return kept().scale; }
+  std::int64_t growth_tracker() const { return kept().growth_tracker; }
 
   // Its options, the scale and the good steps since it last changed.
   Words state() const;
@@ -74,8 +78,17 @@ class GradScaler {
 
   const GradScalerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; may be null
-  float scale_;
-  std::int64_t growth_tracker_ = 0;
+  // What lasts from one update to the next.
+  struct Kept {
+    float scale = 0;
+    std::int64_t growth_tracker = 0;
+    bool operator==(const Kept&) const = default;
+  };
+  const Kept& kept() const;
+  void keep(const Kept& kept) { kept_ = copy_ = kept; }
+
+  Kept kept_;
+  Kept copy_;
   std::map<const Optimizer*, Seen> seen_;  // since the last update
 };
 

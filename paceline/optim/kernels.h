@@ -3,9 +3,10 @@
 // The element loops of the optimizers, vectorised for the processor at hand. They depend on
 // nothing, least of all on LibTorch.
 //
-// Each loop also adds up the bits of the state that it reads and of the state that it writes. The
-// loops wait for memory, so the additions cost next to nothing, and the next step can tell whether
-// the state is still what this one wrote.
+// Each loop also adds up the bits of the parameter and of the state, as it reads them and as it
+// writes them. The loops wait for memory, so the additions cost next to nothing, and the next step
+// can tell whether both are still what this one wrote. Wherever a loop takes `sums`, sums[0] is of
+// the parameter and the others are of the state, in the order of the arguments.
 
 #include <bit>
 #include <cstdint>
@@ -26,8 +27,6 @@ struct WordSums {
   }
 };
 
-std::uint32_t sum_words(const float* values, std::int64_t count);
-
 // Adam, and LAMB's first pass.
 struct AdamKernelArguments {
   float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
@@ -38,7 +37,6 @@ struct AdamKernelArguments {
   float parameter_scale = 1;  // AdamW: 1 - lr x weight decay
 };
 
-// `sums`: of exp_avg, of exp_avg_sq.
 void adam_kernel(const AdamKernelArguments& a, float* parameter, const float* gradient,
                  float* exp_avg, float* exp_avg_sq, std::int64_t count, WordSums* sums);
 
@@ -47,7 +45,7 @@ struct SgdKernelArguments {
   bool nesterov = false;
 };
 
-// `velocity` is null without momentum, and `sums` is not used then.
+// `velocity` is null without momentum.
 void sgd_kernel(const SgdKernelArguments& a, float* parameter, const float* gradient,
                 float* velocity, std::int64_t count, WordSums* sums);
 
@@ -72,8 +70,8 @@ void lamb_kernel(const LambKernelArguments& a, float rate, float* parameter, con
 void lars_kernel(float rate, float momentum, float weight_decay, float* parameter,
                  const float* gradient, float* velocity, std::int64_t count, WordSums* sums);
 
-// average = decay x average + (1 - decay) x value.
+// average = decay x average + (1 - decay) x value. Adds to the sums of the average.
 void average_kernel(float decay, float one_minus_decay, const float* values, float* average,
-                    std::int64_t count);
+                    std::int64_t count, WordSums* sums);
 
 }  // namespace paceline::optim

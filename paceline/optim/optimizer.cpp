@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <unordered_map>
 
 #include <sys/mman.h>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "paceline/core/check.h"
-#include "paceline/core/rank_name.h"
 #include "paceline/optim/block_kernels.h"
 #include "paceline/optim/unit_plan.h"
 #include "paceline/tensor/collectives.h"
@@ -32,19 +29,6 @@ void require_fusable(const at::Tensor& parameter, std::size_t number) {
         "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which the "
         "fused optimizers need",
         number);
-}
-
-// Elements that one thread adds up at a time.
-constexpr std::int64_t kSumGrain = 131072;
-
-std::uint32_t sum_of(const at::Tensor& row) {
-  const auto* const values = row.data_ptr<float>();
-  return at::parallel_reduce(
-      0, row.numel(), kSumGrain, std::uint32_t{0},
-      [values](std::int64_t begin, std::int64_t end, std::uint32_t sum) {
-        return sum + sum_words(values + begin, end - begin);
-      },
-      std::plus<>());
 }
 
 // Zeros that take no memory until they are written: an optimizer is made for a whole model before
@@ -116,6 +100,7 @@ void Optimizer::add_group(const GroupTensors& group) {
       states[i].push_back(own_state(i, name));
   }
   const auto sums = sums_;
+  const auto marks = *marks_;
   num_steps_.resize(parameters_.size());
   has_gradient_.resize(parameters_.size());
   is_copy_.resize(parameters_.size());
@@ -125,6 +110,7 @@ void Optimizer::add_group(const GroupTensors& group) {
     for (std::size_t name = 0; name < states[i].size(); ++name)
       own_state(i, name).copy_(states[i][name]);
     sums_[i] = sums[i];  // a word that has changed since the last step is still found
+    (*marks_)[i] = marks[i];
   }
 }
 
@@ -153,6 +139,8 @@ void Optimizer::allocate_state() {
       row.state.push_back(untouched_zeros(row.layout.part_count()));
   }
   sums_.assign(parameters_.size(), {});
+  other_sums_.assign(parameters_.size(), 0);
+  marks_->assign(parameters_.size(), {});
   if (norms_ == Norms::kPerParameter) make_pieces();
 }
 
@@ -371,17 +359,6 @@ void Optimizer::set_state(const NamedTensors& state) {
   adopt_state({counts, counts + num_steps_.size()});
 }
 
-void Optimizer::adopt_state(const std::vector<std::int64_t>& num_steps) {
-  check(num_steps.size() == num_steps_.size(), "{}: {} step counts were given for {} parameters",
-        name(), num_steps.size(), num_steps_.size());
-  num_steps_ = num_steps;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
-      sums_[i][name] = sum_of(own_state(i, name));
-    }
-  }
-}
-
 std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_save(
     std::size_t parameter) const {
   if (host_parts_) return elements_to_load(parameter);
@@ -402,27 +379,6 @@ std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_load(
     if (first < last) runs.emplace_back(first, last);
   }
   return runs;
-}
-
-void Optimizer::verify_state() const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    for (std::size_t name = 0; name < num_states(row_of(i)); ++name) {
-      const std::uint32_t found = sum_of(own_state(i, name));
-      if (found != sums_[i][name]) fail_corrupt(i, name, sums_[i][name], found);
-    }
-  }
-}
-
-void Optimizer::fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
-                             std::uint32_t found) const {
-  const auto rank = group_ ? static_cast<std::size_t>(group_->rank()) : 0;
-  const std::string who =
-      group_ ? rank_name(group_->rank(), group_->world_ranks()[rank]) + ": " : std::string();
-  throw DamagedState(fmt::format(
-      "{}{} of parameter {} changed in memory after step {}: its words add up to {:08x}, the step "
-      "left {:08x}; memory is failing or was overwritten: continue from a checkpoint",
-      who, name < state_names_.size() ? state_names_[name] : kMaster, parameter,
-      num_steps_[parameter], found, expected));
 }
 
 std::size_t Optimizer::num_gradient_bytes() const {

@@ -34,10 +34,16 @@
 // rounded master any more, because it was loaded or averaged since, the master becomes the
 // parameter.
 //
-// The state is guarded: each step adds up the words that it writes (modulo 2^32) and the next one
-// those that it reads, while it has them in hand anyway. A difference is memory that changed by
-// itself, DamagedState that names tensor and step, right after that parameter's update; when
-// the step is divided, the group is aborted with it. verify_state() looks at once.
+// The state and the parameters are guarded: each step adds up the words that it writes (modulo
+// 2^32) and the next one those that it reads, while it has them in hand anyway. A difference is
+// memory that changed by itself, DamagedState that names tensor and step, right after that
+// parameter's update; when the step is divided, the group is aborted with it. verify_state() looks
+// at once. What a step does not read is added up for this alone: parameters without a gradient,
+// and this rank's copies of the parts that other ranks update.
+//
+// A program may write to parameters between steps. Operations of LibTorch and set_data() are
+// noticed by themselves (write_mark.h): what they leave is what the next step expects. A write
+// through data() or data_ptr() leaves no trace: hold writable_parameters() meanwhile.
 //
 // Parameters must be dense float32, bfloat16 or float16 tensors on the CPU; gradients have these
 // types too. A gradient in another memory layout is brought into the parameter's.
@@ -61,6 +67,7 @@
 #include "paceline/optim/model_parts.h"
 #include "paceline/sharding/one_copy.h"
 #include "paceline/tensor/flat_layout.h"
+#include "paceline/tensor/write_mark.h"
 
 namespace paceline::optim {
 
@@ -108,8 +115,8 @@ class Optimizer {
   // memory, or into the one copy. Nothing happens in a group of one.
   void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
   // What these two return may be held several times at once, and longer than the optimizer.
-  // With one copy: while what this returns lives, this process may write to the parameters from
-  // outside of a step, the same values as every other rank. Null otherwise.
+  // While what this returns lives, this process may write to the parameters from outside of a step,
+  // in any way, the same values as every other rank. With one copy nothing else may write to them.
   // Collective where hosts divide the parameters: they are whole for so long too.
   std::shared_ptr<void> writable_parameters() const;
   bool has_one_copy() const { return copy_ != nullptr; }
@@ -133,8 +140,8 @@ class Optimizer {
 
   // Called at the beginning of each step; empty: nothing is.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
-  // Parameters without a gradient are left as they are. DamagedState when the state is not what
-  // the step before left.
+  // Parameters without a gradient are left as they are. DamagedState when the state or a parameter
+  // is not what the step before left.
   void step();
   // Drops the gradients, so that the next backward pass writes new ones instead of adding to zeros.
   void zero_grad();
@@ -190,7 +197,7 @@ class Optimizer {
   // How many steps each parameter has taken: the last tensor of state(). Every rank keeps them all.
   std::pair<std::string, at::Tensor> num_steps() const;
   // After the memory of state_parts() was written from outside: that these are the steps which each
-  // parameter has taken, and that what is there is right.
+  // parameter has taken, and that what is there, and the parameters, is right.
   void adopt_state(const std::vector<std::int64_t>& num_steps);
   // The runs [first, last) of a parameter's elements, in the order of its memory, that this rank
   // has to save and to load, so that all ranks together do all. With one copy to load those that no
@@ -206,8 +213,8 @@ class Optimizer {
   ProcessGroup* shard_group() const { return group_.get(); }
   // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
   void set_state(const NamedTensors& state);
-  // Reads all that this rank keeps of the state. DamagedState when it is not what the last step
-  // or set_state() left. Local.
+  // Reads all that this rank keeps of the state and of the parameters. DamagedState when it is not
+  // what the last step or set_state() left. Local.
   void verify_state() const;
   // What this rank keeps.
   std::size_t num_state_bytes() const;
@@ -234,8 +241,8 @@ class Optimizer {
   void add_group(const GroupTensors& group);
   bool has_state() const { return !state_names_.empty(); }
 
-  // One parameter's elements [0, count). state[i] belongs to state_names[i], and so does sums[i],
-  // to which a kernel adds what it read and wrote of it.
+  // One parameter's elements [0, count). state[i] belongs to state_names[i]; to `sums` a kernel
+  // adds what it read and wrote, as kernels.h says.
   struct Slice {
     float* parameter;  // of a 16-bit parameter the master
     const float* gradient;
@@ -254,7 +261,12 @@ class Optimizer {
   virtual NormPair measure(const Slice& slice) const;
 
  private:
-  static constexpr std::size_t kMaxSums = kMaxStates + 1;  // with the master
+  // Places among the sums of a parameter. What kernels take for the parameter comes first: the
+  // parameter or, of 16 bits, its master. Then the state, then a 16-bit parameter itself.
+  static constexpr std::size_t kValues = 0;
+  static constexpr std::size_t kFirstState = 1;
+  static constexpr std::size_t kRounded = kFirstState + kMaxStates;
+  static constexpr std::size_t kMaxSums = kRounded + 1;
   using Sums = std::array<WordSums, kMaxSums>;
 
   // Parameters of one element type: all of them, or those of a unit.
@@ -306,9 +318,23 @@ class Optimizer {
   Sums for_slices(const OrderedGradient& gradient, std::int64_t begin, std::int64_t end,
                   bool writes, const Visit& visit) const;
   static void merge(Sums& sums, const Sums& more);
+
+  // optimizer_guard.cpp
+  bool is_unwritten(std::size_t parameter) const;
+  bool is_state(std::size_t parameter, std::size_t place) const;
+  std::size_t place_of_parameter(std::size_t parameter) const;
   void check_sums(std::size_t parameter, const Sums& sums);
-  [[noreturn]] void fail_corrupt(std::size_t parameter, std::size_t name, std::uint32_t expected,
-                                 std::uint32_t found) const;
+  void verify_own_state(std::size_t parameter) const;
+  void verify_parameter(std::size_t parameter, bool with_own) const;
+  void verify_unread_parameters(const std::vector<OrderedGradient>& gradients) const;
+  void remember_parameters(const std::vector<OrderedGradient>& gradients);
+  std::uint32_t sum_of_elements(std::size_t parameter, std::int64_t first, std::int64_t last) const;
+  std::uint32_t sum_of_own_elements(std::size_t parameter) const;
+  std::uint32_t sum_of_other_parts(std::size_t parameter) const;
+  std::string described(std::size_t parameter, std::size_t place) const;
+  [[noreturn]] void fail_corrupt(std::size_t parameter, const std::string& what,
+                                 std::uint32_t expected, std::uint32_t found) const;
+
   void make_one_copy(const ShardOptions& options);
   void divide_between_hosts(const std::vector<std::size_t>& offsets,
                             const std::vector<std::string>& names);
@@ -333,8 +359,12 @@ class Optimizer {
   std::shared_ptr<ProcessGroup>
       peers_;                    // this rank's like on the other hosts; null: there are none
   std::vector<int> peer_ranks_;  // of peers_, in the group
-  std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter][name] of what is kept here
-  std::vector<std::vector<Piece>> pieces_;                 // [parameter], in order; with norms only
+  std::vector<std::array<std::uint32_t, kMaxSums>> sums_;  // [parameter] of what this rank updates
+  std::vector<std::uint32_t> other_sums_;  // [parameter] of the parts here that others update
+  // [parameter] as the last step left it; sums of a parameter count where its mark holds.
+  // Owners: this and what writable_parameters() gives.
+  std::shared_ptr<std::vector<WriteMark>> marks_ = std::make_shared<std::vector<WriteMark>>();
+  std::vector<std::vector<Piece>> pieces_;  // [parameter], in order; with norms only
   std::size_t slots_a_part_ = 0;
   at::Tensor norm_sums_;  // [slot, 2]
   ModelParts parts_;

@@ -171,11 +171,13 @@ void Optimizer::divide_between_hosts(const std::vector<std::size_t>& offsets,
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
-  if (!copy_) return nullptr;
   auto whole = whole_parameters();
-  // The writing ends before the units leave, and the memory outlives both.
-  return {new OneCopy::Writing(*copy_),
-          [whole, copy = copy_](OneCopy::Writing* writing) { delete writing; }};
+  auto writing = copy_ ? std::make_shared<OneCopy::Writing>(*copy_) : nullptr;
+  // The next step takes the parameters as they are then. The writing ends before the units leave,
+  // and the memory outlives both.
+  return {marks_.get(), [copy = copy_, whole, writing, marks = marks_](void*) {
+            std::ranges::fill(*marks, WriteMark());
+          }};
 }
 
 std::shared_ptr<void> Optimizer::whole_parameters() const {

@@ -42,6 +42,7 @@ void Optimizer::step() try {
   require_parameters();
   const at::NoGradGuard no_grad;
   const auto gradients = this->gradients();
+  verify_unread_parameters(gradients);
   if (norms_ == Norms::kPerParameter) {
     if (!parts_.layers) require_whole_parameters(name(), parameters_);
     measure_norms(gradients);
@@ -62,6 +63,7 @@ void Optimizer::step() try {
   // The kernels write behind autograd's back. It refuses a backward pass that needs old values.
   for (const OrderedGradient& gradient : gradients)
     torch::autograd::impl::bump_version(parameters_[gradient.parameter]);
+  remember_parameters(gradients);
 } catch (const DamagedState& error) {
   if (group_) group_->abort(error.what());  // the others would wait for this rank's part
   throw;
@@ -95,12 +97,18 @@ Optimizer::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int6
     if (widens) widen(gradient_type, given, widened.data(), count);
     float* const values =
         with_master ? state_at(state_names_.size()) : reinterpret_cast<float*>(parameter);
-    const std::uint32_t read = with_master ? follow(type, parameter, values, count) : 0;
+    const MasterSums read = with_master ? follow(type, parameter, values, count) : MasterSums();
+    Sums own{};
     visit(Slice{values, widens ? widened.data() : reinterpret_cast<const float*>(given),
-                state.data(), sums.data(), count, num_steps_[i] + 1, group_of_[i]});
-    if (!with_master) continue;
-    sums[state_names_.size()].add(
-        read, writes ? narrow(type, values, parameter, count) : sum_words(values, count));
+                state.data(), own.data(), count, num_steps_[i] + 1, group_of_[i]});
+    if (with_master) {
+      const MasterSums written =
+          writes ? narrow(type, values, parameter, count)
+                 : MasterSums{sum_words(Dtype::kFloat32, values, count), read.parameter};
+      own[kValues] = {read.master, written.master, true};
+      own[kRounded] = {read.parameter, written.parameter, true};
+    }
+    merge(sums, own);
   }
   return sums;
 }
@@ -200,18 +208,8 @@ void Optimizer::update_parameter(const OrderedGradient& gradient) {
 }
 
 void Optimizer::merge(Sums& sums, const Sums& more) {
-  for (std::size_t name = 0; name < sums.size(); ++name) {
-    if (more[name].any) sums[name].add(more[name].read, more[name].written);
-  }
-}
-
-// A pass has read what the one before wrote.
-void Optimizer::check_sums(std::size_t parameter, const Sums& sums) {
-  for (std::size_t name = 0; name < num_states(row_of(parameter)); ++name) {
-    if (!sums[name].any) continue;
-    std::uint32_t& expected = sums_[parameter][name];
-    if (sums[name].read != expected) fail_corrupt(parameter, name, expected, sums[name].read);
-    expected = sums[name].written;
+  for (std::size_t place = 0; place < sums.size(); ++place) {
+    if (more[place].any) sums[place].add(more[place].read, more[place].written);
   }
 }
 

@@ -13,12 +13,14 @@ set(SOURCES
   model_parts.cpp
   one_cycle_lr.cpp
   optimizer.cpp
+  optimizer_guard.cpp
   optimizer_shard.cpp
   optimizer_step.cpp
   reduce_lr_on_plateau.cpp
   schedule.cpp
   sgd.cpp
   unit_plan.cpp
+  word_sums.cpp
   words.cpp)
 set(LIBRARIES fmt::fmt)
 set_source_files_properties(paceline/optim/kernels.cpp paceline/optim/block_kernels.cpp PROPERTIES

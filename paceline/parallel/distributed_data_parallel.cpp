@@ -7,10 +7,13 @@
 #include "paceline/parallel/lockstep.h"
 #include "paceline/parallel/sync_batch_norm.h"
 #include "paceline/tensor/collectives.h"
+#include "paceline/tensor/parameter_names.h"
 #include "paceline/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
+
+constexpr const char* kBuffer = "buffer";
 
 // Each parameter once, under its first name.
 std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
@@ -39,6 +42,9 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
       buffers_(module_->buffers()),
       shard_buffers_(buffers_) {
   require_shards_apart();
+  name_parameters(*module_);
+  for (const auto& item : module_->named_buffers())
+    named_buffers_.emplace_back(item.key(), item.value());
   const auto all = parameters_of(*module_);
   const bool trains = std::any_of(all.begin(), all.end(), [](const auto& parameter) {
     return parameter.tensor.requires_grad();
@@ -60,6 +66,8 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
                      .non_finite = options.non_finite,
                      .logical_shards = options.logical_shards,
                      .at_end_of_step = [this] { end_step(); },
+                     .verify_buffers =
+                         [this] { kept_buffers_.verify(kBuffer, *group_, reducer_->num_steps()); },
                      .optimizer = divides_gradients ? options_.optimizer : nullptr});
 }
 
@@ -152,12 +160,18 @@ void DataParallelState::broadcast_buffers(int root) {
     shapes.push_back(shape_of(buffer));
     given.all.push_back(buffer);
   }
-  if (bytes.empty()) return;
-  group_->run({.op = Op::kBroadcast,
-               .root = root,
-               .lists = BufferLists{{}, bytes},
-               .shape = shape_of_all(shapes),
-               .shapes = &given});
+  if (!bytes.empty()) {
+    group_->run({.op = Op::kBroadcast,
+                 .root = root,
+                 .lists = BufferLists{{}, bytes},
+                 .shape = shape_of_all(shapes),
+                 .shapes = &given});
+  }
+  note_buffers();
+}
+
+void DataParallelState::note_buffers() {
+  if (options_.guard_passes > 0) kept_buffers_.note(named_buffers_);
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
@@ -169,12 +183,14 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
          "parts of the module, within the module's own forward()",
          state.group_->rank());
   }
+  state.kept_buffers_.verify_before_pass(kBuffer, *state.group_, state.reducer_->num_steps());
   state.before_forward(samples);
   if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->num_shards_done());
 }
 
 DataParallelState::Pass::~Pass() {
   if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->num_shards_done());
+  state_.note_buffers();
 }
 
 void DataParallelState::before_forward(std::int64_t samples) {
@@ -200,7 +216,9 @@ void DataParallelState::before_forward(std::int64_t samples) {
 
 // Ranks whose inputs have ended get buffers at the beginning of the others' passes.
 void DataParallelState::end_step() {
+  kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
   if (reducer_->has_shards()) shard_buffers_.end_step();
+  note_buffers();
   if (!options_.broadcast_buffers || uneven_inputs_ != nullptr) return;
   in_lockstep([&] { broadcast_buffers(0); });
   buffers_may_differ_ = false;

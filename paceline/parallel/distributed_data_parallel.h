@@ -38,6 +38,7 @@
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 
+#include "paceline/parallel/kept_tensors.h"
 #include "paceline/parallel/reducer.h"
 #include "paceline/parallel/shard_buffers.h"
 #include "paceline/parallel/uneven_inputs.h"
@@ -53,8 +54,9 @@ struct DistributedDataParallelOptions {
   // followed, all ranks get them before the next one that is not within no_sync().
   bool broadcast_buffers = true;
   // Every parameter is compared between the replicas in one of so many steps, and a difference is a
-  // DamagedState (core/error.h); 0: never. The same on every rank. For replicas that differ on
-  // purpose, as between the averages of PeriodicAverager, take 0.
+  // DamagedState (core/error.h); 0: never. The same on every rank. Buffers are compared on each
+  // rank with what its last pass left, before the next one (kept_tensors.h); 0: not. For replicas
+  // that differ on purpose, as between the averages of PeriodicAverager, take 0.
   std::int64_t guard_passes = 100;
   NonFinite non_finite = NonFinite::kReport;  // as ReducerOptions has it
   // Of each step, the same on every rank; 0: none. The model then has the same bits for every
@@ -111,12 +113,15 @@ class DataParallelState {
   void shard_optimizer(const std::vector<NamedParameter>& parameters);
   void broadcast_parameters(int root);
   void broadcast_buffers(int root);
+  void note_buffers();
 
   const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
   const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
   const DistributedDataParallelOptions options_;
   std::vector<at::Tensor> parameters_;  // each once
   std::vector<at::Tensor> buffers_;
+  KeptTensors::Named named_buffers_;
+  KeptTensors kept_buffers_;  // as the last pass left them
   UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
   bool buffers_may_differ_ = false;  // a pass since the last broadcast has trained; on all ranks

@@ -101,6 +101,7 @@ void Reducer::begin_backward() {
 }
 
 void Reducer::begin_pass() {
+  if (averages()) hook_tensors_.verify_before_pass(kHookTensor, *group_, num_steps_);
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
@@ -245,6 +246,7 @@ void Reducer::end_backward() {
   in_backward_ = false;
   num_shards_done_ = averages_now ? 0 : num_shards_done_ + 1;
   if (!averages_now) return;
+  note_hook();
   for (auto& parameter : parameters_) parameter.is_used = false;
   not_finite_.reset();
   own_loss_.reset();
@@ -409,6 +411,11 @@ double Reducer::take_exposed_seconds() {
 }
 
 // ---- between passes
+
+void Reducer::verify() const {
+  hook_tensors_.verify(kHookTensor, *group_, num_steps_);
+  if (options_.verify_buffers) options_.verify_buffers();
+}
 
 void Reducer::before_forward(std::int64_t samples) {
   if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;

@@ -56,6 +56,7 @@
 #include "paceline/parallel/communication_hook.h"
 #include "paceline/parallel/gradient_sync.h"
 #include "paceline/parallel/hook_state.h"
+#include "paceline/parallel/kept_tensors.h"
 #include "paceline/parallel/launch_turns.h"
 #include "paceline/parallel/pass_counter.h"
 #include "paceline/parallel/pass_report.h"
@@ -87,6 +88,9 @@ struct ReducerOptions {
   // After each pass that averages, once all modules of the group that it reached are done; not in a
   // group of one without logical shards, nor after pass_without_inputs(). It may communicate.
   std::function<void()> at_end_of_step = {};
+  // Throws when the module's buffers are not what the last pass left; for verify(). Empty: there
+  // is nothing to look at.
+  std::function<void()> verify_buffers = {};
   // Gets each rank's part of the averages, where it divides them. Must outlive the reducer; null:
   // every rank gets all of them.
   optim::Optimizer* optimizer = nullptr;
@@ -143,6 +147,12 @@ class Reducer : public GradientSync {
   double step_loss() const { return step_loss_; }
   double take_exposed_seconds() override;
   void begin_at(std::int64_t step) override { num_steps_ = step; }
+
+  // Between passes; local. DamagedState when the module's buffers, or what the hook keeps, are not
+  // what the last pass left. A pass looks at both itself before it uses them.
+  void verify() const;
+  // That have averaged, or that begin_at() told.
+  std::int64_t num_steps() const { return num_steps_; }
 
   // 0 before they are planned, and in a group of one without logical shards.
   std::size_t num_buckets() const { return buckets_.size(); }
@@ -248,9 +258,12 @@ class Reducer : public GradientSync {
   GradientBucket view_of(std::size_t index) const;
   std::string name_of(const GradientBucket& bucket, const KeptTensor& kept) const;
   std::vector<std::size_t> order_of_hook() const;
+  void note_hook();
   WorkPtr start_round(std::size_t index);
   [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
 
+  // What hook_tensors_ are, for messages.
+  static constexpr const char* kHookTensor = "the communication hook's tensor";
   // From here on the copy into a bucket costs more than an all-reduce of its own.
   static constexpr std::size_t kLargeBytes = 512 << 10;
 
@@ -263,6 +276,7 @@ class Reducer : public GradientSync {
   const std::uint64_t number_;                // among this group's modules
   std::shared_ptr<CommunicationHook> hook_;   // owners: the user and this; null: the average
   std::optional<HookState> kept_by_hook_;     // until the next plan
+  KeptTensors hook_tensors_;                  // as the last pass left them
   std::vector<Parameter> parameters_;
   bool is_planned_ = false;
   std::vector<std::size_t> order_;  // of gradients, in a pass without buckets

@@ -37,6 +37,7 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   forget_plan();
   hook_ = std::move(hook);
   kept_by_hook_.reset();
+  hook_tensors_.forget();
 }
 
 // Collective, at the end of a plan.
@@ -95,6 +96,14 @@ HookState Reducer::hook_state() const {
   return state;
 }
 
+void Reducer::note_hook() {
+  if (!hook_) return;
+  const HookState state = hook_state();
+  KeptTensors::Named all = state.shared;
+  all.insert(all.end(), state.owed.begin(), state.owed.end());
+  hook_tensors_.note(all);
+}
+
 void Reducer::require_own_hook(const optim::Words& words) const {
   optim::require_same_words(words, {{kName, hook_ ? hook_->name() : "none"}}, kHook);
 }
@@ -103,6 +112,7 @@ void Reducer::set_hook_state(HookState state) {
   require_own_hook(state.words);
   forget_plan();
   hook_->set_progress(state.words);
+  hook_tensors_.forget();
   kept_by_hook_ = std::move(state);
 }
 

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/core/check.h"
 #include "paceline/core/error.h"
 
 namespace paceline {
@@ -52,11 +53,13 @@ void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> par
 ReplicaGuard::ReplicaGuard(std::vector<NamedParameter> parameters, std::int64_t passes)
     : parameters_(std::move(parameters)) {
   for (const auto& parameter : parameters_) num_bytes_ += parameter.tensor.nbytes();
+  check(passes >= 1, "replicas cannot be compared within {} passes: take at least 1", passes);
   const auto num_parts = static_cast<std::size_t>(passes);
   part_bytes_ = std::max((num_bytes_ + num_parts - 1) / num_parts, kLeastPart);
 }
 
 std::uint64_t ReplicaGuard::hash_part(std::int64_t pass) const {
+  if (num_bytes_ == 0) return 0;
   const std::size_t num_parts = (num_bytes_ + part_bytes_ - 1) / part_bytes_;
   const std::size_t begin = static_cast<std::size_t>(pass) % num_parts * part_bytes_;
   return hash(begin, std::min(begin + part_bytes_, num_bytes_));

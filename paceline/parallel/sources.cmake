@@ -7,6 +7,7 @@ set(SOURCES
   finite.cpp
   fully_shard.cpp
   join.cpp
+  kept_tensors.cpp
   launch_turns.cpp
   lockstep.cpp
   low_rank.cpp

@@ -14,6 +14,7 @@
 #include "paceline/core/check.h"
 #include "paceline/tensor/stream_order.h"
 #include "paceline/tensor/tensor_view.h"
+#include "paceline/tensor/write_mark.h"
 
 namespace paceline {
 namespace {
@@ -96,9 +97,11 @@ struct Prepared {
     const bool in_place = asked.output.is_same(asked.input);
     if (asked.output.defined())
       call.output = in_place ? dense_view(asked.output) : view(asked.output);
+    if (asked.output.defined()) count_write(asked.output);
     if (asked.lists) {
       for (const at::Tensor& input : asked.lists->inputs) inputs.push_back(view(input));
       for (const at::Tensor& output : asked.lists->outputs) outputs.push_back(view(output));
+      for (const at::Tensor& output : asked.lists->outputs) count_write(output);
       call.lists = BufferLists{inputs, outputs};
     }
     if (has_counts(asked.op)) {

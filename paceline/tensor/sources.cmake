@@ -5,13 +5,15 @@ set(SOURCES
   flat_layout.cpp
   model_share.cpp
   objects.cpp
+  parameter_names.cpp
   random.cpp
   stream_order.cpp
   symmetric_tensors.cpp
   tensor_allocator.cpp
   tensor_memory_meter.cpp
   tensor_view.cpp
-  thread_count.cpp)
+  thread_count.cpp
+  write_mark.cpp)
 set(LIBRARIES fmt::fmt)
 
 # The Gloo that LibTorch carries needs Gloo's headers, which LibTorch does not bring.

@@ -91,6 +91,9 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   std::string problem;
   try {
     optimizer.verify_state();
+    if (parts_.average != nullptr) parts_.average->verify();
+    if (parts_.reducer != nullptr) parts_.reducer->verify();
+    if (parts_.scaler != nullptr) parts_.scaler->state();
   } catch (const Error& error) {
     problem = error.what();
   }

@@ -14,6 +14,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/tensor/tensor_view.h"
+#include "paceline/tensor/write_mark.h"
 #include "paceline/train/checkpointer.h"
 #include "paceline/train/hook_snapshot.h"
 
@@ -166,6 +167,7 @@ void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const 
   optimizer.begin_loading();
   take(false);
   group_->barrier();  // with one copy of the parameters others have written parts of them
+  for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
   adopt(boxes, optimizer, parts_);
   take_words(saved.metadata, optimizer, parts_);
   if (parts_.reducer != nullptr && parts_.reducer->has_hook()) {

@@ -12,6 +12,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/process/shell_words.h"
+#include "paceline/tensor/parameter_names.h"
 #include "paceline/train/dry_run.h"
 #include "paceline/train/launch_hint.h"
 #include "paceline/train/run_report.h"
@@ -59,6 +60,7 @@ TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& tr
       checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_,
                    training.replicas),
       progress_(num_steps(), replicas().world_size(), !is_first(), training.unit) {
+  name_parameters(training_.module);
   open_files();
   if (checkpoints_.are_made()) begin_or_resume();
 }
@@ -144,7 +146,7 @@ int TrainingRun::train() {
                         .take_step =
                             [&] {
                               memory_.count_gradients(training_.optimizer);
-                              step_.take();
+                              take_step();
                             },
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
@@ -162,6 +164,14 @@ int TrainingRun::train() {
   progress_.note(fmt::format("the last checkpoint could not be written to {}; see above",
                              options_.checkpoints.folder));
   return 1;
+}
+
+// Of a step that this rank alone cannot take, the others would hear only when they wait for it.
+void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
+  const DamagedState said(
+      said_by(fmt::format("rank {}", group_->rank()), "optimizer's step", error).what());
+  group_->abort(said.what());
+  throw said;
 }
 
 int TrainingRun::stop() {

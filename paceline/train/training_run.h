@@ -113,6 +113,7 @@ class TrainingRun {
   void take_state(const TrainingState& restored);
   void take_seed(std::uint64_t given);
   double checkpoint_bytes() const;
+  void take_step();
   void after_step(const StepReport& report);
   void after_epoch();
   void evaluate();

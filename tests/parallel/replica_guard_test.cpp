@@ -136,6 +136,12 @@ TEST(ReplicaGuard, says_nothing_of_replicas_that_are_equal_or_not_guarded) {
   });
 }
 
+TEST(ReplicaGuard, of_nothing_has_nothing_to_hash) {
+  const ReplicaGuard guard({{"nothing", at::zeros({0})}}, 100);
+  EXPECT_EQ(guard.hash_part(7), guard.hash_all());
+  EXPECT_THROW(ReplicaGuard({}, 0), Error);
+}
+
 TEST(ReplicaGuard, before_a_save_compares_everything) {
   const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
     Guarded module;

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "paceline/optim/exponential_moving_average.h"
 #include "paceline/tensor/collectives.h"
 
 #include "tests/harness/process_ranks.h"
@@ -100,32 +101,63 @@ TEST_F(CheckpointerTest, a_damaged_newest_checkpoint_falls_back_to_the_one_befor
       "2|2");
 }
 
-// A bit of one replica, or of one rank's part of the optimizer's state.
+// A bit on one rank, of whatever a checkpoint has.
 TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
-  for (const bool in_optimizer : {false, true}) {
-    const auto reports = on_two_ranks([&](SmallRun& run, Checkpointer& checkpointer) {
-      run.train({.epochs = 1, .max_steps = 2});
-      checkpointer.save(run.state, run.model.module(), run.optimizer);
-      at::Tensor damaged = run.model.module().head->weight.detach();
-      for (const auto& part : run.optimizer.state_parts()) {
-        if (in_optimizer && part.elements.numel() > 3) damaged = part.elements;
-      }
-      if (run.group->rank() == 1) static_cast<std::uint32_t*>(damaged.data_ptr())[3] ^= 4;
-      run.state.step = 3;
-      try {
-        checkpointer.save(run.state, run.model.module(), run.optimizer);
-      } catch (const DamagedState& error) {
-        return std::string(error.what());
-      }
-      return std::string("saved");
-    });
-    const char* const wanted = in_optimizer ? "of parameter" : "head.weight";
+  using Place = std::function<void*(SmallRun & run, optim::ExponentialMovingAverage & average)>;
+  const auto of_state = [](SmallRun& run, auto&) -> void* {
+    for (const auto& part : run.optimizer.state_parts())
+      if (part.elements.numel() > 3) return part.elements.data_ptr();
+    return nullptr;
+  };
+  const std::vector<std::pair<std::string, Place>> rows = {
+      {"head.weight", [](auto& run, auto&) { return run.model.module().head->weight.data_ptr(); }},
+      {"exp_avg of parameter", of_state},
+      {"buffer norm.running_mean",
+       [](auto& run, auto&) { return run.model.module().norm->running_mean.data_ptr(); }},
+      {"the average of parameter conv.weight",
+       [](auto&, auto& average) { return average.state().front().second.data_ptr(); }}};
+  for (const auto& [wanted, place] : rows) {
+    const auto reports =
+        on_two_ranks([&, &place = place](SmallRun& run, Checkpointer& checkpointer) {
+          optim::ExponentialMovingAverage average(run.optimizer.parameters(), {});
+          checkpointer.attach({.average = &average, .reducer = &run.model.reducer()});
+          run.train({.epochs = 1, .max_steps = 2});
+          average.update();
+          checkpointer.save(run.state, run.model.module(), run.optimizer);
+          if (run.group->rank() == 1) static_cast<std::uint32_t*>(place(run, average))[3] ^= 4;
+          run.state.step = 3;
+          try {
+            checkpointer.save(run.state, run.model.module(), run.optimizer);
+          } catch (const DamagedState& error) {
+            return std::string(error.what());
+          }
+          return std::string("saved");
+        });
     EXPECT_NE(reports.find(wanted), std::string::npos) << reports;
     EXPECT_NE(reports.rfind(wanted), reports.find(wanted)) << "on both ranks: " << reports;
     EXPECT_FALSE(fs::exists(path_ / "step-00000003"));
     EXPECT_TRUE(fs::exists(path_ / "step-00000002"));
     fs::remove_all(path_);
   }
+}
+
+// What was restored is what the next step and pass expect.
+TEST_F(CheckpointerTest, a_restored_run_is_not_taken_for_a_damaged_one) {
+  on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
+    optim::ExponentialMovingAverage average(run.optimizer.parameters(), {});
+    checkpointer.attach({.average = &average, .reducer = &run.model.reducer()});
+    run.train({.epochs = 1, .max_steps = 2});
+    average.update();
+    checkpointer.save(run.state, run.model.module(), run.optimizer);
+    run.train({.epochs = 1, .max_steps = 4});
+    average.update();
+    run.state = checkpointer.restore(run.model.module(), run.optimizer)->state;
+    run.optimizer.verify_state();
+    run.model.reducer().verify();
+    run.train({.epochs = 1, .max_steps = 4});
+    average.update();
+    return std::string();
+  });
 }
 
 TEST_F(CheckpointerTest,
