@@ -7,6 +7,7 @@
 #include <malloc.h>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <torch/version.h>
 
 #include "paceline/tensor/thread_count.h"
