@@ -142,12 +142,10 @@ struct Prepared {
   static void require_one_layout(const ProcessGroup& group, Op op, const at::Tensor& input,
                                  const at::Tensor& output) {
     if (!keeps_order(op) || !input.defined() || !output.defined()) return;
-    check(
-        output.is_same(input) || shape_of(input) == shape_of(output),
-        "rank {}: {}: input is {} with strides [{}], output {} with strides [{}]; give it tensors "
-        "of the same sizes and strides",
-        group.rank(), name_of(op), shapes_of({input}), fmt::join(input.strides(), ", "),
-        shapes_of({output}), fmt::join(output.strides(), ", "));
+    if (output.is_same(input) || shape_of(input) == shape_of(output)) return;
+    fail(ErrorCode::kInvalid,
+         "rank {}: {}: input is {}, output {}; give it tensors of the same sizes and strides",
+         group.rank(), name_of(op), layouts_of({input}), layouts_of({output}));
   }
 };
 
@@ -177,10 +175,12 @@ class Fitted {
  private:
   at::Tensor fitting_output(const at::Tensor& tensor) {
     if (!tensor.defined() || fits(call_.op, tensor)) return tensor;
-    check(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-          "rank {}: {}: elements of a tensor that is to be written share memory, as those of an "
-          "expanded one do ({}); give it tensor.contiguous()",
-          group_.rank(), name_of(call_.op), layouts_of({tensor}));
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      fail(ErrorCode::kInvalid,
+           "rank {}: {}: elements of a tensor that is to be written share memory, as those of an "
+           "expanded one do ({}); give it tensor.contiguous()",
+           group_.rank(), name_of(call_.op), layouts_of({tensor}));
+    }
     const at::NoGradGuard no_grad;
     copies_.emplace_back(tensor, tensor.contiguous());
     return copies_.back().second;
@@ -308,9 +308,9 @@ void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const a
           "rank {}: scatter: root gives {} tensors to {} ranks", group.rank(), inputs.size(),
           group.world_size());
     for (const at::Tensor& input : inputs) {
-      check(input.defined() && input.sizes() == output.sizes(),
-            "rank {}: scatter: root gives a tensor {} where each rank gets {}", group.rank(),
-            shapes_of({input}), shapes_of({output}));
+      if (input.defined() && input.sizes() == output.sizes()) continue;
+      fail(ErrorCode::kInvalid, "rank {}: scatter: root gives a tensor {} where each rank gets {}",
+           group.rank(), shapes_of({input}), shapes_of({output}));
     }
     stacked = at::stack(inputs);
   }
