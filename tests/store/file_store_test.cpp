@@ -12,6 +12,7 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/planted.h"
 
 namespace paceline {
 namespace {
@@ -29,6 +30,12 @@ pid_t run_and_die(const std::string& path) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return child;
+}
+
+TEST(FileStore, is_a_file_of_its_own) {
+  harness::with_each_planted("store", [](const std::string& folder) {
+    EXPECT_THROW(FileStore(folder + "/store", std::chrono::milliseconds(500)), Error);
+  });
 }
 
 TEST(FileStore, is_private_and_removed_when_the_last_user_leaves) {

@@ -1,0 +1,56 @@
+#pragma once
+
+// What others may have put in the place of a file that is about to be written or read, and somebody
+// else's file that must stay as it is.
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tests/harness/fresh_directory.h"
+
+namespace paceline::harness {
+
+struct PlantedKind {
+  const char* what;
+  std::function<void(const std::string& name, const std::string& victim)> plant;
+};
+
+inline const std::vector<PlantedKind>& planted_kinds() {
+  namespace fs = std::filesystem;
+  static const std::vector<PlantedKind> kinds = {
+      {"a link to a file", [](auto& name, auto& victim) { fs::create_symlink(victim, name); }},
+      {"a dangling link",
+       [](auto& name, auto& victim) { fs::create_symlink(victim + "-none", name); }},
+      {"a loop", [](auto& name, auto&) { fs::create_symlink(name, name); }},
+      {"a second name", [](auto& name, auto& victim) { fs::create_hard_link(victim, name); }},
+      {"a FIFO", [](auto& name, auto&) { EXPECT_EQ(::mkfifo(name.c_str(), 0600), 0); }},
+      {"a link to a device", [](auto& name, auto&) { fs::create_symlink("/dev/zero", name); }},
+      {"a folder", [](auto& name, auto&) { fs::create_directory(name); }},
+  };
+  return kinds;
+}
+
+// Plants each kind as `name` in a folder of its own, in turn, and lets `use` work there; what the
+// kinds lead to must not change, and `use` must return.
+inline void with_each_planted(const std::string& name,
+                              const std::function<void(const std::string& folder)>& use) {
+  for (const PlantedKind& kind : planted_kinds()) {
+    SCOPED_TRACE(std::string(kind.what) + " as " + name);
+    const FreshDirectory elsewhere, folder;
+    const std::string victim = elsewhere.write("victim", "precious");
+    kind.plant(folder.file(name), victim);
+    use(folder.path());
+    std::ifstream file(victim);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "precious");
+    EXPECT_FALSE(std::filesystem::exists(victim + "-none"));
+  }
+}
+
+}  // namespace paceline::harness
