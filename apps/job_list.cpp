@@ -130,8 +130,8 @@ void name_the_silent(const std::vector<std::string>& marks) {
 }  // namespace
 
 std::vector<JobEntry> list_jobs() {
-  const auto all =
-      launch::ask_jobs(launch::find_own_marks(), "describe", Deadline::after(kLongestAnswer));
+  const auto marks = launch::find_own_marks();
+  const auto all = launch::ask_jobs(marks, "describe", Deadline::after(kLongestAnswer));
   std::vector<JobEntry> jobs;
   for (const launch::JobAnswer& answer : all.answers) {
     auto job = parse_job(answer.mark, answer.text);

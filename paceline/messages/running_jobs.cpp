@@ -1,13 +1,14 @@
 #include "paceline/messages/running_jobs.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include <dirent.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -80,16 +81,18 @@ class Holders {
     const auto user = user_of(folder);
     if (!user) return {Holder::kNone, {}};
     if (*user != geteuid() && geteuid() != 0) return {Holder::kOtherUser, {}};
+    const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir((folder + "/fd").c_str()),
+                                                          closedir);
+    if (!descriptors) return {Holder::kUnknown, {}};
     Process process{Holder::kOwn, {}};
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry(folder + "/fd", error), end;
-         !error && entry != end; entry.increment(error)) {
-      std::error_code gone;
-      const std::string target = std::filesystem::read_symlink(entry->path(), gone);
+    while (const dirent* entry = readdir(descriptors.get())) {
+      char target[64] = {};
       unsigned long inode = 0;
-      if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) process.sockets.insert(inode);
+      if (readlinkat(dirfd(descriptors.get()), entry->d_name, target, sizeof target - 1) > 0 &&
+          std::sscanf(target, "socket:[%lu]", &inode) == 1) {
+        process.sockets.insert(inode);
+      }
     }
-    if (error) process.holder = Holder::kUnknown;
     return process;
   }
 
