@@ -92,7 +92,7 @@ expect within_memory 0 '8 micro-batches: .* activations of [0-9.]+ MiB on a rank
   "${searched[@]}" --schedule search --stage-memory "$limit"
 expect kept_to_memory 0 '^yes$' awk -v most="$(memory_of "$work/within_memory")" -v limit="$limit" \
   'BEGIN { print (most > 0 && most <= limit) ? "yes" : most " of " limit }'
-expect no_memory 1 'no schedule fits into memory: rank 0 may keep .* one micro-batch on its stages needs' "${searched[@]}" --schedule search \
+expect no_memory 2 'no schedule fits into memory: rank 0 may keep .* one micro-batch on its stages needs' "${searched[@]}" --schedule search \
   --stage-memory 0.001
 # What it chose is in the opening; a layout that was asked for stays.
 expect searched_layout 0 'searched: [1-2] stages? a rank; of those with names [a-z0-9-]+ would take [0-9.]+ ms' "${searched[@]}" --schedule search
@@ -104,7 +104,7 @@ expect sample_of_stages 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" 
 expect default_text 0 'on jargon.txt.gz \(1[0-9]{6} training tokens\)' "$train_gpt" --max-steps 1 --layers 1 --context 32
 own_mounts=(unshare --mount)
 [ "$(id -u)" = 0 ] || own_mounts+=(--map-root-user)
-expect no_default_text 1 'install Debian.s package jargon-text .*, or name a text with --text' "${own_mounts[@]}" \
+expect no_default_text 2 'install Debian.s package jargon-text .*, or name a text with --text' "${own_mounts[@]}" \
   sh -c 'mount -t tmpfs none /usr/share/doc/jargon-text && exec "$@"' _ "$train_gpt" --max-steps 1
 expect bpe 0 'test perplexity' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2 --tokenizer "$work/bpe"
 for precision in bf16 autocast-bf16; do
@@ -202,25 +202,25 @@ gzip --keep "$work/text"
 head -c 2000 "$work/text.gz" > "$work/cut.gz"
 expect packed_text 0 'on text.gz \(1[0-9]{4} training tokens\)' "${gpt[@]}" --text "$work/text.gz" --max-steps 1
 expect cut_text 1 'cut.gz: ends at byte [0-9]+: its gzip data is cut' "${gpt[@]}" --text "$work/cut.gz"
-expect short_text 1 'short: the text has 40 tokens; with a context of 32, .* need at least 66; use a longer text' "${gpt[@]}" --text "$work/short"
+expect short_text 2 'short: the text has 40 tokens; with a context of 32, .* need at least 66; use a longer text' "${gpt[@]}" --text "$work/short"
 expect no_text 1 'missing: No such file' "${gpt[@]}" --text "$work/missing"
 expect no_tokenizer 1 "tokenizer words: neither 'bytes' nor a folder" "${gpt[@]}" --tokenizer words
 expect cut_vocabulary 1 'cut/vocab.json: not a JSON object' "${gpt[@]}" --tokenizer "$work/cut"
 expect other_merges 1 "other/merges.txt:3: 'qu een' is not a pair of tokens" "${gpt[@]}" --tokenizer "$work/other"
 expect heads 2 'heads 5: they do not divide --width 32' "${gpt[@]}" --heads 5
-expect heads_among_ranks 1 '1 heads do not divide among 2 ranks' "${run2[@]}" "${gpt[@]}" --heads 1 --mesh tp=2
+expect heads_among_ranks 2 '1 heads do not divide among 2 ranks' "${run2[@]}" "${gpt[@]}" --heads 1 --mesh tp=2
 expect empty_prompt 2 "prompt: the value '' is empty" "${gpt[@]}" --prompt ''
-expect long_prompt 1 'prompt: its 35 tokens fill the context of 32' "${gpt[@]}" --prompt 'this prompt fills the whole context'
+expect long_prompt 2 'prompt: its 35 tokens fill the context of 32' "${gpt[@]}" --prompt 'this prompt fills the whole context'
 
 # Meshes and stages, and what is not available with them.
 expect shard_4 2 "shard: '4' is not a whole number from 0 to 3" "${gpt[@]}" --shard 4
-expect other_ranks 1 'mesh: pp=1,dp=4,tp=1 is for 4 ranks; group .* has 2' "${run2[@]}" "${gpt[@]}" --mesh dp=4
+expect other_ranks 2 'mesh: pp=1,dp=4,tp=1 is for 4 ranks; group .* has 2' "${run2[@]}" "${gpt[@]}" --mesh dp=4
 expect no_mesh 2 'mesh dp: ' "${gpt[@]}" --mesh dp
 expect unknown_axis 2 "unknown axis 'ep'; choose dp, tp or pp" "${gpt[@]}" --mesh ep=2
 expect few_layers 2 'layers 2: fewer than the 4 stages' "${gpt[@]}" --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b
 expect few_micro_batches 2 'micro-batches 1: fewer than the 2 stages' "${gpt[@]}" --mesh pp=2 --micro-batches 1
 expect small_batch 2 'micro-batches 8: a replica has 4 sequences in a step' "${gpt[@]}" --mesh pp=2,dp=2 --global-batch-size 8 --micro-batches 8
-expect odd_rounds 1 'interleaved-1f1b' "${run2[@]}" "${gpt[@]}" --layers 4 --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b --micro-batches 5
+expect odd_rounds 2 'interleaved-1f1b' "${run2[@]}" "${gpt[@]}" --layers 4 --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b --micro-batches 5
 expect unknown_schedule 2 'schedule: .*1f1b' "${gpt[@]}" --mesh pp=2 --schedule fast
 expect no_pipeline 2 'need a pipeline; add pp=2' "${gpt[@]}" --micro-batches 4
 expect memory_of_a_name 2 'stage-memory: --schedule 1f1b keeps what it keeps; use --schedule search' "${gpt[@]}" --mesh pp=2 --stage-memory 4
@@ -229,6 +229,8 @@ expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the mod
 expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16
 # Micro-batches are in flight when a rank of the second stage dies: the job ends and names it.
 expect dead_stage 137 'rank 3 failed first: killed by SIGKILL' "${run4[@]}" --chaos kill:rank=3@step5 "${gpt[@]}" "${steps[@]}" --mesh dp=2,pp=2 --micro-batches 2
-expect average_of_one_copy 1 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
+expect average_of_one_copy 2 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
+expect an_error_of_use_is_not_restarted 2 'an error of use .exit code 2. before any progress; restarting does not help' \
+  "${run2[@]:0:2}" --max-restarts 5 "${run2[@]:2}" "${gpt[@]}" --shard 3 --ema 0.9
 
 exit "$((failures > 0))"

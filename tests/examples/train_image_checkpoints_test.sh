@@ -7,14 +7,14 @@ source "$(dirname "$0")/small_job.sh" "$1" "$2"
 # A used folder is nobody's to begin in: neither at the first start nor after a restart, with which the launcher answers every failure.
 run1=("$train_image" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
-expect begun_in_a_used_folder 1 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
+expect begun_in_a_used_folder 2 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
-expect restarted_in_a_used_folder 1 'started this job again, but the checkpoints there .the newest of step 19. are not the job.s own' \
+expect restarted_in_a_used_folder 2 'started this job again, but the checkpoints there .the newest of step 19. are not the job.s own' \
   "${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
 # The same name of a job says nothing: an older job's may be called so too.
 again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_image" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
 expect job_of_a_name 0 'test accuracy' "${again[@]}"
-expect next_job_of_that_name 1 'are not the job.s own' "${again[@]}" --seed 7
+expect next_job_of_that_name 2 'are not the job.s own' "${again[@]}" --seed 7
 expect resumed_after_all 0 'resumed at step 6' "${again[@]}" --resume
 
 # A restart goes on with what its own job has left, without --resume; also before there is anything.
@@ -32,15 +32,15 @@ expect resumed_and_restarted 0 '^2$' bash -c '"$@" | grep -c "resumed at step 4"
 memory=("${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --max-steps 8 --memory-checkpoint-every 2)
 export PACELINE_MEMORY_CHECKPOINT=$work/state
 expect memory_of_one 0 'test accuracy' "${memory[@]}" --checkpoint-dir "$work/memory"
-expect memory_is_used 1 'PACELINE_MEMORY_CHECKPOINT. holds step 8 of an earlier run' "${memory[@]}" --checkpoint-dir "$work/other"
-expect memory_of_another_run 1 'holds step 8 of another run than .*used' "${memory[@]}" --checkpoint-dir "$work/used" --resume
+expect memory_is_used 2 'PACELINE_MEMORY_CHECKPOINT. holds step 8 of an earlier run' "${memory[@]}" --checkpoint-dir "$work/other"
+expect memory_of_another_run 2 'holds step 8 of another run than .*used' "${memory[@]}" --checkpoint-dir "$work/used" --resume
 expect memory_resumed 0 'resumed at step 8, from memory' "${memory[@]}" --checkpoint-dir "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
 
 # The seed is the run's: the same samples follow whether it is said again or not.
 expect straight 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 16 --metrics "$work/straight.jsonl"
 expect half 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 8 --checkpoint-dir "$work/seed" --checkpoint-every 8
-expect another_seed 1 '.-seed 4: the run in .*seed has the seed 3' "${run1[@]}" --seed 4 --max-steps 16 --checkpoint-dir "$work/seed" --resume
+expect another_seed 2 '.-seed 4: the run in .*seed has the seed 3' "${run1[@]}" --seed 4 --max-steps 16 --checkpoint-dir "$work/seed" --resume
 expect same_seed 0 'resumed at step 8' "${run1[@]}" --max-steps 16 --checkpoint-dir "$work/seed" --resume --metrics "$work/resumed.jsonl"
 # shellcheck disable=SC2016
 expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(grep \"step\" "$2") && echo equal' _ \
@@ -50,7 +50,7 @@ expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(
 expect own_run 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 4 --checkpoint-dir "$work/own"
 expect other_run 0 'test accuracy' "${run1[@]}" --seed 7 --max-steps 8 --checkpoint-dir "$work/foreign"
 cp -r "$work/foreign/step-00000008" "$work/own"
-expect foreign_is_refused 1 'own: its newest checkpoint, step-00000008, is of run [0-9a-f]* \(seed 7\), the directory is of run [0-9a-f]* \(seed 3\)' \
+expect foreign_is_refused 2 'own: its newest checkpoint, step-00000008, is of run [0-9a-f]* \(seed 7\), the directory is of run [0-9a-f]* \(seed 3\)' \
   "${run1[@]}" --checkpoint-dir "$work/own" --resume
 expect foreign_when_told 0 'resumed at step 8$' "${run1[@]}" --max-steps 10 --checkpoint-dir "$work/own" --resume --resume-other-run
 expect foreign_is_its_own_now 0 'resumed at step 10$' "${run1[@]}" --max-steps 12 --checkpoint-dir "$work/own" --resume
@@ -71,7 +71,7 @@ expect four_ranks 0 'test accuracy' "$paceline" run --nproc-per-node 4 "${nine[@
 expect one_rank_after_four 0 'resumed at step 3' "${nine[@]}" --resume
 
 # Other data or another learning rate.
-expect other_data 1 'the run in .*seed trains on .* .600 images., this program was given .* .9 images.' \
+expect other_data 2 'the run in .*seed trains on .* .600 images., this program was given .* .9 images.' \
   "$train_image" --dataset mnist --data-dir "$work/nine" --checkpoint-dir "$work/seed" --resume
 expect other_rate 0 'learning rate 0.002 from here on, 0.001 before' "${run1[@]}" --lr 0.002 --max-steps 18 --checkpoint-dir "$work/seed" --resume
 expect that_rate_stays 0 '^0$' bash -c '"$@" | grep -c "learning rate"; true' _ "${run1[@]}" --max-steps 19 --checkpoint-dir "$work/seed" --resume

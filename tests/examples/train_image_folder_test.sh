@@ -66,11 +66,11 @@ print("the same" if one == two and len(one) > 100 else [k for k in one if one[k]
 PY
 
 # Bad input.
-expect weights_of_another_model 1 'these weights are another model.s:' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
+expect weights_of_another_model 2 'these weights are another model.s:' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/cnn.safetensors"
-expect its_differences 1 'linear1.weight: given Float .*, not here' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
+expect its_differences 2 'linear1.weight: given Float .*, not here' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/cnn.safetensors"
-expect weights_of_other_classes 1 'linear2.weight: Float .10, 512. here, given Float .3, 512.' "$train_image" --evaluate --weights "$work/cnn.safetensors"
+expect weights_of_other_classes 2 'linear2.weight: Float .10, 512. here, given Float .3, 512.' "$train_image" --evaluate --weights "$work/cnn.safetensors"
 expect no_weights_file 1 'nothing.safetensors' "${run2[@]}" "$train_image" "${data[@]}" --evaluate --weights "$work/nothing.safetensors"
 expect no_place_for_weights 1 'the weights file .*missing/x' "$train_image" "${data[@]}" --weights "$work/missing/x"
 expect net_in_colour 2 '--model net: takes images of 1x28x28, those of --dataset folder have three colours' "$train_image" "${folder[@]}" --model net
@@ -81,12 +81,12 @@ expect imagenet_in_memory 2 '--augment imagenet: needs --dataset folder' "$train
 expect erasing_in_memory 2 '--random-erasing: needs --dataset folder' "$train_image" --random-erasing 0.5
 expect size_in_memory 2 '--image-size: needs --dataset folder' "$train_image" --image-size 32
 expect unknown_model 2 "'resnet19' is not one of .*; did you mean resnet18" "$train_image" --model resnet19
-expect odd_size 1 'cnn: the image size 30x30 does not divide by 4' "$train_image" "${folder[@]}" --image-size 30
-expect no_folder 1 'needs --data-dir' "$train_image" --dataset folder
+expect odd_size 2 'cnn: the image size 30x30 does not divide by 4' "$train_image" "${folder[@]}" --image-size 30
+expect no_folder 2 'needs --data-dir' "$train_image" --dataset folder
 expect no_val 1 'val' "$train_image" --dataset folder --data-dir "$work/folder/train"
 cp -r "$work/folder" "$work/other"
 mv "$work/other/val/red" "$work/other/val/violet"
-expect other_classes 1 'red: only in train' "$train_image" --dataset folder --data-dir "$work/other"
+expect other_classes 2 'red: only in train' "$train_image" --dataset folder --data-dir "$work/other"
 cp -r "$work/folder" "$work/damaged"
 truncate -s 100 "$work/damaged/train/red/03.png"
 expect damaged_file 1 'red/03.png' "${run2[@]}" "$train_image" --dataset folder --data-dir "$work/damaged" --epochs 1

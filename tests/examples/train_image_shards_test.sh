@@ -31,10 +31,15 @@ export paceline
 for ranks in 1 2 4; do
   expect "on_$ranks" 0 " s, $steps steps" "${run[@]}" $ranks "${job[@]}" --max-steps $steps --checkpoint-dir "$work/on_$ranks"
 done
+# The program's option means the same as the launcher's, also where a rank alone would get all cores.
+for ranks in 1 2; do
+  expect "by_option_on_$ranks" 0 " s, $steps steps" "$paceline" run --nproc-per-node $ranks "${job[@]}" --logical-shards 8 \
+    --max-steps $steps --checkpoint-dir "$work/by_option_on_$ranks"
+done
 expect on_4_first 0 ' s, 15 steps' "${run[@]}" 4 "${job[@]}" --max-steps 15 --checkpoint-dir "$work/changing"
 expect then_on_1 0 'resumed at step 15' "${run[@]}" 1 "${job[@]}" --max-steps 30 --checkpoint-dir "$work/changing" --resume
 expect then_on_2 0 'resumed at step 30' "${run[@]}" 2 "${job[@]}" --max-steps $steps --checkpoint-dir "$work/changing" --resume
-expect another_number_of_shards 1 'has 8 logical shards, this job 4' \
+expect another_number_of_shards 2 'has 8 logical shards, this job 4' \
   "$paceline" run --logical-shards 4 --nproc-per-node 2 "${job[@]}" --max-steps 60 --checkpoint-dir "$work/changing" --resume
 
 # Two agents with two ranks each; the second is killed once there is a checkpoint.
@@ -58,7 +63,7 @@ expect a_host_was_lost 0 'generations +2' cat "$work/agent_0"
 
 # shellcheck disable=SC2016
 expect the_same_bits 0 '^the same$' bash -c '
-  for job in on_2 on_4 changing elastic; do
+  for job in on_2 on_4 by_option_on_1 by_option_on_2 changing elastic; do
     [ "$(digest "$1/$job")" = "$(digest "$1/on_1")" ] || { echo "$job differs:"; digest "$1/$job"; digest "$1/on_1"; exit; }
   done
   digest "$1/on_1" | grep -q "step-000000'$steps' " && echo "the same"' _ "$work"

@@ -77,14 +77,14 @@ expect rates_of_plateau 0 '^1e-06 .*e-08$' bash -c 'first_and_last "$1"' _ "$wor
 # Another number of ranks, another hook, another schedule.
 expect one_rank_goes_on 0 'resumed at step 16' "$train_image" "${data[@]}" --epochs 40 --lr-schedule-steps 16 --max-steps 20 --hook topk \
   --topk-density 0.05 --checkpoint-dir "$work/topk.run" --resume
-expect another_hook 1 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "${run[@]}" --hook topk --max-steps 30 \
+expect another_hook 2 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "${run[@]}" --hook topk --max-steps 30 \
   --checkpoint-dir "$work/topk.run" --resume
-expect another_schedule 1 'schedule: none here, one in the checkpoint' "${run[@]}" --max-steps 20 --clip-norm 0.5 --ema 0.9 \
+expect another_schedule 2 'schedule: none here, one in the checkpoint' "${run[@]}" --max-steps 20 --clip-norm 0.5 --ema 0.9 \
   --checkpoint-dir "$work/cosine.run" --resume
 
 # float16 needs operators that LibTorch has from 2.4 on.
 if "$train_image" "${data[@]}" --max-steps 1 2>&1 | grep -qE 'LibTorch (1\.|2\.[0-3]\.)'; then
-  expect float16_is_refused 1 'use bfloat16, or LibTorch 2.4' "${run[@]}" --max-steps 4 --precision autocast-fp16
+  expect float16_is_refused 2 'use bfloat16, or LibTorch 2.4' "${run[@]}" --max-steps 4 --precision autocast-fp16
 else
   goes_on float16 --precision autocast-fp16 --clip-norm 1
 fi
@@ -92,5 +92,5 @@ fi
 expect warmup_of_nothing 2 '--warmup: --lr-schedule step has none; use cosine or one-cycle' "$train_image" --lr-schedule step --warmup 3
 expect two_ways_to_clip 2 '--clip-norm and --clip-value: choose one' "$train_image" --clip-norm 1 --clip-value 1
 expect compressed_16_bits 2 '--hook topk: takes float32 gradients' "$train_image" --hook topk --precision bf16
-expect too_long_a_warmup 1 '--warmup 16: the schedule has 16 steps' "${run[@]}" --lr-schedule cosine --warmup 16
+expect too_long_a_warmup 2 '--warmup 16: the schedule has 16 steps' "${run[@]}" --lr-schedule cosine --warmup 16
 exit "$((failures > 0))"

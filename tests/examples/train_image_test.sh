@@ -119,7 +119,7 @@ rm -r "$work/memory"
 expect memory_resumed 0 'resumed at step 5, from memory' "${memory[@]}" "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
 expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}" "$work/launchers_memory"
-expect memory_needs_a_launcher 1 'PACELINE_MEMORY_CHECKPOINT' "$train_image" "${data[@]}" --checkpoint-dir "$work/memory" \
+expect memory_needs_a_launcher 2 'PACELINE_MEMORY_CHECKPOINT' "$train_image" "${data[@]}" --checkpoint-dir "$work/memory" \
   --memory-checkpoint-every 5
 
 # What the ranks did when, and scalars for TensorBoard.
@@ -138,10 +138,10 @@ print("complete" if not missing and steps == spans.count((1, "step")) == 10 else
 expect event_file 0 'events.out.tfevents' ls "$work/board"
 
 # Bad input.
-expect no_folder 1 'data folder /nonexistent does not exist' "$train_image" --dataset mnist --data-dir /nonexistent
+expect no_folder 2 'data folder /nonexistent does not exist' "$train_image" --dataset mnist --data-dir /nonexistent
 mkdir "$work/empty"
-expect empty_folder 1 'has neither train-images-idx3-ubyte nor' "$train_image" --dataset mnist --data-dir "$work/empty"
-expect cifar_needs_folder 1 'needs --data-dir' "$train_image" --dataset cifar10
+expect empty_folder 2 'has neither train-images-idx3-ubyte nor' "$train_image" --dataset mnist --data-dir "$work/empty"
+expect cifar_needs_folder 2 'needs --data-dir' "$train_image" --dataset cifar10
 cp -r "$work/idx" "$work/short"
 truncate -s 1000 "$work/short/train-images-idx3-ubyte"
 expect truncated 1 'train-images-idx3-ubyte: ends at byte' "$train_image" --dataset mnist --data-dir "$work/short"
@@ -161,8 +161,8 @@ expect mistyped_flag 2 "train_image: unknown option --epoch; did you mean --epoc
 expect mistyped_word 2 "train_image: --optimizer: 'adma' is not one of adam, adamw, sgd, lamb, lars; did you mean adam\\?" "$train_image" --optimizer adma
 expect out_of_range 2 "train_image: --batch-size: '0' is not a whole number from 1 to " "$train_image" --batch_size 0
 expect word_too_many 2 "train_image: 'mnist' was not expected" "$train_image" mnist
-expect other_size 1 '28x28, those of mnist are 1x14x56' "$train_image" --dataset mnist --data-dir "$work/wide" --model net
+expect other_size 2 '28x28, those of mnist are 1x14x56' "$train_image" --dataset mnist --data-dir "$work/wide" --model net
 expect uneven_global_batch 0 '86 steps' "${run2[@]}" "$train_image" "${data[@]}" --global-batch-size 7 --micro-batch-size 2 --epochs 1
-expect rank_outside_world 1 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_image" "${data[@]}"
+expect rank_outside_world 2 'RANK' env RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$train_image" "${data[@]}"
 
 exit "$((failures > 0))"
