@@ -204,7 +204,7 @@ expect packed_text 0 'on text.gz \(1[0-9]{4} training tokens\)' "${gpt[@]}" --te
 expect cut_text 1 'cut.gz: ends at byte [0-9]+: its gzip data is cut' "${gpt[@]}" --text "$work/cut.gz"
 expect short_text 2 'short: the text has 40 tokens; with a context of 32, .* need at least 66; use a longer text' "${gpt[@]}" --text "$work/short"
 expect no_text 1 'missing: No such file' "${gpt[@]}" --text "$work/missing"
-expect no_tokenizer 1 "tokenizer words: neither 'bytes' nor a folder" "${gpt[@]}" --tokenizer words
+expect no_tokenizer 2 "tokenizer words: neither 'bytes' nor a folder" "${gpt[@]}" --tokenizer words
 expect cut_vocabulary 1 'cut/vocab.json: not a JSON object' "${gpt[@]}" --tokenizer "$work/cut"
 expect other_merges 1 "other/merges.txt:3: 'qu een' is not a pair of tokens" "${gpt[@]}" --tokenizer "$work/other"
 expect heads 2 'heads 5: they do not divide --width 32' "${gpt[@]}" --heads 5
