@@ -44,9 +44,9 @@ class NotingFileSystem : public RealFileSystem {
 };
 
 // Bytes that begin at a page.
-class Pages {
+class AlignedBytes {
  public:
-  explicit Pages(std::size_t size) : room_(size + kPage) {
+  explicit AlignedBytes(std::size_t size) : room_(size + kPage) {
     void* begin = room_.data();
     std::size_t space = room_.size();
     bytes_ = {static_cast<std::byte*>(std::align(kPage, size, begin, space)), size};
@@ -72,7 +72,7 @@ void expect_written(FileSystem& files, std::span<const std::byte> bytes) {
 }
 
 TEST(PlainFile, whole_blocks_of_a_long_piece_go_past_the_cache) {
-  const Pages pages(kSize);
+  const AlignedBytes pages(kSize);
   NotingFileSystem files;
   expect_written(files, pages.bytes());
   EXPECT_THAT(files.past, ElementsAre((2U << 20) + 4096U));
@@ -81,7 +81,7 @@ TEST(PlainFile, whole_blocks_of_a_long_piece_go_past_the_cache) {
 }
 
 TEST(PlainFile, what_is_short_or_begins_within_a_page_does_not) {
-  const Pages pages(kSize);
+  const AlignedBytes pages(kSize);
   NotingFileSystem files;
   expect_written(files, pages.bytes().subspan(8));
   expect_written(files, pages.bytes().first(100 << 10));
@@ -99,7 +99,7 @@ TEST(PlainFile, where_nothing_can_go_past_the_cache_all_of_it_goes_through) {
       return -1;
     }
   };
-  const Pages pages(kSize);
+  const AlignedBytes pages(kSize);
   Refusing refusing;
   WithLargerBlocks larger;
   for (NotingFileSystem* const files :
@@ -116,7 +116,7 @@ TEST(PlainFile, a_short_write_past_the_cache_is_gone_on_with) {
       return real().write(fd, bytes.first(1000));
     }
   };
-  const Pages pages(kSize);
+  const AlignedBytes pages(kSize);
   Short files;
   expect_written(files, pages.bytes());
   EXPECT_THAT(files.past, ElementsAre(1000U));
@@ -131,7 +131,7 @@ TEST(PlainFile, a_disk_that_is_full_past_the_cache_is_an_error_with_what_was_wri
       return -1;
     }
   };
-  const Pages pages(kSize);
+  const AlignedBytes pages(kSize);
   Full files;
   const auto error = error_of([&] { expect_written(files, pages.bytes()); });
   EXPECT_THAT(error.what(), ::testing::HasSubstr("1048576 were written"));
