@@ -140,7 +140,7 @@ std::string variables_text(const LaunchOptions& options, const launch::Environme
   launch::set_terminal(worker, options, options.place(), local_rank);
   for (const std::string& name : known_at_start(options, inherited)) worker[name] = kAtStart;
   if (placement == nullptr && !options.threads_per_rank && !launch::inherited_threads(inherited)) {
-    worker["OMP_NUM_THREADS"] = kByTheHost;
+    worker["OMP_NUM_THREADS"] = worker["PACELINE_THREAD_SHARE"] = kByTheHost;
     if (!inherited.contains("OPENBLAS_NUM_THREADS")) worker["OPENBLAS_NUM_THREADS"] = kByTheHost;
   }
   std::string text;
