@@ -142,4 +142,10 @@ std::vector<Fd> open_pidfds(const std::vector<std::string>& pids) {
   return pidfds;
 }
 
+std::string content_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
 }  // namespace paceline::launch

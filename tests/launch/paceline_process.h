@@ -69,6 +69,9 @@ class PacelineProcess {
 // Starts and waits.
 Outcome run_paceline(std::vector<std::string> arguments, PacelineProcess::Variables variables = {});
 
+// The bytes of a file; empty if it does not exist.
+std::string content_of(const std::string& path);
+
 // True when all of these processes have ended by the deadline.
 bool all_gone(const std::vector<Fd>& pidfds, std::chrono::milliseconds limit);
 std::vector<Fd> open_pidfds(const std::vector<std::string>& pids);

@@ -24,12 +24,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string content_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // A program that prints "line of KIND", makes a file and waits.
 struct Kind {
   std::string name;

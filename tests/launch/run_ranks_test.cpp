@@ -30,12 +30,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-std::string content_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 TEST(RunRanks, each_rank_has_torchruns_variables) {
   const Outcome outcome = run_paceline(
       {"run", "--nproc-per-node", "2", "--rdzv-id", "job 7", "--all-ranks", "sh", "-c",

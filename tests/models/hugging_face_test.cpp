@@ -10,23 +10,10 @@
 #include "paceline/core/error.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/models/small_transformers.h"
 
 namespace paceline::models {
 namespace {
-
-GptOptions small_gpt() {
-  return {.vocabulary = 23, .context = 16, .layers = 2, .width = 24, .heads = 4, .dropout = 0};
-}
-
-BertOptions small_bert() {
-  return {.vocabulary = 23,
-          .context = 16,
-          .layers = 2,
-          .width = 24,
-          .heads = 4,
-          .feed_forward = 40,
-          .dropout = 0};
-}
 
 at::Tensor causal_mask(std::int64_t size) { return at::ones({1, 1, size, size}).tril(); }
 

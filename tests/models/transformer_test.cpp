@@ -15,23 +15,10 @@
 #include "paceline/models/linear.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/models/small_transformers.h"
 
 namespace paceline::models {
 namespace {
-
-GptOptions small_gpt() {
-  return {.vocabulary = 23, .context = 16, .layers = 2, .width = 24, .heads = 4, .dropout = 0};
-}
-
-BertOptions small_bert() {
-  return {.vocabulary = 23,
-          .context = 16,
-          .layers = 2,
-          .width = 24,
-          .heads = 4,
-          .feed_forward = 40,
-          .dropout = 0};
-}
 
 at::Tensor tokens(std::int64_t sequences, std::int64_t length, std::int64_t vocabulary = 23) {
   return torch::randint(vocabulary, {sequences, length}, torch::kLong);

@@ -11,10 +11,6 @@ std::mutex turns;
 
 }  // namespace
 
-GroupPtr borrowed(ProcessGroup& group) {
-  return {&group, [](ProcessGroup*) {}};
-}
-
 SeedTurn::SeedTurn(std::uint64_t seed) {
   turns.lock();
   torch::manual_seed(seed);

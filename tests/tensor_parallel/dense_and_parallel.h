@@ -11,9 +11,11 @@
 #include "paceline/autograd/regions.h"
 #include "paceline/tensor_parallel/dense_weights.h"
 
+#include "tests/harness/borrowed_group.h"
+
 namespace paceline {
 
-GroupPtr borrowed(ProcessGroup& group);
+using harness::borrowed;
 
 // One thread at a time, with LibTorch's generator seeded.
 class SeedTurn {
