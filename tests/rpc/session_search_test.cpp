@@ -412,7 +412,7 @@ TEST_P(SessionSearch, the_rules_hold_in_every_state) {
 INSTANTIATE_TEST_SUITE_P(
     Instances, SessionSearch,
     testing::Values(Instance{"three_cuts", {.cuts = 3}, 1},
-                    Instance{"cut_and_give_up", {.cuts = 2, .give_ups = 1}, 2},
+                    Instance{"cut_and_give_up", {.cuts = 1, .give_ups = 1}, 2},
                     Instance{"cut_and_expiry", {.cuts = 1, .expiries = 1}, 2},
                     Instance{"cut_death_give_up", {.cuts = 1, .deaths = 1, .give_ups = 1}, 1},
                     Instance{
