@@ -25,7 +25,6 @@
 namespace paceline {
 namespace {
 
-using harness::borrowed;
 using harness::run_ranks_ok;
 using Tensors = std::vector<at::Tensor>;
 
@@ -115,7 +114,7 @@ TEST(Clipping, data_parallelism_has_whole_gradients) {
       at::set_num_threads(1);
       DistributedDataParallelOptions options;
       options.logical_shards = shards;
-      DistributedDataParallel model(std::make_shared<Net>(), borrowed(group), options);
+      DistributedDataParallel model(std::make_shared<Net>(), harness::borrowed(group), options);
       const optim::Adam optimizer(model->parameters(), {});
       loss_of(model->forward(part_of_batch(group))).backward();
       expect_norms(optimizer, kWhole, kWhole, kWhole);
@@ -128,7 +127,7 @@ TEST(Clipping, fully_shard_divides_gradients_from_stage_2_on) {
     run_ranks_ok(kRanks, [stage](ProcessGroup& group) {
       const auto net = std::make_shared<Net>();
       optim::Adam optimizer(net->parameters(), {});
-      auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
+      auto model = fully_shard(net, harness::borrowed(group), optimizer, {.stage = stage});
       loss_of(model->forward(part_of_batch(group))).backward();
       const Outcome by_parameters = stage == 1 ? kWhole : kError;
       expect_norms(optimizer, kWhole, by_parameters, by_parameters);
@@ -147,9 +146,11 @@ TEST(Clipping, a_pipeline_needs_the_model_group) {
                                   return {is_first ? at::tanh(y) : y};
                                 },
                                 .parameters = {weight}};
-      Pipeline pipeline(borrowed(group), pipeline::make_plan("1f1b", {kRanks, 2}), {stage});
+      Pipeline pipeline(harness::borrowed(group), pipeline::make_plan("1f1b", {kRanks, 2}),
+                        {stage});
       optim::Adam optimizer({weight}, {});
-      if (is_told) optimizer.set_model_parts({.model = borrowed(group), .layers = nullptr});
+      if (is_told)
+        optimizer.set_model_parts({.model = harness::borrowed(group), .layers = nullptr});
       pipeline.step(is_first ? split_micro_batches(batch(), 2) : std::vector<Tensors>{},
                     [](const Tensors& outputs, int) { return loss_of(outputs[0]); });
       expect_norms(optimizer, is_told ? kWhole : kError, kError, kOwn);
@@ -164,8 +165,8 @@ TEST(Clipping, divided_layers_need_the_model_group) {
   for (const bool is_told : {false, true}) {
     run_ranks_ok(kRanks, [is_told](ProcessGroup& group) {
       const auto options = torch::nn::LinearOptions(kWidth, kWidth).bias(false);
-      ColumnParallelLinear first(options, borrowed(group));
-      RowParallelLinear second(options, borrowed(group));
+      ColumnParallelLinear first(options, harness::borrowed(group));
+      RowParallelLinear second(options, harness::borrowed(group));
       {
         const at::NoGradGuard no_grad;
         const std::int64_t part = kWidth / kRanks;
@@ -176,8 +177,9 @@ TEST(Clipping, divided_layers_need_the_model_group) {
       optim::Adam optimizer(parameters, {});
       optim::Lamb lamb(parameters, {});
       if (is_told) {
-        const optim::ModelParts parts{
-            .model = borrowed(group), .layers = borrowed(group), .divided = parameters};
+        const optim::ModelParts parts{.model = harness::borrowed(group),
+                                      .layers = harness::borrowed(group),
+                                      .divided = parameters};
         optimizer.set_model_parts(parts);
         lamb.set_model_parts(parts);
       }
@@ -196,7 +198,7 @@ TEST(Clipping, divided_layers_need_the_model_group) {
 TEST(Clipping, branches_need_the_model_group_until_their_gradients_are_shared) {
   for (const bool is_told : {false, true}) {
     run_ranks_ok(kRanks, [is_told](ProcessGroup& group) {
-      const GroupPtr shared = borrowed(group);
+      const GroupPtr shared = harness::borrowed(group);
       const at::Tensor first = first_weight(),
                        left = made_up({kWidth / 2, kWidth}, 4).requires_grad_(),
                        right = made_up({kWidth / 2, kWidth}, 5).requires_grad_();
