@@ -155,7 +155,7 @@ std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
                                        const std::vector<TensorCall>& messages);
 
 // For tensors whose shape and type the receiver does not know: these travel with the message.
-// Contiguous on the CPU, of at most 8 dimensions. A receive of a known shape takes such a message
+// Contiguous on the CPU, of at most 8 dimensions. A receive of the same shape takes such a message
 // too.
 void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer,
                      std::uint32_t tag = 0);
