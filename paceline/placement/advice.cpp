@@ -123,14 +123,14 @@ class Reasoning {
     warn_of_noise(gain, best, *other);
   }
 
-  // Cores that were free in one trial were taken in another.
+  // Cores that were free in one trial were taken in another. Beside a trial on several cores a
+  // large gain proves nothing: threads may have gained little there.
   void warn_of_noise(double gain, const Trial& best, const Trial& other) {
-    const double cores = static_cast<double>(best.num_cores()) / other.num_cores();
-    if (gain <= cores * (1 + kNoise)) return;
+    if (other.num_cores() > 1 || gain <= best.num_cores() * (1 + kNoise)) return;
     because(
-        fmt::format("careful: {:.2f} times is more than {} can give beside {}: other programs "
-                    "probably disturbed a trial, so measure again on an idle machine",
-                    gain, counted(best.num_cores(), "core"), other.num_cores()));
+        fmt::format("careful: {:.2f} times is more than {} can give: other programs probably "
+                    "disturbed a trial, so measure again on an idle machine",
+                    gain, counted(best.num_cores(), "core")));
   }
 
   void weigh_communication(const Trial& best) {
