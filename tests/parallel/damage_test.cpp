@@ -25,7 +25,7 @@
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/thread_ranks.h"
 
-namespace paceline {
+namespace paceline::damage {
 namespace {
 
 using harness::borrowed;
@@ -447,4 +447,4 @@ TEST(Damage, of_nothing_is_never_noticed) {
 }
 
 }  // namespace
-}  // namespace paceline
+}  // namespace paceline::damage
