@@ -69,7 +69,7 @@ const std::vector<std::pair<std::string, MakeOptimizer>>& optimizers() {
   using namespace optim;
   static const std::vector<std::pair<std::string, MakeOptimizer>> all = {
       {"adam", [](const Parameters& p) { return std::make_unique<Adam>(p, AdamOptions{}); }},
-      {"adamw", [](const Parameters& p) { return std::make_unique<AdamW>(p, AdamOptions{}); }},
+      {"adamw", [](const Parameters& p) { return std::make_unique<AdamW>(p, AdamWOptions{}); }},
       {"sgd", [](const Parameters& p) { return std::make_unique<Sgd>(p, SgdOptions{.lr = 0.1}); }},
       {"momentum",
        [](const Parameters& p) {
