@@ -69,11 +69,12 @@ constexpr const char* kSeeHelp = "; see paceline --help";
     const char* const advice = suggestion.empty() ? "; options go after the command" : "";
     throw UsageError(fmt::format("unknown option {}{}{}{}", name, suggestion, advice, kSeeHelp));
   }
-  const std::string meant = command_meant_by(name, known);
-  const std::string suggestion = meant.empty() ? "" : "; did you mean " + meant + "?";
-  const std::string advice =
-      name.find('/') != std::string::npos ? "; to start a program: paceline run " + name : "";
-  throw UsageError(fmt::format("unknown command '{}'{}{}{}", name, suggestion, advice, kSeeHelp));
+  const auto advice = [&]() -> std::string {
+    if (name.find('/') != std::string::npos) return "; to start a program: paceline run " + name;
+    const std::string meant = command_meant_by(name, known);
+    return meant.empty() ? "" : "; did you mean " + meant + "?";
+  }();
+  throw UsageError(fmt::format("unknown command '{}'{}{}", name, advice, kSeeHelp));
 }
 
 int dispatch(const Arguments& arguments) {

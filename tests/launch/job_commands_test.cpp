@@ -351,7 +351,9 @@ TEST(JobSocket, thousands_of_strangers_hide_no_job) {
   Job job("crowded-test");
   const SilentListener strangers(
       6000,
-      [](pid_t, int number) { return fmt::format("paceline-job/{}/2x4/{:016x}", 1 + number, 0); },
+      [](pid_t pid, int number) {
+        return fmt::format("paceline-job/{}/2x4/{:016x}", 1 + number, pid);
+      },
       getuid(), /*full=*/true);
   const Outcome ps = run_paceline({"ps"});
   EXPECT_THAT(ps.out, HasSubstr("crowded-test")) << ps.err;

@@ -153,7 +153,8 @@ TEST(RunRanks, a_full_disk_under_the_logs_costs_one_warning) {
       "exec {1} run --nproc-per-node 2 --log-dir {0} sh -c 'echo one; echo two'",
       directory.path(), PACELINE_COMMAND);
   const std::string flags = ::geteuid() == 0 ? "-m" : "-rm";
-  const Outcome outcome = PacelineProcess({flags, "sh", "-c", script}, {}, "unshare").wait();
+  const Outcome outcome =
+      PacelineProcess({flags, "sh", "-c", script}, {}, "/usr/bin/unshare").wait();
   if (outcome.exit_code == 77 || outcome.err.starts_with("unshare:")) {
     GTEST_SKIP() << "no file system can be mounted here";
   }
