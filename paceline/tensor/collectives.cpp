@@ -70,6 +70,12 @@ std::vector<std::size_t> to_elements(const std::vector<std::int64_t>& rows,
 // output must have one layout.
 bool keeps_order(Op op) { return !has_blocks(op) && !traits_of(op).has(kIsMessage); }
 
+// Whether an operation changes its output on this rank. A broadcast leaves the root's tensor as it
+// was, which autograd may have saved.
+bool writes_output(Op op, bool is_root) {
+  return is_root ? op != Op::kBroadcast : !traits_of(op).has(kOnlyRootGets);
+}
+
 // The call as the engine takes it, and what it points to.
 struct Prepared {
   Call call;
@@ -97,11 +103,14 @@ struct Prepared {
     const bool in_place = asked.output.is_same(asked.input);
     if (asked.output.defined())
       call.output = in_place ? dense_view(asked.output) : view(asked.output);
-    if (asked.output.defined()) count_write(asked.output);
+    const bool is_written = writes_output(asked.op, group.rank() == asked.root);
+    if (asked.output.defined() && is_written) count_write(asked.output);
     if (asked.lists) {
       for (const at::Tensor& input : asked.lists->inputs) inputs.push_back(view(input));
       for (const at::Tensor& output : asked.lists->outputs) outputs.push_back(view(output));
-      for (const at::Tensor& output : asked.lists->outputs) count_write(output);
+      if (is_written) {
+        for (const at::Tensor& output : asked.lists->outputs) count_write(output);
+      }
       call.lists = BufferLists{inputs, outputs};
     }
     if (has_counts(asked.op)) {
