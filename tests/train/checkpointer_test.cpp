@@ -161,7 +161,7 @@ TEST_F(CheckpointerTest, a_restored_run_is_not_taken_for_a_damaged_one) {
 }
 
 TEST_F(CheckpointerTest,
-       a_checkpoint_of_another_model_is_an_error_on_every_rank_that_lists_the_differences) {
+       a_checkpoint_of_another_model_is_an_error_on_every_rank_that_shows_differences) {
   on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
     checkpointer.save(run.state, run.model.module(), run.optimizer);
     return std::string();
@@ -177,8 +177,9 @@ TEST_F(CheckpointerTest,
   for (const auto& result : results) {
     EXPECT_TRUE(result.threw);
     EXPECT_EQ(result.code, ErrorCode::kInvalid);
-    EXPECT_NE(result.report.find("model.0.weight"), std::string::npos) << result.report;
-    EXPECT_NE(result.report.find("model.conv.weight"), std::string::npos) << result.report;
+    for (const char* line : {"8 tensors not in the checkpoint, for instance model.0.bias",
+                             "tensors in the checkpoint only, for instance model.conv.bias"})
+      EXPECT_NE(result.report.find(line), std::string::npos) << result.report;
   }
 }
 
@@ -301,6 +302,7 @@ TEST_F(MemoryCheckpointerTest, rank_0s_buffers_are_kept) {
     Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
     run.train({.epochs = 1, .max_steps = 2});
     const at::Tensor mean = run.model.module().norm->running_mean;
+    mean.add_(run.group->rank());  // as after a pass that no backward pass followed
     const auto means = all_gather(*run.group, mean);
     EXPECT_FALSE(at::equal(means[0], means[1]));
     EXPECT_TRUE(checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer));
