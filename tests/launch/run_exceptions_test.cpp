@@ -1,6 +1,8 @@
 // Every way in which a program can end, and what the launcher does then: the table of
 // docs/launching.md.
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +12,6 @@ namespace paceline::launch {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 struct Ending {
   const char* how;    // of ending_program
@@ -19,7 +20,7 @@ struct Ending {
   bool stops_damage;  // not with --on-damage stop
 };
 
-const std::vector<Ending> kEndings = {
+const Ending kEndings[] = {
     {"invalid", 2, false, false},
     {"unsupported", 2, false, false},
     {"invalid-late", 2, false, false},
@@ -46,40 +47,42 @@ Outcome run_program(const std::string& how, std::vector<std::string> options) {
   return run_paceline(arguments);
 }
 
-TEST(RunExceptions, the_rank_that_ends_is_blamed_and_gives_the_exit_code) {
-  for (const Ending& ending : kEndings) {
-    const Outcome outcome = run_program(ending.how, {});
-    EXPECT_EQ(outcome.exit_code, ending.exit_code) << ending.how << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first")) << ending.how;
-    EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it")) << ending.how;
-    EXPECT_EQ(outcome.out, "generation 0\n") << ending.how;
-  }
+class RunExceptions : public testing::TestWithParam<Ending> {};
+
+TEST_P(RunExceptions, are_blamed_on_their_rank_and_give_the_exit_code) {
+  const Ending& ending = GetParam();
+  const Outcome outcome = run_program(ending.how, {});
+  EXPECT_EQ(outcome.exit_code, ending.exit_code) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it"));
+  EXPECT_EQ(outcome.out, "generation 0\n");
 }
 
-TEST(RunExceptions, a_restart_follows_unless_it_would_not_help) {
-  for (const Ending& ending : kEndings) {
-    const Outcome outcome = run_program(ending.how, {"--max-restarts", "5"});
-    if (ending.restarts) {
-      EXPECT_EQ(outcome.exit_code, 0) << ending.how << outcome.err;
-      EXPECT_EQ(outcome.out, "generation 0\ngeneration 1\n") << ending.how;
-    } else {
-      EXPECT_EQ(outcome.exit_code, ending.exit_code) << ending.how << outcome.err;
-      EXPECT_EQ(outcome.out, "generation 0\n") << ending.how;
-      EXPECT_THAT(outcome.err, HasSubstr("an error of use (exit code 2) before any progress"));
-    }
-  }
+TEST_P(RunExceptions, are_followed_by_a_restart_unless_that_would_not_help) {
+  const Ending& ending = GetParam();
+  const Outcome outcome = run_program(ending.how, {"--max-restarts", "5"});
+  EXPECT_EQ(outcome.exit_code, ending.restarts ? 0 : ending.exit_code) << outcome.err;
+  EXPECT_EQ(outcome.out, ending.restarts ? "generation 0\ngeneration 1\n" : "generation 0\n");
+  if (ending.restarts) return;
+  EXPECT_THAT(outcome.err, HasSubstr("an error of use (exit code 2) before any progress"));
 }
 
-TEST(RunExceptions, on_damage_stop_ends_the_job_of_a_damaged_rank_alone) {
-  for (const Ending& ending : kEndings) {
-    if (!ending.restarts) continue;
-    const Outcome outcome = run_program(ending.how, {"--max-restarts", "5", "--on-damage", "stop"});
-    EXPECT_EQ(outcome.exit_code, ending.stops_damage ? ending.exit_code : 0)
-        << ending.how << outcome.err;
-    EXPECT_EQ(outcome.out, ending.stops_damage ? "generation 0\n" : "generation 0\ngeneration 1\n")
-        << ending.how;
-  }
+TEST_P(RunExceptions, end_the_job_with_on_damage_stop_if_they_are_damage) {
+  const Ending& ending = GetParam();
+  if (!ending.restarts) return;  // they end it in any case
+  const Outcome outcome = run_program(ending.how, {"--max-restarts", "5", "--on-damage", "stop"});
+  const bool stops = ending.stops_damage;
+  EXPECT_EQ(outcome.exit_code, stops ? ending.exit_code : 0) << outcome.err;
+  EXPECT_EQ(outcome.out, stops ? "generation 0\n" : "generation 0\ngeneration 1\n");
 }
+
+std::string name_of(const testing::TestParamInfo<Ending>& info) {
+  std::string name = info.param.how;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RunExceptions, testing::ValuesIn(kEndings), name_of);
 
 }  // namespace
 }  // namespace paceline::launch
