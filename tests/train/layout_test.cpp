@@ -348,7 +348,7 @@ TEST_F(LayoutTest,
   }
 }
 
-TEST_F(LayoutTest, another_element_type_lists_both) {
+TEST_F(LayoutTest, another_element_type_is_named_with_the_saved_one) {
   begin();
   sizes_.type = at::kBFloat16;
   const auto results = harness::run_process_ranks(1, [&](ProcessGroup& group) {
@@ -359,8 +359,7 @@ TEST_F(LayoutTest, another_element_type_lists_both) {
     return std::string();
   });
   EXPECT_EQ(results[0].code, ErrorCode::kInvalid);
-  EXPECT_THAT(results[0].report,
-              HasSubstr("bfloat16 [64, 32] here, float32 [64, 32] in the checkpoint"));
+  EXPECT_THAT(results[0].report, HasSubstr("bfloat16 [96] here, float32 [96] in the checkpoint"));
 }
 
 }  // namespace
