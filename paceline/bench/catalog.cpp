@@ -46,8 +46,8 @@ constexpr std::size_t kNumOwn = 3;  // entries that are not peers
 }  // namespace
 
 const std::vector<CatalogEntry>& catalog() {
-  static const auto& kCatalog = *new std::vector<CatalogEntry>(make_catalog());
-  return kCatalog;
+  static const auto& catalog = *new std::vector<CatalogEntry>(make_catalog());
+  return catalog;
 }
 
 const CatalogEntry* find_entry(const std::string& name) {

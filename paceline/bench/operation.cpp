@@ -26,21 +26,21 @@ std::string_view name_of(MemoryKind memory) {
 }
 
 const std::vector<Operation>& measurable_ops() {
-  static const auto& kOps = *new std::vector<Operation>{Op::kAllReduce,
-                                                        Op::kReduceScatter,
-                                                        Op::kAllGather,
-                                                        Op::kBroadcast,
-                                                        Op::kReduce,
-                                                        Op::kAllToAll,
-                                                        Op::kGather,
-                                                        Op::kScatter,
-                                                        Op::kBarrier,
-                                                        Op::kAllGatherV,
-                                                        Op::kReduceScatterV,
-                                                        Op::kAllToAllV,
-                                                        {Op::kAllReduce, true},
-                                                        Op::kSend};
-  return kOps;
+  static const auto& ops = *new std::vector<Operation>{Op::kAllReduce,
+                                                       Op::kReduceScatter,
+                                                       Op::kAllGather,
+                                                       Op::kBroadcast,
+                                                       Op::kReduce,
+                                                       Op::kAllToAll,
+                                                       Op::kGather,
+                                                       Op::kScatter,
+                                                       Op::kBarrier,
+                                                       Op::kAllGatherV,
+                                                       Op::kReduceScatterV,
+                                                       Op::kAllToAllV,
+                                                       {Op::kAllReduce, true},
+                                                       Op::kSend};
+  return ops;
 }
 
 std::optional<Operation> op_named(std::string_view name) {

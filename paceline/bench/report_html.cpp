@@ -34,7 +34,7 @@ td.name, th.name { text-align: left; } tr.first td { border-top: 1px solid #ddd;
 
 // Colours that the colour-blind can tell apart (Okabe and Ito).
 ChartStyle style_of(const Row& row) {
-  static const auto& kStyles = *new std::map<std::string, ChartStyle>{
+  static const auto& styles = *new std::map<std::string, ChartStyle>{
       {"gloo", {"#e69f00", "", 's', 2}},     {"openmpi", {"#d55e00", "", 't', 2}},
       {"mpich", {"#cc79a7", "", 'd', 2}},    {"oneccl", {"#009e73", "", 's', 2}},
       {"limit", {"#000000", "7 4", '+', 2}}, {"memcpy", {"#888888", "2 4", 'x', 2}},
@@ -43,8 +43,8 @@ ChartStyle style_of(const Row& row) {
     if (row.memory == MemoryKind::kSymmetric) return {"#0072b2", "", 'o', 3};
     return {"#56b4e9", "", 'o', 3};
   }
-  const auto found = kStyles.find(row.peer);
-  return found == kStyles.end() ? ChartStyle{"#555555", "", 'o', 2} : found->second;
+  const auto found = styles.find(row.peer);
+  return found == styles.end() ? ChartStyle{"#555555", "", 'o', 2} : found->second;
 }
 
 std::string time_text(double microseconds) {

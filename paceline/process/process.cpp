@@ -96,9 +96,9 @@ Process start_process(const ProcessSpec& spec) {
 }
 
 const std::vector<int>& handled_signals() {
-  static const auto& kSignals =
+  static const auto& signals =
       *new std::vector<int>{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
-  return kSignals;
+  return signals;
 }
 
 // Not SIGTERM: a job must be possible to end.

@@ -416,7 +416,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Instance{"cut_and_expiry", {.cuts = 1, .expiries = 1}, 2},
                     Instance{"cut_death_give_up", {.cuts = 1, .deaths = 1, .give_ups = 1}, 1},
                     Instance{
-                        "all_faults", {.cuts = 2, .deaths = 1, .expiries = 1, .give_ups = 1}, 1}),
+                        "all_faults", {.cuts = 1, .deaths = 1, .expiries = 1, .give_ups = 1}, 1}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
