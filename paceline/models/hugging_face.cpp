@@ -59,7 +59,7 @@ Place place_in_gpt2(std::string name) {
 
 Place place_in_bert(std::string name) {
   using Renamings = std::vector<std::pair<std::string, std::string>>;
-  static const auto& outside =
+  static const auto& outside_names =
       *new Renamings{{"words.", "bert.embeddings.word_embeddings."},
                      {"positions.", "bert.embeddings.position_embeddings."},
                      {"segments.", "bert.embeddings.token_type_embeddings."},
@@ -67,12 +67,12 @@ Place place_in_bert(std::string name) {
                      {"head_bias", "cls.predictions.bias"},
                      {"head_norm.", "cls.predictions.transform.LayerNorm."},
                      {"head.", "cls.predictions.transform.dense."}};
-  static const auto& inside = *new Renamings{{"attn.c_proj.", "attention.output.dense."},
-                                             {"ln_1.", "attention.output.LayerNorm."},
-                                             {"c_fc.", "intermediate.dense."},
-                                             {"c_proj.", "output.dense."},
-                                             {"ln_2.", "output.LayerNorm."}};
-  for (const auto& [prefix, by] : outside) {
+  static const auto& inside_names = *new Renamings{{"attn.c_proj.", "attention.output.dense."},
+                                                   {"ln_1.", "attention.output.LayerNorm."},
+                                                   {"c_fc.", "intermediate.dense."},
+                                                   {"c_proj.", "output.dense."},
+                                                   {"ln_2.", "output.LayerNorm."}};
+  for (const auto& [prefix, by] : outside_names) {
     if (replace_prefix(name, prefix, by)) return {{name}};
   }
   if (!name.starts_with("blocks.")) return {};
@@ -84,7 +84,7 @@ Place place_in_bert(std::string name) {
     const std::string self = layer + "attention.self.";
     return {{self + "query." + name, self + "key." + name, self + "value." + name}};
   }
-  for (const auto& [prefix, by] : inside) {
+  for (const auto& [prefix, by] : inside_names) {
     if (replace_prefix(name, prefix, by)) return {{layer + name}};
   }
   return {};
