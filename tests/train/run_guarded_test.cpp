@@ -12,16 +12,11 @@ namespace {
 
 using testing::ExitedWithCode;
 
-class RunGuardedDeathTest : public testing::Test {
- protected:
-  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+void end_with(const auto& thrown) {
+  run_guarded([&]() -> int { throw thrown; });
+}
 
-  static void end_with(const auto& thrown) {
-    run_guarded([&]() -> int { throw thrown; });
-  }
-};
-
-TEST_F(RunGuardedDeathTest, the_exit_code_tells_the_kind_of_an_exception) {
+TEST(RunGuardedDeathTest, the_exit_code_tells_the_kind_of_an_exception) {
   EXPECT_EXIT(end_with(DamagedState("rank 1: a")), ExitedWithCode(86), "^error: rank 1: a\n$");
   EXPECT_EXIT(end_with(Error(ErrorCode::kInvalid, "b")), ExitedWithCode(2), "^error: b\n$");
   EXPECT_EXIT(end_with(Error(ErrorCode::kUnsupported, "c")), ExitedWithCode(2), "^error: c\n$");
