@@ -107,59 +107,45 @@ TEST_F(RunHostsSshd, a_signal_ends_the_ranks_behind_ssh) {
   EXPECT_TRUE(all_gone(ranks, 10s));
 }
 
-// All of ssh_config(5) that changes what becomes of a command, each as a user may have it for every
-// host. docs/launching.md has the table.
-TEST_F(RunHostsSshd, whatever_a_users_ssh_config_asks_for_the_ranks_run_and_are_heard) {
+// What a user may have for every host in ssh_config(5); docs/launching.md has the table. Each that
+// breaks a plain command is alone; the last one is all the others together. @folder@ is the test's
+// folder, @busy@ a port that is taken.
+class RunHostsSshConfig : public RunHostsSshd, public testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, RunHostsSshConfig,
+    testing::Values(
+        "RequestTTY force", "RemoteCommand /bin/sh -l", "SessionType none", "SessionType subsystem",
+        "StdinNull yes", "ForkAfterAuthentication yes", "Tunnel yes",
+        "PermitLocalCommand yes\nLocalCommand touch @folder@/ran; cat; head -c 5000 /dev/zero",
+        "LocalForward 127.0.0.1:@busy@ 127.0.0.1:1\nExitOnForwardFailure yes",
+        "ControlMaster auto\nControlPath @folder@/mux-%C\nControlPersist 60",
+        "ControlMaster autoask\nControlPath @folder@/mux-%C\nControlPersist yes",
+        "EscapeChar A\nForwardX11 yes\nForwardX11Trusted yes\nForwardAgent yes\n"
+        "VisualHostKey yes\nLogLevel DEBUG3\nSendEnv *\nSetEnv LC_ALL=C\nCompression yes\n"
+        "ConnectTimeout 1\nConnectionAttempts 3\nServerAliveInterval 1\nTCPKeepAlive no\n"
+        "GatewayPorts yes\nUpdateHostKeys ask\nAddKeysToAgent ask\nCanonicalizeHostname yes"));
+
+TEST_P(RunHostsSshConfig, changes_nothing_for_the_ranks_and_leaves_nothing_behind) {
   const std::string at = directory.path();
   const Fd busy = listen_tcp({"127.0.0.1", 0});
-  const std::string forward =
-      fmt::format("LocalForward 127.0.0.1:{} 127.0.0.1:1", local_port(busy));
-  const std::vector<std::string> options = {
-      "RequestTTY force",
-      "RequestTTY yes",
-      "RemoteCommand /bin/sh -l",
-      "SessionType none",
-      "SessionType subsystem",
-      "StdinNull yes",
-      "ForkAfterAuthentication yes",
-      "EscapeChar A",
-      fmt::format("PermitLocalCommand yes\nLocalCommand touch {}/ran; cat; head -c 5000 /dev/zero",
-                  at),
-      forward + "\nExitOnForwardFailure yes",
-      "DynamicForward 127.0.0.1:1\nExitOnForwardFailure yes",
-      "ForwardX11 yes\nForwardX11Trusted yes",
-      "ForwardAgent yes",
-      "VisualHostKey yes",
-      "LogLevel DEBUG3",
-      "LogLevel QUIET",
-      "SendEnv *\nSetEnv LC_ALL=C",
-      "Compression yes",
-      "ConnectTimeout 1",
-      "ConnectionAttempts 3",
-      "ServerAliveInterval 1\nServerAliveCountMax 1",
-      "TCPKeepAlive no",
-      "GatewayPorts yes",
-      "StrictHostKeyChecking yes",
-      "UpdateHostKeys ask",
-      "AddKeysToAgent ask",
-      "CanonicalizeHostname yes",
-      fmt::format("ControlMaster auto\nControlPath {}/mux-%C\nControlPersist 60", at),
-      fmt::format("ControlMaster yes\nControlPath {}/mux-%C", at),
-      fmt::format("ControlMaster ask\nControlPath {}/mux-%C", at),
-      fmt::format("ControlMaster autoask\nControlPath {}/mux-%C\nControlPersist yes", at),
-  };
-  for (const std::string& option : options) {
-    SCOPED_TRACE(option);
-    const Outcome outcome =
-        run_paceline({"run", "--hosts", "root@127.0.0.1:2", "--ssh-command", ssh_with(option),
-                      "--all-ranks", RECORDED_PROGRAM, "ends"});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_EQ(outcome.out, "[127.0.0.1:0] waiting\n");
-    for (const auto& entry : std::filesystem::directory_iterator(at)) {
-      EXPECT_FALSE(entry.path().filename().string().starts_with("mux-")) << entry.path();
+  std::string options = GetParam();
+  for (const auto& [name, value] :
+       {std::pair<std::string, std::string>("@folder@", at),
+        std::pair<std::string, std::string>("@busy@", std::to_string(local_port(busy)))}) {
+    for (auto found = options.find(name); found != std::string::npos; found = options.find(name)) {
+      options.replace(found, name.size(), value);
     }
-    EXPECT_FALSE(std::filesystem::exists(at + "/ran"));
   }
+  const Outcome outcome =
+      run_paceline({"run", "--hosts", "root@127.0.0.1:2", "--ssh-command", ssh_with(options),
+                    "--all-ranks", RECORDED_PROGRAM, "ends"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "[127.0.0.1:0] waiting\n");
+  for (const auto& entry : std::filesystem::directory_iterator(at)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with("mux-")) << entry.path();
+  }
+  EXPECT_FALSE(std::filesystem::exists(at + "/ran"));
 }
 
 // The master of the user's sessions, started before the job or by ssh on the way (a jump host).
