@@ -4,17 +4,17 @@ set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-# A used folder is nobody's to begin in: neither at the first start nor after a restart, with which the launcher answers every failure.
+# A used folder is nobody's to begin in, and a restart does not help: it is an error of use.
 run1=("$train_image" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
 expect begun_in_a_used_folder 2 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
-expect restarted_in_a_used_folder 2 'started this job again, but the checkpoints there .the newest of step 19. are not the job.s own' \
+expect not_restarted_in_a_used_folder 2 'an error of use .exit code 2. before any progress; restarting does not help' \
   "${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
 # The same name of a job says nothing: an older job's may be called so too.
 again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_image" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
 expect job_of_a_name 0 'test accuracy' "${again[@]}"
-expect next_job_of_that_name 2 'are not the job.s own' "${again[@]}" --seed 7
+expect next_job_of_that_name 2 'it has checkpoints already, the newest of step 6' "${again[@]}" --seed 7
 expect resumed_after_all 0 'resumed at step 6' "${again[@]}" --resume
 
 # A restart goes on with what its own job has left, without --resume; also before there is anything.
