@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 #include <torch/version.h>
 
 #include "paceline/tensor/thread_count.h"
