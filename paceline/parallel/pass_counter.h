@@ -11,8 +11,7 @@
 // A step lasts from the end of the counted pass before, or from the first forward pass after an
 // evaluation, to the end of its own.
 //
-// A program that changes parameters behind autograd's back (through data()) has every pass counted,
-// from the kPatience-th on.
+// A program whose parameters never change has every pass counted, from the kPatience-th on.
 //
 // Cost: a look at the clock a forward pass, and that of StepLog::step() a step. Thread safety:
 // none.

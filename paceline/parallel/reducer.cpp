@@ -1,8 +1,11 @@
 #include "paceline/parallel/reducer.h"
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <functional>
+
+#include <xxhash.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -257,11 +260,21 @@ void Reducer::end_backward() {
   turns_->end(this, has_inputs_ ? options_.at_end_of_step : std::function<void()>());
 }
 
-// Another one after each change that autograd sees.
+// Another one after each step of an optimizer. LibTorch's own write past its count of writes, so
+// the beginning of each parameter is looked at as well, unless its memory may be on another host.
 std::uint64_t Reducer::version_of_parameters() const {
-  std::uint64_t sum = 0;
-  for (const auto& parameter : parameters_) sum += parameter.named.tensor._version();
-  return sum;
+  constexpr std::size_t kBeginning = 64;  // bytes
+  const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;
+  std::uint64_t version = 0;
+  for (const auto& parameter : parameters_) {
+    const at::Tensor& tensor = parameter.named.tensor;
+    version += tensor._version();
+    if (may_read && parameter.is_trained && tensor.numel() > 0) {
+      version =
+          XXH3_64bits_withSeed(tensor.data_ptr(), std::min(tensor.nbytes(), kBeginning), version);
+    }
+  }
+  return version;
 }
 
 // What passes before this one gave parameters that this one does not use.

@@ -160,8 +160,9 @@ std::vector<LoopKind> loop_kinds(int iterations) {
            }
          };
        }},
-      // Autograd does not see such changes.
-      {"changes through data()", each - PassCounter::kPatience + 1,
+      {"no step at all", each - PassCounter::kPatience + 1,
+       [](Group group) { return [it = learner(group)] { it->backward(); }; }},
+      {"changes through data()", each,
        [](Group group) {
          return [it = learner(group)] {
            it->backward();
