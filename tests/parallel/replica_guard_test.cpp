@@ -50,7 +50,7 @@ void train(ProcessGroup& group, std::int64_t guard_passes, int steps, int damage
   DistributedDataParallelOptions options;
   options.guard_passes = guard_passes;
   DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
-  optim::Sgd optimizer(model->parameters(), {.lr = 0.01});
+  torch::optim::SGD optimizer(model->parameters(), 0.01);  // Paceline's would notice by itself
   for (int step = 1; step <= steps; ++step) {
     model.forward(at::ones({2, 300}) * (group.rank() + step)).sum().backward();
     optimizer.step();
