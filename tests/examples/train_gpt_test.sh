@@ -173,18 +173,23 @@ expect checkpoint_came_back 0 'steps 6 and 6: the same' "$1" checkpoint diff "$w
 expect checkpoint_merged 0 'in one file' "$1" checkpoint merge "$work/first" "$work/merged"
 expect checkpoint_merged_same 0 'the same' "$1" checkpoint diff "$work/first" "$work/merged"
 expect checkpoint_weights 0 'step 6' "$1" checkpoint export --weights "$work/first" "$work/exported.safetensors"
+# The checkpoint has the model's own names, --weights GPT-2's, whose matrices of layers are transposed.
 expect weights_in_python 0 'the same weights' /usr/bin/python3 - "$work/exported.safetensors" "$work/weights_pp=2" <<'PY'
 import json, struct, sys
+import numpy
 def tensors(path):
-    try:
-        from safetensors.numpy import load_file
-        return {name: value.tobytes() for name, value in load_file(path).items()}
-    except ImportError:
-        with open(path, "rb") as f:
-            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-            body = f.read()
-        return {name: body[slice(*entry["data_offsets"])] for name, entry in header.items() if name != "__metadata__"}
-print("the same weights" if tensors(sys.argv[1]) == tensors(sys.argv[2]) else "other weights")
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        body = f.read()
+    return {name: numpy.frombuffer(body[slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"])
+            for name, entry in header.items() if name != "__metadata__"}
+own, gpt2 = (tensors(path) for path in sys.argv[1:])
+def in_own_terms(name, value):
+    of_layer = name.startswith("transformer.h.") and value.ndim == 2
+    return name.removeprefix("transformer.").replace(".mlp.", "."), value.T if of_layer else value
+renamed = dict(in_own_terms(*item) for item in gpt2.items())
+same = renamed.keys() == own.keys() and all(numpy.array_equal(own[name][: len(value)], value) for name, value in renamed.items())
+print("the same weights" if same else "other weights")
 PY
 expect checkpoint_pruned 0 'removed 0 checkpoints, kept 1' "$1" checkpoint prune --keep 1 "$work/merged"
 printf X | dd of="$work/merged/step-00000006/boxes-00000-of-00001.bin" bs=1 seek=5000 conv=notrunc status=none
