@@ -180,7 +180,7 @@ sockaddr_storage local_socket_address(const Fd& socket) {
 
 std::string parse_host(const std::string& text, const std::string& what) {
   const bool in_brackets = text.size() > 2 && text.front() == '[' && text.back() == ']';
-  const std::string host = in_brackets ? text.substr(1, text.size() - 2) : text;
+  std::string host = in_brackets ? text.substr(1, text.size() - 2) : text;
   const bool is_v6 = host.find(':') != std::string::npos;
   check(is_written_like_a_host(host) && (is_v6 || !in_brackets) && (!is_v6 || is_numeric(host)),
         "{}: '{}' is neither a name nor an address of a host", what, text);

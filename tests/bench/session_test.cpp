@@ -14,6 +14,7 @@ namespace paceline::bench {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -49,6 +50,13 @@ std::vector<std::string> labels(const Report& report) {
   std::vector<std::string> all;
   for (const Row& row : report.rows) all.push_back(fmt::format("{} {}", row.label(), row.bytes));
   return all;
+}
+
+// Without the one about a machine that was busy, as this one may be.
+std::vector<std::string> notes_of_contestants(const Report& report) {
+  std::vector<std::string> notes = report.notes;
+  std::erase_if(notes, [](const std::string& note) { return note.starts_with("noisy"); });
+  return notes;
 }
 
 TEST_F(SessionTest, everybody_has_one_turn_a_round) {
@@ -140,9 +148,9 @@ TEST_P(FaultySession, goes_on_without_the_peer) {
   EXPECT_THAT(labels(report),
               ElementsAre("paceline, symmetric 4096", "gloo 4096", "paceline, symmetric 65536",
                           "paceline, symmetric 131072"));
-  ASSERT_THAT(report.notes, SizeIs(1));
-  EXPECT_THAT(report.notes[0], HasSubstr("Gloo is left out from all_reduce of 64 KiB on"));
-  EXPECT_THAT(report.notes[0], HasSubstr(GetParam().told));
+  EXPECT_THAT(notes_of_contestants(report),
+              ElementsAre(AllOf(HasSubstr("Gloo is left out from all_reduce of 64 KiB on"),
+                                HasSubstr(GetParam().told))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultySession,
@@ -164,7 +172,7 @@ TEST_F(SessionTest, an_operation_that_a_peer_lacks_is_reported_once) {
   options_.sizes = {4096, 8192};
   const Report report = run();
   EXPECT_THAT(report.rows, SizeIs(2));
-  EXPECT_THAT(report.notes, ElementsAre("Gloo has no all_reduce"));
+  EXPECT_THAT(notes_of_contestants(report), ElementsAre("Gloo has no all_reduce"));
 }
 
 TEST_F(SessionTest, a_peer_that_computes_out_of_turn_is_told) {
