@@ -46,9 +46,11 @@ struct ImagePipelineOptions {
   DecodeOptions decode;
 };
 
-// ImageNet's usual mean and deviation.
+// ImageNet's usual mean and deviation: constants that are never destroyed, so references.
+// NOLINTBEGIN(readability-identifier-naming)
 inline const auto& kImageNetMean = *new std::vector<float>{0.485F, 0.456F, 0.406F};
 inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F};
+// NOLINTEND(readability-identifier-naming)
 
 class ImagePipeline {
  public:
