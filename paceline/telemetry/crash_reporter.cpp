@@ -63,7 +63,7 @@ std::size_t write_message(char* text, int thread, int signal) {
 }
 
 void pause_in_handler() {
-  const timespec pause{.tv_sec = 0, .tv_nsec = kPauseMs * 1'000'000};
+  const timespec pause{.tv_sec = 0, .tv_nsec = kPauseMs * 1'000'000L};
   nanosleep(&pause, nullptr);
 }
 
