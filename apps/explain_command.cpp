@@ -100,7 +100,7 @@ bool has_flights(const std::string& directory) {
   }
 }
 
-// Of the temporary log folders that failed and stopped jobs leave.
+// The temporary log folders that failed and stopped jobs leave.
 std::string directory_of_last_failure() {
   const auto folders = launch::kept_log_folders();
   const auto last = std::find_if(folders.begin(), folders.end(), has_flights);

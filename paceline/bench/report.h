@@ -78,7 +78,7 @@ struct Report {
 // [1.10, 8000.00] noisy". `own`: paceline's row, to which they relate. Of that row itself, only
 // whether it is noisy.
 std::string ratio_text(const Row& row, const Row& own);
-// What "noisy" means, as a note; empty where no row is.
+// The note that explains "noisy"; empty if no row is noisy.
 std::string noise_note(const std::vector<Row>& rows);
 
 // "all_reduce, float32, in place, freshly written": what all rows of an operation have in common.

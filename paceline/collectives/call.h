@@ -38,7 +38,7 @@ struct BufferLists {
   std::span<const Buffer> outputs = {};
 };
 
-// What the tensors of a call are, for the message of an error.
+// Describes the tensors of a call, for the message of an error.
 class TensorShapes {
  public:
   virtual ~TensorShapes() = default;

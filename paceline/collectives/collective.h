@@ -75,7 +75,7 @@ std::uint32_t layout_of(std::span<const std::size_t> counts);
 // `strides` may be empty: the tensor is contiguous.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
-// Likewise of the tensors of a coalesced call, from their hashes.
+// The same for the tensors of a coalesced call, from their hashes.
 std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
 
 // A value of 32 bytes. Sequence numbers count a group's collectives from 1.

@@ -25,7 +25,7 @@ Moment recorded_until{};
 std::array<Standstill, kMostKept> kept{};
 std::size_t num_seen = 0;  // standstills; the last kMostKept are kept
 
-// Those that are kept, in their order. Requires mutex.
+// The standstills that are kept, in their order. Requires mutex.
 template <class Look>
 void for_each_standstill(const Look& look) {
   for (std::size_t i = num_seen - std::min(num_seen, kMostKept); i < num_seen; ++i)

@@ -114,7 +114,7 @@ class ProcessGroup {
   std::string backend() const { return members("backend").name(); }
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return members("transport").transport(); }
-  // What it was made with.
+  // The options that the group was made with.
   const GroupOptions& options() const { return options_; }
   std::chrono::milliseconds timeout() const {
     return options_.timeout.value_or(kDefaultGroupTimeout);
