@@ -31,6 +31,7 @@ using Group = std::shared_ptr<ProcessGroup>;
 // Destroyed before the library's function-local statics that main() has made, were it not for their
 // having no destructors; and after all of them, because its own construction was complete first.
 Group in_global;
+Group* leaked = nullptr;  // here the leak sanitizer finds it
 [[gnu::init_priority(101)]] std::shared_ptr<void> in_first_global;
 thread_local Group in_thread_local;
 
@@ -114,12 +115,7 @@ const std::vector<Way>& ways() {
          std::at_quick_exit([] { in_global.reset(); });
          std::quick_exit(0);
        }},
-      {"leaked",  // where the leak sanitizer sees it
-       [](Group group) {
-         static const Group* leaked;
-         leaked = new Group(std::move(group));
-       },
-       false},
+      {"leaked", [](Group group) { leaked = new Group(std::move(group)); }, false},
       {"_exit",
        [](Group group) {
          in_global = std::move(group);
