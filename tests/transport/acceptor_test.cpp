@@ -78,13 +78,12 @@ TEST_P(AcceptorTest, a_caller_after_a_silent_crowd_is_heard_before_its_handshake
 }
 
 TEST_P(AcceptorTest, a_crowd_of_members_is_admitted_whole) {
-  std::vector<Fd> members = crowd();
-  auto introductions = std::async(std::launch::async, [&] {
-    int rank = 0;
-    for (const Fd& member : members) introduce(member, rank++).get();
-  });
+  const std::vector<Fd> members = crowd();
+  std::vector<std::future<void>> introductions;
+  for (const Fd& member : members)
+    introductions.push_back(introduce(member, static_cast<int>(introductions.size())));
   EXPECT_EQ(wait_for(kCrowd).size(), kCrowd);
-  EXPECT_NO_THROW(introductions.get());
+  for (auto& introduction : introductions) EXPECT_NO_THROW(introduction.get());
 }
 
 INSTANTIATE_TEST_SUITE_P(Doors, AcceptorTest, testing::Bool(), [](const auto& info) {
