@@ -52,6 +52,12 @@ Fd open_socket(int family) {
   return socket;
 }
 
+// A kernel without IPv6 has none of its addresses, and makes no socket for them.
+bool has_family(int family) {
+  const Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return socket || errno != EAFNOSUPPORT;
+}
+
 void set_option(const Fd& socket, int level, int name, int value) {
   setsockopt(socket.get(), level, name, &value, sizeof value);
 }
@@ -142,8 +148,9 @@ bool is_written_like_a_host(const std::string& text) {
          });
 }
 
-// 0, or why this host cannot listen there.
+// Returns 0, or the error number that says why this host cannot listen there.
 int listen_at(const addrinfo& address, int backlog, Fd& socket) {
+  if (!has_family(address.ai_family)) return EADDRNOTAVAIL;
   socket = open_socket(address.ai_family);
   set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.ai_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // of "::"
@@ -153,8 +160,7 @@ int listen_at(const addrinfo& address, int backlog, Fd& socket) {
 }
 
 Fd listen_on_all(std::uint16_t port, int backlog) {
-  const Fd v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return listen_tcp({v6 ? "::" : "0.0.0.0", port}, backlog);
+  return listen_tcp({has_family(AF_INET6) ? "::" : "0.0.0.0", port}, backlog);
 }
 
 std::uint16_t port_of(const sockaddr_storage& address) {
@@ -266,6 +272,7 @@ void await_address(const std::string& host, Deadline deadline) {
 bool is_of_this_host(const std::string& host) {
   const auto addresses = resolve({host, 0}, 0);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    if (!has_family(one->ai_family)) continue;
     const Fd socket = open_socket(one->ai_family);
     if (::bind(socket.get(), one->ai_addr, one->ai_addrlen) == 0) return true;
   }
@@ -358,9 +365,11 @@ Fd connect_unix(const std::string& name, Deadline deadline) {
 ConnectAttempt::ConnectAttempt(const Endpoint& endpoint) {
   const auto list = resolve(endpoint, 0);
   for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
+    if (!has_family(one->ai_family)) continue;
     std::memcpy(&addresses_.emplace_back().bytes, one->ai_addr, one->ai_addrlen);
     addresses_.back().length = one->ai_addrlen;
   }
+  if (addresses_.empty()) throw system_error("connecting to " + to_string(endpoint), EAFNOSUPPORT);
 }
 
 ConnectAttempt ConnectAttempt::to_unix(const std::string& name) {

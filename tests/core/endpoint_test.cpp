@@ -1,6 +1,18 @@
 // Every form in which users write a host or an address.
 
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "paceline/core/error.h"
 #include "paceline/core/network_interface.h"
@@ -114,6 +126,56 @@ TEST(Endpoint, the_host_of_a_meeting_listens_on_all_addresses_when_the_given_one
   EXPECT_TRUE(connect_tcp({"127.0.0.1", local_port(listener)}, Deadline::after(5s)));
   const Fd exact = listen_tcp_as_host({"127.0.0.1", 0});
   EXPECT_EQ(local_address(exact), "127.0.0.1");
+}
+
+// From now on, as in a kernel that was started with ipv6.disable=1. False where that is forbidden.
+bool take_ipv6_away() {
+  std::array program = {
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = program.size(), .filter = program.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// Which of these a kernel without IPv6 gets wrong; 0: none.
+int first_wrong_without_ipv6() {
+  const auto throws = [](const auto& action) {
+    try {
+      action();
+      return false;
+    } catch (const Error& error) {
+      return std::string(error.what()).find("2001:db8::1") != std::string::npos;
+    }
+  };
+  if (is_of_this_host("2001:db8::1")) return 1;
+  if (!throws([] { listen_tcp({"2001:db8::1", 0}); })) return 2;
+  if (!throws([] { connect_tcp({"2001:db8::1", 1}, Deadline::after(5s)); })) return 3;
+  if (local_address(listen_tcp_as_host({"2001:db8::1", 0})) != "0.0.0.0") return 4;
+  return 0;
+}
+
+TEST(Endpoint, a_kernel_without_ipv6_has_none_of_its_addresses) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    if (!take_ipv6_away()) _exit(77);
+    try {
+      _exit(first_wrong_without_ipv6());
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      _exit(99);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "seccomp is forbidden here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Endpoint, a_name_without_an_address_is_looked_up_again_until_the_deadline) {
