@@ -27,9 +27,15 @@ bool is_link(int folder, const std::string& name) {
          S_ISLNK(status.st_mode);
 }
 
-// For a link, the kernel says ELOOP or, where a directory is wanted, ENOTDIR.
+// The kernel reports a link as ELOOP or, where a directory is wanted, as ENOTDIR; with O_PATH alone
+// it opens the link itself.
 Fd open_component(int folder, const std::string& name, int flags, mode_t mode) {
   Fd file(::openat(folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, mode));
+  if (file && (flags & O_PATH) != 0) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return refused(errno);
+    return S_ISLNK(status.st_mode) ? refused(ELOOP) : std::move(file);
+  }
   if (file || errno != ENOTDIR) return file;
   return refused(is_link(folder, name) ? ELOOP : ENOTDIR);
 }
@@ -45,7 +51,7 @@ std::vector<std::string> components_of(std::string_view path) {
   return names;
 }
 
-// 0 when it is a regular file.
+// Returns 0 when it is a regular file, otherwise the error number.
 int obstacle_to_use(const Fd& file, struct stat& status) {
   if (::fstat(file.get(), &status) != 0) return errno;
   return S_ISREG(status.st_mode) ? 0 : ENOTSUP;
@@ -78,7 +84,7 @@ Fd open_without_links(const std::string& path, int flags, mode_t mode) {
   how.mode = (flags & O_CREAT) != 0 ? mode : 0;
   how.resolve = RESOLVE_NO_SYMLINKS;
   Fd file(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
-  // EPERM: a container's filter that does not know the call.
+  // A container's filter that does not know the call answers EPERM.
   if (file || (errno != ENOSYS && errno != EPERM)) return file;
   return open_step_by_step(path, flags, mode);
 }

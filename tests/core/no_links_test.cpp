@@ -111,10 +111,13 @@ TEST(NoLinks, are_refused_wherever_they_stand_on_a_path) {
     EXPECT_TRUE(open(folder.file("a//b/./c/../c/file"), O_RDONLY, 0));
     EXPECT_TRUE(open(folder.file("a/b/"), O_RDONLY | O_DIRECTORY, 0));
     for (const char* path : {"link/b/c/file", "a/other/c/file", "a/other", "link", "link/b/.."}) {
-      SCOPED_TRACE(path);
-      EXPECT_FALSE(open(folder.file(path), O_RDONLY, 0));
-      EXPECT_EQ(errno, ELOOP);
+      for (const int flags : {O_RDONLY, O_PATH, O_PATH | O_DIRECTORY}) {
+        SCOPED_TRACE(testing::Message() << path << " with flags " << flags);
+        EXPECT_FALSE(open(folder.file(path), flags, 0));
+        EXPECT_EQ(errno, ELOOP);
+      }
     }
+    EXPECT_TRUE(open(folder.file("a/b/c/file"), O_PATH, 0));
     EXPECT_FALSE(open("", O_RDONLY, 0));
     EXPECT_EQ(errno, ENOENT);
     EXPECT_TRUE(open("/", O_RDONLY, 0));
