@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "paceline/core/bytes.h"
 #include "paceline/core/check.h"
 #include "paceline/core/fd.h"
+#include "paceline/core/file_draft.h"
 #include "paceline/core/io.h"
 #include "paceline/core/log.h"
 
@@ -25,7 +25,7 @@ struct Boards {
   std::string problem;                   // why XDG_RUNTIME_DIR is not among them
 };
 
-// The same for every rank of this user on this host.
+// Every rank of this user on this host finds the same boards.
 Boards boards_for(const GetVariable& variable) {
   Boards boards;
   const auto runtime = variable("XDG_RUNTIME_DIR");
@@ -64,20 +64,6 @@ void make_private_directory(const std::string& path) {
   if (!is_private_directory(path)) throw system_error("stat " + path);
 }
 
-// Replaces what stands there, whole.
-void write_notice(const std::string& path, const std::string& text) {
-  const std::string draft = path + "." + random_hex(8);
-  const Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) throw system_error("creating " + draft);
-  try {
-    if (!write_whole(file.get(), as_bytes(text))) throw system_error("writing " + draft);
-    if (::rename(draft.c_str(), path.c_str()) != 0) throw system_error("renaming to " + path);
-  } catch (const Error&) {
-    ::unlink(draft.c_str());
-    throw;
-  }
-}
-
 bool is_older(const struct stat& one, const struct stat& other) {
   const auto moment = [](const struct stat& status) {
     return std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
@@ -110,7 +96,7 @@ void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) {
   for (const std::string& place : places_) {
     try {
       make_private_directory(place.substr(0, place.rfind('/')));
-      write_notice(place, text);
+      replace_file(place, text, 0600);
       path_ = place;
       break;
     } catch (const Error& error) {
