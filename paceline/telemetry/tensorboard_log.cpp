@@ -6,6 +6,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <limits>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -73,16 +74,17 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Of a file's name; 0: it is not an event file.
+// The seconds in a file's name; 0 when it is not an event file, or has a number that no clock
+// shows.
 std::int64_t seconds_in(const std::string& name) {
   std::int64_t seconds = 0;
   if (!name.starts_with(kPrefix)) return 0;
   const char* const begin = name.data() + kPrefix.size();
   std::from_chars(begin, name.data() + name.size(), seconds);
-  return seconds;
+  return seconds < std::numeric_limits<std::int64_t>::max() ? seconds : 0;
 }
 
-// Now, or after all event files that the directory has.
+// The present second, or the one after those of all event files in the directory.
 std::int64_t seconds_for_name(const std::string& directory) {
   auto seconds = static_cast<std::int64_t>(seconds_since_1970());
   std::error_code error;

@@ -172,7 +172,8 @@ TEST(TensorBoardLog, the_newest_file_has_the_last_name_also_after_the_clock_went
   const FreshDirectory directory;
   const std::string future = directory.file("events.out.tfevents.9123456789.host.1.0");
   for (const std::string& name :
-       {future, directory.file("events.out.tfevents.x"), directory.file("notes.txt")})
+       {future, directory.file("events.out.tfevents.9223372036854775807.no.clock"),
+        directory.file("events.out.tfevents.x"), directory.file("notes.txt")})
     std::ofstream(name) << "";
   std::string before = future;
   for (int i = 0; i < 3; ++i) {
