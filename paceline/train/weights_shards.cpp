@@ -21,16 +21,18 @@ constexpr const char* kIndexEnd = ".index.json";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
 constexpr int kIndexDepth = 8;  // "metadata" may hold anything
 
-// Without links. Error(kCorrupt) when there is no such file.
+// The path without links. Error(kCorrupt) when there is no such file.
 std::string resolved(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
   if (!error) return real.string();
+  if (error != std::errc::no_such_file_or_directory)
+    fail(ErrorCode::kCorrupt, "{}: cannot open: {}", path.string(), error.message());
   fail(ErrorCode::kCorrupt, "{}: the file is missing{}", path.string(),
        fs::is_symlink(fs::symlink_status(path, error)) ? ": the link points to nothing" : "");
 }
 
-// The file of the folder that has its weights.
+// Finds the file of the folder that has its weights.
 fs::path weights_in(const fs::path& folder) {
   std::vector<std::string> others;
   for (const std::string& name : {std::string(kOneFile), kOneFile + std::string(kIndexEnd)}) {

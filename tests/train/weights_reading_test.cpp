@@ -87,6 +87,9 @@ TEST_F(WeightsReading, links_are_followed) {
   std::filesystem::create_symlink("nothing", folder_.file("dangling.safetensors"));
   expect_error(ErrorCode::kCorrupt, {"dangling.safetensors", "the link points to nothing"},
                [&] { read_weights(folder_.file("dangling.safetensors")); });
+  std::filesystem::create_symlink("loop.safetensors", folder_.file("loop.safetensors"));
+  expect_error(ErrorCode::kCorrupt, {"loop.safetensors", "Too many levels of symbolic links"},
+               [&] { read_weights(folder_.file("loop.safetensors")); });
 }
 
 TEST_F(WeightsReading, an_index_that_does_not_fit_its_shards_is_refused) {
