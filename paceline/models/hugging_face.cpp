@@ -25,7 +25,7 @@ struct Place {
 struct FileLayout {
   const char* what;    // for messages
   const char* prefix;  // which a file may leave out
-  // Where the parameter of this name lies; no names: the model has no such parameter.
+  // Tells where the parameter of this name lies; no names: the model has no such parameter.
   Place (*place)(std::string parameter);
   // Parameters with a row for each token of the vocabulary.
   std::set<std::string> by_token;
@@ -91,17 +91,18 @@ Place place_in_bert(std::string name) {
 }
 
 const FileLayout& gpt2() {
-  static const FileLayout layout{.what = "gpt",
-                                 .prefix = "transformer.",
-                                 .place = place_in_gpt2,
-                                 .by_token = {"wte.weight"},
-                                 .ties = {{"lm_head.weight", "transformer.wte.weight"}},
-                                 .other_heads = {}};
+  static const auto& layout =
+      *new FileLayout{.what = "gpt",
+                      .prefix = "transformer.",
+                      .place = place_in_gpt2,
+                      .by_token = {"wte.weight"},
+                      .ties = {{"lm_head.weight", "transformer.wte.weight"}},
+                      .other_heads = {}};
   return layout;
 }
 
 const FileLayout& bert() {
-  static const FileLayout layout{
+  static const auto& layout = *new FileLayout{
       .what = "bert",
       .prefix = "bert.",
       .place = place_in_bert,
@@ -133,8 +134,8 @@ std::vector<std::string> names_in_files(const FileLayout& layout, const std::str
   return names;
 }
 
-// Whether a tensor is one of those that old versions saved although they are constants, and has
-// the constant's values.
+// Nothing for a tensor that is not one of the constants that old versions saved; otherwise whether
+// it has the constant's values.
 std::optional<bool> is_right_constant(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().to(at::kDouble);
   if (name.ends_with(".attn.bias")) {  // the causal mask
@@ -161,8 +162,8 @@ bool belongs_to_other_head(const FileLayout& layout, const std::string& name) {
   return false;
 }
 
-// The mean of the file's weights in the rows that it lacks: exp of a mean is at most the mean of
-// exp, so such a token is never more probable than the tokens of the file are on average.
+// Fills the rows that the file lacks with the mean of its weights: exp of a mean is at most the
+// mean of exp, so such a token is never more probable than the tokens of the file are on average.
 at::Tensor with_mean_rows(const at::Tensor& rows, std::int64_t count) {
   std::vector<std::int64_t> sizes = rows.sizes().vec();
   sizes[0] = count - rows.size(0);

@@ -175,8 +175,10 @@ std::shared_ptr<void> Optimizer::writable_parameters() const {
   auto writing = copy_ ? std::make_shared<OneCopy::Writing>(*copy_) : nullptr;
   // The next step takes the parameters as they are then. The writing ends before the units leave,
   // and the memory outlives both.
-  return {marks_.get(), [copy = copy_, whole, writing, marks = marks_](void*) {
+  return {marks_.get(), [copy = copy_, whole, writing, marks = marks_](void*) mutable {
             std::ranges::fill(*marks, WriteMark());
+            writing.reset();
+            whole.reset();
           }};
 }
 
