@@ -35,7 +35,8 @@ void refuse_components(const GetVariable& variable) {
                   *size, *size - 1));
 }
 
-// The number of ranks of each node: by default its tasks in the job. 0 where that is not said.
+// The number of ranks on each node: its tasks in the job, or 0 where SLURM does not tell it or the
+// user has given a number.
 std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& ranks,
                           const GetVariable& variable) {
   const bool is_given =

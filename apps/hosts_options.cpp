@@ -35,10 +35,10 @@ using launch::LaunchOptions;
 constexpr const char* kDefaultSsh =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
-// What a user's ssh_config(5) may ask for that the connection of a job cannot have: another session
-// on it, a terminal, other commands, input or output, ports. ssh takes the first value that it
-// finds, so the user's own -o wins over these, and these over the files. Versions before 8.7 do not
-// know all.
+// A user's ssh_config(5) may ask for things that the connection of a job cannot have: a second
+// session on it, a terminal, other commands, input or output, forwarded ports. These options turn
+// them off. ssh takes the first value that it finds, so the user's own -o wins over these, and
+// these win over the files. Versions of ssh before 8.7 do not know all of them.
 constexpr std::array<std::string_view, 16> kSshWithoutExtras = {
     "IgnoreUnknown=ForkAfterAuthentication,SessionType,StdinNull",
     "ControlMaster=no",  // sessions of the user's would end with this one
@@ -69,8 +69,8 @@ constexpr std::array<std::string_view, 7> kForwarded = {"PACELINE_", "OMP_", "GO
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
                                                    "PACELINE_STORE", "PACELINE_TERMINAL"};
 
-// srun takes options from these as well: the first change or divert the bytes, with the others the
-// agent would get a part of the job's cores on its node.
+// srun also takes options from these variables. The first four change or divert the bytes of the
+// connection; with the others the agent would get only a part of the job's cores on its node.
 constexpr std::array<std::string_view, 9> kOptionsOfSrun = {
     "SLURM_LABELIO",     "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE",
     "SLURM_EXACT",       "SLURM_EXCLUSIVE", "SLURM_HINT",       "SLURM_THREADS_PER_CORE",

@@ -26,8 +26,9 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 namespace {
 
-// Of two words at the same distance the one is meant that `typed` repeats whole, as "topp" does
-// "top", or else the one with the longer common beginning.
+// Compares as the distance of `word` from what was typed. Between two words with equal edit
+// distances the user means the one with which `typed` begins, as "topp" begins with "top", or else
+// the one with the longer common beginning.
 std::tuple<int, bool, std::ptrdiff_t> remoteness(const std::string& typed,
                                                  const std::string& word) {
   const bool beginning = typed.size() >= 3 && word.starts_with(typed);

@@ -113,8 +113,8 @@ class CheckpointDirectory {
   // Reads every byte; errors as load().
   void verify(std::int64_t step) const;
 
-  // Removes all but the newest `keep`, and but the newest one that verifies; returns which. Errors
-  // as save(). Requires: a writer.
+  // Removes all checkpoints except the newest `keep` and the newest one that verifies; returns
+  // which it removed. Errors as save(). Requires: a writer.
   std::vector<std::int64_t> prune_to(int keep);
 
   // Error(kInvalid) naming the existing steps when this one does not exist.

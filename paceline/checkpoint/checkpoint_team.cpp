@@ -93,9 +93,9 @@ void CheckpointTeam::form_background() {
   is_broken_ = false;
 }
 
-// Collective. Waits until no rank is writing, and makes the group of those who wait anew if it has
-// failed. False on every rank when one is writing all the same. The ranks first tell each other how
-// they stand, which takes no time, so that none waits for a disk in the group that was given.
+// Collective. Waits until no rank is writing, and forms the background group again if it has
+// failed. Returns false on every rank when one of them is still writing. The ranks exchange their
+// states first, which takes no time, so that no rank waits for a disk in the group that was given.
 bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
   const auto any_rank = [&] {
     std::array<std::int32_t, 2> any = {writer_.is_busy() ? 1 : 0, is_broken_ ? 1 : 0};
@@ -215,8 +215,9 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
 
-// In the background, on all ranks. Rank 0 says where in the directory to write, again when it had
-// to make room on a full disk, and at the end nothing more.
+// Runs in the background, on all ranks. Rank 0 tells the others which folder of the directory to
+// write into, tells them again after it had to make room on a full disk, and sends an empty name at
+// the end.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
   const auto together = [&](const auto& action) {
     try {

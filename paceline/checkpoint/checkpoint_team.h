@@ -59,10 +59,10 @@ class CheckpointTeam {
   CheckpointDirectory* directory() { return directory_ ? &*directory_ : nullptr; }
   const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
 
-  // Collective. Returns once this rank has copied what it writes, which waits for what it has still
-  // to write of the save before. What goes wrong later is logged
-  // and given by take_error() and finish(), on rank 0 all of it. Error(kInvalid) on every rank when
-  // what the ranks hold does not make whole tensors.
+  // Collective. Returns once this rank has copied what it writes; before that it waits for the rest
+  // of the previous save. What goes wrong later is logged and given by take_error() and finish(),
+  // on rank 0 all of it. Error(kInvalid) on every rank when what the ranks hold does not make whole
+  // tensors.
   void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
   // Waits until what was saved is on the disk.

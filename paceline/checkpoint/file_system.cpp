@@ -16,7 +16,7 @@ struct Place {
   std::string name;
 };
 
-// Without a folder, and errno, when that cannot be opened.
+// Returns a place without a folder, and sets errno, when the folder cannot be opened.
 Place place_of(const std::string& path) {
   const auto slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);

@@ -17,7 +17,7 @@ namespace {
 
 using Listing = std::unique_ptr<DIR, int (*)(DIR*)>;
 
-// 0, or the error.
+// Returns 0 or the error number.
 int list(const std::string& folder, std::vector<std::string>& names) {
   Fd opened = open_without_links(folder, O_RDONLY | O_DIRECTORY);
   if (!opened) return errno;

@@ -115,7 +115,7 @@ class HeaderReader {
   }
 
  private:
-  // Nothing for a type without a Dtype, whose name `foreign` gets.
+  // Returns nothing for a type without a Dtype, and stores that type's name in `foreign`.
   std::optional<Dtype> element_type(const std::string& name, const json& value,
                                     std::string& foreign) const {
     const auto found = value.find("dtype");
@@ -154,7 +154,8 @@ class HeaderReader {
   ForeignTypes foreign_;
 };
 
-// What is in the place of a safetensors file, by its first bytes; empty: that is not known.
+// Recognises a file of another format by its first bytes. Returns an empty text when they show
+// nothing.
 std::string_view other_format(std::span<const std::byte> head) {
   if (const std::string_view mistaken = mistaken_file(head); !mistaken.empty()) return mistaken;
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());

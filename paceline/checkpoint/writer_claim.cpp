@@ -57,7 +57,8 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path));
 }
 
-// Nothing when the file is missing, or is no file that a writer makes.
+// Returns no descriptor when the file is missing, or when something that is not a regular file is
+// there.
 Fd open_owner(const std::string& folder, int flags) {
   const auto path = folder + kOwnerFile;
   Fd file = open_without_links(path, O_RDWR | O_NONBLOCK | flags, 0644);
@@ -160,8 +161,8 @@ bool WriterClaim::take_next(Deadline deadline) {
   return true;
 }
 
-// False also when it is gone. The workspace of another user could only be followed with that user's
-// rights.
+// Returns false also when the folder is gone. Only the owner of a workspace has the rights to take
+// it over, so a workspace of another user is an error.
 bool WriterClaim::is_workspace(const std::string& folder) const {
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) return false;

@@ -65,8 +65,8 @@ struct Call {
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};  // all_to_all_v: what each rank gives this one
   std::optional<BufferLists> lists = {};             // instead of input and output
-  // Of tensors: a hash of their sizes and strides (shape_of(), collective.h), which must be the
-  // same on every rank, and on both ends of a message.
+  // A hash of the sizes and strides of the call's tensors (shape_of(), collective.h); 0 for raw
+  // buffers. It must be the same on every rank, and on both ends of a message.
   std::uint32_t shape = 0;
   const TensorShapes* shapes = nullptr;  // owner: CallOptions::keep_alive
 };

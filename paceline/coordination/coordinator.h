@@ -90,14 +90,16 @@ class Coordinator {
   // The host of an agent that has been in a generation, and so knows which agent to follow instead
   // of this coordinator. Nothing for others, and once the job is over.
   std::optional<std::string> follower(Agent agent) const;
-  // Such an agent has given this coordinator up. True when as many have, since the last generation
-  // began, as make a job of their own: then this is not the job's coordinator any more.
+  // An agent that has been in a generation has given this coordinator up. True when as many agents
+  // have done so since the last generation began as make a job of their own: then this is not the
+  // job's coordinator any more.
   bool has_lost_its_job_with(Agent agent);
 
   // The agents that may lead the job elsewhere, while too few nodes are here; mostly none.
   std::vector<Endpoint> others_to_ask() const;
   Looking question_to(const Endpoint& other) const;
-  // The answer: the job goes on there. All agents are sent there, unless things have changed here.
+  // Takes the answer that the job goes on at `leader`: sends all agents there, unless things have
+  // changed here.
   void follow(const Endpoint& leader, Moment now);
 
   // Orders since the last call, to be delivered in this order.

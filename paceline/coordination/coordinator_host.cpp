@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kListenerPause{50};
 constexpr std::chrono::seconds kComplaintInterval{1};
 // Reports of an agent that hardly answers are not waited for any longer.
 constexpr std::chrono::nanoseconds kLongestWay = std::chrono::seconds(2);
-// Others that may lead the job: how many are asked at once, and for how long.
+// How many of the agents that may lead the job are asked at once, and for how long.
 constexpr std::size_t kMostCalls = 32;
 constexpr std::chrono::seconds kCallPatience{1};
 
@@ -173,7 +173,8 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
       *host, giving_up->silence.count() / 1000.0);
 }
 
-// By a call of its own: its connection is silent for as long as TCP waits after a gap.
+// An agent calls over a connection of its own, because its first one is silent for as long as TCP
+// waits after a gap.
 void CoordinatorHost::hear(Agent caller, const Alive& alive) {
   const auto found = std::find_if(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
     return entry.second.stand_in == alive.stand_in;
@@ -286,7 +287,7 @@ void CoordinatorHost::check_signs_of_life() {
   ask_others();
 }
 
-// All of them in turn: of a large job not at once.
+// Asks the agents in turn; those of a large job not all at once.
 void CoordinatorHost::ask_others() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   const std::vector<Endpoint> others = coordinator_.others_to_ask();
@@ -310,7 +311,8 @@ void CoordinatorHost::take_answers() {
   }
 }
 
-// A generation that ends anyhow does not wait for an agent as long as one that would end by it.
+// A generation that is ending anyway does not wait for a silent agent as long as one that would end
+// because of it.
 KeepAlive CoordinatorHost::patience() const {
   const bool usual = !coordinator_.stopping() || keep_alive_.limit() <= KeepAlive{}.limit();
   return usual ? keep_alive_ : KeepAlive{};

@@ -78,7 +78,8 @@ void CoordinatorLink::tend() {
   });
 }
 
-// One more call each time, more often than signs of life: those before it may be lost in the gap.
+// Makes one more call each time, more often than signs of life are due, because earlier calls may
+// be lost in the gap.
 void CoordinatorLink::call_if_silent() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   if (link_->standstill() <= 2 * keep_alive_.interval) return;

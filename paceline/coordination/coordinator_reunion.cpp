@@ -1,4 +1,4 @@
-// Two coordinators of one job, as a gap in the network may leave them: which of them gives way.
+// Decides which of two coordinators gives way when a gap in the network has left a job with both.
 
 #include <algorithm>
 #include <tuple>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As long as it may take until agents that were told to come have come.
+// The time within which agents that were told to come arrive.
 constexpr auto kComing = 5s;
 
 auto order_of(const Endpoint& leader) { return std::tie(leader.host, leader.port); }
@@ -47,7 +47,7 @@ Looking Coordinator::question_to(const Endpoint& other) const {
           .asked = other};
 }
 
-// Silent unless the other one is to come: it asks again.
+// Answers only if the other one is to come. Otherwise that one asks again.
 void Coordinator::answer(Agent from, const Looking& looking, Moment now) {
   if (phase_ == Phase::kOver || looking.version != settings_.version ||
       looking.run_id != settings_.run_id) {

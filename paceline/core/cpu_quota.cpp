@@ -59,8 +59,9 @@ std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::str
 }
 
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable) {
-  // What stands in for all tasks of the node: a process outside of a step, and the only task of a
-  // step, which inherits the job's SLURM_CPUS_PER_TASK whatever it was given itself.
+  // SLURM_CPUS_PER_TASK does not hold for two processes: one outside of a step, which stands in for
+  // all tasks of the node, and the only task of a step, which inherits the job's value whatever it
+  // was given itself.
   const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
   const bool is_one_of_many =
       variable("SLURM_STEP_ID") != nullptr && (tasks == nullptr || std::string_view(tasks) != "1");

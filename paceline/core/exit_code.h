@@ -23,8 +23,8 @@ inline constexpr int kExitEnvironment = 3;
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
-// Of a program that this exception ends, whoever catches it last: kStateDamaged for a DamagedState,
-// kExitUsage for an Error that is kInvalid or kUnsupported, and 1 for any other.
+// The exit code of a program that this exception ends, whoever catches it last: kStateDamaged for a
+// DamagedState, kExitUsage for an Error that is kInvalid or kUnsupported, and 1 for any other.
 int exit_code_of(const std::exception& error);
 
 }  // namespace paceline

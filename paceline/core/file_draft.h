@@ -23,7 +23,7 @@ class FileDraft {
   FileDraft(const FileDraft&) = delete;
   FileDraft& operator=(const FileDraft&) = delete;
 
-  // For reading and writing.
+  // The open file, for reading and writing.
   int fd() const { return file_.get(); }
   const std::string& path() const { return path_; }
   // Error(kSystem) when the file cannot take its place.

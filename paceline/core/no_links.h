@@ -17,28 +17,28 @@
 
 namespace paceline {
 
-// As open(), where no component of `path` may be a symbolic link: ELOOP. Close-on-exec.
+// Opens as open() does, but no component of `path` may be a symbolic link: ELOOP. Close-on-exec.
 Fd open_without_links(const std::string& path, int flags, mode_t mode = 0);
-// What open_without_links() does on a kernel without openat2() (before 5.6): a call for each
-// component.
+// Does the same on a kernel without openat2() (before 5.6), with a call for each component.
 Fd open_step_by_step(const std::string& path, int flags, mode_t mode = 0);
 
-// The same folder or file by a path without symbolic links, for a path that a user gave: itself if
-// it has none, else as realpath() gives it, as far as it exists.
+// Returns a path without symbolic links to what a user's path names: the path itself if it has no
+// links, otherwise what realpath() gives, as far as it exists.
 std::string without_links(const std::string& path);
-// Of the last component nothing is asked: for a file that is about to be replaced.
+// As without_links(), but leaves the last component as it is: for a file that is about to be
+// replaced.
 std::string in_folder_without_links(const std::string& path);
 
-// A regular file for reading; what it points to, if it is a link. Neither waits for the other end
-// of a FIFO nor reads a device: ENOTSUP.
+// Opens a regular file for reading; if `path` is a link, what it points to. It neither waits for
+// the other end of a FIFO nor reads a device: ENOTSUP.
 Fd open_to_read(const std::string& path);
-// A regular file for writing, which is made where `flags` has O_CREAT. ELOOP for a link, ENOTSUP
-// for anything else, EMLINK for a file that has a second name, and EPERM for one that may not be
-// another user's (may_own()). O_TRUNC takes effect after these checks.
+// Opens a regular file for writing, and makes it where `flags` has O_CREAT. ELOOP for a link,
+// ENOTSUP for anything else, EMLINK for a file that has a second name, and EPERM for one that
+// belongs to a user who may not own it (may_own()). O_TRUNC takes effect after these checks.
 Fd open_to_write(const std::string& path, int flags, mode_t mode = 0644);
 
-// Whether what is in `folder` may belong to `owner`: to this user or to the folder's owner, as whom
-// a network file system may show every user; root may write everybody's.
+// Whether `owner` may own what is in `folder`: this user may, and so may the folder's owner, as
+// whom a network file system may show every user. Root may write what anybody owns.
 bool may_own(uid_t owner, const std::string& folder);
 
 // "it is a symbolic link", "it is not a regular file", ..., or describe_errno().

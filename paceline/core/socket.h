@@ -55,9 +55,9 @@ Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
 // host only ("127.0.1.1 box" in Debian's /etc/hosts), on all addresses, so authenticate what
 // connects. A numeric address and "localhost" mean what they say.
 Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
-// The same for the process that all others have been told to meet at the endpoint, whoever has that
-// address: where this host does not, as behind a Kubernetes Service, NAT or a published port, on
-// all addresses, with a warning.
+// The same for the process that all others have been told to meet at the endpoint, whichever host
+// has that address. Where this host does not have it, as behind a Kubernetes Service, NAT or a
+// published port, it listens on all addresses, with a warning.
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
 // Whether `host`, which resolves to `addresses` here, is a name that leads elsewhere to another
 // address than here.

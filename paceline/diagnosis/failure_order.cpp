@@ -11,7 +11,8 @@ constexpr std::chrono::nanoseconds kDeathOfOne = std::chrono::seconds(1);
 
 bool was_killed(const Failure& failure) { return failure.signal != 0 && failure.signal != SIGABRT; }
 
-// Of "3: ..." and "1 (rank 3 of the world, box): ..." (core/rank_name.h): 3.
+// Reads the rank in the world, 3, from words that begin with "3: ..." or with "1 (rank 3 of the
+// world, box): ..." (core/rank_name.h).
 std::optional<AccusedRank> accused(std::string_view words, bool has_aborted) {
   constexpr std::string_view kInWorld = " (rank ";
   const auto end = std::min(words.find_first_not_of("0123456789"), words.size());

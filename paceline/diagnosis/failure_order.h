@@ -26,8 +26,8 @@ namespace paceline::launch {
 // moments on one clock.
 bool failed_before(const Failure& later, const Failure& earlier);
 
-// The rank whose loss or abort made another one fail, by what that one wrote last or recorded of
-// its failure, in the words of the engine's errors; nothing when they say so of none.
+// The rank whose loss or abort made another rank fail, found in what that rank wrote last or
+// recorded of its failure, in the words of the engine's errors; nothing when these accuse no rank.
 struct AccusedRank {
   int rank = -1;
   bool has_aborted = false;  // it ended the group, and ends itself once it comes to that

@@ -57,7 +57,7 @@ void HostsAgent::on_return(std::size_t index) {
   consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
 }
 
-// The agent that says so may have given way to another, and mean that one.
+// The agent that reports this may have given way to another agent, and then means that one.
 void HostsAgent::on_leads(std::size_t index, const Endpoint& meeting) {
   const auto other = std::find_if(hosts_.begin(), hosts_.end(),
                                   [&](const HostState& host) { return host.led_at == meeting; });

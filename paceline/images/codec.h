@@ -21,7 +21,7 @@ namespace paceline::images {
 class Codec {
  public:
   virtual ~Codec() = default;
-  // As the file stores it, before its orientation.
+  // The size as the file stores it, before its orientation.
   virtual Size size() const = 0;
   virtual int orientation() const = 0;  // 1 to 8, as EXIF numbers them
   // The library can decode to 1/2, 1/4 and 1/8 of the size.

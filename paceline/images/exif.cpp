@@ -12,7 +12,7 @@ constexpr std::size_t kEntryBytes = 12;
 constexpr std::uint32_t kOrientation = 0x0112;
 constexpr std::string_view kIntro("Exif\0\0", 6);
 
-// Bytes of one value of the types that hold integers; 0: another type.
+// The bytes of one value of a type that holds integers; 0 for another type.
 std::size_t bytes_of_type(std::uint32_t type) {
   constexpr std::uint32_t kShort = 3, kLong = 4, kSignedByte = 6, kSignedShort = 8, kSignedLong = 9,
                           kDirectory = 13;
@@ -73,7 +73,7 @@ std::optional<int> orientation_of(std::span<const std::byte> exif) {
     const auto values = reader.number(entry + 4, 4), offset = reader.number(entry + 8, 4);
     if (!offset) break;  // cut
     if (*tag != kOrientation) continue;
-    // Up to four bytes stand in the entry itself.
+    // A value of up to four bytes stands in the entry itself.
     const std::size_t bytes = bytes_of_type(*type);
     const std::uint64_t all = std::uint64_t{bytes} * *values;
     if (all == 0) continue;

@@ -45,7 +45,7 @@ bool is_sound(const Chunk& chunk) {
   return sum == number_at({chunk.data.data() + chunk.data.size(), kChecksum}, 0);
 }
 
-// What could be unpacked of zlib's data; nothing when it is damaged or too long.
+// Unpacks what there is of zlib's data. Nothing when it is damaged or too long.
 std::optional<std::string> unpacked(std::string_view packed) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return {};
@@ -62,7 +62,7 @@ std::optional<std::string> unpacked(std::string_view packed) {
   return text;
 }
 
-// The part before the next zero byte, which is removed with it. Nothing when there is none.
+// Removes and returns the part before the next zero byte. Nothing when there is none.
 std::optional<std::string_view> take_word(std::string_view& text) {
   const std::size_t end = text.find('\0');
   if (end == std::string_view::npos) return {};
@@ -93,7 +93,7 @@ int digit_of(char letter) {
   return -1;
 }
 
-// ImageMagick's: an empty line, the kind, the number of bytes, then lines of digits.
+// A profile of ImageMagick has an empty line, its kind, the number of bytes, then lines of digits.
 std::string profile_bytes(std::string_view text) {
   for (int line = 0; line < 3; ++line) {
     const std::size_t end = text.find('\n');
@@ -112,7 +112,7 @@ std::string profile_bytes(std::string_view text) {
   return bytes;
 }
 
-// Of tiff:Orientation, as an attribute or an element.
+// Finds tiff:Orientation, as an attribute or an element.
 std::optional<int> orientation_in_xmp(std::string_view xmp) {
   constexpr std::string_view kName = "tiff:Orientation";
   for (std::size_t at = xmp.find(kName); at != std::string_view::npos;
@@ -130,7 +130,7 @@ std::optional<int> orientation_in_xmp(std::string_view xmp) {
   return {};
 }
 
-// The last of each kind.
+// The last text of each kind.
 struct Found {
   std::optional<std::string> exif, profile, xmp;
 };

@@ -90,7 +90,7 @@ class Agent {
   void obey(const StragglerOrder& order) { watch_.show(order); }
   void obey(const FirstFailureOrder& order);
   void obey(const FollowOrder& order);
-  void obey(const HeardOrder&) {}  // the answer to a call, which takes it itself
+  void obey(const HeardOrder&) {}  // an AgentCall takes this answer itself
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
@@ -264,7 +264,7 @@ void Agent::obey(const FirstFailureOrder& order) {
   say_held_back();
 }
 
-// Nothing runs here then: the coordinator that gives way was gathering.
+// No rank runs here then, because the coordinator that gives way was gathering nodes.
 void Agent::obey(const FollowOrder& order) {
   if (ending()) return;
   consoles_.say(fmt::format("paceline: the job goes on with more nodes at {}; joining them\n",

@@ -32,7 +32,7 @@ bool port_is_taken(const Endpoint& endpoint) {
   }
 }
 
-// Of this host, where the way to the meeting does not tell one that the others reach.
+// An address of this host, for when the way to the meeting does not show one that others reach.
 std::string other_address() {
   const std::string wanted = process_environment()("PACELINE_SOCKET_IFNAME").value_or("");
   return choose_address(wanted, interface_addresses(), false);
@@ -180,7 +180,7 @@ void CoordinatorSearch::say_that_it_waits() {
       cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
 }
 
-// At the port of one that it had before, where others look for it.
+// Listens at the port that this agent had before, if it had one, because others look for it there.
 void CoordinatorSearch::prepare_stand_in() {
   if (stand_in_listener_) return;
   try {

@@ -46,7 +46,7 @@ class CoordinatorSearch {
   std::unique_ptr<JobControl> find();
   // From now on find() looks for a successor. `last` is the order that started the last generation.
   void lose(const StartOrder& last, const std::string& cause);
-  // From now on find() tries `leader` first, which an agent named that gave way to it. Requires:
+  // From now on find() tries `leader` first: an agent that gave way to it has named it. Requires:
   // the coordinator that was found is gone. `last` as above; nothing before the first generation.
   void follow(const Endpoint& leader, const std::optional<StartOrder>& last);
 

@@ -28,8 +28,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
 constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
-// For what stands around a program to end after it, as a script does; and for a rank that ended its
-// group to end itself, after the checkpoint that it is writing.
+// The time that a wrapper of a program, such as a script, has to end after it; and the time that a
+// rank which ended its group has to end itself, after the checkpoint that it is writing.
 constexpr std::chrono::nanoseconds kWrapper = 500ms, kLastWork = 5s;
 constexpr int kShownLines = 20;
 
@@ -175,8 +175,8 @@ void Generation::look_for_deaths() {
   }
 }
 
-// Whether a rank of this node that it accuses still runs, and may be about to end: that one is the
-// culprit then. Other nodes wait as long to be told of the failure.
+// Whether the rank accuses one of this node that still runs and may be about to end: then that one
+// is the culprit. Other nodes hear of the failure only after this wait.
 bool Generation::may_have_followed(const RankProcess& rank) {
   const auto accused = accused_by(rank);
   if (!accused || !is_running(accused->rank)) return false;
@@ -185,7 +185,8 @@ bool Generation::may_have_followed(const RankProcess& rank) {
   return true;
 }
 
-// Nobody whom the ended ranks accuse will end any more, or soon enough.
+// Once no accused rank can still end, or has ended soon enough, the first rank that ended is the
+// culprit.
 void Generation::decide() {
   if (undecided_.empty()) return;
   const bool waits = std::ranges::any_of(undecided_, [this](const auto& undecided) {

@@ -24,7 +24,7 @@ void JobMembership::seek() {
   seek_at_ = Deadline::after(kSearchPause);
   if (!coordinator_) return;
   claim_services();
-  // A launcher that took this node for the leader is told where the leader is.
+  // If the launcher takes this node for the leader, it is told where the leader is.
   if (search_.leads() || said_leads_) launcher_.say_leads(search_.current());
   said_leads_ = search_.leads();
   report(Joining{.version = options_.version,

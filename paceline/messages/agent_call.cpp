@@ -14,7 +14,7 @@
 namespace paceline::launch {
 namespace {
 
-// What a handshake sends is less than any socket's buffer.
+// Sends all bytes at once, because a handshake's messages are smaller than any socket's buffer.
 bool send_now(const Fd& socket, std::span<const std::byte> bytes) {
   SendQueue queue;
   queue.add(bytes);

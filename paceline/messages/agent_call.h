@@ -32,7 +32,7 @@ class AgentCall {
   ~AgentCall();
 
   const Endpoint& agent() const { return agent_; }
-  // Nothing more happens: it was answered, it failed, or its time is over.
+  // Whether nothing more happens: the call was answered, it failed, or its time is over.
   bool over() const { return ended_ || patience_.expired(); }
   // The answer, once; nothing while there is none.
   std::optional<Order> take_answer() { return std::exchange(answer_, std::nullopt); }

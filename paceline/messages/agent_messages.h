@@ -83,7 +83,7 @@ struct Alive {
   bool operator==(const Alive&) const = default;
 };
 
-// From a coordinator that has too few nodes to one that may have more of the same job.
+// A coordinator that has too few nodes asks this of one that may have more nodes of the same job.
 struct Looking {
   std::string version;
   std::string run_id;
@@ -203,7 +203,7 @@ struct HeardOrder {
   bool operator==(const HeardOrder&) const = default;
 };
 
-// The job goes on under another coordinator: to agents, and the answer to Looking.
+// Says that the job goes on under another coordinator: sent to agents, and the answer to Looking.
 struct FollowOrder {
   Endpoint leader;
   bool operator==(const FollowOrder&) const = default;

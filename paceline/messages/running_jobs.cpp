@@ -41,7 +41,8 @@ struct Mark {
   unsigned long inode = 0;
 };
 
-// Num: RefCount Protocol Flags Type St Inode Path. Connections to a mark bear its name as well.
+// The columns of a line are Num, RefCount, Protocol, Flags, Type, St, Inode and Path. Connections
+// to a mark bear its name as well.
 std::optional<Mark> mark_in(const std::string& line) {
   constexpr unsigned kListens = 0x10000, kStream = 1;  // __SO_ACCEPTCON, SOCK_STREAM
   unsigned flags = 0, type = 0;
@@ -59,7 +60,7 @@ std::optional<Mark> mark_in(const std::string& line) {
 
 enum class Holder { kOwn, kOtherUser, kUnknown, kNone };
 
-// What /proc shows about who holds a mark.
+// Finds out from /proc which process holds a mark.
 class Holders {
  public:
   Holder holder_of(const Mark& mark) {
@@ -96,7 +97,7 @@ class Holders {
     return process;
   }
 
-  // The effective one; nothing when there is no such process.
+  // The effective user of the process; nothing when there is no such process.
   static std::optional<uid_t> user_of(const std::string& folder) {
     std::ifstream status(folder + "/status");
     for (std::string line; std::getline(status, line);) {
@@ -109,7 +110,7 @@ class Holders {
   std::map<pid_t, Process> processes_;
 };
 
-// One of each process in the order of pids, then the second of each.
+// All marks: one of each process in the order of pids, then the second of each.
 std::vector<Mark> marks_in_turn() {
   std::map<pid_t, std::map<std::string, Mark>> of_process;
   std::ifstream table("/proc/net/unix");

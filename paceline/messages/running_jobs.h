@@ -39,9 +39,9 @@ JobMark mark_running_job(int num_ranks, int num_threads);
 // stands in front of nobody. Marks that, as /proc shows, the process in their name does not hold
 // are left out.
 std::vector<std::string> find_marks();
-// Those of this user's processes (for root: of any user's), in the same order; at the end those
-// whose process does not show its descriptors. So sockets of strangers, however many, cost no
-// connection.
+// The marks of this user's processes (for root: of any user's), in the same order; at the end those
+// whose process does not show its descriptors. So strangers' sockets, however many there are, cost
+// no connection.
 std::vector<std::string> find_own_marks();
 // The process in a mark's name; -1 when it is none.
 pid_t launcher_of(const std::string& mark);

@@ -56,7 +56,7 @@ std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
       options.end ? fmt::to_string(*options.end) : "none", options.seed);
 }
 
-// Of the last position, [N, vocabulary].
+// The logits of the last position, [N, vocabulary].
 at::Tensor last_logits(Gpt& model, const at::Tensor& tokens, GptPast& past) {
   const at::Tensor logits = model->forward(tokens, &past).select(1, -1);
   check(logits.size(-1) == model->options().vocabulary,

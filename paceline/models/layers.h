@@ -82,8 +82,8 @@ struct Layers {
   // Of the embedded tokens [N, T, width]: everything up to `logits` works on what it returns, which
   // may have fewer positions if first_of_branch, last_of_branch and logits know; empty: the input.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};
-  // Where ranks share the layers: an error on each of them unless all describe what they are about
-  // to do alike. Empty: nobody shares them.
+  // Throws on every rank that shares the layers unless all ranks describe alike what they are about
+  // to do. Empty: no ranks share them.
   std::function<void(const std::string& doing)> require_same = {};
 
   torch::nn::AnyModule make_first(const torch::nn::LinearOptions& options,

@@ -99,8 +99,8 @@ void ExponentialMovingAverage::require_sum(std::size_t parameter, std::uint32_t 
       name.empty() ? std::to_string(parameter) : name, num_updates_, found, sums_[parameter]));
 }
 
-// Through variable_data(), whose writes LibTorch does not count: the parameters get the same bits
-// back, and their optimizer is to notice if they do not.
+// Writes through variable_data(), whose writes LibTorch does not count: the parameters get the same
+// bits back, and their optimizer notices if they do not.
 ExponentialMovingAverage::Swap::Swap(ExponentialMovingAverage& average) : average_(average) {
   check(!average.is_swapped_in_, "the average of the weights is swapped in already");
   check(average.num_updates_ > 0, "the average of the weights has had no update yet");

@@ -78,7 +78,7 @@ class GradScaler {
 
   const GradScalerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; may be null
-  // What lasts from one update to the next.
+  // The values that last from one update to the next.
   struct Kept {
     float scale = 0;
     std::int64_t growth_tracker = 0;

@@ -66,8 +66,8 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
   make_rows(rows_by_type(parameters_));
 }
 
-// Each tensor once, where it came first. LibTorch's parameters() has a shared one once a name.
-// Nothing has changed when it throws.
+// Adds each tensor once, where it came first: LibTorch's parameters() lists a shared one under each
+// of its names. Nothing has changed when this throws.
 void Optimizer::add_parameters(const std::vector<at::Tensor>& tensors, std::size_t group) {
   std::unordered_map<const void*, std::size_t> known;
   for (std::size_t i = 0; i < parameters_.size(); ++i)

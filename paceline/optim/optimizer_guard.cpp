@@ -17,7 +17,7 @@ bool Optimizer::is_unwritten(std::size_t parameter) const {
   return (*marks_)[parameter].holds_for(parameters_[parameter]);
 }
 
-// Whether a sum's place is of what only steps write.
+// Whether only steps write what the sum in this place is of.
 bool Optimizer::is_state(std::size_t parameter, std::size_t place) const {
   if (place == kValues) return has_master(parameter);
   return place - kFirstState < state_names_.size();
@@ -27,7 +27,7 @@ std::size_t Optimizer::place_of_parameter(std::size_t parameter) const {
   return has_master(parameter) ? kRounded : kValues;
 }
 
-// A pass has read what the one before wrote.
+// Requires that a pass has read what the pass before it wrote.
 void Optimizer::check_sums(std::size_t parameter, const Sums& sums) {
   for (std::size_t place = 0; place < kMaxSums; ++place) {
     if (!sums[place].any) continue;
@@ -72,7 +72,7 @@ void Optimizer::verify_parameter(std::size_t parameter, bool with_own) const {
                  found);
 }
 
-// What the updates of a step do not read.
+// Verifies what the updates of a step do not read.
 void Optimizer::verify_unread_parameters(const std::vector<OrderedGradient>& gradients) const {
   auto updated = gradients.begin();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -82,7 +82,7 @@ void Optimizer::verify_unread_parameters(const std::vector<OrderedGradient>& gra
   }
 }
 
-// After a step, once this rank has what the others updated.
+// Remembers the parameters after a step, once this rank has what the others updated.
 void Optimizer::remember_parameters(const std::vector<OrderedGradient>& gradients) {
   auto updated = gradients.begin();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -124,8 +124,9 @@ std::uint32_t Optimizer::sum_of_own_elements(std::size_t parameter) const {
   return sum_of_elements(parameter, first, last);
 }
 
-// Of what this rank has of the parts that others update: with one copy those that it brought from
-// other hosts; where hosts divide the parameters none, because they are here during passes only.
+// The sum over the parts that other ranks update and this rank has. With one copy these are the
+// parts that it brought from other hosts; where hosts divide the parameters there are none, because
+// such parts are here only during passes.
 std::uint32_t Optimizer::sum_of_other_parts(std::size_t parameter) const {
   if (!group_ || host_parts_) return 0;
   std::uint32_t sum = 0;

@@ -60,7 +60,8 @@ void Optimizer::step() try {
   } else if (group_) {
     exchange_parts();
   }
-  // The kernels write behind autograd's back. It refuses a backward pass that needs old values.
+  // The kernels write behind autograd's back, so this counts their writes: autograd then refuses a
+  // backward pass that needs the old values.
   for (const OrderedGradient& gradient : gradients)
     torch::autograd::impl::bump_version(parameters_[gradient.parameter]);
   remember_parameters(gradients);

@@ -32,9 +32,10 @@ class GroupedOptimizer : public Optimizer {
                   "a momentum must be in [0, 1), and 0 in a group that began without");
     momentum_in(options_.at(group)) = momentum;
   }
-  // At any time before shard(), also after steps: the others keep their state. Error(kInvalid) for
-  // a parameter that is in a group already, for options that the constructor refuses, and when the
-  // optimizer is sharded. Make schedules afterwards: they have a base rate for each group.
+  // Adds a group, at any time before shard(), also after steps: the others keep their state.
+  // Error(kInvalid) for a parameter that is in a group already, for options that the constructor
+  // refuses, and when the optimizer is sharded. Make schedules afterwards: they have a base rate
+  // for each group.
   void add_param_group(const ParameterGroup<Options>& group) {
     require_valid(group.options);
     add_group({group.parameters, group.options.lr});

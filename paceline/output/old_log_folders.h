@@ -12,10 +12,10 @@ namespace paceline::launch {
 // "paceline-20261231-235959-x7Fq2a".
 bool is_temporary_log_folder(const std::string& name);
 
-// Where they are: TMPDIR, else /tmp.
+// The folder that they are in: TMPDIR, else /tmp.
 std::string base_of_log_folders();
 
-// Those of this user in `base` that no running job has: the job that ended last comes first.
+// This user's folders in `base` that no running job uses, those of the job that ended last first.
 std::vector<std::string> kept_log_folders(const std::string& base = base_of_log_folders());
 
 // Removes from `base` the temporary log folders of this user in which nothing was written for

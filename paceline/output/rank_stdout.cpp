@@ -21,13 +21,13 @@ winsize window_of_launcher() {
   return {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
 }
 
-// Nothing, and errno, where none can be had.
+// Returns nothing, and sets errno, where the system has no terminal to give.
 std::optional<Pipe> make_terminal() {
   Pipe terminal;
   terminal.read_end.reset(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   const int own = terminal.read_end.get();
   if (own < 0 || unlockpt(own) != 0) return {};
-  // By the descriptor, not by its name, which another mount may hide.
+  // Opens the other end by the descriptor, not by its name, which another mount may hide.
   terminal.write_end.reset(ioctl(own, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
   const int ranks = terminal.write_end.get();
   termios mode{};

@@ -84,8 +84,7 @@ void require_same(const std::string& own, const std::string& other) {
         there);
 }
 
-// Without LibTorch's stack.
-// Of the exception that is being handled.
+// Describes the exception that is being handled, without LibTorch's stack.
 std::string reason_of_current() {
   try {
     throw;

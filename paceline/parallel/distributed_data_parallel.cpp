@@ -214,7 +214,7 @@ void DataParallelState::before_forward(std::int64_t samples) {
   buffers_may_differ_ = trains;
 }
 
-// Ranks whose inputs have ended get buffers at the beginning of the others' passes.
+// A rank whose inputs have ended gets buffers at the beginning of the other ranks' passes.
 void DataParallelState::end_step() {
   kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
   if (reducer_->has_shards()) shard_buffers_.end_step();

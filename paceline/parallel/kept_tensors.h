@@ -34,7 +34,7 @@ class KeptTensors {
   // DamagedState that names the first tensor that is not as noted although nothing has written to
   // it. `what` it is: "buffer"; `step`: how many were taken.
   void verify(const char* what, const ProcessGroup& group, std::int64_t step) const;
-  // The same before a pass, for which the other ranks wait: aborts the group with the error.
+  // As verify(), before a pass for which the other ranks wait: aborts the group with the error.
   void verify_before_pass(const char* what, ProcessGroup& group, std::int64_t step) const;
 
  private:

@@ -7,7 +7,7 @@ namespace paceline {
 
 std::shared_ptr<LaunchTurns> LaunchTurns::of(const ProcessGroup& group) {
   static std::mutex mutex;
-  // Never destroyed, as a module in a global variable may end later.
+  // Never destroyed, because a module in a global variable may end later.
   static auto& all = *new std::map<const ProcessGroup*, std::weak_ptr<LaunchTurns>>;
   const std::lock_guard lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });

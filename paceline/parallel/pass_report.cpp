@@ -18,7 +18,7 @@ constexpr std::size_t kIndexValues = 2;  // of the parameter, from 1
 constexpr std::size_t kModuleValues = 1;
 constexpr std::size_t kLossValues = 64 / kBits;
 
-// Where they begin among the values of a rank.
+// Where each of these begins among the values of a rank.
 constexpr std::size_t kIndex = kHashValues;
 constexpr std::size_t kModule = kIndex + kIndexValues;
 constexpr std::size_t kLoss = kModule + kModuleValues;

@@ -260,8 +260,9 @@ void Reducer::end_backward() {
   turns_->end(this, has_inputs_ ? options_.at_end_of_step : std::function<void()>());
 }
 
-// Another one after each step of an optimizer. LibTorch's own write past its count of writes, so
-// the beginning of each parameter is looked at as well, unless its memory may be on another host.
+// A number that is another one after each step of an optimizer. LibTorch's own optimizers write
+// past its count of writes, so this looks at the beginning of each parameter as well, unless its
+// memory may be on another host.
 std::uint64_t Reducer::version_of_parameters() const {
   constexpr std::size_t kBeginning = 64;  // bytes
   const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;

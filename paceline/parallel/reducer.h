@@ -140,10 +140,11 @@ class Reducer : public GradientSync {
   // With logical shards: false for every pass of a step but its last one.
   void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
   bool synchronizes() const override { return synchronize_; }
-  // Before a backward pass: the loss that it begins with, times the weight of its batch.
+  // Call it before a backward pass with the loss that the pass begins with, times the weight of its
+  // batch.
   void note_loss(double loss);
-  // Of the last pass that averaged and those that led to it: the mean over the ranks, or the
-  // logical shards, of what was noted, on every rank. It costs no call of its own.
+  // The loss of the last pass that averaged and of those that led to it: the mean over the ranks,
+  // or the logical shards, of what was noted, on every rank. It costs no call of its own.
   double step_loss() const { return step_loss_; }
   double take_exposed_seconds() override;
   void begin_at(std::int64_t step) override { num_steps_ = step; }
@@ -151,7 +152,7 @@ class Reducer : public GradientSync {
   // Between passes; local. DamagedState when the module's buffers, or what the hook keeps, are not
   // what the last pass left. A pass looks at both itself before it uses them.
   void verify() const;
-  // That have averaged, or that begin_at() told.
+  // The number of steps that have averaged, or that begin_at() told.
   std::int64_t num_steps() const { return num_steps_; }
 
   // 0 before they are planned, and in a group of one without logical shards.
@@ -262,7 +263,7 @@ class Reducer : public GradientSync {
   WorkPtr start_round(std::size_t index);
   [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
 
-  // What hook_tensors_ are, for messages.
+  // What messages call a tensor of hook_tensors_.
   static constexpr const char* kHookTensor = "the communication hook's tensor";
   // From here on the copy into a bucket costs more than an all-reduce of its own.
   static constexpr std::size_t kLargeBytes = 512 << 10;

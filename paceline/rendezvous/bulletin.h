@@ -37,7 +37,7 @@ class Bulletin {
   std::optional<JobNotice> read() const;
   void remove() const noexcept;
 
-  // Of the published notice; before that, where rank 0 tries first.
+  // The path of the published notice; before that, where rank 0 tries first.
   const std::string& path() const { return path_; }
 
  private:

@@ -6,8 +6,8 @@
 
 namespace paceline {
 
-// As a task of a step that a user's srun made. Not so in the steps that SLURM makes by itself: the
-// shell of salloc where LaunchParameters=use_interactive_step, a batch script.
+// Whether it is a task of a step that a user's srun made. SLURM also makes steps by itself, for the
+// shell of salloc (LaunchParameters=use_interactive_step) and for a batch script: false in those.
 bool in_step_of_srun(const GetVariable& variable);
 
 }  // namespace paceline

@@ -92,7 +92,7 @@ class MessageWriter {
   // Error(kInvalid) for more than kMaxMessageBytes.
   void put_count(std::size_t count);
   void put_bytes(std::span<const std::byte> data);
-  // As put_bytes(), at a multiple of kAlignment. `data` must live until the message has been sent.
+  // Puts bytes at a multiple of kAlignment. `data` must live until the message has been sent.
   void put_aligned(std::span<const std::byte> data);
 
   // A length that end_length() fills in: the number of bytes between the two calls.
@@ -136,7 +136,7 @@ class MessageReader {
     return value;
   }
   std::span<const std::byte> take(std::size_t count);
-  // As take(), of what put_aligned() wrote.
+  // Takes what put_aligned() wrote, as take() does.
   std::span<const std::byte> take_aligned(std::size_t count);
   // The number of elements that follow, each of at least `least` bytes: Error(kCorrupt) if fewer
   // bytes are left.
@@ -259,7 +259,7 @@ struct FieldCodec<T> {
   }
 };
 
-// What lists have in common: the kind of their elements, then the elements.
+// The part that all lists have in common: the kind of their elements, then the elements.
 template <class T>
 struct ElementCodec {
   static void write(MessageWriter& out, std::span<const T> values) {

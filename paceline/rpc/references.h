@@ -26,9 +26,9 @@
 
 namespace paceline::rpc {
 
-// Of the objects that one owner has made, never used twice.
+// The number of an object among those that one owner has made; never used twice.
 using ObjectNumber = std::uint64_t;
-// Of a reference on its way in a call; the holder's own.
+// The holder's own number of a reference on its way in a call.
 using PassNumber = std::uint64_t;
 
 // The owner's side: which sessions hold each object.
@@ -57,7 +57,7 @@ class ObjectHolds {
 // The holder's side, for the objects of one owner.
 class ReferenceCounts {
  public:
-  // What is to be asked of the owner, by a call of kOnce and kThisSession.
+  // A question to the owner, by a call of kOnce and kThisSession.
   struct Step {
     enum class Kind : std::uint8_t { kHold, kRelease } kind{};
     ObjectNumber object = 0;

@@ -3,13 +3,12 @@
 // A session: the calls of one worker (the caller) at another (the callee), over one connection
 // after another. It decides what each end of a call may claim. Both halves are state machines
 // without sockets, threads and clocks, so that a test can take them through every order of events
-// (tests/rpc/session_search_test.cpp); connection.h carries out what they say.
+// (tests/rpc/session_search_test.cpp). Whoever owns the connections carries out what they say.
 //
 // The rules, each an invariant of that test:
 //
-//  1. A call that is not repeatable is executed at most once, whatever is lost or delayed, also
-//  when
-//     the callee dies and another process takes its name.
+//  1. A call that is not repeatable is executed at most once, whatever is lost or delayed, and also
+//     when the callee dies and another process takes its name.
 //  2. A call that ends by a reply was executed, and the reply is its own.
 //  3. A call that ends as "not executed" was not executed, and never will be.
 //  4. A call of kOnce ends by a reply if caller and callee live and keep the session.

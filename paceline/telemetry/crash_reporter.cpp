@@ -67,7 +67,7 @@ void pause_in_handler() {
   nanosleep(&pause, nullptr);
 }
 
-// A launcher that cannot take connections for a moment has EAGAIN.
+// EAGAIN means that the launcher cannot take connections for a moment.
 bool connect_to_launcher(int fd) {
   const auto* const address = reinterpret_cast<const sockaddr*>(&launcher.address);
   for (int waited = 0; waited < kLongestWaitMs; waited += kPauseMs) {
@@ -90,7 +90,7 @@ void tell_launcher(int signal) {
     prctl(PR_SET_PTRACER, peer->pid, 0, 0, 0);
     char message[48];
     const auto length = write_message(message, static_cast<int>(syscall(SYS_gettid)), signal);
-    // So few bytes fit into the buffer of a new connection.
+    // The buffer of a new connection has room for so few bytes.
     if (send_some(fd, std::as_bytes(std::span(message, length))) == static_cast<ssize_t>(length)) {
       pollfd answer{fd, POLLIN, 0};
       poll_for({&answer, 1}, std::chrono::milliseconds(kLongestWaitMs));

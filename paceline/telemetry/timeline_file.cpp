@@ -62,7 +62,7 @@ void take_spans(const timeline::File& file, RankTimeline& timeline) {
   std::ranges::stable_sort(timeline.spans, {}, &TimelineSpan::begin);
 }
 
-// The first bytes of a timeline; how many there were.
+// Reads the first bytes of a timeline; returns how many there were.
 std::size_t read_file(const std::string& path, std::span<std::byte> into) {
   const Fd file = open_to_read(path);
   if (!file) fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(errno));

@@ -24,7 +24,8 @@ bool has_blocks(Op op) {
   return traits_of(op).input > Extent::kCount || traits_of(op).output > Extent::kCount;
 }
 
-// What ranks compare of a call's tensor; ranks whose rows differ in number compare one row's.
+// The hash that ranks compare of a call's tensor; where they may have different numbers of rows,
+// the hash of one row.
 std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   if (!has_blocks(op)) return shape_of(tensor);
   auto sizes = tensor.sizes().vec();
@@ -130,7 +131,7 @@ struct Prepared {
   Prepared& operator=(const Prepared&) = delete;
 
  private:
-  // Of the tensor that every rank has.
+  // Sets the shape of the tensor that every rank has.
   void set_shape(const ProcessGroup& group, const TensorCall& asked) {
     const bool by_output = traits_of(asked.op).has(kOnlyRootGives) || asked.op == Op::kReceive;
     if (!asked.lists) {

@@ -29,8 +29,8 @@ Buffer dense_view(const at::Tensor& tensor);
 // As dense_view. Error(kUnsupported) for tensors off the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);
 
-// What ranks compare of a tensor that they communicate in the order of its memory: its sizes and
-// strides (shape_of(), collectives/collective.h). Requires: is_dense(tensor).
+// The hash of a tensor's sizes and strides, which ranks compare when they communicate it in the
+// order of its memory (shape_of(), collectives/collective.h). Requires: is_dense(tensor).
 std::uint32_t shape_of(const at::Tensor& tensor);
 
 // For messages: "Float [2, 3], undefined".

@@ -10,10 +10,10 @@ namespace paceline {
 // launcher's OMP_NUM_THREADS says, otherwise LibTorch's default. Returns the number in effect.
 int set_thread_count(int num_threads);
 
-// For logical shards, whose bits are to be the same for every number of ranks: 1 thread, unless a
-// number was chosen, by set_thread_count(), OMP_NUM_THREADS or --threads-per-rank. Cores that a
-// launcher divided among its ranks, and all that there are, are no choice. Returns the number in
-// effect.
+// Settles the number for logical shards, whose bits are to be the same for every number of ranks: 1
+// thread, unless a number was chosen by set_thread_count(), OMP_NUM_THREADS or --threads-per-rank.
+// Cores that a launcher divided among its ranks, and all that there are, are no choice. Returns the
+// number in effect.
 int settle_thread_count();
 
 }  // namespace paceline

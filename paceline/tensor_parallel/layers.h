@@ -20,9 +20,9 @@
 // divide among the ranks, so generation, one position at a time, is not possible then.
 //
 // All ranks of the group are given the same tokens; models::generate() checks that they have the
-// same prompt and options. For dropout seed_rank() with the same number on
-// all of them, and another one for other samples: activations that every rank has drop the same
-// elements everywhere, divided ones (part_dropout.h) do not.
+// same prompt and options. For dropout, call seed_rank() with the same number on all of them, and
+// with another number for other samples: activations that every rank has drop the same elements
+// everywhere, divided ones (part_dropout.h) do not.
 //
 // Error(kInvalid) from the model's constructor names rank, layer and what does not divide.
 //

@@ -44,7 +44,7 @@ struct CountedLoss {
 // its class weighs, as in LibTorch's cross_entropy. Label smoothing changes no count.
 CountFunction targets_except(std::int64_t ignored = -100, const at::Tensor& class_weights = {});
 
-// Of a loss that is the mean over all elements of a batch's target.
+// Makes a counted loss of one that is the mean over all elements of a batch's target.
 CountedLoss over_all_targets(LossFunction mean);
 
 // Collective. Sets the weights of a step's batches on this rank, so that the average over the ranks

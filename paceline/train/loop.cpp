@@ -51,8 +51,8 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
   return loader.next();
 }
 
-// What the loop gives to `gradients` at once: a batch of the step that follows those before, or all
-// of the step's where their weights depend on each other. Empty at the end of the epoch.
+// The batches that the loop gives to `gradients` at once: the next batch of the step, or all
+// batches of the step where their weights depend on each other. Empty at the end of the epoch.
 std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& gradients,
                                       PhaseTimes& times) {
   std::vector<data::Batch> batches;
@@ -67,7 +67,7 @@ std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& g
   return batches;
 }
 
-// How many samples of this rank the step has; nothing at the end of the epoch.
+// Returns the number of this rank's samples in the step; nothing at the end of the epoch.
 std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients& gradients,
                                         PhaseTimes& times, const LoopHooks& hooks) {
   std::int64_t samples = 0;

@@ -88,7 +88,8 @@ std::vector<Pipeline::Tensors> PipelineGradients::inputs_of(const MicroBatches& 
   return inputs;
 }
 
-// Of a micro-batch with that share of the batch's samples: means count by it, sums do as they are.
+// The weight of a micro-batch that has this share of the batch's samples: a mean counts by the
+// share, a sum counts as it is.
 double PipelineGradients::weight_of_part(double share) const {
   return options_.count && share > 0 ? 1 : share;
 }
@@ -151,7 +152,8 @@ void PipelineGradients::note_losses(const MicroBatches& all, const std::vector<a
   }
 }
 
-// Those of all replicas, on every rank: the ranks of last stages tell each other, then the others.
+// Returns the losses of all replicas on every rank: the ranks of last stages tell each other, then
+// the other ranks.
 std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
   ProcessGroup* const replicas = options_.replicas.get();
   std::vector<ReplicaLoss> found(
@@ -200,7 +202,7 @@ void PipelineGradients::average() {
   optimizer_.shards_gradients() ? average_parts(used) : average_whole(gradients);
 }
 
-// Of the optimizer's parameters: which have a gradient in some replica.
+// Tells for each of the optimizer's parameters whether some replica has a gradient of it.
 std::vector<bool> PipelineGradients::used_parameters() {
   std::vector<std::int32_t> used;
   for (const at::Tensor& parameter : optimizer_.parameters())

@@ -45,7 +45,8 @@ struct PipelineGradientsOptions {
   // Divides the optimizer among the replicas, once they have the first one's parameters; nothing:
   // every rank takes the whole step of its stages.
   std::optional<optim::ShardOptions> shard = {};
-  // Of a batch, where the loss is a sum over what counts; null: it is a mean over samples.
+  // Counts a batch, where the loss is a sum over what counts; null: the loss is a mean over
+  // samples.
   CountFunction count = nullptr;
   // kReport logs a loss that is not finite, kError makes it an Error(kInvalid) on every rank.
   NonFinite non_finite = NonFinite::kReport;
@@ -79,7 +80,7 @@ class PipelineGradients : public StepGradients {
 
  private:
   struct MicroBatches;
-  // Of a replica's batches in a step, as ranks exchange it.
+  // The losses of a replica's batches in a step, as ranks exchange them.
   struct ReplicaLoss {
     double weighted = 0;
     double not_finite = -1;  // the first such micro-batch; -1: none

@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 constexpr auto kTerminalInterval = 200ms;
 constexpr auto kPlainInterval = 5s;
 
-// Under paceline run stdout is always a terminal; the launcher says what is behind it.
+// Under paceline run stdout is a terminal of the launcher's making; the launcher says whether the
+// rank may draw on it.
 bool draws() {
   const char* told = std::getenv("PACELINE_TERMINAL");
   return told != nullptr ? std::strcmp(told, "1") == 0 : can_draw_on(STDOUT_FILENO);

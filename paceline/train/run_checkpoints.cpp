@@ -42,7 +42,8 @@ void RunCheckpoints::after_epoch(const TrainingState& state) {
 
 void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
-  // Otherwise finish() tries again: whether it was this one that failed is not known.
+  // Otherwise finish() tries again, because it is not known whether this save or an earlier one
+  // failed.
   if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }
 

@@ -96,7 +96,7 @@ struct Differences {
     if (is_better) first = fmt::format("{}: {}", name, what);
     ++count;
   }
-  // A line, where there are some.
+  // One line; empty where there are no such tensors.
   std::string text(const char* how) const {
     if (count == 0) return "";
     return fmt::format("\n  {} {}, {}{}", counted(count, "tensor"), how,

@@ -32,8 +32,8 @@ class StepGradients {
   // batch of a step they are the same on all replicas. Adds to `times` what each phase took.
   // `scale`: empty, or what scales losses.
   virtual void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) = 0;
-  // Of the step whose last batch was added: the mean over the samples, or over what counts, of all
-  // ranks; not scaled; the same on every rank.
+  // The loss of the step whose last batch was added: the mean over the samples, or over what
+  // counts, of all ranks; not scaled; the same on every rank.
   virtual double step_loss() const = 0;
   // So many steps were taken before, by a run that goes on.
   virtual void begin_at(std::int64_t step) = 0;

@@ -27,8 +27,8 @@ namespace paceline::train {
 struct ProcessOptions {
   int threads = 0;      // of LibTorch; 0: the launcher's choice
   std::string backend;  // empty: what the launcher says, else paceline
-  // Of each step (core/logical_shards.h); 0: none. With them a rank has 1 thread unless a number
-  // was chosen (tensor/thread_count.h).
+  // The logical shards of each step (core/logical_shards.h); 0: none. With them a rank has 1 thread
+  // unless a number was chosen (tensor/thread_count.h).
   std::int64_t logical_shards = job_logical_shards();
 };
 

@@ -166,7 +166,8 @@ int TrainingRun::train() {
   return 1;
 }
 
-// Of a step that this rank alone cannot take, the others would hear only when they wait for it.
+// The other ranks would learn only while they wait for it that this rank cannot take the step, so
+// it aborts the group.
 void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
   const DamagedState said(
       said_by(fmt::format("rank {}", group_->rank()), "optimizer's step", error).what());
@@ -285,7 +286,8 @@ void TrainingRun::write_final_weights() {
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 
-// For a run that goes on where this one ended: what makes it longer, and keeps its schedule.
+// The options of a run that goes on where this one ended: they make it longer and keep its
+// schedule.
 std::string TrainingRun::options_of_longer_run() const {
   const StepOptions& step = options_.step;
   const std::int64_t steps = step_.schedule_steps();
@@ -302,9 +304,9 @@ std::string TrainingRun::options_of_longer_run() const {
   return longer;
 }
 
-// What to try after a run that ended here: a command, or what to put behind this one. Both work as
-// they stand. Whatever ended this run would end the next one before its first step; a schedule that
-// has no more steps needs a run of its own.
+// Suggests what to try after a run that ended here: a command, or options to add to this one. Both
+// work as they are printed. Whatever ended this run would end the next one before its first step,
+// so the options change that; a schedule without steps left needs a run of its own.
 std::string TrainingRun::next_command() const {
   const bool can_continue =
       options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();

@@ -41,7 +41,7 @@ class TrainingStep {
 
   double learning_rate() const { return learning_rate_; }  // of the last step
   bool has_schedule() const { return schedule_ != nullptr; }
-  // Of the schedule, where its rates follow from their number; otherwise 0.
+  // The number of the schedule's steps, where its rates follow from that number; otherwise 0.
   std::int64_t schedule_steps() const;
   // While it lives, the model has the averaged weights. Null where there are none.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();

@@ -24,7 +24,7 @@ constexpr std::size_t kRoomForAnswers = 1024;
 // For words that fit into any channel's buffer.
 constexpr std::chrono::seconds kLongestWords{1};
 constexpr std::chrono::milliseconds kSlice{10};
-// For one peer. Many times what a rank has to say before it gives up.
+// The most that waits to be sent to one peer: many times what a rank has to say before it gives up.
 constexpr std::size_t kMostUnsent = 64 << 10;
 
 }  // namespace
@@ -185,9 +185,9 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
   }
 }
 
-// What a peer that reads nothing does not take in time is sent before the next words: a record that
-// was begun must be finished, or the peer understands nothing that follows, and an encrypted
-// channel insists on the same bytes. If the peer is gone there is no one to tell.
+// Words that a peer does not take in time, because it reads nothing, are sent before the next ones:
+// a record that was begun must be finished, or the peer understands nothing that follows, and an
+// encrypted channel insists on the same bytes. If the peer is gone, there is no one to tell.
 void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
   std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
   if (unsent.size() + words.size() > kMostUnsent) return;

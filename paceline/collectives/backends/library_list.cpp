@@ -56,7 +56,7 @@ struct Registry {
   };
 };
 
-// Never destroyed, as a group in a global variable may end later.
+// Never destroyed, because a group in a global variable may end later.
 Registry& registry() {
   static auto& all = *new Registry;
   return all;

@@ -63,7 +63,8 @@ class SymmetricArena {
   std::map<std::size_t, std::size_t> free_;                // begin -> size
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin) of the same ranges
   std::unordered_map<std::size_t, std::size_t> used_;      // begin -> size
-  // Up to there blocks have been given out, so the pages are there, but for the released ranges.
+  // Blocks have been given out up to this offset, so the pages before it are there, except those of
+  // the released ranges.
   std::size_t brought_ = 0;
   std::map<std::size_t, std::size_t> released_;  // begin -> end; within free ranges
 };

@@ -52,9 +52,9 @@ Fd make_file(std::size_t bytes) {
   return file;
 }
 
-// Its pages are taken now, for all ranks, unless they come on touch: where the memory does not
-// suffice, touching them is SIGBUS. First through the mapping, which may have huge pages. Empty,
-// with errno set, when that fails.
+// Takes the file's pages now, for all ranks, unless they come on touch: touching a page for which
+// there is no memory is SIGBUS. The mapping takes them first, because it may have huge pages.
+// Empty, with errno set, when that fails.
 Mapping map_own_file(const Fd& file, std::size_t bytes, Pages pages) {
   Mapping mapping = Mapping::of_file(file, bytes, pages);
   if (!mapping || pages == Pages::kOnTouch || reserve_file(file.get(), bytes)) return mapping;

@@ -84,8 +84,9 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
   }
 }
 
-// Before anything takes time, such as asking the others and making the error: from here on no rank
-// passes that has not arrived yet. False when all have arrived meanwhile, and pass.
+// Gives the phase up before anything that takes time, such as asking the other ranks and making the
+// error: from here on no rank passes that has not arrived yet. Returns false when all ranks have
+// arrived meanwhile; then all of them pass.
 bool PhaseBarrier::give_up() {
   auto& given_up = block(mesh_.rank()).given_up;
   given_up.store(phase_, std::memory_order_seq_cst);
