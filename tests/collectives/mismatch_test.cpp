@@ -301,7 +301,8 @@ TEST_P(MatchTest, a_large_send_without_a_receive_ends_at_the_deadline_on_every_r
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->what(),
-                HasSubstr("send of float32 x 4194304, peer 1, tag 0 timed out after 0."));
+                testing::ContainsRegex(
+                    "send of float32 x 4194304, peer 1, tag 0 timed out after [0-9]+[.][0-9] s: "));
   }
 }
 
@@ -341,9 +342,9 @@ TEST_P(MatchTest, a_receive_without_a_send_ends_at_the_deadline_on_every_rank) {
   EXPECT_EQ(results[1].error->code(), ErrorCode::kTimeout);
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
-    EXPECT_THAT(
-        result.error->what(),
-        testing::ContainsRegex("tag 3 timed out after 0.[3-9] s: no message arrived from rank 0"));
+    EXPECT_THAT(result.error->what(),
+                testing::ContainsRegex(
+                    "tag 3 timed out after [0-9]+[.][0-9] s: no message arrived from rank 0"));
   }
 }
 
