@@ -72,7 +72,7 @@ CheckpointTeam::CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::s
     : group_(std::move(group)),
       files_(files),
       patience_(std::max(group_->timeout(), options.disk_timeout)),
-      writer_(group_->timeline()) {
+      writer_(group_->timeline(), patience_) {
   form_background();
   on_rank(0, *background_, [&] { directory_.emplace(path, options, files_); });
   find_who_sees(path);

@@ -65,7 +65,7 @@ class CheckpointTeam {
   // tensors.
   void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
-  // Waits until what was saved is on the disk.
+  // Waits until what was saved is on the disk, for at most the disks' time.
   std::optional<Error> finish() { return writer_.finish(); }
 
   // Collective. Waits until nothing is being written, and gives a group of the same ranks in which

@@ -1,6 +1,7 @@
 #include "paceline/checkpoint/checkpoint_writer.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -19,12 +20,23 @@ constexpr int kStepsBelow = 10;  // of nice
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(std::shared_ptr<Timeline> timeline)
-    : timeline_(std::move(timeline)) {}
+CheckpointWriter::CheckpointWriter(std::shared_ptr<Timeline> timeline,
+                                   std::chrono::milliseconds patience)
+    : timeline_(std::move(timeline)), patience_(patience) {}
 
 CheckpointWriter::~CheckpointWriter() {
   std::unique_lock lock(mutex_);
-  wait_until_idle(lock);
+  const auto wait = has_given_up_ ? std::chrono::milliseconds(0) : patience_;
+  if (wait_until_idle(lock, Deadline::after(wait))) return;
+  log::error(fmt::format("{}; this process ends without it", overdue().what()));
+  std::_Exit(1);
+}
+
+// Requires mutex_, and a save under way.
+Error CheckpointWriter::overdue() const {
+  return Error(ErrorCode::kTimeout,
+               fmt::format("the disk has not taken the checkpoint of step {} within {} s", *step_,
+                           std::chrono::ceil<std::chrono::seconds>(patience_).count()));
 }
 
 bool CheckpointWriter::is_busy() const {
@@ -54,7 +66,7 @@ void CheckpointWriter::refuse(std::int64_t step, const Error& error) {
 
 void CheckpointWriter::start(std::int64_t step, std::function<void()> write) {
   std::unique_lock lock(mutex_);
-  wait_until_idle(lock);
+  if (!wait_until_idle(lock, Deadline::after(patience_))) throw overdue();
   step_ = step;
   lock.unlock();
   // A thread for each save: one that waited at a lower priority would be the last to end of a
@@ -78,7 +90,8 @@ std::optional<Error> CheckpointWriter::take_error() {
 
 std::optional<Error> CheckpointWriter::finish() {
   std::unique_lock lock(mutex_);
-  wait_until_idle(lock);
+  has_given_up_ = !wait_until_idle(lock, Deadline::after(patience_));
+  if (has_given_up_) return overdue();
   return std::exchange(error_, std::nullopt);
 }
 

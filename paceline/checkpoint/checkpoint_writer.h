@@ -7,6 +7,7 @@
 //
 // Thread safety: none; one thread at a time.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -25,9 +26,11 @@ namespace paceline {
 
 class CheckpointWriter {
  public:
-  // `timeline` gets a span for each write; may be null.
-  explicit CheckpointWriter(std::shared_ptr<Timeline> timeline = nullptr);
-  // What is under way is written to its end.
+  // `timeline` gets a span for each write; may be null. `patience`: with the disk, at the end.
+  explicit CheckpointWriter(std::shared_ptr<Timeline> timeline = nullptr,
+                            std::chrono::milliseconds patience = std::chrono::hours(1));
+  // Waits for the save under way. When the disk takes longer than `patience`, the process ends with
+  // exit code 1 and a line that says so, because its thread cannot be ended and uses the memory.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -38,27 +41,30 @@ class CheckpointWriter {
   bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
   // The save of `step` does not start, because of this error, which is logged and given later.
   void refuse(std::int64_t step, const Error& error);
-  // Returns while `write` runs; an error is what it throws. Error(kSystem) when no thread can be
-  // started.
+  // Waits as take_turn(), for `patience`, and returns while `write` runs; an error is what it
+  // throws. Error(kSystem) when no thread can be started, Error(kTimeout) after `patience`.
   void start(std::int64_t step, std::function<void()> write);
 
   // The first error since it was last asked; does not wait.
   std::optional<Error> take_error();
-  // Waits as take_turn(), then as take_error().
+  // Waits as take_turn(), then as take_error(); Error(kTimeout) after `patience`.
   std::optional<Error> finish();
 
  private:
-  bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline = Deadline::never());
+  bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  Error overdue() const;
   void begin_below();
   void work(std::int64_t step, const std::function<void()>& write);
   void keep(std::int64_t step, const Error& error);
 
   const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
-  mutable std::mutex mutex_;                  // guards everything below
+  const std::chrono::milliseconds patience_;
+  mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
   std::optional<std::int64_t> step_;  // of the save under way
   pid_t writer_ = 0;                  // its thread, once it has a lower priority
   bool is_awaited_ = false;
+  bool has_given_up_ = false;  // finish() has waited long enough for all
   std::optional<Error> error_;
   std::jthread thread_;  // of the last save
 };

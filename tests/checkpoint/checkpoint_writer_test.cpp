@@ -168,6 +168,32 @@ TEST(CheckpointWriter, its_end_waits_for_what_was_saved) {
   expect_sample(directory.load(20), 1 << 14);
 }
 
+TEST(CheckpointWriter, a_disk_that_never_answers_is_an_error_at_the_end_and_holds_no_process) {
+  TestDirectory folder;
+  SlowFileSystem files;
+  CheckpointDirectory directory(folder.path(), {}, files);
+  CheckpointWriter writer(nullptr, 100ms);
+  files.hold();
+  save(writer, directory, 7);
+  const auto error = writer.finish();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kTimeout);
+  EXPECT_THAT(error->what(), ::testing::HasSubstr("checkpoint of step 7 within 1 s"));
+  EXPECT_THROW(save(writer, directory, 8), Error);
+  files.let_go();
+  EXPECT_FALSE(writer.finish()) << "the disk came back";
+  EXPECT_EQ(directory.list(), (std::vector<std::int64_t>{7}));
+
+  EXPECT_EXIT(
+      {
+        files.hold();
+        CheckpointWriter last(nullptr, 100ms);
+        save(last, directory, 9);
+      },
+      ::testing::ExitedWithCode(1),
+      "checkpoint of step 9 within 1 s; this process ends without it");
+}
+
 TEST(CheckpointWriter, a_turn_comes_when_what_was_started_before_has_ended) {
   TestDirectory folder;
   SlowFileSystem files;
