@@ -14,7 +14,8 @@ namespace paceline::images {
 namespace {
 
 constexpr std::size_t kSignature = 8, kLength = 4, kType = 4, kChecksum = 4;
-constexpr std::size_t kMaxText = std::size_t{1} << 20;
+// Of one text, and of all that a file has packed, as in Pillow; the rest is not looked at.
+constexpr std::size_t kMaxText = std::size_t{1} << 20, kMaxPackedTexts = std::size_t{64} << 20;
 
 struct Chunk {
   std::string_view type, data;
@@ -45,20 +46,28 @@ bool is_sound(const Chunk& chunk) {
   return sum == number_at({chunk.data.data() + chunk.data.size(), kChecksum}, 0);
 }
 
-// Unpacks what there is of zlib's data. Nothing when it is damaged or too long.
-std::optional<std::string> unpacked(std::string_view packed) {
+// Unpacks what there is of zlib's data, and takes its size from `room`. Nothing when it is damaged
+// or too long.
+std::optional<std::string> unpacked(std::string_view packed, std::size_t& room) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return {};
-  std::string text(kMaxText + 1, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
   stream.avail_in = static_cast<uInt>(packed.size());
-  stream.next_out = reinterpret_cast<Bytef*>(text.data());
-  stream.avail_out = static_cast<uInt>(text.size());
-  const int status = inflate(&stream, Z_SYNC_FLUSH);
+  const std::size_t most = std::min(kMaxText, room);
+  std::string text;
+  int status = Z_OK;
+  while (status == Z_OK && stream.avail_out == 0 && text.size() <= most) {
+    const std::size_t before = text.size();
+    text.resize(before + std::min(std::max(before, std::size_t{1024}), most + 1));
+    stream.next_out = reinterpret_cast<Bytef*>(text.data() + before);
+    stream.avail_out = static_cast<uInt>(text.size() - before);
+    status = inflate(&stream, Z_SYNC_FLUSH);
+  }
   text.erase(text.size() - stream.avail_out);
   inflateEnd(&stream);
+  room -= std::min(room, text.size());
   const bool is_sound = status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR;
-  if (!is_sound || text.size() > kMaxText) return {};
+  if (!is_sound || text.size() > most) return {};
   return text;
 }
 
@@ -72,10 +81,11 @@ std::optional<std::string_view> take_word(std::string_view& text) {
 }
 
 // The text of a chunk zTXt or iTXt behind its keyword.
-std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_view rest) {
+std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_view rest,
+                                               std::size_t& room) {
   if (chunk.type == "zTXt") {
     if (rest.empty() || rest[0] != 0) return {};  // the one method
-    return unpacked(rest.substr(1));
+    return unpacked(rest.substr(1), room);
   }
   if (chunk.type != "iTXt") return std::string(rest);
   if (rest.size() < 2) return {};
@@ -83,7 +93,7 @@ std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_v
   rest.remove_prefix(2);
   if (!take_word(rest) || !take_word(rest)) return {};  // the language, the keyword in it
   if (!is_packed) return std::string(rest);
-  return has_known_method ? unpacked(rest) : std::nullopt;
+  return has_known_method ? unpacked(rest, room) : std::nullopt;
 }
 
 int digit_of(char letter) {
@@ -133,6 +143,7 @@ std::optional<int> orientation_in_xmp(std::string_view xmp) {
 // The last text of each kind.
 struct Found {
   std::optional<std::string> exif, profile, xmp;
+  std::size_t room = kMaxPackedTexts;  // for what is still to be unpacked
 };
 
 void look_at(const Chunk& chunk, Found& found) {
@@ -148,7 +159,7 @@ void look_at(const Chunk& chunk, Found& found) {
   const bool is_profile = *keyword == "Raw profile type exif",
              is_xmp = *keyword == "XML:com.adobe.xmp";
   if (!is_exif && !is_profile && !is_xmp) return;
-  auto text = text_behind_keyword(chunk, rest);
+  auto text = text_behind_keyword(chunk, rest, found.room);
   if (!text) return;
   (is_exif ? found.exif : is_profile ? found.profile : found.xmp) = std::move(text);
 }

@@ -57,6 +57,9 @@ TEST(PngOrientation, is_found_in_every_place_before_and_behind_the_pixels) {
   constexpr const char* kXmp = "XML:com.adobe.xmp";
   const std::string exif = exif_of(6), attribute = xmp("tiff:Orientation=\"6\""),
                     element = xmp("<tiff:Orientation>6</tiff:Orientation>");
+  const std::string large = packed_chunk(kXmp, std::string((1 << 20) - 9, ' '));
+  std::string crowd;  // of texts that unpack to just 64 MiB together
+  for (int i = 0; i < 64; ++i) crowd += large;
   const std::string no_tag("MM\0*\0\0\0\x08\0\0\0\0\0\0", 14);
   struct Case {
     const char* what;
@@ -102,6 +105,10 @@ TEST(PngOrientation, is_found_in_every_place_before_and_behind_the_pixels) {
       {"zTXt by an unknown method", png_chunk("zTXt", kXmp + "\0\1"s + packed(attribute)), 1},
       {"zTXt that is damaged", png_chunk("zTXt", kXmp + "\0\0nonsense"s), 1},
       {"zTXt that unpacks to 2 MiB", packed_chunk(kXmp, attribute + std::string(2 << 20, ' ')), 1},
+      {"zTXt that unpacks to 1 MiB", packed_chunk(kXmp, attribute + std::string(1040000, ' '))},
+      {"zTXt behind 63 MiB of them", crowd.substr(large.size()) + packed_chunk(kXmp, attribute)},
+      {"zTXt behind 64 MiB of them",
+       crowd + packed_chunk(kXmp, attribute + attribute + xmp(std::string(600, ' '))), 1},
       {"iTXt that is cut", png_chunk("iTXt", kXmp + "\0\0"s), 1}};
   const Image image = sample_image({5, 3});
   const std::string png = png_of(image);

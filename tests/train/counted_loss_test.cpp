@@ -337,13 +337,23 @@ TEST(CountedLoss, where_nothing_counts_nothing_is_learnt) {
   });
 }
 
-TEST(CountedLoss, a_count_that_is_none_is_an_error) {
+TEST(CountedLoss, a_count_that_is_none_is_an_error_on_every_rank) {
   for (const double count :
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     data::Batch batch;
     expect_error(ErrorCode::kInvalid, {"must be finite and not negative"}, [&] {
       weigh_by_count(
           std::span(&batch, 1), [&](const data::Batch&) { return count; }, nullptr);
+    });
+    run_ranks_ok(2, [&](ProcessGroup& group) {
+      data::Batch own;
+      const bool is_wrong = group.rank() == 1;
+      expect_error(ErrorCode::kInvalid,
+                   {is_wrong ? "rank 1: the count of a batch's loss is " : "on another rank"}, [&] {
+                     weigh_by_count(
+                         std::span(&own, 1),
+                         [&](const data::Batch&) { return is_wrong ? count : 3.0; }, &group);
+                   });
     });
   }
 }
