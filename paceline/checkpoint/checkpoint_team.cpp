@@ -109,8 +109,7 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
         background_->barrier();
       } else {
         is_broken_ = true;
-        if (background_ != group_)
-          background_->abort("its disk has not taken a checkpoint in time");
+        if (background_ != group_) background_->abort("its disk did not take a checkpoint in time");
       }
     } catch (const Error& error) {
       log::debug(error.what());
@@ -125,7 +124,9 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
 
 ProcessGroup& CheckpointTeam::waiting_group() {
   if (!settle(std::nullopt)) {
-    fail(ErrorCode::kTimeout, "rank {}: a rank's disk has not taken a checkpoint within {} s",
+    fail(ErrorCode::kTimeout,
+         "rank {}: a checkpoint is not written after {} s, because the disk of a rank does not "
+         "answer: look at the file system, or raise CheckpointDirectoryOptions::disk_timeout",
          group_->rank(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
   }
   return *background_;
@@ -197,8 +198,9 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
                           const CheckpointWords& words) {
   if (!settle(step)) {
     writer_.refuse(step, Error(ErrorCode::kTimeout,
-                               fmt::format("rank {}: a rank's disk has not taken the checkpoint "
-                                           "before it; no new one is begun until it has",
+                               fmt::format("rank {}: the checkpoint before it is not written yet, "
+                                           "because the disk of a rank does not answer; no new one "
+                                           "begins until it does",
                                            group_->rank())));
     return;
   }

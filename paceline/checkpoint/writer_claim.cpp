@@ -168,8 +168,8 @@ bool WriterClaim::is_workspace(const std::string& folder) const {
   if (::lstat(folder.c_str(), &status) != 0) return false;
   if (!S_ISDIR(status.st_mode)) {
     log::warning(
-        fmt::format("checkpoint directory {}: {} is {}, not a writer's folder; it is "
-                    "removed, and nothing that it may point to",
+        fmt::format("checkpoint directory {}: {} is {}, not a writer's folder; removing "
+                    "it, but nothing that it may point to",
                     directory_, folder, S_ISLNK(status.st_mode) ? "a symbolic link" : "a file"));
     return false;
   }

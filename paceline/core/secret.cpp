@@ -29,7 +29,8 @@ std::array<std::byte, Secret::kSize> key_of_text(std::string_view text) {
   std::array<std::byte, Secret::kSize> key{};
   if (crypto_pwhash(as_octets(key.data()), key.size(), text.data(), text.size(), kTextSalt.data(),
                     kTextPasses, kTextMemory, crypto_pwhash_ALG_ARGON2ID13) != 0) {
-    throw Error(ErrorCode::kSystem, "there is no memory to derive the job secret from its text");
+    throw Error(ErrorCode::kSystem,
+                "not enough memory (19 MiB) to derive the job secret from its text");
   }
   return key;
 }

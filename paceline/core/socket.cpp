@@ -190,8 +190,8 @@ std::string parse_host(const std::string& text, const std::string& what) {
   const bool is_v6 = host.find(':') != std::string::npos;
   check(is_written_like_a_host(host) && (is_v6 || !in_brackets) && (!is_v6 || is_numeric(host)),
         "{}: '{}' is neither a name nor an address of a host", what, text);
-  check(!is_unspecified(host), "{}: '{}' means every address of whoever reads it; name the host",
-        what, text);
+  check(!is_unspecified(host),
+        "{}: '{}' is every address of any host; write the name or an address of one", what, text);
   return host;
 }
 
@@ -311,9 +311,9 @@ Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog) {
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog) {
   if (is_of_this_host(endpoint.host)) return listen_tcp_for_others(endpoint, backlog);
   log::warning(
-      fmt::format("{} is no address of this host, which therefore listens on all its addresses; "
-                  "the others reach it if that one leads here",
-                  endpoint.host));
+      fmt::format("{} is not an address of this host; listening on all addresses, which the other "
+                  "ranks reach if {} leads here",
+                  endpoint.host, endpoint.host));
   return listen_on_all(endpoint.port, backlog);
 }
 

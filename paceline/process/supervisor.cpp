@@ -145,7 +145,8 @@ int Supervisor::finish() {
     return code;
   }
   if (WTERMSIG(status) == SIGKILL && interrupts_ >= kInterruptsBeforeForce) {
-    std::fprintf(stderr, "paceline: SIGINT came %d times; all ranks were killed\n", interrupts_);
+    std::fprintf(stderr, "paceline: received SIGINT %d times; all ranks were killed\n",
+                 interrupts_);
     end_by_signal(SIGINT);
   }
   std::fprintf(stderr,

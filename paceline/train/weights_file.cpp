@@ -34,7 +34,7 @@ void require_promised(const WeightsShard& shard, const SafetensorsHeader& header
     }
   }
   if (!missing.empty()) {
-    fail(ErrorCode::kCorrupt, "{}: the index promises the tensor \"{}\", which is not there",
+    fail(ErrorCode::kCorrupt, "{}: the index promises the tensor \"{}\", which the file lacks",
          shard.path, *missing.begin());
   }
 }

@@ -1,6 +1,6 @@
-// What others may put into a folder of checkpoints, wherever a name is expected: nothing that it
-// points to is read, changed or removed, nothing waits, and the folder can be used or says what to
-// remove.
+// Others may put things into a folder of checkpoints, wherever a name is expected.
+// Nothing that such a thing points to is read, written or removed, and nothing waits for
+// it.
 
 #include <filesystem>
 #include <functional>
@@ -112,7 +112,7 @@ void plant(const TestDirectory& folder, const std::string& place, const Kind& ki
   kind.plant(name, precious);
 }
 
-// As a training does: saves two checkpoints, reads what there is, and prunes.
+// Does as a training does: saves two checkpoints, reads what there is, and prunes.
 void use(const std::string& path) {
   CheckpointDirectory directory(path, {.keep = 2});
   directory.set_mark({.run = "r", .job = {}, .seed = {}});

@@ -30,7 +30,7 @@ using testing::RealFileSystem;
 using testing::SlowFileSystem;
 using testing::TestDirectory;
 
-// What a collective of the training may take, and how long the disk is away.
+// The time limit of the training's collectives, and how long the disk is away.
 constexpr auto kGroupTimeout = 3s;
 constexpr auto kSlow = 7s;
 
@@ -163,7 +163,7 @@ TEST(SlowDisk, that_never_answers_costs_the_saves_until_it_does_and_nothing_else
           save(team, group, step);  // the second one waits for nothing any more
           const auto error = team.take_error();
           ASSERT_TRUE(error) << step;
-          // That would end the run: another generation would have taken over.
+          // kAborted would end the run, as if another generation had taken over.
           EXPECT_NE(error->code(), ErrorCode::kAborted);
           group.barrier();
         }

@@ -44,7 +44,7 @@ struct Base {
   virtual ~Base() = default;
   Group group;
 };
-// As a member of an object that has a destructor of its own, which uses the group.
+// The group is a member of an object that has a destructor of its own, which uses it.
 struct Trainer : Base {
   ~Trainer() override {
     if (group) group->barrier();

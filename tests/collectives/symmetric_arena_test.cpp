@@ -24,13 +24,13 @@ std::size_t present_pages(const std::byte* begin, std::size_t bytes) {
       std::count_if(present.begin(), present.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-// Where the memory does not suffice, to touch them later would end the process.
+// Where the memory does not suffice, touching the pages later would end the process.
 TEST(SymmetricArena, a_block_has_its_pages_when_it_is_given_out) {
   const auto body = [](ProcessGroup& group) {
     SymmetricArena arena(group, 16 * kMega);
     std::byte* const first = arena.allocate(3 * kMega);
     EXPECT_EQ(present_pages(first, 3 * kMega), 3 * kMega / SymmetricArena::kAlignment);
-    // What follows waits, but for the rest of a huge page.
+    // The pages behind it come later, except the rest of a huge page.
     EXPECT_EQ(present_pages(first + 6 * kMega, kMega), 0u);
     arena.deallocate(first);
     std::byte* const second = arena.allocate(5 * kMega);

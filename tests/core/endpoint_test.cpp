@@ -36,7 +36,7 @@ TEST(Endpoint, each_form_is_taken_or_refused_with_what_to_write) {
   const std::string no_host = "is neither a name nor an address of a host";
   const std::string no_port = "is not HOST:PORT with a port from 0 to 65535";
   const std::string brackets = "an IPv6 address stands in brackets: [ADDRESS]:PORT";
-  const std::string everyones = "means every address of whoever reads it; name the host";
+  const std::string everyones = "is every address of any host; write the name or an address of one";
   for (const Written& one : std::vector<Written>{{"head:29500", "head", 29500},
                                                  {"HEAD.Example.ORG:1", "HEAD.Example.ORG", 1},
                                                  {"head.example.org.:80", "head.example.org.", 80},
@@ -113,7 +113,7 @@ TEST(Endpoint, an_address_of_one_link_is_known) {
   EXPECT_FALSE(is_link_local("169.254.0.1"));
 }
 
-// As behind a Kubernetes Service, NAT or a published port.
+// A Kubernetes Service, NAT or a published port has such an address.
 TEST(Endpoint, the_host_of_a_meeting_listens_on_all_addresses_when_the_given_one_is_elsewhere) {
   EXPECT_TRUE(is_of_this_host("127.0.0.1"));
   EXPECT_FALSE(is_of_this_host(kNobodys));
@@ -122,13 +122,13 @@ TEST(Endpoint, the_host_of_a_meeting_listens_on_all_addresses_when_the_given_one
   testing::internal::CaptureStderr();
   const Fd listener = listen_tcp_as_host({kNobodys, 0});
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("192.0.2.7 is no address of this host"), std::string::npos) << said;
+  EXPECT_NE(said.find("192.0.2.7 is not an address of this host"), std::string::npos) << said;
   EXPECT_TRUE(connect_tcp({"127.0.0.1", local_port(listener)}, Deadline::after(5s)));
   const Fd exact = listen_tcp_as_host({"127.0.0.1", 0});
   EXPECT_EQ(local_address(exact), "127.0.0.1");
 }
 
-// From now on, as in a kernel that was started with ipv6.disable=1. False where that is forbidden.
+// Makes the kernel answer as after a start with ipv6.disable=1. False where that is forbidden.
 bool take_ipv6_away() {
   std::array program = {
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// What may stand under a name: made in a folder that also has the folder "target" with a file.
+// Makes a thing under a name, in a folder that also has the folder "target" with a file.
 struct Planted {
   const char* what;
   std::function<void(const std::string& name, const std::string& target)> make;

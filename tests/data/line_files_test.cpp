@@ -112,7 +112,7 @@ TEST_F(LineFilesTest, ends_of_lines_are_what_they_usually_are) {
   EXPECT_THAT(texts(text + "\n" + text + "\ny", 1 << 20), ElementsAre(text, text, "y"));
 }
 
-// What may stand around gzip data, and around the text.
+// Files may have other bytes around gzip data, and around the text.
 TEST_F(LineFilesTest, everything_behind_a_gzip_member_is_read_or_refused) {
   const auto packed = [&](const std::string& text) {
     std::ifstream file(gzipped("packed", text), std::ios::binary);

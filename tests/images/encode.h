@@ -37,7 +37,7 @@ std::string png_header(std::uint32_t width, std::uint32_t height);
 std::string png_chunk(const std::string& type, const std::string& data);
 std::string with_chunks(const std::string& png, const std::string& before,
                         const std::string& behind);
-// As zlib packs it.
+// Packs the text as zlib does.
 std::string packed(const std::string& text);
 
 // "Exif", 0, 0 and a TIFF with the one tag; `big_endian` in the other order of bytes.

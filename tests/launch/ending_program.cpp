@@ -47,7 +47,7 @@ void end_as(const std::string& how) {
   std::_Exit(std::atoi(how.c_str()));
 }
 
-// As a program that finishes its last checkpoint: the others have ended long before it does.
+// Ends like a program that finishes its last checkpoint, long after the other ranks have ended.
 [[noreturn]] void end_late(paceline::ProcessGroup& group, const Error& error) {
   group.abort(error.what());
   std::this_thread::sleep_for(1s);

@@ -210,7 +210,7 @@ TEST(RunEndings, ranks_that_stop_as_agreed_after_a_signal_are_an_exit_code) {
   EXPECT_EQ(outcome.exit_code, 85);
 }
 
-// What starts the launcher again and again: the second round must not begin.
+// A shell or make starts the launcher again and again: the second round must not begin.
 TEST(RunEndings, ctrl_c_ends_what_repeats_the_launcher) {
   const FreshDirectory directory;
   std::ofstream(directory.file("Makefile"))

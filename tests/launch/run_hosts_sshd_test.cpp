@@ -68,7 +68,7 @@ class RunHostsSshd : public testing::Test {
         "-o UserKnownHostsFile={0}/hosts -i {0}/{1} -p {2}",
         directory.path(), key, port, config);
   }
-  // With a user's configuration.
+  // The command with a user's configuration.
   std::string ssh_with(const std::string& options) const {
     directory.write("user_config", options + "\n");
     return ssh("user", directory.file("user_config"));

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
         UsageRefusal{{"--nnodes", "2", "--rdzv-endpoint", "fe80::1"},
                      "--rdzv-endpoint: 'fe80::1': an IPv6 address stands in brackets"},
         UsageRefusal{{"--nnodes", "2", "--rdzv-endpoint", "0.0.0.0:29400"},
-                     "--rdzv-endpoint: '0.0.0.0' means every address of whoever reads it"},
+                     "--rdzv-endpoint: '0.0.0.0' is every address of any host"},
         UsageRefusal{{"--nnodes", "2", "--rdzv-endpoint", "head :29400"},
                      "--rdzv-endpoint: 'head ' is neither a name nor an address of a host"},
         UsageRefusal{{"--nnodes", "2", "--master-addr", "head:29400"},

@@ -118,7 +118,7 @@ void flip(void* element, std::size_t size, int bit) {
   }
 }
 
-// As memory does it: past LibTorch, and past the protection of one copy.
+// Flips a bit as memory does: past LibTorch, and past the protection of one copy.
 void flip_parameter(const optim::Optimizer& optimizer, std::size_t number, int bit) {
   flip(optimizer.parameter_to_write(number), optimizer.parameters()[number].element_size(), bit);
 }
@@ -279,7 +279,7 @@ TEST(Damage, is_not_what_a_program_writes_itself) {
   for (const auto& [name, make] : optimizers()) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const Writer& writer : writers()) {
-        // Where a step divides parameters they are in memory of the group, and stay there.
+        // Where a step divides parameters, they are in memory of the group and stay there.
         const bool moves = std::string_view(writer.name) == "set_data()" ||
                            std::string_view(writer.name) == "torch::load()";
         if ((stage > 0 && moves) || (stage == 3 && writer.needs_own_memory)) continue;

@@ -488,7 +488,7 @@ torch::nn::Sequential wide_layers() {
   return net;
 }
 
-// What whole_parameters() returns, held twice, and after the optimizer's end.
+// The handle of whole_parameters() is held twice, and outlives the optimizer.
 TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
   run_ranks_ok(
       4,

@@ -185,7 +185,7 @@ TEST(Join, an_optimizer_of_libtorchs_is_taken_as_pytorchs_join_takes_it) {
   });
 }
 
-// What a stranger who has not heard of join() is told.
+// A user who has not heard of join() is told of it.
 TEST(Join, a_rank_that_runs_out_of_batches_points_to_join) {
   const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));

@@ -290,7 +290,7 @@ TEST_F(OptimParity, defaults_are_pythons) {
   EXPECT_EQ(numbers("defaults.sgd"),
             (std::vector<double>{sgd.momentum, sgd.dampening, sgd.weight_decay,
                                  sgd.nesterov ? 1.0 : 0.0}));
-  // What a version has no default for is not in these.
+  // Options for which a version has no default are left out here.
   const auto rate = numbers("defaults.sgd_rate");
   EXPECT_TRUE(rate.empty() || rate == std::vector<double>{sgd.lr});
   const auto decay = numbers("defaults.ema");

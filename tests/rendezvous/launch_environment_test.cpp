@@ -190,7 +190,7 @@ TEST(LaunchEnvironment, the_name_of_a_step_says_nothing) {
   }
 }
 
-// As SLURM 22.05 leaves them: a step over both components of a job counts its tasks as one.
+// SLURM 22.05 leaves these: a step over both components of a job counts its tasks as one.
 TEST(LaunchEnvironment, a_step_over_the_components_of_a_job_is_one_group) {
   const Variables step = {{"SLURM_JOB_ID", "11"},
                           {"SLURM_HET_SIZE", "2"},

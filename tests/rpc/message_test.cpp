@@ -210,7 +210,7 @@ Tree of_depth(int depth) {
 TEST(Message, what_is_nested_too_deep_is_refused_at_both_ends) {
   EXPECT_EQ(send<Tree>(of_depth(15)).children.size(), 1U);  // two levels each, and the first
   expect_error(ErrorCode::kInvalid, {"more than 32 levels"}, [] { write_message(of_depth(64)); });
-  // What a careless program would send: the same bytes, without the writer's check.
+  // A careless program would send these: the same bytes, without the writer's check.
   std::vector<std::byte> bytes;
   for (int level = 0; level < 64; ++level) {
     std::vector<std::byte> outer;

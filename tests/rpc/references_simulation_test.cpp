@@ -39,7 +39,7 @@ struct Request {
   ObjectNumber object = 0;
   std::uint64_t number = 0;  // of the hold or the pass
 };
-// What a handler answers: the object that was made, or whether the hold was given.
+// The answer of a handler: the object that was made, or whether the hold was given.
 using Reply = std::uint64_t;
 
 struct Faults {
@@ -70,11 +70,11 @@ struct Worker {
     std::uint64_t connection = 0;
   };
   std::map<SessionNumber, Session> sessions;
-  // As a holder of objects of the owner.
+  // The worker's part as a holder of the owner's objects.
   ReferenceCounts references;
   std::map<ObjectNumber, int> copies;  // of references, that the program has
   std::multimap<ObjectNumber, std::function<void()>> on_hold;  // handlers that wait for one
-  // As the owner.
+  // The worker's part as the owner.
   ObjectHolds holds;
   std::set<ObjectNumber> destroyed;
 };
@@ -140,7 +140,7 @@ class World {
   void later(Time delay, std::function<void()> action) {
     events_.push({now_ + delay, ++num_events_, std::move(action)});
   }
-  // By the worker, once it runs, in the order in which this is called; not at all if it is dead.
+  // Lets the worker do this once it runs, in the order of the calls; not at all if it is dead.
   void as(int index, std::function<void()> action) {
     Worker& worker = this->worker(index);
     const bool is_stopped = now_ < worker.stopped_until;

@@ -205,7 +205,7 @@ struct Next {
   World world;
 };
 
-// What may happen in `world`, each as the world after it.
+// Everything that may happen in `world`, each as the world after it.
 std::vector<Next> events(const World& world) {
   std::vector<Next> all;
   const auto add = [&](std::string event, const auto& change) {

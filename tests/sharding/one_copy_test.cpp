@@ -146,7 +146,7 @@ TEST(OneCopy, writers_may_overlap) {
 
 // Sanitizers map far more than a limit leaves them.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// That this process has mapped.
+// The bytes that this process has mapped.
 std::size_t virtual_bytes() {
   std::ifstream file("/proc/self/statm");
   std::size_t pages = 0;

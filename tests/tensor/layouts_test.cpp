@@ -21,7 +21,7 @@ using Layout = std::function<at::Tensor(const at::Tensor& contiguous)>;
 
 constexpr int kWorld = 2;
 
-// What becomes of a call in which one rank's tensor has another layout.
+// The outcome of a call in which one rank's tensor has another layout.
 enum class Outcome { kRight, kRefused };
 
 // How a call takes tensors: which it can take through a copy decides what becomes of each layout.
@@ -283,7 +283,7 @@ const std::vector<NamedCall>& tensor_calls() {
   return all;
 }
 
-// Of this rank: the same along the last dimension, so that it can be expanded.
+// This rank's values: the same along the last dimension, so that it can be expanded.
 at::Tensor values_of_rank(int rank) {
   const at::Tensor rows =
       at::arange(24, at::kFloat).view({4, 3, 2, 1}) + 100.0f * static_cast<float>(rank);

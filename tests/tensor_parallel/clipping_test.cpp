@@ -60,7 +60,7 @@ double norm_in_one_process() {
   return optim::grad_norm(net.parameters());
 }
 
-// What each function makes of the gradients: the norm of one process, another one, or an error.
+// The outcome of each function: the norm of one process, another one, or an error.
 enum class Outcome { kWhole, kOwn, kError };
 using enum Outcome;
 
@@ -88,7 +88,7 @@ void expect_outcome(Outcome expected, const std::string& what,
   }
 }
 
-// Of a limit that no norm exceeds.
+// Clips with a limit that no norm exceeds.
 void expect_norms(const optim::Optimizer& optimizer, Outcome of_optimizer, Outcome of_parameters,
                   Outcome of_libtorch) {
   constexpr double kNoLimit = 1e9;

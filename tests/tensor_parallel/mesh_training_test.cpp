@@ -145,7 +145,7 @@ class MeshTraining {
         *optimizer_, options);
   }
 
-  // Of each step.
+  // The losses of each step.
   std::vector<double> losses() {
     const auto loader = loader_of(job_, mesh_.size("dp"), mesh_.rank("dp"));
     return train(job_, *loader, *gradients_, *optimizer_);

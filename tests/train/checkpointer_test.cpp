@@ -141,7 +141,7 @@ TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
   }
 }
 
-// What was restored is what the next step and pass expect.
+// The next step and pass expect what was restored.
 TEST_F(CheckpointerTest, a_restored_run_is_not_taken_for_a_damaged_one) {
   on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
     optim::ExponentialMovingAverage average(run.optimizer.parameters(), {});

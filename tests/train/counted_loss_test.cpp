@@ -298,7 +298,7 @@ TEST(CountedLoss, an_evaluation_counts_what_counts_once) {
   }
 }
 
-// As data_parallel.md and the tutorial show it.
+// This loop is the one that data_parallel.md and the tutorial show.
 TEST(CountedLoss, a_loop_of_ones_own_takes_the_weight_of_its_batches) {
   for (const LossKind& kind : kKinds) {
     const Outcome wanted = of_one_process(kind);

@@ -73,7 +73,7 @@ TEST(Mapping, pages_behind_those_that_come_at_once_are_brought_before_they_are_t
   EXPECT_EQ(present_pages(lazy), 0u);
   ASSERT_TRUE(bring_pages(lazy.data() + kMegabyte, kMegabyte));
   EXPECT_EQ(present_pages(lazy), kMegabyte / 4096);
-  // Where nothing but the mapping could reserve them, all come.
+  // Where only the mapping could reserve the pages, all of them come.
   EXPECT_EQ(present_pages(Mapping::anonymous(bytes, {Pages::kPresent, kMegabyte})), bytes / 4096);
   const Fd file = file_of(bytes);
   EXPECT_EQ(present_pages(Mapping::of_file(file, bytes, {Pages::kPresent, kMegabyte})),
