@@ -352,7 +352,12 @@ std::string peer_name(const Fd& socket) {
 
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
   return connect_until(deadline, to_string(endpoint), [&] {
-    await_address(endpoint.host, deadline);
+    try {
+      return ConnectAttempt(endpoint);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalid) throw;
+    }
+    await_address(endpoint.host, deadline);  // a name that has an address is looked up once only
     return ConnectAttempt(endpoint);
   });
 }
