@@ -88,7 +88,7 @@ Absence absence_from_meeting(Store& store, int generation, int world_size) {
   return absence;
 }
 
-// A rank's number of goodbyes is its round: all ranks leave equally often.
+// How often a rank has left is its round: all ranks leave equally often.
 Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
     : store_(std::move(store)), who_(who) {
   const std::string generation = prefix_of_meetings(who_.restart_count);
@@ -99,11 +99,9 @@ Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
 std::string Arrival::key(const std::string& name) const { return prefix_ + name; }
 std::string Arrival::place(int rank) const { return key(fmt::format("rank/{}", rank)); }
 
-std::vector<std::string> Arrival::keys_of_all(const std::string& name) const {
+std::vector<std::string> Arrival::places() const {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < who_.world_size; ++rank) {
-    keys.push_back(key(fmt::format("{}/{}", name, rank)));
-  }
+  for (int rank = 0; rank < who_.world_size; ++rank) keys.push_back(place(rank));
   return keys;
 }
 
@@ -111,7 +109,7 @@ void Arrival::meet(std::chrono::milliseconds timeout, LogTimes log_times) {
   const auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   check_world_size();
   claim_place();
-  if (store_->check(keys_of_all("rank"))) store_->compare_set(key("outcome"), "", kReady);
+  if (store_->check(places())) store_->compare_set(key("outcome"), "", kReady);
   throw_unless_ready(wait_for_outcome(deadline, timeout, log_times));
 }
 
@@ -175,30 +173,19 @@ std::vector<int> Arrival::missing_ranks() {
 }
 
 void Arrival::wait_for_others(std::chrono::milliseconds timeout) {
-  auto places = keys_of_all("rank");
-  places.erase(places.begin() + who_.rank);
-  store_->wait(places, timeout);
+  auto others = places();
+  others.erase(others.begin() + who_.rank);
+  store_->wait(others, timeout);
 }
 
 std::vector<std::string> Arrival::hosts() {
-  auto claims = store_->multi_get(keys_of_all("rank"));
+  auto claims = store_->multi_get(places());
   std::transform(claims.begin(), claims.end(), claims.begin(), identity);
   return claims;
 }
 
-void Arrival::say_goodbye() {
+void Arrival::leave() {
   store_->add(fmt::format("rendezvous/{}/left/{}", who_.restart_count, who_.rank), 1);
-  store_->set(key(fmt::format("goodbye/{}", who_.rank)), "1");
-}
-
-bool Arrival::wait_for_goodbyes(std::chrono::milliseconds timeout) {
-  try {
-    store_->wait(keys_of_all("goodbye"), timeout);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kTimeout) throw;
-    return false;
-  }
 }
 
 }  // namespace paceline

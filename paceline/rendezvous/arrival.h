@@ -5,8 +5,8 @@
 //
 // Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process;
 // whoever sees all places taken sets "outcome" to "ready", whoever finds its own place taken sets
-// it to the reason, as does a rank that cannot take part. A rank that leaves says goodbye, and its
-// next arrival in the same generation belongs to the next round.
+// it to the reason, as does a rank that cannot take part. A rank that has left arrives in the next
+// round of the generation.
 
 #include <chrono>
 #include <memory>
@@ -56,15 +56,13 @@ class Arrival {
   // Requires: meet() returned.
   std::vector<std::string> hosts();
 
-  // This rank needs the store no longer.
-  void say_goodbye();
-  // False when not everybody has said goodbye within `timeout`.
-  bool wait_for_goodbyes(std::chrono::milliseconds timeout);
+  // This rank has left the meeting: its next one is of the next round.
+  void leave();
 
  private:
   std::string key(const std::string& name) const;
   std::string place(int rank) const;
-  std::vector<std::string> keys_of_all(const std::string& name) const;
+  std::vector<std::string> places() const;
   std::vector<int> missing_ranks();
   void check_world_size();
   void claim_place();

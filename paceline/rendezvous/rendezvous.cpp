@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "paceline/core/vigil.h"
 #include "paceline/rendezvous/arrival.h"
 #include "paceline/rendezvous/bulletin.h"
+#include "paceline/rendezvous/hosted_store.h"
 #include "paceline/rendezvous/job_secret.h"
 #include "paceline/rendezvous/meeting_point.h"
 #include "paceline/rendezvous/variables.h"
@@ -32,6 +34,9 @@ constexpr auto kGoodbyeTimeout = 5s;
 constexpr auto kFailureTimeout = 2s;
 constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
 constexpr auto kNoticePause = 5ms;
+// What the ranks use a store for that rank 0 hosts: until group "world" has formed, or the rank has
+// left.
+constexpr char kWorldUse[] = "world";
 
 // That this process is a rank of a meeting which it has not left. A child of fork() is not.
 class Membership {
@@ -74,11 +79,15 @@ class Membership {
 // order: client, then server.
 struct Attendance {
   std::optional<Membership> membership;    // once every rank has arrived
-  std::unique_ptr<TcpStoreServer> server;  // on rank 0, unless the launcher hosts the store
+  std::unique_ptr<TcpStoreServer> server;  // on rank 0 that hosts the store, until all have arrived
+  std::shared_ptr<TcpStore> client;        // of rank 0's store, or the launcher's
   std::shared_ptr<Store> store;
-  std::unique_ptr<Arrival> arrival;  // once every rank has arrived
-  std::optional<Bulletin> bulletin;  // while the notice hangs
-  std::string address;               // of this host on the way to the store, when that is known
+  bool at_rank_zero = false;  // who hosts the store
+  std::optional<Secret> secret;
+  std::unique_ptr<Arrival> arrival;     // once every rank has arrived
+  std::unique_ptr<HostedStore> hosted;  // likewise, where rank 0 hosts the store
+  std::optional<Bulletin> bulletin;     // while the notice hangs
+  std::string address;                  // of this host on the way to the store, when that is known
 
   Attendance() = default;
   Attendance(const Attendance&) = delete;
@@ -99,17 +108,16 @@ struct Attendance {
   void leave() {
     const auto timeout = store->timeout();  // a given store lives on
     store->set_timeout(kGoodbyeTimeout);
-    arrival->say_goodbye();
+    if (hosted) hosted->end(kWorldUse);
+    arrival->leave();
     store->set_timeout(timeout);
-    if (server && !arrival->wait_for_goodbyes(kGoodbyeTimeout)) {
-      log::warning("rank 0 closes the job's store although not every rank has left it");
-    }
   }
 
   // The meeting failed. Those who wait in rank 0's store are to learn why, not that the store is
   // gone.
   void let_others_hear() {
     store.reset();
+    client.reset();
     if (server) server->wait_until_clients_left(kFailureTimeout);
   }
 
@@ -146,9 +154,9 @@ LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& 
 
 void connect(Attendance& attendance, const Endpoint& endpoint, const Secret& secret,
              std::chrono::milliseconds timeout) {
-  auto client = std::make_shared<TcpStore>(endpoint, secret, timeout);
-  attendance.address = client->local_address();
-  attendance.store = std::move(client);
+  attendance.client = std::make_shared<TcpStore>(endpoint, secret, timeout);
+  attendance.address = attendance.client->local_address();
+  attendance.store = attendance.client;
 }
 
 std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secret& secret,
@@ -203,6 +211,7 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
 Secret meet_by_notice(Attendance& attendance, const std::string& job, const Endpoint& endpoint,
                       const LaunchEnvironment& who, const RendezvousOptions& options,
                       const GetVariable& variable, const std::optional<Secret>& given) {
+  attendance.at_rank_zero = true;
   attendance.bulletin.emplace(variable, job);
   return who.rank == 0 ? host_with_notice(attendance, endpoint, given, options.timeout)
                        : join_by_notice(attendance, options.timeout);
@@ -220,6 +229,7 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
         "077; openssl rand -hex 32 > job.secret)`, copy it to every host and set "
         "PACELINE_SECRET_FILE=job.secret",
         to_string(endpoint));
+  attendance.at_rank_zero = true;
   Endpoint store = endpoint;
   if (who.rank == 0) {
     attendance.server = host_store(endpoint, *given, options.timeout);
@@ -306,6 +316,40 @@ void log_outcome(const Rendezvous& result) {
                   who.restart_count, who.loaded_before ? " (forked)" : "", result.address));
 }
 
+// Rank 0 opens a store for each meeting. Null when this was still the last meeting's, which it has
+// closed since.
+std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnvironment& who,
+                                std::chrono::milliseconds timeout) {
+  try {
+    auto arrival = std::make_unique<Arrival>(attendance.store, who);
+    if (!attendance.at_rank_zero || arrival->round() == 0) return arrival;
+    attendance.store->wait({"rendezvous/closed"}, timeout);  // a key that is never set
+  } catch (const Error& error) {
+    if (!attendance.at_rank_zero) throw;
+    if (error.code() == ErrorCode::kPeerLost) return nullptr;
+    if (error.code() != ErrorCode::kTimeout) throw;
+    fail(ErrorCode::kTimeout,
+         "rank {} waited {} ms for rank 0, which has not left the group before this one: destroy "
+         "every group there too",
+         who.rank, timeout.count());
+  }
+  return nullptr;
+}
+
+// Returns when every rank has arrived.
+std::shared_ptr<Attendance> attend(const LaunchEnvironment& who, const RendezvousOptions& options,
+                                   const GetVariable& variable) {
+  for (;;) {
+    auto attendance = std::make_shared<Attendance>();
+    attendance->secret = open_store(*attendance, who, options, variable);
+    auto arrival = arrive(*attendance, who, options.timeout);
+    if (!arrival) continue;
+    arrival->meet(options.timeout);
+    attendance->arrival = std::move(arrival);
+    return attendance;
+  }
+}
+
 // A forgotten launcher is else noticed by the time that it takes only.
 void say_that_it_is_alone() {
   log::warning(fmt::format(
@@ -332,16 +376,20 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
         "rank {}: this process already belongs to group \"world\" or a subgroup; destroy every "
         "group of this process first",
         who.rank);
-  const auto attendance = std::make_shared<Attendance>();
-  const Secret secret = open_store(*attendance, who, options, variable);
-  auto arrival = std::make_unique<Arrival>(attendance->store, who);
-  arrival->meet(options.timeout);
-  const auto hosts = arrival->hosts();
-  attendance->arrival = std::move(arrival);
+  const auto attendance = attend(who, options, variable);
+  const auto hosts = attendance->arrival->hosts();
   attendance->membership.emplace(place, who.rank);
   attendance->take_notice_down();
 
-  Rendezvous result{who, {attendance, attendance->store.get()}, secret};
+  Rendezvous result{who, {attendance, attendance->store.get()}, *attendance->secret};
+  if (attendance->at_rank_zero) {
+    std::vector<int> all(hosts.size());
+    std::iota(all.begin(), all.end(), 0);
+    attendance->hosted = std::make_unique<HostedStore>(std::move(attendance->server),
+                                                       attendance->client, 0, who.rank);
+    attendance->hosted->begin(kWorldUse, all);
+    result.hosted = {attendance, attendance->hosted.get()};
+  }
   result.round = attendance->arrival->round();
   learn_hosts(result, hosts, variable, attendance->address);
   log_outcome(result);

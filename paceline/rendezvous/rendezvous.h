@@ -22,6 +22,8 @@
 
 namespace paceline {
 
+class HostedStore;
+
 struct RendezvousOptions {
   std::string init_method = "env://";
   std::optional<int> rank;  // overrides what the environment says; both or neither
@@ -41,6 +43,8 @@ struct Rendezvous {
   // How often the ranks had met in this store before: what one meeting leaves in the store must not
   // be taken for another's.
   std::int64_t round = 0;
+  // Where the store is in a rank's process: how long it stays there. Null elsewhere.
+  std::shared_ptr<HostedStore> hosted;
 };
 
 // Who this process is: by the options, else by the environment. Errors as rendezvous().
@@ -53,9 +57,9 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
 // and pid of the other), or when this process is that rank already, of a meeting that it has not
 // left.
 //
-// The store belongs to everybody who holds it. When the last holder in this process lets it go, the
-// process says goodbye to the others; if rank 0 hosts the store, it then keeps it up until all have
-// said so, at most 5 s.
+// The store belongs to everybody who holds it. When the last holder in rank 0's process lets a
+// store go that this process hosts, it keeps it up until every other rank has done so, has formed
+// all its groups in it, or is gone, at most 10 s.
 Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 

@@ -2,6 +2,7 @@ set(SOURCES
   arrival.cpp
   bulletin.cpp
   fork_server.cpp
+  hosted_store.cpp
   job_secret.cpp
   launch_environment.cpp
   loaded_files.cpp

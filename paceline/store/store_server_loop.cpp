@@ -112,6 +112,11 @@ bool StoreServerLoop::wait_until_clients_left(Deadline deadline) {
   return wait_awake(clients_left_, lock, deadline, [&] { return num_clients_ == 0; });
 }
 
+std::size_t StoreServerLoop::num_clients() {
+  const std::lock_guard lock(mutex_);
+  return num_clients_;
+}
+
 int StoreServerLoop::wait_milliseconds() const {
   Clock::time_point next = Clock::now() + Vigil::kRound;
   if (const auto deadline = service_.next_deadline()) next = std::min(next, *deadline);

@@ -36,6 +36,7 @@ class StoreServerLoop {
   void stop();
   // False when clients are still connected at the deadline.
   bool wait_until_clients_left(Deadline deadline);
+  std::size_t num_clients();
 
  private:
   using Id = StoreService::Client;

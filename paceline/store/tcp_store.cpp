@@ -116,6 +116,11 @@ void TcpStore::keep_connection(Fd connection) {
   if (idle_.size() < kKeptConnections) idle_.push_back(std::move(connection));
 }
 
+std::size_t TcpStore::num_connections() {
+  const std::lock_guard lock(mutex_);
+  return idle_.size();
+}
+
 // A busy server may drop a connection before its handshake (too many strangers); that is tried
 // again until the deadline. So is a refused connection, unless the server was reached before: then
 // it is given kRefusedFor, and is lost.

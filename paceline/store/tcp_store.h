@@ -36,6 +36,8 @@ class TcpStore final : public Store {
   // The address of this host on the way to the server: where its other clients can reach this
   // process.
   const std::string& local_address() const { return local_address_; }
+  // Those that no call is using.
+  std::size_t num_connections();
 
  private:
   StoreReply exchange(const StoreRequest& request, Deadline deadline);

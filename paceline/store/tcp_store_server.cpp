@@ -25,4 +25,6 @@ bool TcpStoreServer::wait_until_clients_left(std::chrono::milliseconds timeout) 
   return loop_->wait_until_clients_left(Deadline::after(timeout));
 }
 
+std::size_t TcpStoreServer::num_clients() const { return loop_->num_clients(); }
+
 }  // namespace paceline

@@ -53,6 +53,8 @@ class TcpStoreServer {
   // Lets clients that are about to leave hear their last replies. False when some are still
   // connected after `timeout`.
   bool wait_until_clients_left(std::chrono::milliseconds timeout);
+  // Connections that have completed their handshake.
+  std::size_t num_clients() const;
 
  private:
   std::uint16_t port_;

@@ -19,8 +19,8 @@
 #include "paceline/core/socket.h"
 
 #include "tests/collectives/exit_ways_library.h"
+#include "tests/harness/end_of.h"
 #include "tests/harness/fresh_directory.h"
-#include "tests/harness/wait_until.h"
 
 namespace paceline {
 namespace {
@@ -149,18 +149,6 @@ pid_t start(const Way& way, int rank, const std::string& meeting) {
   std::exit(::testing::Test::HasFailure() ? 8 : 0);
 }
 
-std::string ended(pid_t pid) {
-  int status = 0;
-  const auto deadline = Deadline::after(60s);
-  if (!harness::wait_until([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }, deadline)) {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, &status, 0);
-    return "hung";
-  }
-  if (WIFSIGNALED(status)) return std::string("signal ") + ::strsignal(WTERMSIG(status));
-  return "exit code " + std::to_string(WEXITSTATUS(status));
-}
-
 class ExitWays : public ::testing::TestWithParam<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(All, ExitWays, ::testing::Range(std::size_t{0}, ways().size()),
                          [](const auto& info) { return std::string(ways()[info.param].name); });
@@ -169,8 +157,8 @@ TEST_P(ExitWays, with_a_group_are_clean) {
   const Way& way = ways()[GetParam()];
   const std::string meeting = free_port();
   const pid_t first = start(way, 0, meeting), second = start(way, 1, meeting);
-  EXPECT_EQ(ended(first), "exit code 0");
-  EXPECT_EQ(ended(second), "exit code 0");
+  EXPECT_EQ(harness::end_of(first), "exit code 0");
+  EXPECT_EQ(harness::end_of(second), "exit code 0");
 }
 
 }  // namespace

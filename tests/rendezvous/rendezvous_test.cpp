@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -107,6 +108,26 @@ TEST_P(RendezvousTest, again_and_again_in_one_job) {
     variables["MASTER_ADDR"] = "127.0.0.1";
     variables["MASTER_PORT"] = port;
     for (int i = 0; i < 3; ++i) talk(rendezvous({.timeout = 20s}, variables_of(variables)));
+  }));
+}
+
+// Without a notice that is taken down: a rank that is early finds the store of the last meeting.
+TEST_P(RendezvousTest, again_and_again_at_one_address) {
+  const auto secret = Secret::generate();
+  const auto method = "tcp://127.0.0.1:" + free_port();
+  join(start_ranks(ranks(), [&](int rank) {
+    for (int round = 0; round < 5; ++round) {
+      const auto me = rendezvous({.init_method = method,
+                                  .rank = rank,
+                                  .world_size = world_size(),
+                                  .secret = secret,
+                                  .timeout = 20s},
+                                 variables_of({}));
+      talk(me);
+      // Rank 0 is the last to leave, then the first.
+      if (rank == 0 && round % 2 == 0) std::this_thread::sleep_for(20ms);
+      if (rank != 0 && round % 2 == 1) std::this_thread::sleep_for(20ms);
+    }
   }));
 }
 

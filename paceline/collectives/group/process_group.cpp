@@ -13,6 +13,7 @@
 #include "paceline/core/check.h"
 #include "paceline/core/log.h"
 #include "paceline/core/rank_name.h"
+#include "paceline/rendezvous/hosted_store.h"
 #include "paceline/transport/failure_domain.h"
 
 namespace paceline {
@@ -49,6 +50,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       symmetric_(parent.symmetric ? parent.symmetric : std::make_shared<SymmetricRegistry>()),
       failures_(parent.failures ? parent.failures : std::make_shared<FailureDomain>()),
       backend_(flight_.form([&] {
+        const StoreUse use(rendezvous_.hosted, name_, world_ranks_);
         if (!is_member()) return std::unique_ptr<Backend>();
         return connect_backend(rendezvous_, {.group = name_,
                                              .rank = rank_,

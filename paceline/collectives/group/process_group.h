@@ -110,6 +110,10 @@ class ProcessGroup {
   const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
   // The ranks that its members have in the world, in order.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
+  // This rank, and each rank of the group, as errors name them: by the number in the group and,
+  // where that is another one, the number in the world: "rank 1 (rank 3 of the world)".
+  const std::string& self() const { return self_; }
+  std::string name_of_member(std::size_t rank) const;
   // What carries out its collectives, as parse_backend_choice() takes it: "paceline", "gloo", ...
   std::string backend() const { return members("backend").name(); }
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
@@ -398,7 +402,6 @@ class ProcessGroup {
                     const WaitOptions& wait) const;
   std::uint32_t require_divisor(const Call& call) const;
   std::string own_rank() const;
-  std::string name_of_member(std::size_t rank) const;
   void warn_of_what_is_under_way() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
@@ -434,16 +437,19 @@ class ProcessGroup {
   std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
                                        const WaitOptions& wait);
   void require_same_members(const std::vector<int>& ranks, const WaitOptions& wait);
+  std::vector<int> in_world(const std::vector<int>& ranks) const;
   GroupOptions options_of_child(const std::optional<GroupOptions>& options) const;
-  std::shared_ptr<ProcessGroup> form(const std::string& name, const std::vector<int>& ranks,
-                                     const GroupOptions& options);
+  Rendezvous meeting_of_children(Op op, const WaitOptions& wait);
+  Rendezvous host_children(Op op, const WaitOptions& wait);
+  std::shared_ptr<ProcessGroup> form(const Rendezvous& meeting, const std::string& name,
+                                     const std::vector<int>& ranks, const GroupOptions& options);
 
   const Rendezvous rendezvous_;
   const std::string name_;
   const std::vector<int> world_ranks_;
   const GroupOptions options_;
   const int rank_;
-  const std::string self_;  // as messages call this rank
+  const std::string self_;
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
   const OwnerProcess owner_;
@@ -452,8 +458,10 @@ class ProcessGroup {
   const std::shared_ptr<FailureDomain> failures_;
   std::unique_ptr<Backend> backend_;  // null outside
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
-  std::uint32_t sequence_ = 0;        // of the last collective; the thread's that runs operations
-  std::vector<std::byte> flat_;       // of coalesced calls; likewise
+  // Where they form, if not where this one did; the thread's that runs operations.
+  std::optional<Rendezvous> own_meeting_;
+  std::uint32_t sequence_ = 0;   // of the last collective; the thread's that runs operations
+  std::vector<std::byte> flat_;  // of coalesced calls; likewise
   std::atomic<std::thread::id> visitor_;  // which runs a visit's body
 
   CallOrder order_;  // the last member: its thread uses the others

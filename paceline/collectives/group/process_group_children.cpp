@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
 #include <set>
+#include <string>
 
 #include <fmt/ranges.h>
 #include <xxhash.h>
@@ -10,6 +15,7 @@
 #include "paceline/collectives/group/process_group.h"
 #include "paceline/core/check.h"
 #include "paceline/core/rank_name.h"
+#include "paceline/rendezvous/hosted_store.h"
 
 namespace paceline {
 
@@ -25,14 +31,16 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
           world_size());
   }
   const GroupOptions child = options_of_child(options);
+  Rendezvous meeting = rendezvous_;
   std::string name;
   run_in_order(
       [&](const WaitOptions& wait) {
         require_same_members(ranks, wait);
+        meeting = meeting_of_children(Op::kNewGroup, wait);
         name = fmt::format("{}.{}", name_, num_children_++);
       },
       {.timeout = child.timeout});
-  return form(name, ranks, child);
+  return form(meeting, name, ranks, child);
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
@@ -42,21 +50,29 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   const GroupOptions child = options_of_child(options);
   const std::array<std::int64_t, 2> mine = {color, key};
   std::vector<std::int64_t> all;
-  std::string name;
+  Rendezvous meeting = rendezvous_;
+  std::string name;  // but for the color
   run_in_order(
       [&](const WaitOptions& wait) {
         all = gather_for(Op::kSplit, mine, wait);
-        name = fmt::format("{}.{}.{}{}", name_, num_children_++, label, color);
+        meeting = meeting_of_children(Op::kSplit, wait);
+        name = fmt::format("{}.{}.{}", name_, num_children_++, label);
       },
       {.timeout = child.timeout});
-  std::vector<int> ranks;
+  std::map<std::int64_t, std::vector<int>> groups;
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (all[2 * static_cast<std::size_t>(rank)] == color) ranks.push_back(rank);
+    groups[all[2 * static_cast<std::size_t>(rank)]].push_back(rank);
   }
+  std::vector<int>& ranks = groups[color];
   std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
     return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
   });
-  return form(name, color < 0 ? std::vector<int>() : ranks, child);
+  if (meeting.hosted) {
+    for (const auto& [other, members] : groups) {
+      if (other >= 0) meeting.hosted->begin(name + std::to_string(other), in_world(members));
+    }
+  }
+  return form(meeting, name + std::to_string(color), color < 0 ? std::vector<int>() : ranks, child);
 }
 
 // Every rank's words, one after the other: a collective with a number, which others see as `op`, so
@@ -108,6 +124,12 @@ void ProcessGroup::require_same_members(const std::vector<int>& ranks, const Wai
   }
 }
 
+std::vector<int> ProcessGroup::in_world(const std::vector<int>& ranks) const {
+  std::vector<int> numbers;
+  for (const int rank : ranks) numbers.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
+  return numbers;
+}
+
 GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& options) const {
   GroupOptions child = options.value_or(options_);
   if (!child.timeout) child.timeout = options_.timeout;
@@ -121,13 +143,67 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
   return child;
 }
 
+// A rank that hosts the store and is not in this group may leave while groups of it form.
+Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
+  const auto& hosted = rendezvous_.hosted;
+  const bool stays = !hosted || std::find(world_ranks_.begin(), world_ranks_.end(),
+                                          hosted->host()) != world_ranks_.end();
+  if (stays) return rendezvous_;
+  if (!own_meeting_) own_meeting_ = host_children(op, wait);
+  return *own_meeting_;
+}
+
+// In a store that the first rank of this group hosts. Every rank has connected, or every rank
+// throws: those that take no part in a group that forms may be the last to come here.
+Rendezvous ProcessGroup::host_children(Op op, const WaitOptions& wait) {
+  std::array<std::int64_t, 8> place{};  // text; none where there is no store
+  std::unique_ptr<TcpStoreServer> server;
+  std::shared_ptr<TcpStore> client;
+  std::optional<Error> trouble;
+  const auto attempt = [&](auto&& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      trouble = said_by(self_, fmt::format("a store for groups of group {}", name_), error);
+    }
+  };
+  if (rank_ == 0) {
+    attempt([&] {
+      server =
+          std::make_unique<TcpStoreServer>(Endpoint{rendezvous_.address, 0}, rendezvous_.secret);
+      const auto text = to_string(Endpoint{rendezvous_.address, server->port()});
+      std::memcpy(place.data(), text.data(), std::min(text.size(), sizeof place - 1));
+    });
+  }
+  const auto places = gather_for(op, place, wait);
+  const std::string text(reinterpret_cast<const char*>(places.data()));
+  if (!text.empty()) {
+    attempt([&] {
+      const auto limit = std::chrono::ceil<std::chrono::milliseconds>(wait.deadline.remaining());
+      client = std::make_shared<TcpStore>(parse_endpoint(text, "a group's store"),
+                                          rendezvous_.secret, limit);
+      client->set_timeout(rendezvous_.store->timeout());
+    });
+  }
+  const auto connected = gather_for(op, std::array<std::int64_t, 1>{client ? 1 : 0}, wait);
+  if (trouble) throw *trouble;
+  for (std::size_t rank = 0; rank < connected.size(); ++rank) {
+    if (connected[rank] != 0) continue;
+    fail(ErrorCode::kSystem, "{}: {} cannot reach the store in which groups of group {} form",
+         self_, name_of_member(rank), name_);
+  }
+  Rendezvous meeting = rendezvous_;
+  meeting.store = client;
+  meeting.hosted = std::make_shared<HostedStore>(std::move(server), std::move(client),
+                                                 world_ranks_[0], rendezvous_.who.rank);
+  return meeting;
+}
+
 // A rank that dies, aborts or leaves this group meanwhile is found through its connections, which
 // stand already.
-std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
+std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, const std::string& name,
                                                  const std::vector<int>& ranks,
                                                  const GroupOptions& options) {
-  std::vector<int> world_ranks;
-  for (const int rank : ranks) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
   const auto look_after_parent = [&] {
     try {
       std::vector<int> left;
@@ -143,7 +219,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const std::string& name,
     }
   };
   try {
-    return std::make_shared<ProcessGroup>(rendezvous_, name, std::move(world_ranks), options,
+    return std::make_shared<ProcessGroup>(meeting, name, in_world(ranks), options,
                                           Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
     // A member's process is gone: the other ranks of this group learn of it from the rank that
