@@ -82,7 +82,7 @@ SeededRandom::SeededRandom(std::uint64_t seed) : before_(random_state()) {
 
 at::Tensor run_branch(const ProcessGroup& group, const Branch& branch, const Tensors& inputs) {
   const auto failed = [&](ErrorCode code, const std::string& what) {
-    return Error(code, fmt::format("rank {}: branch '{}' failed on inputs ({}): {}", group.rank(),
+    return Error(code, fmt::format("{}: branch '{}' failed on inputs ({}): {}", group.self(),
                                    branch.name, shapes_of(inputs), what));
   };
   try {
@@ -110,10 +110,10 @@ std::vector<Tensors> agree(ProcessGroup& group, const BranchCall& call,
     if (call.owner != nullptr) require_owners(group, call);
     own = work();
   } catch (const Error& wrong) {
-    error = said_by(fmt::format("rank {}", group.rank()), call.name, wrong);
+    error = said_by(group.self(), call.name, wrong);
   } catch (...) {
-    error.emplace(ErrorCode::kInvalid, fmt::format("rank {}: {}: {}", group.rank(), call.name,
-                                                   describe_current_exception()));
+    error.emplace(ErrorCode::kInvalid,
+                  fmt::format("{}: {}: {}", group.self(), call.name, describe_current_exception()));
   }
   const std::string description = describe(call);
   const auto code = error ? static_cast<std::int64_t>(error->code()) : kNoError;

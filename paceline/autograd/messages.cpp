@@ -46,9 +46,10 @@ struct Sent : torch::autograd::Function<Sent> {
     const auto sizes = context->saved_data["sizes"].toIntVector();
     const auto type = static_cast<at::ScalarType>(context->saved_data["type"].toInt());
     check(gradient.sizes() == at::IntArrayRef(sizes) && gradient.scalar_type() == type,
-          "rank {}: the gradient from rank {} is {} [{}]; what was sent is {} [{}]",
-          peer->group->rank(), peer->rank, c10::toString(gradient.scalar_type()),
-          fmt::join(gradient.sizes(), ", "), c10::toString(type), fmt::join(sizes, ", "));
+          "{}: the gradient from {} is {} [{}]; what was sent is {} [{}]", peer->group->self(),
+          peer->group->name_of_member(static_cast<std::size_t>(peer->rank)),
+          c10::toString(gradient.scalar_type()), fmt::join(gradient.sizes(), ", "),
+          c10::toString(type), fmt::join(sizes, ", "));
     return {gradient, at::Tensor()};
   }
 };

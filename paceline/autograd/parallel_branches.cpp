@@ -31,8 +31,8 @@ struct Passage : torch::CustomClassHolder {
   ~Passage() override {
     if (!is_under_way || std::uncaught_exceptions() == 0) return;
     try {
-      group->abort(fmt::format("rank {}: the backward pass failed in branches {}", group->rank(),
-                               own_branches));
+      group->abort(
+          fmt::format("{}: the backward pass failed in branches {}", group->self(), own_branches));
     } catch (...) {
     }
   }
@@ -71,8 +71,8 @@ struct Entered : torch::autograd::Function<Entered> {
     const auto passage = passage_of(context);
     ProcessGroup& group = *passage->group;
     if (at::GradMode::is_enabled()) {
-      fail(ErrorCode::kUnsupported, "rank {}: parallel_branches has no gradients of gradients",
-           group.rank());
+      fail(ErrorCode::kUnsupported, "{}: parallel_branches has no gradients of gradients",
+           group.self());
     }
     const auto count = passage->inputs.size();
     const at::Tensor present = at::zeros({static_cast<std::int64_t>(count)}, at::kByte);

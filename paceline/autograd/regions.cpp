@@ -38,8 +38,8 @@ struct Way : torch::CustomClassHolder {
 std::vector<at::Tensor> parts_of(const Way& way, const at::Tensor& input, std::int64_t dim) {
   const int ranks = way.group->world_size();
   check(input.size(dim) % ranks == 0,
-        "rank {}: {}: dimension {} of a tensor of [{}] does not divide among {} ranks",
-        way.group->rank(), way.name, dim, fmt::join(input.sizes(), ", "), ranks);
+        "{}: {}: dimension {} of a tensor of [{}] does not divide among {} ranks",
+        way.group->self(), way.name, dim, fmt::join(input.sizes(), ", "), ranks);
   return input.split(input.size(dim) / ranks, dim);
 }
 
@@ -84,14 +84,13 @@ struct Moved : torch::autograd::Function<Moved> {
 
 void require_arguments(const char* name, const GroupPtr& group, const at::Tensor& input) {
   check(group != nullptr && group->is_member(), "{}: this rank is in no such group", name);
-  check(input.defined(), "rank {}: {}: the tensor is undefined", group->rank(), name);
+  check(input.defined(), "{}: {}: the tensor is undefined", group->self(), name);
 }
 
 std::int64_t positive(const char* name, const ProcessGroup& group, const at::Tensor& input,
                       std::int64_t dim) {
-  check(dim >= -input.dim() && dim < input.dim(),
-        "rank {}: {}: no dimension {} in a tensor of [{}]", group.rank(), name, dim,
-        fmt::join(input.sizes(), ", "));
+  check(dim >= -input.dim() && dim < input.dim(), "{}: {}: no dimension {} in a tensor of [{}]",
+        group.self(), name, dim, fmt::join(input.sizes(), ", "));
   return dim < 0 ? dim + input.dim() : dim;
 }
 

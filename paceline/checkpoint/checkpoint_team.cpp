@@ -125,9 +125,9 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
 ProcessGroup& CheckpointTeam::waiting_group() {
   if (!settle(std::nullopt)) {
     fail(ErrorCode::kTimeout,
-         "rank {}: a checkpoint is not written after {} s, because the disk of a rank does not "
+         "{}: a checkpoint is not written after {} s, because the disk of a rank does not "
          "answer: look at the file system, or raise CheckpointDirectoryOptions::disk_timeout",
-         group_->rank(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
+         group_->self(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
   }
   return *background_;
 }
@@ -170,7 +170,7 @@ bool CheckpointTeam::reserve() {
     }
   } catch (const Error& error) {
     failure = error;
-    log::error(fmt::format("rank {}: {}", group_->rank(), error.what()));
+    log::error(fmt::format("{}: {}", group_->self(), error.what()));
   }
   return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
 }
@@ -198,10 +198,10 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
                           const CheckpointWords& words) {
   if (!settle(step)) {
     writer_.refuse(step, Error(ErrorCode::kTimeout,
-                               fmt::format("rank {}: the checkpoint before it is not written yet, "
+                               fmt::format("{}: the checkpoint before it is not written yet, "
                                            "because the disk of a rank does not answer; no new one "
                                            "begins until it does",
-                                           group_->rank())));
+                                           group_->self())));
     return;
   }
   if (plan_.update(*group_, held, sees_)) has_room_ = false;

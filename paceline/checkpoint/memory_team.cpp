@@ -338,8 +338,8 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   attempt(failure, [&] {
     for (const auto& stream : streams) {
       if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
-      fail(ErrorCode::kCorrupt, "rank {} holds other bits than rank {} of what both have",
-           group_->rank(), stream->from);
+      fail(ErrorCode::kCorrupt, "{} holds other bits than {} of what both have", group_->self(),
+           group_->name_of_member(static_cast<std::size_t>(stream->from)));
     }
     if (!is_keeper()) return;
     std::vector<std::uint32_t> files;
@@ -390,8 +390,8 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
     for (int rank = group_->world_size() - 1; rank >= 0; --rank) {
       const auto files = parse_json(all[static_cast<std::size_t>(rank)]);
       for (const std::size_t file : files) {
-        check(file < chosen.roots.size(), "rank {}: rank {} has a file {} of no checkpoint",
-              group_->rank(), rank, file);
+        check(file < chosen.roots.size(), "{}: {} has a file {} of no checkpoint", group_->self(),
+              group_->name_of_member(static_cast<std::size_t>(rank)), file);
         chosen.roots[file] = rank;
       }
     }

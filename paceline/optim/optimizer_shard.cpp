@@ -43,10 +43,10 @@ bool Optimizer::divides_gradient_of(const c10::TensorImpl* parameter) {
 }
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
-  check(!group_ && !has_stepped(), "rank {}: an optimizer is sharded once, before its first step",
-        group->rank());
+  check(!group_ && !has_stepped(), "{}: an optimizer is sharded once, before its first step",
+        group->self());
   check(options.names.empty() || options.names.size() == parameters_.size(),
-        "rank {}: {} names were given for {} parameters", group->rank(), options.names.size(),
+        "{}: {} names were given for {} parameters", group->self(), options.names.size(),
         parameters_.size());
   const auto rows = options.unit_bytes > 0
                         ? plan_units(parameters_, options.unit_bytes, options.units)
@@ -63,9 +63,9 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   }
   make_rows(rows);
   check(!options.divide_hosts || (options.one_copy && shards_gradients_),
-        "rank {}: hosts divide parameters of which each has one copy, in units of gradients: set "
+        "{}: hosts divide parameters of which each has one copy, in units of gradients: set "
         "one_copy and unit_bytes too",
-        group_->rank());
+        group_->self());
   if (options.one_copy) make_one_copy(options);
   for (Row& row : rows_) {
     if (copy_) break;

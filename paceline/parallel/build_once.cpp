@@ -135,7 +135,7 @@ class Builder {
   void take_turn(const std::function<void()>& turn) try { turn(); } catch (...) {
     const auto reason = "build_once could not build the module: " + reason_of_current();
     group_.abort(reason);
-    fail(ErrorCode::kInvalid, "rank {}: {}", group_.rank(), reason);
+    fail(ErrorCode::kInvalid, "{}: {}", group_.self(), reason);
   }
 
   // On the parameters of rank 0, and where they lie.

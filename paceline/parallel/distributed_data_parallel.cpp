@@ -77,19 +77,18 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
     const bool is_known = std::ranges::any_of(
         known, [&](const auto& tensor) { return tensor.is_same(parameter.tensor); });
     check(is_known || !parameter.tensor.requires_grad(),
-          "rank {}: parameter {} requires a gradient and is not one of the optimizer's, which is "
+          "{}: parameter {} requires a gradient and is not one of the optimizer's, which is "
           "to be divided among the ranks: give it to the optimizer, or freeze it with "
           "set_requires_grad(false)",
-          group_->rank(), parameter.name);
+          group_->self(), parameter.name);
   }
   optim::ShardOptions shard = options_.shard;
   shard.names.clear();
   for (const auto& tensor : known) {
     const auto found = std::ranges::find_if(
         parameters, [&](const auto& parameter) { return parameter.tensor.is_same(tensor); });
-    check(found != parameters.end(),
-          "rank {}: parameter {} of the optimizer is not one of the module's", group_->rank(),
-          shard.names.size());
+    check(found != parameters.end(), "{}: parameter {} of the optimizer is not one of the module's",
+          group_->self(), shard.names.size());
     shard.names.push_back(found->name);
   }
   options_.optimizer->shard(group_, shard);
@@ -100,9 +99,9 @@ void DataParallelState::require_one_copy(const std::vector<NamedParameter>& para
   if (options_.optimizer != nullptr && options_.shard.one_copy) return;
   for (const auto& parameter : parameters) {
     check(!is_built_once(parameter.tensor),
-          "rank {}: the ranks of this host have one copy of parameter {} (build_once), which needs "
+          "{}: the ranks of this host have one copy of parameter {} (build_once), which needs "
           "fully_shard() with stage 3; build the module on each rank for anything else",
-          group_->rank(), parameter.name);
+          group_->self(), parameter.name);
   }
 }
 
@@ -112,9 +111,9 @@ void DataParallelState::require_shards_apart() const {
   for (const auto& item : module_->named_modules()) {
     if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
     fail(ErrorCode::kUnsupported,
-         "rank {}: {} is a SyncBatchNorm, which makes shards depend on each other: with logical "
+         "{}: {} is a SyncBatchNorm, which makes shards depend on each other: with logical "
          "shards take an ordinary BatchNorm",
-         group_->rank(), item.key());
+         group_->self(), item.key());
   }
 }
 
@@ -178,10 +177,10 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
     : state_(state), is_shard_(state.reducer_->has_shards() && torch::GradMode::is_enabled()) {
   if (is_in_checkpoint()) {
     fail(ErrorCode::kInvalid,
-         "rank {}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
+         "{}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
          "beginning communicates, and would do so again in the backward pass; call checkpoint() on "
          "parts of the module, within the module's own forward()",
-         state.group_->rank());
+         state.group_->self());
   }
   state.kept_buffers_.verify_before_pass(kBuffer, *state.group_, state.reducer_->num_steps());
   state.before_forward(samples);

@@ -33,9 +33,9 @@ void KeptTensors::verify(const char* what, const ProcessGroup& group, std::int64
   for (const Kept& kept : kept_) {
     if (hash_of_bytes(kept.tensor) == kept.hash) continue;
     throw DamagedState(fmt::format(
-        "rank {}: {} {} changed in memory after step {}; memory is failing or was overwritten, or "
+        "{}: {} {} changed in memory after step {}; memory is failing or was overwritten, or "
         "the program wrote through data() or data_ptr(): continue from a checkpoint",
-        group.rank(), what, kept.name, step));
+        group.self(), what, kept.name, step));
   }
 }
 

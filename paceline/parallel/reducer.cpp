@@ -84,20 +84,20 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
 void Reducer::require_place_in_step() const {
   if (!has_shards() || synchronize_ == averages()) return;
   fail(ErrorCode::kInvalid,
-       "rank {}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
+       "{}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
        "last one averages; this is pass {} of a step, and it {}. Take batches from a DataLoader "
        "with as many logical shards, and call set_synchronize(batch.ends_step) before the forward "
        "pass, as train::run_loop() does",
-       group_->rank(), options_.logical_shards, own_shards_.count, group_->world_size(),
+       group_->self(), options_.logical_shards, own_shards_.count, group_->world_size(),
        num_shards_done_ + 1, synchronize_ ? "averages" : "does not");
 }
 
 void Reducer::begin_backward() {
   check(saw_forward_,
-        "rank {}: a backward pass reached the parameters, but the forward pass did not run through "
+        "{}: a backward pass reached the parameters, but the forward pass did not run through "
         "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
         "module that was given to it",
-        group_->rank());
+        group_->self());
   require_place_in_step();
   begin_pass();
   at_end_of_backward([this] { end_backward(); });
@@ -149,11 +149,11 @@ void Reducer::note_order(std::size_t index, bool again) {
 void Reducer::expect_another(Parameter& parameter) {
   if (parameter.is_late) return;
   check(!is_planned_ || parameter.bucket >= next_bucket_,
-        "rank {}: parameter {} got another gradient while its first one of this pass was being "
+        "{}: parameter {} got another gradient while its first one of this pass was being "
         "averaged. A parameter that several parts under checkpoint() share must be used so from "
         "the first pass on. After a pass that an exception ended, the next must begin with "
         "DistributedDataParallel's forward()",
-        group_->rank(), parameter.named.name);
+        group_->self(), parameter.named.name);
   parameter.is_late = true;
   if (is_planned_) ++buckets_[parameter.bucket].missing;
 }
@@ -322,19 +322,19 @@ void Reducer::require_same_module() const {
   const auto modules = report_.modules();
   for (std::size_t rank = 0; rank < modules.size(); ++rank) {
     check(modules[rank] == number_,
-          "rank {}: this backward pass was of DistributedDataParallel module {} here and of module "
-          "{} on rank {} (numbered as they were made): call and differentiate several modules in "
+          "{}: this backward pass was of DistributedDataParallel module {} here and of module "
+          "{} on {} (numbered as they were made): call and differentiate several modules in "
           "the same order on every rank",
-          group_->rank(), number_, modules[rank], rank);
+          group_->self(), number_, modules[rank], group_->name_of_member(rank));
   }
 }
 
 void Reducer::say_non_finite(const PassReport::NotFinite& found) {
-  const std::string what =
-      fmt::format("rank {}'s gradient of parameter {} is not finite in step {}", found.rank,
-                  parameters_[found.parameter].named.name, num_steps_ + 1);
+  const std::string what = fmt::format("{}'s gradient of parameter {} is not finite in step {}",
+                                       group_->name_of_member(static_cast<std::size_t>(found.rank)),
+                                       parameters_[found.parameter].named.name, num_steps_ + 1);
   if (options_.non_finite == NonFinite::kError)
-    fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), what);
+    fail(ErrorCode::kInvalid, "{}: {}", group_->self(), what);
   const auto count = static_cast<std::uint64_t>(++num_non_finite_);
   if (group_->rank() != 0 || !std::has_single_bit(count)) return;
   log::warning(fmt::format("{}{}{}", what, is_alone() ? "" : ", and so is every rank's average",
@@ -353,7 +353,7 @@ void Reducer::require_all_ready() {
       "part in the loss on every rank; freeze the others with set_requires_grad(false)",
       names);
   group_->abort(message);  // the other ranks wait for a bucket that will not come
-  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
+  fail(ErrorCode::kInvalid, "{}: {}", group_->self(), message);
 }
 
 void Reducer::complete_buckets() {
@@ -454,9 +454,9 @@ void Reducer::forget_failed_pass() {
     all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
   } catch (const Error& error) {
     fail(error.code(),
-         "rank {}: an exception had ended the last backward pass on this rank, and the ranks could "
+         "{}: an exception had ended the last backward pass on this rank, and the ranks could "
          "not go on together; it must have come on every rank, or end this one: {}",
-         group_->rank(), error.what());
+         group_->self(), error.what());
   }
   for (auto& bucket : buckets_) bucket.shards.clear();
   num_shards_done_ = 0;

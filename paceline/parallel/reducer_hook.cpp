@@ -24,16 +24,16 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   const auto names = all_gather_object(*group_, hook ? hook->name() : "none");
   const auto self = static_cast<std::size_t>(group_->rank());
   check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
-        "rank {}: the ranks chose different communication hooks: {}", group_->rank(),
+        "{}: the ranks chose different communication hooks: {}", group_->self(),
         fmt::join(names, ", "));
   check(!hook || !has_shards(),
-        "rank {}: communication hook {}: with logical shards gradients are added up exactly, and "
+        "{}: communication hook {}: with logical shards gradients are added up exactly, and "
         "travel as they are",
-        group_->rank(), hook ? hook->name() : "");
+        group_->self(), hook ? hook->name() : "");
   check(!hook || !divides(),
-        "rank {}: communication hook {}: a hook makes averages for every rank, and here each rank "
+        "{}: communication hook {}: a hook makes averages for every rank, and here each rank "
         "gets those of its part (fully_shard with stage 2 or 3): take stage 1",
-        group_->rank(), hook ? hook->name() : "");
+        group_->self(), hook ? hook->name() : "");
   forget_plan();
   hook_ = std::move(hook);
   kept_by_hook_.reset();
@@ -55,8 +55,8 @@ void Reducer::prepare_hook() {
       const auto found = before.find(name_of(view, kept));
       if (found == before.end()) continue;
       check(found->second.sizes() == kept.tensor.sizes(),
-            "rank {}: communication hook {}: {} has another shape than the one that was kept",
-            group_->rank(), hook_->name(), found->first);
+            "{}: communication hook {}: {} has another shape than the one that was kept",
+            group_->self(), hook_->name(), found->first);
       kept.tensor.copy_(found->second);
     }
   }
@@ -151,7 +151,7 @@ void Reducer::fail_in_hook(std::size_t index, const char* why) {
       fmt::format("communication hook {} failed in round {} of bucket {}: {}", hook_->name(),
                   buckets_[index].round, index, why);
   group_->abort(message);
-  fail(ErrorCode::kInvalid, "rank {}: {}", group_->rank(), message);
+  fail(ErrorCode::kInvalid, "{}: {}", group_->self(), message);
 }
 
 }  // namespace paceline

@@ -59,9 +59,9 @@ std::vector<BucketPlan> Reducer::plan_units() {
     for (const std::size_t i : unit.parameters) {
       const auto found = numbers.find(of_optimizer[i].unsafeGetTensorImpl());
       check(found != numbers.end(),
-            "rank {}: parameter {} of the optimizer, which divides gradients among the ranks, is "
+            "{}: parameter {} of the optimizer, which divides gradients among the ranks, is "
             "not one of the module's",
-            group_->rank(), i);
+            group_->self(), i);
       plan.parameters.push_back(found->second);
       is_trained |= parameters_[found->second].is_trained;
     }
@@ -74,9 +74,9 @@ std::vector<BucketPlan> Reducer::plan_units() {
   }
   for (const auto& parameter : parameters_) {
     check(!parameter.is_trained || known.contains(parameter.named.tensor.unsafeGetTensorImpl()),
-          "rank {}: parameter {} requires a gradient and is not one of the optimizer's, which "
+          "{}: parameter {} requires a gradient and is not one of the optimizer's, which "
           "divides gradients among the ranks",
-          group_->rank(), parameter.named.name);
+          group_->self(), parameter.named.name);
   }
   return plans;
 }

@@ -87,16 +87,16 @@ void Reducer::require_same_shards() const {
   const auto all = all_gather_object(*group_, own);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     check(all[rank] == own,
-          "rank {}: DistributedDataParallel has {} here and {} on rank {}: the bits of a model "
+          "{}: DistributedDataParallel has {} here and {} on rank {}: the bits of a model "
           "depend on both; give every rank the same (paceline run --logical-shards L "
           "--threads-per-rank T)",
-          group_->rank(), own, all[rank], rank);
+          group_->self(), own, all[rank], rank);
   }
   if (!has_shards() || (device_.is_cpu() && group_->backend() == "paceline")) return;
   fail(ErrorCode::kUnsupported,
-       "rank {}: logical shards need sums in the engine's order: parameters on the CPU and backend "
+       "{}: logical shards need sums in the engine's order: parameters on the CPU and backend "
        "paceline, not {} and {}",
-       group_->rank(), device_.str(), group_->backend());
+       group_->self(), device_.str(), group_->backend());
 }
 
 Reducer::~Reducer() {
@@ -119,11 +119,10 @@ void Reducer::follow_requirements() {
     dense_view(tensor);  // throws for a tensor that cannot be communicated in place
     add_hook(i);
   }
-  check(
-      !has_changed || num_shards_done_ == 0,
-      "rank {}: parameters were frozen or thawed in the middle of a step of logical shards: do it "
-      "between steps",
-      group_->rank());
+  check(!has_changed || num_shards_done_ == 0,
+        "{}: parameters were frozen or thawed in the middle of a step of logical shards: do it "
+        "between steps",
+        group_->self());
   if (has_changed) forget_plan();
 }
 

@@ -41,13 +41,14 @@ void require_same_parameters(ProcessGroup& group, const std::vector<NamedParamet
     const auto other = split_lines(texts[rank]);
     for (std::size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
       check(first[i] == other[i],
-            "rank {}: the ranks do not have the same model: parameter {} is '{}' on rank 0 and "
-            "'{}' on rank {}",
-            group.rank(), i, first[i], other[i], rank);
+            "{}: the ranks do not have the same model: parameter {} is '{}' on {} and "
+            "'{}' on {}",
+            group.self(), i, first[i], group.name_of_member(0), other[i],
+            group.name_of_member(rank));
     }
     check(first.size() == other.size(),
-          "rank {}: the ranks do not have the same model: rank 0 has {} parameters, rank {} has {}",
-          group.rank(), first.size(), rank, other.size());
+          "{}: the ranks do not have the same model: {} has {} parameters, {} has {}", group.self(),
+          group.name_of_member(0), first.size(), group.name_of_member(rank), other.size());
   }
 }
 

@@ -108,13 +108,14 @@ void ReplicaGuard::report(ProcessGroup& group, std::int64_t step) const {
   const std::string what = fmt::format("{}{}", fmt::join(names, ", "),
                                        num_more > 0 ? fmt::format(" and {} more", num_more) : "");
   const std::string who =
-      ranks.size() == 1 ? fmt::format("rank {}'s replica differs from the others", ranks.front())
-                        : fmt::format("the replicas of ranks {} differ", fmt::join(ranks, " and "));
+      ranks.size() == 1
+          ? fmt::format("{}'s replica differs from the others", group.name_of_member(ranks.front()))
+          : fmt::format("the replicas of ranks {} differ", fmt::join(ranks, " and "));
   throw DamagedState(fmt::format(
-      "rank {}: {} after step {}: {}. Their memory was damaged, or a rank took another step than "
+      "{}: {} after step {}: {}. Their memory was damaged, or a rank took another step than "
       "the others (other threads, processor, code or random numbers); nothing was saved since. Go "
       "on from the last checkpoint",
-      group.rank(), who, step, names.empty() ? "in no tensor any more" : what));
+      group.self(), who, step, names.empty() ? "in no tensor any more" : what));
 }
 
 }  // namespace paceline

@@ -186,9 +186,9 @@ at::Tensor SyncBatchNormImpl::normalize_over_ranks(const at::Tensor& input) {
         in_step(*group_, features, "forward", [&] { return all_gather_into_tensor(*group_, own); });
     all = merged(rows, features);
     check(all.count != 1,
-          "rank {}: SyncBatchNorm in training: the ranks together have 1 value for each feature, "
+          "{}: SyncBatchNorm in training: the ranks together have 1 value for each feature, "
           "which has no variance; give them more samples",
-          group_->rank());
+          group_->self());
     update_running_statistics(all.mean, all.variance, all.count);
     mean = all.mean.to(wide.scalar_type());
     variance = all.variance.to(wide.scalar_type());

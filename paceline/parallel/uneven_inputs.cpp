@@ -46,15 +46,15 @@ void UnevenInputs::require_same(const std::vector<std::int8_t>& all) const {
     }
     if (first == all.size()) first = rank;
     check(all[rank] == all[first],
-          "rank {}: join: rank {} {}, but rank {} {}: ranks may have different numbers of inputs, "
+          "{}: join: rank {} {}, but rank {} {}: ranks may have different numbers of inputs, "
           "but must do the same with each",
-          group_->rank(), first, kNames[static_cast<std::size_t>(all[first])], rank,
+          group_->self(), first, kNames[static_cast<std::size_t>(all[first])], rank,
           kNames[static_cast<std::size_t>(all[rank])]);
   }
   check(!options_.throw_on_early_termination || ended.empty() || first == all.size(),
-        "rank {}: join: the inputs of rank {} have ended, and other ranks have more "
+        "{}: join: the inputs of rank {} have ended, and other ranks have more "
         "(throw_on_early_termination)",
-        group_->rank(), fmt::join(ended, " and "));
+        group_->self(), fmt::join(ended, " and "));
 }
 
 }  // namespace paceline

@@ -83,8 +83,8 @@ std::optional<Loans::Loan> Loans::lend(const at::Tensor& tensor, int peer) {
 at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type) {
   collect();
   check(loan.slot >= 0 && loan.slot < kMost && slots_.data() != nullptr,
-        "rank {}: rank {} lends a tensor in slot {}, which does not exist", group_->rank(), peer,
-        loan.slot);
+        "{}: {} lends a tensor in slot {}, which does not exist", group_->self(),
+        group_->name_of_member(static_cast<std::size_t>(peer)), loan.slot);
   std::uint64_t* const slot = slot_of(peer, loan.slot);
   std::uintptr_t place = Slot(*slot).load(std::memory_order_relaxed) - 1;
   const auto bytes =
@@ -94,9 +94,9 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
     arena = TensorAllocator::instance().arena();
     check(arena != nullptr && arena->number() == loan.arena && bytes <= arena->bytes() &&
               place <= arena->bytes() - bytes,
-          "rank {}: rank {} lends a tensor of a SymmetricTensors that this rank does not use; let "
+          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; let "
           "every rank have one as long as the others do",
-          group_->rank(), peer);
+          group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)));
     place += address_of(arena->area_of(in_world(*group_, peer)));
   }
   at::Tensor tensor = at::from_blob(
@@ -137,9 +137,9 @@ void Loans::wait_for(int borrower) {
     group_->recv(std::span(&word, 1), borrower, kAllReturned);
   } catch (const Error& error) {
     fail(error.code(),
-         "{}; rank {} had given all its results and was waiting for rank {} to finish reading them "
+         "{}; {} had given all its results and was waiting for {} to finish reading them "
          "in place",
-         error.what(), group_->rank(), borrower);
+         error.what(), group_->self(), group_->name_of_member(static_cast<std::size_t>(borrower)));
   }
 }
 

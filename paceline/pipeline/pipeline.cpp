@@ -86,7 +86,7 @@ struct Pipeline::Run {
   void begin(const std::vector<Tensors>& given) {
     if (own.count(0) > 0) {
       check(given.size() == static_cast<std::size_t>(plan.num_micro_batches),
-            "rank {}: {} micro-batches for a plan of {}", group.rank(), given.size(),
+            "{}: {} micro-batches for a plan of {}", group.self(), given.size(),
             plan.num_micro_batches);
     }
     result = {};
@@ -174,7 +174,7 @@ struct Pipeline::Run {
   }
 
   std::string what_of_stage(const Action& action, const Tensors& inputs, const char* what) const {
-    return fmt::format("rank {}: {}: stage {} of {} failed on inputs {}: {}", group.rank(),
+    return fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}", group.self(),
                        to_string(action), action.stage, plan.num_stages(), shapes_of(inputs), what);
   }
 
@@ -192,12 +192,11 @@ struct Pipeline::Run {
     try {
       value = loss(outputs, action.micro_batch);
     } catch (...) {
-      fail(ErrorCode::kInvalid, "rank {}: {}: the loss of outputs {} failed: {}", group.rank(),
+      fail(ErrorCode::kInvalid, "{}: {}: the loss of outputs {} failed: {}", group.self(),
            to_string(action), shapes_of(outputs), describe_current_exception());
     }
-    check(value.defined() && value.numel() == 1,
-          "rank {}: {}: the loss is {}; it must be one number", group.rank(), to_string(action),
-          shapes_of({value}));
+    check(value.defined() && value.numel() == 1, "{}: {}: the loss is {}; it must be one number",
+          group.self(), to_string(action), shapes_of({value}));
     result.losses[static_cast<std::size_t>(action.micro_batch)] = value.detach();
     return value;
   }
@@ -211,7 +210,7 @@ struct Pipeline::Run {
     Tensors gradients = links.receive(action.stage, action.micro_batch, Direction::kBackward);
     for (std::size_t i = 0; i < roots.size(); ++i) {
       check(!gradients[i].defined() || gradients[i].sizes() == roots[i].sizes(),
-            "rank {}: {}: the gradient is {}, the output {}", group.rank(), to_string(action),
+            "{}: {}: the gradient is {}, the output {}", group.self(), to_string(action),
             shapes_of({gradients[i]}), shapes_of({roots[i]}));
     }
     return gradients;
@@ -232,8 +231,8 @@ struct Pipeline::Run {
       of_inputs = item.pass->input_half(gradients);
     }
     require_unchanged(
-        fmt::format("rank {}: {}: the gradient of output", group.rank(), to_string(action)),
-        gradients, versions);
+        fmt::format("{}: {}: the gradient of output", group.self(), to_string(action)), gradients,
+        versions);
     if (action.stage > 0)
       links.send(action.stage, action.micro_batch, Direction::kBackward, of_inputs);
   }
@@ -281,7 +280,7 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
   require_same_plan();
   pipeline::validate(plan_);
   check(plan_.num_ranks() == group_->world_size(),
-        "rank {}: the plan {} is for {} ranks; group {} has {}", group_->rank(), plan_.name,
+        "{}: the plan {} is for {} ranks; group {} has {}", group_->self(), plan_.name,
         plan_.num_ranks(), group_->name(), group_->world_size());
   require_own_stages();
   if (group_->world_size() == 1) return;
@@ -296,8 +295,8 @@ void Pipeline::require_same_plan() const {
   const auto texts = all_gather_object(*group_, own);
   const auto other = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return text != texts[0]; });
-  check(other == texts.end(), "rank {}: rank {} has another pipeline plan than rank 0",
-        group_->rank(), other - texts.begin());
+  check(other == texts.end(), "{}: rank {} has another pipeline plan than rank 0", group_->self(),
+        other - texts.begin());
 }
 
 void Pipeline::require_own_stages() const {
@@ -308,8 +307,8 @@ void Pipeline::require_own_stages() const {
       wanted.push_back(stage);
   }
   std::sort(given.begin(), given.end());
-  check(given == wanted, "rank {}: stages [{}] were given; plan {} has [{}] on this rank",
-        group_->rank(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
+  check(given == wanted, "{}: stages [{}] were given; plan {} has [{}] on this rank",
+        group_->self(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
 }
 
 // `body`, whose errors end the group with their message.
@@ -324,7 +323,7 @@ void Pipeline::guarded(const std::function<void()>& body) {
     group_->abort(error.what());
     throw;
   } catch (...) {
-    const std::string what = fmt::format("rank {}: a pipeline's step failed: {}", group_->rank(),
+    const std::string what = fmt::format("{}: a pipeline's step failed: {}", group_->self(),
                                          describe_current_exception());
     group_->abort(what);
     throw Error(ErrorCode::kInvalid, what);

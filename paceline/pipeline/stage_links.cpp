@@ -52,7 +52,7 @@ void StageLinks::send(int stage, int micro_batch, Direction direction, const Ten
   if (direction == Direction::kForward) {
     const auto [known, is_new] = counts_.emplace(stage, tensors.size());
     check(known->second == tensors.size(),
-          "rank {}: stage {} gives {} tensors; in its first micro-batch it gave {}", group_->rank(),
+          "{}: stage {} gives {} tensors; in its first micro-batch it gave {}", group_->self(),
           stage, tensors.size(), known->second);
   }
   const int peer = rank_of(direction == Direction::kForward ? stage + 1 : stage - 1);
@@ -93,8 +93,8 @@ StageLinks::Tensors StageLinks::receive(int stage, int micro_batch, Direction di
   };
   const at::Tensor list = take();
   check(list.scalar_type() == at::kLong && list.dim() == 2 && list.size(1) == kWords,
-        "rank {}: rank {} has sent {} in a pipeline's step; use another group for other messages",
-        group_->rank(), peer, shapes_of({list}));
+        "{}: {} has sent {} in a pipeline's step; use another group for other messages",
+        group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)), shapes_of({list}));
   Tensors tensors;
   for (const Row& row : std::span(static_cast<const Row*>(list.data_ptr()),
                                   static_cast<std::size_t>(list.size(0)))) {

@@ -15,8 +15,8 @@ TiedWeights::TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own) : own
   const auto count = static_cast<std::int64_t>(own_.size());
   const auto most = all_reduce_value(*holders_, count, ReduceOp::kMax);
   const auto least = all_reduce_value(*holders_, count, ReduceOp::kMin);
-  check(most == least, "rank {}: tied weights: {} here, {} to {} on the ranks that have any",
-        group.rank(), count, least, most);
+  check(most == least, "{}: tied weights: {} here, {} to {} on the ranks that have any",
+        group.self(), count, least, most);
   const at::NoGradGuard no_grad;
   for (const at::Tensor& weight : own_) broadcast(*holders_, weight.detach(), 0);
 }

@@ -23,22 +23,22 @@ void require_room(ProcessGroup& group, std::size_t bytes) {
   if (bytes <= static_cast<std::uint64_t>(least)) return;
   const bool is_short_here = static_cast<std::uint64_t>(mine) < bytes;
   fail(ErrorCode::kSystem,
-       "rank {}: one copy of the parameters for all ranks takes {} bytes, and {} are left{}; use a "
+       "{}: one copy of the parameters for all ranks takes {} bytes, and {} are left{}; use a "
        "smaller model, or give the job more memory",
-       group.rank(), bytes, is_short_here ? mine : least,
+       group.self(), bytes, is_short_here ? mine : least,
        is_short_here ? " " + room->source : std::string());
 }
 
 SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes, std::size_t used) {
-  check(bytes > 0, "rank {}: a copy of nothing for all ranks", group.rank());
+  check(bytes > 0, "{}: a copy of nothing for all ranks", group.self());
   require_room(group, used);
   SymmetricBuffer blocks = group.reserve_symmetric(bytes);
   for (int rank = 0; rank < group.world_size(); ++rank) {
     if (blocks.of(rank) != nullptr) continue;
     fail(ErrorCode::kUnsupported,
-         "rank {}: the ranks of this group share no memory (transport {}), so they cannot have one "
+         "{}: the ranks of this group share no memory (transport {}), so they cannot have one "
          "copy of the parameters; keep one on each rank",
-         group.rank(), group.transport());
+         group.self(), group.transport());
   }
   return blocks;
 }

@@ -40,12 +40,12 @@ CallOptions options_for(const ProcessGroup& group, const std::shared_ptr<GivenTe
   if (tensors->all.empty()) return options;
   const c10::Device device = tensors->all.front().device();
   for (const at::Tensor& tensor : tensors->all) {
-    check(tensor.device() == device, "rank {}: a tensor on {} and one on {} in one call",
-          group.rank(), device.str(), tensor.device().str());
+    check(tensor.device() == device, "{}: a tensor on {} and one on {} in one call", group.self(),
+          device.str(), tensor.device().str());
   }
   if (device.is_cpu()) return options;
   require_backend_for(device, parse_backend_choice(group.backend()),
-                      fmt::format("rank {}: a tensor", group.rank()));
+                      fmt::format("{}: a tensor", group.self()));
   options.order = order_in_current_stream(device);
   return options;
 }
@@ -94,8 +94,8 @@ struct Prepared {
             .tag = asked.tag};
     const auto tensors = std::make_shared<GivenTensors>();
     const auto view = [&](const at::Tensor& tensor) {
-      check(fits(asked.op, tensor), "rank {}: {}: a tensor is not {}; give it tensor.contiguous()",
-            group.rank(), name_of(asked.op), has_blocks(asked.op) ? "contiguous" : "dense");
+      check(fits(asked.op, tensor), "{}: {}: a tensor is not {}; give it tensor.contiguous()",
+            group.self(), name_of(asked.op), has_blocks(asked.op) ? "contiguous" : "dense");
       tensors->all.push_back(tensor);
       return dense_view(tensor);
     };
@@ -121,7 +121,7 @@ struct Prepared {
       call.receive_counts = receive_counts;
     }
     check(!tensors->all.empty() || asked.lists || asked.op == Op::kBarrier,
-          "rank {}: {}: a tensor that is to be communicated is undefined", group.rank(),
+          "{}: {}: a tensor that is to be communicated is undefined", group.self(),
           name_of(asked.op));
     set_shape(group, asked);
     call.shapes = tensors.get();
@@ -154,8 +154,8 @@ struct Prepared {
     if (!keeps_order(op) || !input.defined() || !output.defined()) return;
     if (output.is_same(input) || shape_of(input) == shape_of(output)) return;
     fail(ErrorCode::kInvalid,
-         "rank {}: {}: input is {}, output {}; give it tensors of the same sizes and strides",
-         group.rank(), name_of(op), layouts_of({input}), layouts_of({output}));
+         "{}: {}: input is {}, output {}; give it tensors of the same sizes and strides",
+         group.self(), name_of(op), layouts_of({input}), layouts_of({output}));
   }
 };
 
@@ -187,9 +187,9 @@ class Fitted {
     if (!tensor.defined() || fits(call_.op, tensor)) return tensor;
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
       fail(ErrorCode::kInvalid,
-           "rank {}: {}: elements of a tensor that is to be written share memory, as those of an "
+           "{}: {}: elements of a tensor that is to be written share memory, as those of an "
            "expanded one do ({}); give it tensor.contiguous()",
-           group_.rank(), name_of(call_.op), layouts_of({tensor}));
+           group_.self(), name_of(call_.op), layouts_of({tensor}));
     }
     const at::NoGradGuard no_grad;
     copies_.emplace_back(tensor, tensor.contiguous());
@@ -222,14 +222,14 @@ std::int64_t first_dim(const at::Tensor& tensor) { return tensor.dim() > 0 ? ten
 // Dim 0 of `input`, which must divide by the number of ranks.
 std::int64_t part_size(ProcessGroup& group, const at::Tensor& input, const char* what) {
   check(input.dim() > 0 && input.size(0) % group.world_size() == 0,
-        "rank {}: {}: dim 0 of the input ({}) does not divide by {} ranks", group.rank(), what,
+        "{}: {}: dim 0 of the input ({}) does not divide by {} ranks", group.self(), what,
         input.dim() > 0 ? input.size(0) : 0, group.world_size());
   return input.size(0) / group.world_size();
 }
 
 std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows, const char* what) {
   check(static_cast<int>(rows.size()) == group.world_size(),
-        "rank {}: {}: a list of {} numbers of rows in a group of {} ranks", group.rank(), what,
+        "{}: {}: a list of {} numbers of rows in a group of {} ranks", group.self(), what,
         rows.size(), group.world_size());
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
@@ -315,12 +315,12 @@ void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const a
   at::Tensor stacked;
   if (group.rank() == root) {
     check(static_cast<int>(inputs.size()) == group.world_size(),
-          "rank {}: scatter: root gives {} tensors to {} ranks", group.rank(), inputs.size(),
+          "{}: scatter: root gives {} tensors to {} ranks", group.self(), inputs.size(),
           group.world_size());
     for (const at::Tensor& input : inputs) {
       if (input.defined() && input.sizes() == output.sizes()) continue;
-      fail(ErrorCode::kInvalid, "rank {}: scatter: root gives a tensor {} where each rank gets {}",
-           group.rank(), shapes_of({input}), shapes_of({output}));
+      fail(ErrorCode::kInvalid, "{}: scatter: root gives a tensor {} where each rank gets {}",
+           group.self(), shapes_of({input}), shapes_of({output}));
     }
     stacked = at::stack(inputs);
   }
@@ -472,8 +472,8 @@ void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer, st
 WorkPtr send_with_shape_async(ProcessGroup& group, const at::Tensor& tensor, int peer,
                               std::uint32_t tag) {
   check(tensor.is_contiguous(),
-        "rank {}: send_with_shape: the tensor is not contiguous; give it tensor.contiguous()",
-        group.rank());
+        "{}: send_with_shape: the tensor is not contiguous; give it tensor.contiguous()",
+        group.self());
   return start(group,
                {.op = Op::kSend, .input = tensor, .peer = peer, .tag = tag, .with_shape = true});
 }

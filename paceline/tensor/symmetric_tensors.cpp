@@ -21,7 +21,7 @@ std::size_t physical_memory() {
 SymmetricTensors::SymmetricTensors(ProcessGroup& group, std::size_t bytes) {
   if (group.transport() != "shm") return;
   check(TensorAllocator::instance().arena() == nullptr,
-        "rank {}: tensors of this process are already allocated in a group", group.rank());
+        "{}: tensors of this process are already allocated in a group", group.self());
   try {
     const auto num_ranks = static_cast<std::size_t>(group.world_size());
     arena_ =

@@ -71,9 +71,9 @@ void require_parts_of(const ProcessGroup& group, const Weights& weights) {
   for (const auto& [name, weight] : weights) {
     const auto& division = weight.division;
     check(!division || (division->parts == group.world_size() && division->part == group.rank()),
-          "rank {}: gather_dense: {} is part {} of {}, which are not the ranks of group {}; pass "
+          "{}: gather_dense: {} is part {} of {}, which are not the ranks of group {}; pass "
           "the group that the model was made for",
-          group.rank(), name, division ? division->part : 0, division ? division->parts : 1,
+          group.self(), name, division ? division->part : 0, division ? division->parts : 1,
           group.name());
   }
 }

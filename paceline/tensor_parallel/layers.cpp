@@ -32,8 +32,8 @@ void require_same(ProcessGroup& group, const std::string& doing) {
   const auto all = all_gather_object(group, doing);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     check(all[rank] == all[0],
-          "rank {}: the ranks of a tensor-parallel model must do the same; rank 0: {}; rank {}: {}",
-          group.rank(), all[0], rank, all[rank]);
+          "{}: the ranks of a tensor-parallel model must do the same; rank 0: {}; rank {}: {}",
+          group.self(), all[0], rank, all[rank]);
   }
 }
 

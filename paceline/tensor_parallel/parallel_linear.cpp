@@ -36,7 +36,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::LinearOption
   require_group(kColumn, group_);
   division_ = division_among(kColumn, *group_, 0, linear.out_features(), parallel.inner);
   check(!parallel.gather_output || division_.sections.size() == 1,
-        "rank {}: {}: an output of several kinds of features cannot be gathered", group_->rank(),
+        "{}: {}: an output of several kinds of features cannot be gathered", group_->self(),
         kColumn);
   ColumnParallelLinearImpl::reset();
 }
@@ -71,8 +71,8 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::LinearOptions& lin
     : linear_(linear), group_(std::move(group)), parallel_(parallel) {
   require_group(kRow, group_);
   division_ = division_among(kRow, *group_, 1, linear.in_features(), parallel.inner);
-  check(division_.sections.size() == 1, "rank {}: {}: takes input features of one kind",
-        group_->rank(), kRow);
+  check(division_.sections.size() == 1, "{}: {}: takes input features of one kind", group_->self(),
+        kRow);
   RowParallelLinearImpl::reset();
 }
 

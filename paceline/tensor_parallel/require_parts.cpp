@@ -19,19 +19,19 @@ models::Division division_among(std::string_view layer, const ProcessGroup& grou
   std::int64_t sum = 0;
   for (const std::int64_t count : inner.counts) {
     check(count % division.parts == 0,
-          "rank {}: {}: {} {} do not divide among {} ranks; choose a multiple of {}", group.rank(),
+          "{}: {}: {} {} do not divide among {} ranks; choose a multiple of {}", group.self(),
           layer, count, inner.block, division.parts, division.parts);
     division.sections.push_back(count * inner.width);
     sum += count * inner.width;
   }
   if (!inner.counts.empty()) {
-    check(sum == features, "rank {}: {}: {} of width {} are {} features, not {}", group.rank(),
-          layer, inner.block, inner.width, sum, features);
+    check(sum == features, "{}: {}: {} of width {} are {} features, not {}", group.self(), layer,
+          inner.block, inner.width, sum, features);
     return division;
   }
   check(features % division.parts == 0,
-        "rank {}: {}: {} features do not divide among {} ranks; choose a multiple of {}",
-        group.rank(), layer, features, division.parts, division.parts);
+        "{}: {}: {} features do not divide among {} ranks; choose a multiple of {}", group.self(),
+        layer, features, division.parts, division.parts);
   division.sections = {features};
   return division;
 }
@@ -46,8 +46,8 @@ void note_parts(std::string_view layer, const models::Division& division,
 void require_features(std::string_view layer, const ProcessGroup& group, const at::Tensor& input,
                       std::int64_t features) {
   check(input.defined() && input.dim() > 0 && input.size(-1) == features,
-        "rank {}: {}: the input is [{}]; its last dimension must have {} features", group.rank(),
-        layer, input.defined() ? fmt::format("{}", fmt::join(input.sizes(), ", ")) : "undefined",
+        "{}: {}: the input is [{}]; its last dimension must have {} features", group.self(), layer,
+        input.defined() ? fmt::format("{}", fmt::join(input.sizes(), ", ")) : "undefined",
         features);
 }
 

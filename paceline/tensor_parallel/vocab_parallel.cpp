@@ -22,8 +22,8 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
   tensor_parallel::require_group(kEmbedding, group_);
   if (options.padding_idx() || options.max_norm() || options.sparse() ||
       options.scale_grad_by_freq()) {
-    fail(ErrorCode::kUnsupported, "rank {}: {}: takes the sizes only, no other option",
-         group_->rank(), kEmbedding);
+    fail(ErrorCode::kUnsupported, "{}: {}: takes the sizes only, no other option", group_->self(),
+         kEmbedding);
   }
   division_ = tensor_parallel::division_among(
       kEmbedding, *group_, 0, options.num_embeddings(),
@@ -40,7 +40,7 @@ void VocabParallelEmbeddingImpl::reset() {
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
   check(tokens.defined() &&
             tokens.ge(0).logical_and_(tokens.lt(options_.num_embeddings())).all().item<bool>(),
-        "rank {}: {}: a token is outside of the vocabulary of {}", group_->rank(), kEmbedding,
+        "{}: {}: a token is outside of the vocabulary of {}", group_->self(), kEmbedding,
         options_.num_embeddings());
   const std::int64_t rows = weight.size(0);
   const at::Tensor own = tokens - rows * group_->rank();

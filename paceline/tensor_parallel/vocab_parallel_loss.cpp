@@ -58,7 +58,7 @@ void require_shapes(const ProcessGroup& group, const at::Tensor& logits,
                     const at::Tensor& targets) {
   check(logits.defined() && targets.defined() && logits.dim() == targets.dim() + 1 &&
             logits.sizes().slice(0, static_cast<std::size_t>(targets.dim())) == targets.sizes(),
-        "rank {}: {}: logits [{}] do not fit targets [{}]", group.rank(), kLoss,
+        "{}: {}: logits [{}] do not fit targets [{}]", group.self(), kLoss,
         fmt::join(logits.sizes(), ", "), fmt::join(targets.sizes(), ", "));
 }
 
@@ -75,8 +75,7 @@ at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor&
   const at::Tensor counts = target.ne(options.ignore_index);
   const at::Tensor is_token = target.ge(0).logical_and_(target.lt(vocabulary));
   check(is_token.logical_or(counts.logical_not()).all().item<bool>(),
-        "rank {}: {}: a target is outside of the vocabulary of {}", group->rank(), kLoss,
-        vocabulary);
+        "{}: {}: a target is outside of the vocabulary of {}", group->self(), kLoss, vocabulary);
   const at::Tensor own = target.masked_fill(counts.logical_not(), -1) - columns * group->rank();
   const bool is_narrow = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
   const at::Tensor wide = is_narrow ? logits.to(at::kFloat) : logits;

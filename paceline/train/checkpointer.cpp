@@ -76,8 +76,7 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::strin
 void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
                                  const optim::Optimizer& optimizer) const {
   check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
-        "rank {}: no checkpoint is made while the average of the weights is swapped in",
-        group_->rank());
+        "{}: no checkpoint is made while the average of the weights is swapped in", group_->self());
   const auto throw_any = [&](const std::string& problem, bool names_ranks) {
     const auto problems = all_gather_object(*group_, problem);
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
@@ -128,9 +127,9 @@ RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
   const HookState hook = parts_.reducer->hook_state();
   if (is_divided() && (!hook.shared.empty() || !hook.owed.empty())) {
     fail(ErrorCode::kUnsupported,
-         "rank {}: a communication hook that keeps something between passes is not saved where a "
+         "{}: a communication hook that keeps something between passes is not saved where a "
          "model is divided among ranks",
-         group_->rank());
+         group_->self());
   }
   for (const auto& [name, tensor] : gather_hook_state(*group_, hook, 0))
     add_of_rank_0(kHookTensors + name, tensor.contiguous());
@@ -157,7 +156,7 @@ std::optional<int> Checkpointer::room_on_disk() const {
 
 bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                                   const optim::Optimizer& optimizer) {
-  check(memory_.has_value(), "rank {}: this checkpointer was given no memory", group_->rank());
+  check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
   require_sound(state, module, optimizer);
   const RunBoxes run = held_run(module, optimizer);
   CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};

@@ -67,7 +67,7 @@ class DryRun {
       if (!batch_.data.defined()) batch_ = std::move(*batch);
       if (is_last) break;
     }
-    check(batch_.data.defined(), "rank {}: there are no batches to measure with", group_.rank());
+    check(batch_.data.defined(), "{}: there are no batches to measure with", group_.self());
     profile_.samples_per_step = all_reduce_value(group_, samples);
   }
 
@@ -153,8 +153,8 @@ class DryRun {
     }
     peak_bytes_ = peak;
     const auto memory = own_memory();
-    check(memory.has_value(), "rank {}: /proc/self does not tell the memory of this process",
-          group_.rank());
+    check(memory.has_value(), "{}: /proc/self does not tell the memory of this process",
+          group_.self());
     const auto state = static_cast<double>(parts_.optimizer.num_state_bytes());
     profile_.process_bytes = std::max(0.0, memory->own() - parameter_bytes - state - peak);
     profile_.library_bytes = memory->files;

@@ -40,7 +40,7 @@ Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
   }
   group.all_reduce(std::span(sums));
   const auto [loss, first, first_five, samples] = sums;
-  check(samples > 0, "rank {}: evaluate: there is no sample on any rank", group.rank());
+  check(samples > 0, "{}: evaluate: there is no sample on any rank", group.self());
   return {loss / samples, first / samples, first_five / samples,
           static_cast<std::int64_t>(samples)};
 }

@@ -23,7 +23,7 @@ TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
     sums[1] += loss.count(*batch);
   }
   group.all_reduce(std::span(sums));
-  check(sums[1] > 0, "rank {}: evaluate_text: no rank has a token that counts", group.rank());
+  check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group.self());
   return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
 }
 

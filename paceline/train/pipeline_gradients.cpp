@@ -177,7 +177,7 @@ void PipelineGradients::say_non_finite(const std::vector<ReplicaLoss>& found) {
                     micro_batch, replica, found.size(), num_steps_ + 1, loss);
     const ProcessGroup& group = *pipeline_.group();
     if (options_.non_finite == NonFinite::kError)
-      fail(ErrorCode::kInvalid, "rank {}: {}", group.rank(), what);
+      fail(ErrorCode::kInvalid, "{}: {}", group.self(), what);
     const bool is_said = options_.non_finite == NonFinite::kReport &&
                          std::has_single_bit(++num_non_finite_) &&
                          group.world_ranks()[static_cast<std::size_t>(group.rank())] == 0;

@@ -29,10 +29,10 @@ at::Tensor BackwardPasses::loss_of(const data::Batch& batch) const {
     const std::string_view what = error.what_without_backtrace();
     if (batch.data.size(0) != 1 || what.find(kOneValue) == std::string_view::npos) throw;
     fail(ErrorCode::kInvalid,
-         "rank {}: a batch of 1 sample was left at the end of the epoch, and batch normalisation "
+         "{}: a batch of 1 sample was left at the end of the epoch, and batch normalisation "
          "needs more: leave out a last batch that is not full (DataLoaderOptions::drop_last, "
          "--drop-last), or choose another batch size: {}",
-         gradients_.group().rank(), what);
+         gradients_.group().self(), what);
   }
 }
 

@@ -169,8 +169,7 @@ int TrainingRun::train() {
 // The other ranks would learn only while they wait for it that this rank cannot take the step, so
 // it aborts the group.
 void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
-  const DamagedState said(
-      said_by(fmt::format("rank {}", group_->rank()), "optimizer's step", error).what());
+  const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
   group_->abort(said.what());
   throw said;
 }

@@ -113,6 +113,7 @@ class Mesh {
   // For messages, as rank_name.h says: this rank, a rank, and a rank with its host.
   const std::string& self() const { return self_; }
   const std::vector<int>& members() const { return members_; }
+  int in_world(int rank) const;
   std::string name_of(int rank) const;
   std::string describe(int rank) const;
 
@@ -129,7 +130,6 @@ class Mesh {
   bool has_left(int peer) const;                         // requires mutex_
   Error lost(int peer, const std::string& how) const;    // requires mutex_
   [[noreturn]] void throw_failure(std::unique_lock<std::mutex> lock);
-  int in_world(int rank) const;
   std::vector<int> find_neighbours() const;
   bool count_oversubscription() const;
 

@@ -383,6 +383,21 @@ TEST(Explain, two_groups_that_wait_for_each_other) {
             "world.0); every rank must use its groups in the same order");
 }
 
+// As the lines that name ranks do.
+TEST(Explain, roots_and_peers_in_a_group_of_others_are_ranks_of_the_world) {
+  const auto member = [](int rank) {
+    return Rank(rank, 4).group(1, "world.0", rank / 2, 2).in_group(1);
+  };
+  EXPECT_THAT(explain_all({Rank(0, 4), member(1).call(Op::kBroadcast, 1, 1), Rank(2, 4), member(3)})
+                  .sentence,
+              HasSubstr("broadcast #1 (float32 x 1000, root 1, group world.0)"));
+  EXPECT_THAT(
+      explain_all({Rank(0, 4), member(1).message(Op::kReceive, 1, 1), Rank(2, 4), member(3)})
+          .sentence,
+      HasSubstr(
+          "rank 1 has been waiting in recv (float32 x 10, from rank 3, tag 0, group world.0)"));
+}
+
 TEST(Explain, a_circle_of_groups_is_told_in_full) {
   // Rank r is in the group with its next rank, and missing in the one with the rank before.
   const auto rank = [](int r) {

@@ -300,9 +300,10 @@ TEST_P(MatchTest, a_large_send_without_a_receive_ends_at_the_deadline_on_every_r
   EXPECT_EQ(results[0].error->code(), ErrorCode::kTimeout);
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
-    EXPECT_THAT(result.error->what(),
-                testing::ContainsRegex(
-                    "send of float32 x 4194304, peer 1, tag 0 timed out after [0-9]+[.][0-9] s: "));
+    EXPECT_THAT(
+        result.error->what(),
+        testing::ContainsRegex(
+            "send of float32 x 4194304 to rank 1, tag 0 timed out after [0-9]+[.][0-9] s: "));
   }
 }
 

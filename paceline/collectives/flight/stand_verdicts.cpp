@@ -124,7 +124,8 @@ Explanation stuck(const Stand& stand) {
 std::optional<Explanation> find_mismatch(const Stand& stand) {
   std::map<std::string, std::vector<int>> sides;
   for (const Position* position : stand.inside) {
-    sides[agreed_text(*position->at(stand.sequence))].push_back(position->flight->rank);
+    sides[agreed_text(*position->at(stand.sequence), stand.group)].push_back(
+        position->flight->rank);
   }
   if (sides.size() < 2) return {};
   std::vector<std::pair<std::string, std::vector<int>>> ordered(sides.begin(), sides.end());

@@ -11,15 +11,19 @@ namespace {
 
 Op op_of(const FlightOperation& operation) { return static_cast<Op>(operation.call.op); }
 
-std::string other_side(const FlightOperation& operation, const GroupPositions* group) {
-  const int peer = operation.call.peer;
-  if (peer < 0) return "any rank";
+// In the world, as in all records; where that is not known, in the group.
+std::string number_of(int rank, const GroupPositions* group) {
   if (group != nullptr) {
     for (const auto& position : group->ranks) {
-      if (position.group_rank == peer) return fmt::format("rank {}", position.flight->rank);
+      if (position.group_rank == rank) return fmt::to_string(position.flight->rank);
     }
   }
-  return fmt::format("rank {} of the group", peer);
+  return fmt::format("{} of the group", rank);
+}
+
+std::string other_side(const FlightOperation& operation, const GroupPositions* group) {
+  const int peer = operation.call.peer;
+  return peer < 0 ? "any rank" : "rank " + number_of(peer, group);
 }
 
 }  // namespace
@@ -44,13 +48,16 @@ std::string short_text(const FlightOperation& operation) {
                                 : std::string(name);
 }
 
-std::string agreed_text(const FlightOperation& operation) {
+std::string agreed_text(const FlightOperation& operation, const GroupPositions* group) {
   const Op op = op_of(operation);
   std::string text = fmt::format("{} x {}", name_of(operation.call.dtype), operation.call.count);
   if (reduces(op)) {
     text += fmt::format(", {}", name_of(static_cast<ReduceOp>(operation.call.reduce_op)));
   }
-  if (has_root(op)) text += fmt::format(", root {}", operation.call.peer);
+  if (has_root(op)) {
+    const int root = operation.call.peer;
+    text += ", root " + (group != nullptr ? number_of(root, group) : fmt::to_string(root));
+  }
   return fmt::format("{}{}", name_of(op),
                      op == Op::kBarrier || makes_group(op) ? "" : " (" + text + ")");
 }
@@ -60,7 +67,7 @@ std::string full_text(const FlightOperation& operation, const GroupPositions* gr
   const auto add = [&](const std::string& detail) {
     details += (details.empty() ? "" : ", ") + detail;
   };
-  const std::string agreed = agreed_text(operation);
+  const std::string agreed = agreed_text(operation, group);
   if (const auto bracket = agreed.find('('); bracket != std::string::npos) {
     add(agreed.substr(bracket + 1, agreed.size() - bracket - 2));
   }

@@ -16,13 +16,13 @@ std::string ranks_text(std::vector<int> ranks);
 // "all_reduce #42".
 std::string short_text(const FlightOperation& operation);
 // "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
-// `group` says which rank the other side of a message is; may be null.
+// `group` says which ranks of the world a root and the other side of a message are; may be null.
 std::string full_text(const FlightOperation& operation, const GroupPositions* group);
 // Of an operation of `flight`, in whichever of `groups` it is.
 std::string full_text(const FlightOperation& operation, const Flight& flight,
                       std::span<const GroupPositions> groups);
-// What two ranks must agree on, so that it is equal exactly when they do.
-std::string agreed_text(const FlightOperation& operation);
+// What two ranks must agree on, so that it is equal exactly when they do. `group` as above.
+std::string agreed_text(const FlightOperation& operation, const GroupPositions* group);
 // "3.1 s", "0.002 s".
 std::string seconds_text(double seconds);
 

@@ -36,9 +36,9 @@ Buffer bytes_of(std::string& object) { return {object.data(), object.size(), Dty
 void require_allowed(const ProcessGroup& group, const char* what, int giver, std::size_t length,
                      std::size_t limit) {
   check(length <= limit,
-        "rank {}: {}: the object of rank {} has {} bytes, and the limit is {} "
+        "{}: {}: the object of {} has {} bytes, and the limit is {} "
         "(ObjectOptions::max_bytes)",
-        group.rank(), what, giver, length, limit);
+        group.self(), what, group.name_of_member(static_cast<std::size_t>(giver)), length, limit);
 }
 
 // Every rank's length; all ranks have the same error where one is above the smallest limit.

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "paceline/core/rank_name.h"
+#include "paceline/transport/mesh.h"
+
 namespace paceline {
 
 Fingerprint fingerprint_of(const PointToPointCall& call) {
@@ -41,13 +44,15 @@ bool MessageHead::fits_payload() const {
 
 std::string MessageLabel::operator()() const {
   return fmt::format(
-      "{} of {}, peer {}, tag {}", what,
+      "{} of {} {} {}, tag {}", what,
       any_shape ? "a tensor with its shape" : fmt::format("{} x {}", name_of(dtype), count),
-      peer == kAnySource ? "any" : std::to_string(peer), tag);
+      what == name_of(Op::kSend) ? "to" : "from",
+      peer == kAnySource ? "any rank" : rank_name(peer, peer_in_world), tag);
 }
 
-MessageLabel label_of(const char* what, const PointToPointCall& call) {
-  return {what, call.dtype, call.count, call.place != nullptr, call.peer, call.tag};
+MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh) {
+  const int in_world = call.peer == kAnySource ? kAnySource : mesh.in_world(call.peer);
+  return {what, call.dtype, call.count, call.place != nullptr, call.peer, in_world, call.tag};
 }
 
 }  // namespace paceline

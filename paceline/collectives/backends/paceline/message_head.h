@@ -15,6 +15,8 @@
 
 namespace paceline {
 
+class Mesh;
+
 // What both ends of a message must agree on.
 Fingerprint fingerprint_of(const PointToPointCall& call);
 inline std::size_t bytes_of(const PointToPointCall& call) {
@@ -55,12 +57,13 @@ struct MessageLabel {
   Dtype dtype;
   std::size_t count;
   bool any_shape;
-  int peer;
+  int peer, peer_in_world;
   std::uint32_t tag;
 
   std::string operator()() const;
 };
 
-MessageLabel label_of(const char* what, const PointToPointCall& call);
+// `mesh`: that of the group, which knows the peer's number in the world.
+MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh);
 
 }  // namespace paceline

@@ -30,9 +30,10 @@ bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
 }
 
 // A blocking call's Work is never asked for its description, so that is not stored.
-WorkPtr new_work(const char* what, const PointToPointCall& call, std::weak_ptr<Progress> progress) {
+WorkPtr new_work(const char* what, const PointToPointCall& call, const Mesh& mesh,
+                 std::weak_ptr<Progress> progress) {
   if (call.is_blocking) return std::make_shared<Work>([what] { return std::string(what); });
-  return std::make_shared<Work>(label_of(what, call), nullptr, std::move(progress));
+  return std::make_shared<Work>(label_of(what, call, mesh), nullptr, std::move(progress));
 }
 
 }  // namespace
@@ -76,7 +77,7 @@ MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& cal
 
 WorkPtr MessageQueues::send(const PointToPointCall& call, Deadline deadline,
                             std::weak_ptr<Progress> progress) {
-  auto work = new_work("send", call, std::move(progress));
+  auto work = new_work("send", call, mesh_, std::move(progress));
   sends_[static_cast<std::size_t>(call.peer)].push_back(
       {call, MessageHead::of(call), deadline, work});
   return work;
@@ -84,7 +85,7 @@ WorkPtr MessageQueues::send(const PointToPointCall& call, Deadline deadline,
 
 WorkPtr MessageQueues::receive(const PointToPointCall& call, Deadline deadline,
                                std::weak_ptr<Progress> progress) {
-  auto work = new_work("recv", call, std::move(progress));
+  auto work = new_work("recv", call, mesh_, std::move(progress));
   Posted posted{call, deadline, work};
   deliver_unexpected(posted);
   if (!work->is_completed()) receives_.push_back(std::move(posted));
@@ -146,8 +147,9 @@ bool MessageQueues::pump_send(int peer) {
     if (sent < 0) {
       if (would_block(errno)) return false;
       mesh_.throw_if_own(errno, peer, "sending to");
-      mesh_.throw_lost(peer, fmt::format("is gone, and {} with it: {}",
-                                         label_of("send", message.call)(), std::strerror(errno)));
+      mesh_.throw_lost(
+          peer, fmt::format("is gone, and {} with it: {}", label_of("send", message.call, mesh_)(),
+                            std::strerror(errno)));
     }
     message.sent += static_cast<std::size_t>(sent);
     has_moved = true;
@@ -267,8 +269,8 @@ void MessageQueues::require_senders() const {
       if (ended) last_ended = peer;
     }
     if (!somebody) {
-      mesh_.throw_lost(last_ended,
-                       "is gone, and with it the message of " + label_of("recv", posted.call)());
+      mesh_.throw_lost(last_ended, "is gone, and with it the message of " +
+                                       label_of("recv", posted.call, mesh_)());
     }
   }
 }
@@ -306,7 +308,8 @@ void MessageQueues::match(int peer, const MessageHead& head, PointToPointCall& c
     call.data = call.place->make(theirs.dtype, head.shape());
   } catch (const std::exception& error) {
     fail(ErrorCode::kSystem, "{}: {}: no memory for {} bytes from {}: {}", mesh_.self(),
-         label_of("recv", call)(), head.header.payload_bytes, mesh_.describe(peer), error.what());
+         label_of("recv", call, mesh_)(), head.header.payload_bytes, mesh_.describe(peer),
+         error.what());
   }
   call.dtype = theirs.dtype;
   call.count = theirs.count;
@@ -331,7 +334,7 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
     what = " of another shape or memory layout";
   }
   fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag{}",
-       mesh_.self(), label_of("recv", call)(), mesh_.describe(peer), name_of(theirs.dtype),
+       mesh_.self(), label_of("recv", call, mesh_)(), mesh_.describe(peer), name_of(theirs.dtype),
        theirs.count, what,
        call.place || what.empty()
            ? ""
@@ -389,7 +392,7 @@ void MessageQueues::check_deadlines() const {
     for (const Outgoing& message : queue) {
       if (put_off(message.deadline).expired()) {
         fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s: {} does not receive it; {}",
-             mesh_.self(), label_of("send", message.call)(), seconds_since(message.begin),
+             mesh_.self(), label_of("send", message.call, mesh_)(), seconds_since(message.begin),
              mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
@@ -397,14 +400,14 @@ void MessageQueues::check_deadlines() const {
   for (const Incoming& incoming : incoming_) {
     if (incoming.receive && put_off(incoming.receive->deadline).expired()) {
       fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s, in the middle of the message; {}",
-           mesh_.self(), label_of("recv", incoming.receive->call)(),
+           mesh_.self(), label_of("recv", incoming.receive->call, mesh_)(),
            seconds_since(incoming.receive->begin), kAdviceForLate);
     }
   }
   for (const Posted& posted : receives_) {
     if (put_off(posted.deadline).expired()) {
       fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s: no message arrived{}; {}",
-           mesh_.self(), label_of("recv", posted.call)(), seconds_since(posted.begin),
+           mesh_.self(), label_of("recv", posted.call, mesh_)(), seconds_since(posted.begin),
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
            kAdviceForLate);
     }
