@@ -82,6 +82,60 @@ TEST(DataParallel, equals_the_module_on_the_whole_batch) {
   }
 }
 
+struct ConvolutionImpl : torch::nn::Cloneable<ConvolutionImpl> {
+  ConvolutionImpl() { ConvolutionImpl::reset(); }
+  void reset() override {
+    torch::manual_seed(4);
+    layer = register_module("layer", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)));
+  }
+  at::Tensor forward(const at::Tensor& input) { return at::relu(layer(input)); }
+  torch::nn::Conv2d layer{nullptr};
+};
+TORCH_MODULE(Convolution);
+
+// What is cut, handed to threads and put together again keeps its elements, however it lies.
+TEST(DataParallel, inputs_and_parameters_of_every_layout_have_the_elements_of_one_module) {
+  using Layout = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<std::pair<const char*, Layout>> layouts = {
+      {"contiguous", [](const at::Tensor& x) { return x.clone(); }},
+      {"channels_last",
+       [](const at::Tensor& x) { return x.clone(at::MemoryFormat::ChannelsLast); }},
+      {"batch_last",
+       [](const at::Tensor& x) {
+         return x.permute({1, 2, 3, 0}).contiguous().permute({3, 0, 1, 2});
+       }},
+      {"sliced",
+       [](const at::Tensor& x) {
+         return at::cat({x, x}, -1).slice(-1, 0, x.size(-1));
+       }},
+      {"expanded", [](const at::Tensor& x) { return x.narrow(0, 0, 1).clone().expand(x.sizes()); }},
+  };
+  const at::Tensor values = at::randn({7, 3, 6, 5}, at::detail::createCPUGenerator(1))
+                                .narrow(0, 0, 1)
+                                .expand({7, 3, 6, 5});
+  for (const auto& [of_input, input_layout] : layouts) {
+    for (const auto& [of_weight, weight_layout] : layouts) {
+      if (of_weight == std::string("expanded")) continue;  // a parameter has its own elements
+      SCOPED_TRACE(std::string(of_input) + " input, " + of_weight + " weight");
+      Convolution whole, parallel;
+      parallel->layer->weight.set_data(weight_layout(parallel->layer->weight.detach()));
+      DataParallel<ConvolutionImpl> model(parallel, 3);
+      const at::Tensor wanted_input = values.clone().requires_grad_();
+      const at::Tensor input = input_layout(values).requires_grad_();
+      const at::Tensor wanted = whole(wanted_input), output = model(input);
+      EXPECT_TRUE(at::allclose(output, wanted, 1e-5, 1e-6));
+      wanted.square().sum().backward();
+      output.square().sum().backward();
+      EXPECT_TRUE(at::allclose(input.grad(), wanted_input.grad(), 1e-4, 1e-5));
+      for (std::size_t i = 0; i < whole->parameters().size(); ++i) {
+        EXPECT_TRUE(
+            at::allclose(model.parameters()[i].grad(), whole->parameters()[i].grad(), 1e-4, 1e-5))
+            << i;
+      }
+    }
+  }
+}
+
 TEST(DataParallel, a_training_equals_the_modules_own_and_is_the_same_in_every_run) {
   const auto train = [](auto& model, std::vector<at::Tensor> parameters) {
     torch::optim::Adam optimizer(parameters, 0.01);

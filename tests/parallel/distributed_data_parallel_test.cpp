@@ -256,6 +256,62 @@ TEST(DistributedDataParallel, buffers_of_another_shape_layout_or_type_are_an_err
   }
 }
 
+struct WithWeight : torch::nn::Module {
+  explicit WithWeight(const at::Tensor& weight) { register_parameter("weight", weight); }
+};
+
+// Likewise a parameter.
+TEST(DistributedDataParallel, parameters_of_another_shape_layout_or_type_are_an_error_everywhere) {
+  const at::Tensor plain = torch::zeros({2, 3, 4, 4});
+  for (const at::Tensor& other :
+       {plain.clone(at::MemoryFormat::ChannelsLast), plain.view({3, 2, 4, 4}).clone(),
+        plain.clone().transpose(2, 3), torch::zeros({2, 3, 4, 4}, at::kDouble)}) {
+    for (const int odd : {0, 1}) {
+      const auto results = harness::run_ranks(2, [&](ProcessGroup& group) {
+        const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+        const auto module =
+            std::make_shared<WithWeight>((group.rank() == odd ? other : plain).detach().clone());
+        const DistributedDataParallel model(module, shared);
+      });
+      for (const auto& result : results) {
+        ASSERT_TRUE(result.error.has_value());
+        EXPECT_NE(std::string(result.error->what()).find("strides"), std::string::npos)
+            << result.error->what();
+      }
+    }
+  }
+}
+
+// One rank's backward pass gives the gradient in another layout, dense or not.
+TEST(DistributedDataParallel, gradients_of_another_layout_on_one_rank_are_averaged_by_elements) {
+  const at::Tensor slope = at::arange(12, at::kFloat).view({3, 4});
+  const std::vector<std::function<at::Tensor(const at::Tensor& weight)>> losses = {
+      [&](const at::Tensor& weight) { return (weight * slope).sum(); },
+      [&](const at::Tensor& weight) { return (weight.t() * slope.t().contiguous()).sum(); },
+      [&](const at::Tensor& weight) { return weight.sum() * 5; },  // an expanded gradient
+      [&](const at::Tensor& weight) { return (weight.flip(0).flip(0) * slope).sum(); },
+  };
+  const std::vector<at::Tensor> gradients = {slope, slope, at::full({3, 4}, 5.0F), slope};
+  for (const bool is_transposed : {false, true}) {
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      for (const int odd : {0, 1}) {
+        run_ranks_ok(2, [&](ProcessGroup& group) {
+          const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+          const at::Tensor weight = is_transposed ? at::ones({4, 3}).t() : at::ones({3, 4});
+          DistributedDataParallel model(std::make_shared<WithWeight>(weight), shared);
+          for (int pass = 0; pass < 2; ++pass) {
+            const at::Tensor parameter = model->parameters()[0];
+            (group.rank() == odd ? losses[i] : losses[0])(parameter).backward();
+          }
+          // Both passes were averaged and added up.
+          EXPECT_TRUE(at::allclose(model->parameters()[0].grad(), gradients[i] + slope))
+              << model->parameters()[0].grad();
+        });
+      }
+    }
+  }
+}
+
 TEST(DistributedDataParallel, is_saved_as_the_module_that_it_wraps) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});

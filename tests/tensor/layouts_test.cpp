@@ -75,14 +75,21 @@ const std::vector<NamedLayout>& memory_layouts() {
 
 void wait_for(const WorkPtr& work) { work->wait(); }
 
+// `n` / `parts` times the rows of a tensor.
+std::vector<std::int64_t> rows_of(const at::Tensor& tensor, std::int64_t n, std::int64_t parts) {
+  auto sizes = tensor.sizes().vec();
+  sizes[0] = sizes[0] * n / parts;
+  return sizes;
+}
+
 const std::vector<std::int64_t> kRows = {3, 1};  // of 4, which every rank's tensor has
 
 const std::vector<NamedCall>& tensor_calls() {
   using enum Takes;
   using G = ProcessGroup&;
   using T = const at::Tensor&;
-  static const auto doubled = [](T x) { return at::empty({2 * x.size(0), 3, 2, 5}); };
-  static const auto half = [](T x) { return at::empty({x.size(0) / 2, 3, 2, 5}); };
+  static const auto doubled = [](T x) { return at::empty(rows_of(x, 2, 1)); };
+  static const auto half = [](T x) { return at::empty(rows_of(x, 1, 2)); };
   static const std::vector<std::int64_t> even = {2, 2};
   static const std::vector<NamedCall> all = {
       {"all_reduce", kMemoryOrder, kBoth,
@@ -97,7 +104,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"all_reduce_into_another", kMemoryOrder, kNone,
        [](G g, T x) {
-         const at::Tensor sum = at::empty({4, 3, 2, 5});
+         const at::Tensor sum = at::empty(x.sizes());
          run(g, {.op = Op::kAllReduce, .input = x, .output = sum});
          return Tensors{sum};
        }},
@@ -156,14 +163,15 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"scatter_of_it", kLogicalOrder, kNone,
        [](G g, T x) {
-         const at::Tensor own = at::empty({4, 3, 2, 5});
+         const at::Tensor own = at::empty(x.sizes());
          scatter(g, g.rank() == 1 ? Tensors{x, x + 1} : Tensors{}, own, 1);
          return Tensors{own};
        }},
       {"scatter_async", kContiguous, kBoth,
        [](G g, T x) {
          const at::Tensor all_of =
-             g.rank() == 0 ? at::arange(240, at::kFloat).view({8, 3, 2, 5}) : at::Tensor();
+             g.rank() == 0 ? at::arange(2 * x.numel(), at::kFloat).view(rows_of(x, 2, 1))
+                           : at::Tensor();
          wait_for(scatter_async(g, x, all_of, 0));
          return Tensors{x};
        }},
@@ -187,7 +195,7 @@ const std::vector<NamedCall>& tensor_calls() {
        [](G g, T x) { return Tensors{all_to_all_single(g, x)}; }},
       {"all_to_all_single_async", kContiguous, kNone,
        [](G g, T x) {
-         const at::Tensor own = at::empty({4, 3, 2, 5});
+         const at::Tensor own = at::empty(x.sizes());
          wait_for(all_to_all_single_async(g, own, x));
          return Tensors{own};
        }},
@@ -199,7 +207,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"all_to_all_v_async", kContiguous, kNone,
        [](G g, T x) {
-         const at::Tensor own = at::empty({4, 3, 2, 5});
+         const at::Tensor own = at::empty(x.sizes());
          wait_for(all_to_all_v_async(g, own, x, even, even));
          return Tensors{own};
        }},
@@ -283,11 +291,27 @@ const std::vector<NamedCall>& tensor_calls() {
   return all;
 }
 
+// Where the tensors lie. In symmetric memory they are large enough to be used in place.
+struct Memory {
+  TransportKind transport;
+  bool is_symmetric;
+  std::int64_t width() const { return is_symmetric ? 1000 : 5; }
+};
+
 // This rank's values: the same along the last dimension, so that it can be expanded.
-at::Tensor values_of_rank(int rank) {
+at::Tensor values_of_rank(int rank, const Memory& memory) {
   const at::Tensor rows =
       at::arange(24, at::kFloat).view({4, 3, 2, 1}) + 100.0f * static_cast<float>(rank);
-  return rows.expand({4, 3, 2, 5}).contiguous();
+  return rows.expand({4, 3, 2, memory.width()}).contiguous();
+}
+
+// The same tensor where `memory` says. Every rank takes equally much of it.
+at::Tensor placed(ProcessGroup& group, const at::Tensor& tensor, const Memory& memory) {
+  if (!memory.is_symmetric) return tensor;
+  const at::Tensor place = empty_symmetric(group, {2 * 24 * memory.width()});
+  const auto count = static_cast<std::int64_t>(tensor.storage().nbytes() / sizeof(float));
+  place.narrow(0, 0, count).copy_(tensor.as_strided({count}, {1}, 0));
+  return place.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
 bool is_equal(const Tensors& a, const Tensors& b) {
@@ -306,18 +330,19 @@ bool takes(const NamedCall& call, const NamedLayout& layout, unsigned ranks) {
 }
 
 // Calls with contiguous tensors, then with the layouts that `layout_of` gives each rank.
-void expect_outcome(const NamedCall& call, TransportKind transport, Outcome expected,
+void expect_outcome(const NamedCall& call, const Memory& memory, Outcome expected,
                     const std::function<Layout(int rank)>& layout_of) {
   std::vector<char> is_right(kWorld, 0);
   const auto results = harness::run_ranks(
       kWorld,
       [&](ProcessGroup& group) {
-        const Tensors wanted = call.call(group, values_of_rank(group.rank()));
+        const at::Tensor values = values_of_rank(group.rank(), memory);
+        const Tensors wanted = call.call(group, values.clone());
         const Tensors found =
-            call.call(group, layout_of(group.rank())(values_of_rank(group.rank())));
+            call.call(group, placed(group, layout_of(group.rank())(values), memory));
         is_right[static_cast<std::size_t>(group.rank())] = is_equal(wanted, found) ? 1 : 0;
       },
-      {.transport = transport});
+      {.transport = memory.transport});
   for (int rank = 0; rank < kWorld; ++rank) {
     const auto& error = results[static_cast<std::size_t>(rank)].error;
     if (expected == Outcome::kRefused) {
@@ -329,7 +354,7 @@ void expect_outcome(const NamedCall& call, TransportKind transport, Outcome expe
   }
 }
 
-class LayoutsTest : public testing::TestWithParam<TransportKind> {};
+class LayoutsTest : public testing::TestWithParam<Memory> {};
 
 TEST_P(LayoutsTest, every_rank_may_have_tensors_of_one_layout) {
   for (const NamedCall& call : tensor_calls()) {
@@ -368,7 +393,7 @@ TEST_P(LayoutsTest, one_rank_with_another_shape_is_an_error_on_every_rank) {
       SCOPED_TRACE(std::string(call.name) + ", rank " + std::to_string(odd));
       expect_outcome(call, GetParam(), Outcome::kRefused, [&](int rank) {
         return [rank, odd](const at::Tensor& x) {
-          return rank == odd ? x.view({4, 3, 5, 2}).clone() : x.clone();
+          return rank == odd ? x.view({4, 3, x.size(3), 2}).clone() : x.clone();
         };
       });
     }
@@ -406,7 +431,7 @@ TEST_P(LayoutsTest, small_tensors_are_compared_by_their_sizes_alone) {
                              broadcast(group, tensor, 0);
                              all_gather_into_tensor(group, tensor);
                            },
-                           {.transport = GetParam()});
+                           {.transport = GetParam().transport});
     for (const auto& result : results) {
       EXPECT_EQ(result.error.has_value(), !may_meet) << (may_meet ? result.error->what() : "");
     }
@@ -414,9 +439,14 @@ TEST_P(LayoutsTest, small_tensors_are_compared_by_their_sizes_alone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, LayoutsTest,
-                         testing::Values(TransportKind::kAuto, TransportKind::kTcp),
+                         testing::Values(Memory{TransportKind::kAuto, false},
+                                         Memory{TransportKind::kTcp, false},
+                                         Memory{TransportKind::kAuto, true}),
                          [](const auto& test) {
-                           return std::string(test.param == TransportKind::kTcp ? "tcp" : "auto");
+                           return std::string(test.param.is_symmetric ? "symmetric"
+                                              : test.param.transport == TransportKind::kTcp
+                                                  ? "tcp"
+                                                  : "auto");
                          });
 
 }  // namespace
