@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
+#include <span>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
@@ -111,34 +114,44 @@ std::string pack_timeline(const std::string& path) {
   return bytes;
 }
 
+namespace {
+
+// For writing, but no link to another file.
+Fd open_timeline(const std::string& path, int flags) {
+  Fd file = open_to_write(path, flags, 0600);
+  if (file) return file;
+  fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(errno));
+}
+
+}  // namespace
+
 void unpack_timeline(const std::string& packed, const std::string& path) {
   if (packed.size() > sizeof(timeline::File)) {
     fail(ErrorCode::kCorrupt, "a timeline of {} bytes is larger than any", packed.size());
   }
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream.write(packed.data(), static_cast<std::streamsize>(packed.size()));
-  stream.close();
-  if (!stream) throw system_error(fmt::format("writing the timeline {}", path));
-  std::error_code error;
-  std::filesystem::resize_file(path, sizeof(timeline::File), error);
-  if (error) throw system_error(fmt::format("writing the timeline {}", path), error.value());
+  const Fd file = open_timeline(path, O_WRONLY | O_CREAT | O_TRUNC);
+  const auto bytes = std::as_bytes(std::span(packed));
+  if (!write_whole_at(file.get(), 0, bytes) ||
+      ::ftruncate(file.get(), sizeof(timeline::File)) != 0) {
+    throw system_error(fmt::format("writing the timeline {}", path));
+  }
 }
 
 void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
                     std::chrono::nanoseconds error) {
-  std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
+  const Fd file = open_timeline(path, O_RDWR);
   timeline::Header header{};
-  stream.read(reinterpret_cast<char*>(&header), sizeof header);
-  if (!is_offset(header.clock_offset) || !is_offset(header.clock_error) ||
+  const auto bytes = std::as_writable_bytes(std::span(&header, 1));
+  const bool is_whole = read_whole_at(file.get(), 0, bytes) == std::ssize(bytes);
+  if (!is_whole || !is_offset(header.clock_offset) || !is_offset(header.clock_error) ||
       !is_offset(offset.count()) || !is_offset(error.count())) {
     fail(ErrorCode::kCorrupt, "{}: clocks are never that far apart", path);
   }
   header.clock_offset += offset.count();
   header.clock_error += error.count();
-  stream.seekp(0);
-  stream.write(reinterpret_cast<const char*>(&header), sizeof header);
-  stream.close();
-  if (!stream) throw system_error(fmt::format("writing the timeline {}", path));
+  if (!write_whole_at(file.get(), 0, bytes)) {
+    throw system_error(fmt::format("writing the timeline {}", path));
+  }
 }
 
 std::string timeline_file_name(int rank, int generation) {

@@ -12,6 +12,7 @@
 #include "paceline/output/old_log_folders.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/planted.h"
 
 namespace paceline::launch {
 namespace {
@@ -36,6 +37,25 @@ TEST(LogDirectory, a_new_job_starts_its_logs_again) {
   EXPECT_EQ(content(logs.path_of(0)), "first\n");
   write_line(logs.open_log(0, 1), "second\n");
   EXPECT_EQ(content(logs.path_of(0)), "first\n=== paceline: generation 1 ===\nsecond\n");
+}
+
+TEST(LogDirectory, planted_links_and_fifos_lead_nowhere_and_hold_no_job_up) {
+  harness::with_each_planted("rank-000.log", [](const std::string& folder) {
+    LogDirectory logs(folder, "a job");
+    EXPECT_FALSE(logs.open_log(0, 0));
+    EXPECT_NE(logs.problem().find("rank-000.log could not be made: "), std::string::npos);
+    LogDirectory later(folder, "a job");
+    EXPECT_FALSE(later.open_log(0, 1));  // a restarted rank goes on in it
+    logs.remove_if_temporary();
+  });
+  harness::with_each_planted(kClaimFile, [](const std::string& folder) {
+    try {
+      LogDirectory logs(folder, "a job");
+      ADD_FAILURE() << "it was taken";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("cannot be written: "), std::string::npos);
+    }
+  });
 }
 
 // Each node has its own launcher, and the folder is on a disk that they share.

@@ -1,5 +1,6 @@
 // Records in a folder into which others may have put something else under their names.
 
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 
@@ -17,6 +18,7 @@ namespace paceline {
 namespace {
 
 using harness::with_each_planted;
+using namespace std::chrono_literals;
 
 // Whether it is an Error or not, it ends.
 template <class Action>
@@ -41,6 +43,10 @@ TEST(PlantedRecords, neither_lead_elsewhere_nor_hold_a_writer_up) {
   });
   with_each_planted("rank-000-000.timeline", [](const std::string& folder) {
     attempt([&] { const Timeline timeline({.directory = folder}); });
+  });
+  with_each_planted("received.timeline", [](const std::string& folder) {
+    attempt([&] { unpack_timeline("text", folder + "/received.timeline"); });
+    attempt([&] { shift_timeline(folder + "/received.timeline", 1s, 1s); });
   });
 }
 

@@ -13,6 +13,7 @@
 #include "paceline/telemetry/timeline_file.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/planted.h"
 #include "tests/timeline/trace_reader.h"
 
 namespace paceline::launch {
@@ -24,6 +25,26 @@ using testing::HasSubstr;
 
 Timeline::Clock::time_point at(std::chrono::nanoseconds time) {
   return Timeline::Clock::time_point(time);
+}
+
+// As the trace, and as what it is called until it is whole.
+TEST(TimelineTrace, replaces_planted_links_and_fifos_and_follows_none) {
+  for (const char* name : {"trace.json", "trace.json.part"}) {
+    harness::with_each_planted(name, [&](const std::string& folder) {
+      const FreshDirectory records;
+      { const Timeline timeline({.directory = records.path()}); }
+      const std::string output = folder + "/trace.json";
+      const bool is_folder = std::filesystem::is_directory(folder + "/" + name);
+      EXPECT_EQ(obstacle_to_trace(output) != "", is_folder);
+      try {
+        write_trace(timelines_in(records.path()), output);
+        EXPECT_FALSE(is_folder);
+        EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(output)));
+      } catch (const Error& error) {
+        EXPECT_TRUE(is_folder) << error.what();
+      }
+    });
+  }
 }
 
 TEST(TimelineTrace, has_all_ranks_on_one_clock) {
