@@ -1,11 +1,16 @@
 // A machine that gives less than a group wants: the sums stay right, or the error says what is
 // missing.
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/core/memory_room.h"
@@ -67,6 +72,38 @@ TEST(Limits, a_tiny_dev_shm_does_not_matter) {
 }
 
 class Refused : public testing::TestWithParam<int> {};
+
+// Bytes of the files that processes share and that have no memory yet: the first touch of one is
+// SIGBUS where memory is short.
+std::string shared_bytes_without_memory() {
+  std::ifstream maps("/proc/self/maps");
+  std::int64_t total = 0, missing = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:paceline") == std::string::npos) continue;
+    struct stat status {};
+    const std::string file = "/proc/self/map_files/" + line.substr(0, line.find(' '));
+    if (::stat(file.c_str(), &status) != 0) return file + ": " + std::strerror(errno);
+    total += status.st_size;
+    missing += status.st_size - std::min<std::int64_t>(status.st_size, status.st_blocks * 512);
+  }
+  return total == 0 ? "none is shared" : std::to_string(missing);
+}
+
+// The areas and rings of a group, and symmetric memory: before anything is sent.
+TEST(Limits, shared_memory_has_all_its_pages_before_its_first_use) {
+  if (::geteuid() != 0) GTEST_SKIP() << "files of mappings need root";
+  for (const int world : {2, 3, 4}) {
+    expect_all_report(run_process_ranks(world,
+                                        [](ProcessGroup& group) {
+                                          const std::string of_group =
+                                              shared_bytes_without_memory();
+                                          const auto memory = group.allocate_symmetric(5 << 20);
+                                          group.barrier();
+                                          return of_group + ", " + shared_bytes_without_memory();
+                                        }),
+                      "0, 0");
+  }
+}
 
 TEST_P(Refused, shared_memory_on_some_ranks_means_sockets_on_all_with_one_warning) {
   int ends[2];
