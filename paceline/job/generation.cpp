@@ -33,6 +33,12 @@ constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to
 constexpr std::chrono::nanoseconds kWrapper = 500ms, kLastWork = 5s;
 constexpr int kShownLines = 20;
 
+// Itself, or what it ran, as a shell tells.
+bool ended_by(const RankEnd& end, int signal) { return end.status() == 128 + signal; }
+bool ended_by_stop_signal(const RankEnd& end) {
+  return std::ranges::any_of(kStopSignals, [&](int signal) { return ended_by(end, signal); });
+}
+
 }  // namespace
 
 Generation::Generation(const GenerationContext& context, const NodePlace& place,
@@ -147,8 +153,14 @@ void Generation::on_end(std::size_t index) {
     return;
   }
   if (ending()) return take_later_end(rank, end);
-  if (may_have_followed(rank)) return undecided_.push_back({&rank, end});
-  become_culprit(rank, end);
+  if (may_have_followed(rank) || may_belong_to_a_stop(end))
+    return undecided_.push_back({&rank, end});
+  const auto first = std::ranges::find_if(
+      undecided_, [](const auto& undecided) { return ended_by_stop_signal(undecided.second); });
+  if (first == undecided_.end()) return become_culprit(rank, end);
+  const auto [struck, its_end] = *first;  // by a signal that was for this rank alone
+  undecided_.push_back({&rank, end});
+  become_culprit(*struck, its_end);
 }
 
 void Generation::become_culprit(RankProcess& rank, const RankEnd& end) {
@@ -185,13 +197,21 @@ bool Generation::may_have_followed(const RankProcess& rank) {
   return true;
 }
 
+// systemd and batch systems may send a signal to every process of a job at once: a rank may have
+// died of it before the launcher's arrives.
+bool Generation::may_belong_to_a_stop(const RankEnd& end) {
+  if (!ended_by_stop_signal(end)) return false;
+  if (undecided_.empty()) undecided_until_ = Deadline::after(kWrapper);
+  return true;
+}
+
 // Once no accused rank can still end, or has ended soon enough, the first rank that ended is the
 // culprit.
 void Generation::decide() {
   if (undecided_.empty()) return;
   const bool waits = std::ranges::any_of(undecided_, [this](const auto& undecided) {
     const auto accused = accused_by(*undecided.first);
-    return accused && is_running(accused->rank);
+    return (accused && is_running(accused->rank)) || ended_by_stop_signal(undecided.second);
   });
   if (waits && stopping_ == Stopping::kNo && !undecided_until_.expired()) return;
   const auto [rank, end] = undecided_.front();
@@ -237,6 +257,12 @@ void Generation::stop(int signal, std::chrono::nanoseconds grace) {
     rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
   }
   if (stopping_ != Stopping::kNo) return;
+  std::erase_if(undecided_, [&](const auto& undecided) {
+    const auto& [rank, end] = undecided;
+    const bool was_stopped = ended_by(end, signal);
+    if (was_stopped) take_later_end(*rank, end);
+    return was_stopped;
+  });
   stopping_ = Stopping::kAsked;
   kill_at_ = Deadline::after(grace);
   grace_ = fmt::format("within {:g} s of {}", std::chrono::duration<double>(grace).count(),
@@ -293,7 +319,7 @@ void Generation::tend() {
   decide();
   if (stopping_ == Stopping::kAsked && put_off(kill_at_).expired()) kill(grace_);
   report_when_known();
-  if (num_running_ == 0 && !over_ && unreported_ == nullptr) close_outputs();
+  if (num_running_ == 0 && undecided_.empty() && !over_ && unreported_ == nullptr) close_outputs();
   hold_back_or_resume();
 }
 

@@ -129,6 +129,7 @@ class Generation {
   void become_culprit(RankProcess& rank, const RankEnd& end);
   void take_later_end(const RankProcess& rank, const RankEnd& end);
   bool may_have_followed(const RankProcess& rank);
+  bool may_belong_to_a_stop(const RankEnd& end);
   void decide();
   bool is_running(int rank) const;
   std::optional<AccusedRank> accused_by(const RankProcess& rank) const;
@@ -162,7 +163,8 @@ class Generation {
   std::vector<int> finished_;                 // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
   std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
-  // Failed, and accuse ranks that may be about to end; none once there is a culprit.
+  // Failed, and accuse ranks that may be about to end, or died of a signal that may be for the
+  // whole job; none once there is a culprit.
   std::vector<std::pair<RankProcess*, RankEnd>> undecided_;
   Deadline undecided_until_ = Deadline::never();
   Leftovers leftovers_;

@@ -96,8 +96,11 @@ Process start_process(const ProcessSpec& spec) {
 }
 
 const std::vector<int>& handled_signals() {
-  static const auto& signals =
-      *new std::vector<int>{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
+  static const auto& signals = *[] {
+    auto all = new std::vector<int>(kStopSignals.begin(), kStopSignals.end());
+    all->insert(all->end(), {SIGUSR1, SIGUSR2, SIGCHLD});
+    return all;
+  }();
   return signals;
 }
 

@@ -7,6 +7,8 @@
 // Requires: called from the main thread, which must live as long as the rank (the kernel's promise
 // is per thread), before other threads exist.
 
+#include <array>
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,9 @@ struct Process {
 // Error(kSystem) when no process can be made. When the program cannot be executed after all, the
 // process writes the reason to its stderr and exits with 126 or 127.
 Process start_process(const ProcessSpec& spec);
+
+// Each of these ends the job when the launcher gets it.
+inline constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU};
 
 // The signals the launcher handles itself; blocked in it, and unblocked again in every rank. Of
 // those that come from a terminal, one that was ignored at the start stays ignored: the one that

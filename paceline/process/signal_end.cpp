@@ -10,7 +10,7 @@ namespace paceline::launch {
 
 void end_by_signal(int signal) {
   std::fflush(nullptr);
-  prctl(PR_SET_DUMPABLE, 0);  // SIGQUIT
+  prctl(PR_SET_DUMPABLE, 0);  // SIGQUIT, SIGXCPU
   std::signal(signal, SIG_DFL);
   sigset_t one;
   sigemptyset(&one);

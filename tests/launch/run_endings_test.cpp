@@ -1,6 +1,8 @@
 // How jobs of `paceline run` end: failures, signals, and deaths of the launcher itself.
 
+#include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 
@@ -11,6 +13,7 @@
 
 #include "paceline/process/process.h"
 
+#include "tests/harness/wait_until.h"
 #include "tests/launch/paceline_process.h"
 #include "tests/launch/terminal_process.h"
 
@@ -179,6 +182,107 @@ TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
   }
 }
 
+// This process and all that it has started, itself last.
+std::vector<pid_t> family_of(pid_t pid) {
+  std::vector<pid_t> family;
+  std::ifstream children("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) +
+                         "/children");
+  for (pid_t child = 0; children >> child;) {
+    for (const pid_t one : family_of(child)) family.push_back(one);
+  }
+  family.push_back(pid);
+  return family;
+}
+
+// Signals that have not been taken do not count twice.
+bool is_pending(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("ShdPnd:")) continue;
+    return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// How systemd and batch systems end what they started: whom they signal first, and in what order.
+TEST(RunEndings, of_systemd_and_batch_systems_are_deaths_by_the_signal) {
+  enum class To : std::uint8_t { kLauncher, kAllRanksFirst, kAllLauncherFirst };
+  struct Row {
+    const char* who;
+    int signal;
+    To to;
+    bool saves;  // the ranks save and end; else they die of it
+  };
+  const std::vector<Row> rows = {
+      {"systemd, KillMode=mixed or process", SIGTERM, To::kLauncher, true},
+      {"systemd, KillMode=control-group", SIGTERM, To::kAllLauncherFirst, true},
+      {"systemd, KillMode=control-group, another order", SIGTERM, To::kAllRanksFirst, true},
+      {"scancel, qdel: ranks that do not care", SIGTERM, To::kAllLauncherFirst, false},
+      {"scancel, qdel, another order", SIGTERM, To::kAllRanksFirst, false},
+      {"SendSIGHUP, a closed terminal", SIGHUP, To::kLauncher, true},
+      {"a limit of CPU time: s_cpu of Grid Engine, LSF", SIGXCPU, To::kLauncher, true},
+      {"a limit of CPU time, to all", SIGXCPU, To::kAllLauncherFirst, true},
+      {"bkill: SIGINT first", SIGINT, To::kAllLauncherFirst, true},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.who);
+    const std::string saving =
+        "trap 'echo saved; exit 0' TERM HUP XCPU INT; echo ready; "
+        "while :; do sleep 0.02; done";
+    PacelineProcess paceline(
+        ranks("2", row.saves ? saving : "echo ready; exec sleep 1000", {"--all-ranks"}));
+    for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+    auto family = family_of(paceline.pid());
+    if (row.to == To::kLauncher) family = {paceline.pid()};
+    if (row.to == To::kAllLauncherFirst) std::reverse(family.begin(), family.end());
+    for (const pid_t pid : family) kill(pid, row.signal);
+    const Outcome outcome = paceline.wait();
+    EXPECT_EQ(outcome.signal, row.signal) << outcome.exit_code << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("stopped by SIG"));
+    if (row.saves) {
+      EXPECT_THAT(outcome.out, HasSubstr("[0] saved\n"));
+      EXPECT_THAT(outcome.out, HasSubstr("[1] saved\n"));
+    }
+  }
+}
+
+// The time that systemd and batch systems give is over: SIGKILL to the launcher, or to all.
+TEST(RunEndings, sigkill_after_sigterm_leaves_no_process_behind) {
+  for (const bool to_all : {false, true}) {
+    PacelineProcess paceline(ranks(
+        "2", "trap 'echo got' TERM; echo pid $$; while :; do sleep 0.02; done", {"--all-ranks"}));
+    auto pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", 1));
+    pidfds.push_back(std::move(open_pidfds(paceline.wait_for_lines("[1] pid ", 1)).front()));
+    paceline.send(SIGTERM);
+    paceline.wait_for_lines("[0] got", 1);
+    for (const pid_t pid : to_all ? family_of(paceline.pid()) : std::vector{paceline.pid()}) {
+      kill(pid, SIGKILL);
+    }
+    EXPECT_TRUE(all_gone(pidfds, 10s));
+    EXPECT_EQ(paceline.wait().signal, SIGKILL);
+  }
+}
+
+TEST(RunEndings, a_third_interrupt_kills_an_agent_that_does_not_answer) {
+  PacelineProcess paceline(ranks("2",
+                                 "trap '' INT TERM; echo agent $PPID; echo pid $$; "
+                                 "while :; do sleep 0.02; done",
+                                 {"--shutdown-timeout", "60", "--all-ranks"}));
+  const pid_t agent = std::stoi(paceline.wait_for_lines("[0] agent ", 1)[0]);
+  auto pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", 1));
+  pidfds.push_back(std::move(open_pidfds(paceline.wait_for_lines("[1] pid ", 1)).front()));
+  kill(agent, SIGSTOP);
+  for (int i = 0; i < 3; ++i) {
+    paceline.send(SIGINT);
+    EXPECT_TRUE(harness::wait_until([&] { return !is_pending(paceline.pid(), SIGINT); },
+                                    Deadline::after(10s)));
+  }
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.signal, SIGINT);
+  EXPECT_THAT(outcome.err, HasSubstr("SIGINT came 3 times; all ranks were killed"));
+  EXPECT_TRUE(all_gone(pidfds, 10s));
+}
+
 TEST(RunEndings, a_second_interrupt_kills_at_once) {
   PacelineProcess paceline(
       ranks("2", "trap 'echo got' INT; trap '' TERM; echo ready; while :; do sleep 0.02; done",
@@ -197,6 +301,15 @@ TEST(RunEndings, a_rank_that_a_signal_killed_is_an_exit_code_of_the_launcher) {
     const Outcome outcome = run_paceline(ranks("1", "kill -" + std::to_string(signal) + " $$"));
     EXPECT_EQ(outcome.signal, 0) << signal;
     EXPECT_EQ(outcome.exit_code, 128 + signal);
+  }
+}
+
+TEST(RunEndings, a_rank_that_alone_got_a_stop_signal_failed_first) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    const Outcome outcome = run_paceline(
+        ranks("2", "[ $RANK = 1 ] && kill -" + std::to_string(signal) + " $$; sleep 0.2; exit 4"));
+    EXPECT_EQ(outcome.exit_code, 128 + signal);
+    EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIG"));
   }
 }
 
