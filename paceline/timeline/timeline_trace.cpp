@@ -207,7 +207,8 @@ void write_ranks_name(NewFile& out, const RankTimeline& timeline, bool& is_first
 std::string obstacle_to_trace(const std::string& output) {
   const auto folder = std::filesystem::absolute(output).parent_path();
   if (!std::filesystem::is_directory(folder)) return "there is no folder " + folder.string();
-  if (std::filesystem::is_directory(output)) return "it is a folder";
+  std::error_code ignored;  // of a loop of links, which is replaced
+  if (std::filesystem::is_directory(output, ignored)) return "it is a folder";
   const std::string part = part_of(output);
   unlink(part.c_str());
   const Fd file(open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

@@ -34,7 +34,8 @@ TEST(TimelineTrace, replaces_planted_links_and_fifos_and_follows_none) {
       const FreshDirectory records;
       { const Timeline timeline({.directory = records.path()}); }
       const std::string output = folder + "/trace.json";
-      const bool is_folder = std::filesystem::is_directory(folder + "/" + name);
+      const bool is_folder =
+          std::filesystem::is_directory(std::filesystem::symlink_status(folder + "/" + name));
       EXPECT_EQ(obstacle_to_trace(output) != "", is_folder);
       try {
         write_trace(timelines_in(records.path()), output);
