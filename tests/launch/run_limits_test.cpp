@@ -39,9 +39,10 @@ TEST(RunLimits, a_gigabyte_in_one_line_keeps_the_launcher_small) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer keeps what was freed";
   const FreshDirectory logs;
   std::filesystem::create_symlink("/dev/null", logs.file("rank-001.log"));
+  // Through the pipe, because a pseudo-terminal would take minutes on a busy machine.
   PacelineProcess paceline({"run", "--nproc-per-node", "2", "--log-dir", logs.path(), "sh", "-c",
-                            "[ $RANK = 0 ] && exit; head -c 1000000000 /dev/zero | tr '\\0' x; "
-                            "echo; grep VmHWM /proc/$PPID/status; exit 7"});
+                            "[ $RANK = 0 ] && exit; exec >&2; head -c 1000000000 /dev/zero | "
+                            "tr '\\0' x; echo; grep VmHWM /proc/$PPID/status; exit 7"});
   const Outcome outcome = paceline.wait(120s);
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_THAT(outcome.err, HasSubstr("  | ...xxxx"));  // its end, cut
