@@ -256,8 +256,12 @@ TEST(DistributedDataParallel, buffers_of_another_shape_layout_or_type_are_an_err
   }
 }
 
+using LossOfWeight = std::function<at::Tensor(const at::Tensor& weight)>;
+
 struct WithWeight : torch::nn::Module {
-  explicit WithWeight(const at::Tensor& weight) { register_parameter("weight", weight); }
+  explicit WithWeight(const at::Tensor& initial) : weight(register_parameter("weight", initial)) {}
+  at::Tensor forward(const LossOfWeight& loss) { return loss(weight); }
+  at::Tensor weight;
 };
 
 // Likewise a parameter.
@@ -285,7 +289,7 @@ TEST(DistributedDataParallel, parameters_of_another_shape_layout_or_type_are_an_
 // One rank's backward pass gives the gradient in another layout, dense or not.
 TEST(DistributedDataParallel, gradients_of_another_layout_on_one_rank_are_averaged_by_elements) {
   const at::Tensor slope = at::arange(12, at::kFloat).view({3, 4});
-  const std::vector<std::function<at::Tensor(const at::Tensor& weight)>> losses = {
+  const std::vector<LossOfWeight> losses = {
       [&](const at::Tensor& weight) { return (weight * slope).sum(); },
       [&](const at::Tensor& weight) { return (weight.t() * slope.t().contiguous()).sum(); },
       [&](const at::Tensor& weight) { return weight.sum() * 5; },  // an expanded gradient
@@ -300,8 +304,7 @@ TEST(DistributedDataParallel, gradients_of_another_layout_on_one_rank_are_averag
           const at::Tensor weight = is_transposed ? at::ones({4, 3}).t() : at::ones({3, 4});
           DistributedDataParallel model(std::make_shared<WithWeight>(weight), shared);
           for (int pass = 0; pass < 2; ++pass) {
-            const at::Tensor parameter = model->parameters()[0];
-            (group.rank() == odd ? losses[i] : losses[0])(parameter).backward();
+            model.forward(group.rank() == odd ? losses[i] : losses[0]).backward();
           }
           // Both passes were averaged and added up.
           EXPECT_TRUE(at::allclose(model->parameters()[0].grad(), gradients[i] + slope))
