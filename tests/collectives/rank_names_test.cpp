@@ -3,8 +3,8 @@
 
 #include <chrono>
 #include <functional>
-#include <regex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -24,13 +24,21 @@ const std::string kNames[] = {"rank 0 (rank 1 of the world", "rank 1 (rank 3 of 
 
 // A number that stands for a rank and is not one of kNames, or of an output, which goes by the
 // world.
-std::string bare_rank_in(const std::string& text) {
-  static const std::regex named(
-      R"(rank 0 \(rank 1 of the world|rank 1 \(rank 3 of the world|see the output of rank 3)");
-  static const std::regex bare(R"((rank|ranks|peer) [0-9]+)");
-  const std::string rest = std::regex_replace(text, named, "");
-  std::smatch found;
-  return std::regex_search(rest, found, bare) ? found.str() : "";
+std::string bare_rank_in(std::string text) {
+  for (const char* named :
+       {"rank 0 (rank 1 of the world", "rank 1 (rank 3 of the world", "see the output of rank 3"}) {
+    const std::string_view name = named;
+    for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at))
+      text.erase(at, name.size());
+  }
+  for (const std::string_view word : {"rank ", "ranks ", "peer "}) {
+    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+      const std::size_t number = at + word.size();
+      if (number < text.size() && text[number] >= '0' && text[number] <= '9')
+        return text.substr(at, word.size() + 1);
+    }
+  }
+  return "";
 }
 
 struct Row {
