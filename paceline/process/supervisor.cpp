@@ -1,5 +1,6 @@
 #include "paceline/process/supervisor.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -79,6 +80,7 @@ class Supervisor {
 
  private:
   void pass_signals_on();
+  void note_signals();
   void pass_on(unsigned char signal);
   void suspend();
   int finish();
@@ -118,6 +120,16 @@ void Supervisor::pass_signals_on() {
   }
 }
 
+// When the agent has ended: a signal that came before counts.
+void Supervisor::note_signals() {
+  signalfd_siginfo info;
+  while (read_record(signals_.get(), info)) {
+    const auto signal = static_cast<int>(info.ssi_signo);
+    if (stop_signal_ == 0 && std::ranges::find(kStopSignals, signal) != kStopSignals.end())
+      stop_signal_ = signal;
+  }
+}
+
 // Once the agent is ending it acts on none; one that does not read the pipe full is not waited for.
 void Supervisor::pass_on(unsigned char signal) {
   write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
@@ -141,7 +153,14 @@ int Supervisor::finish() {
   end_all_descendants(Deadline::after(5s));
   if (!WIFSIGNALED(status)) {
     const int code = WEXITSTATUS(status);
+    note_signals();
     if (stop_signal_ != 0 && code == 128 + stop_signal_) end_by_signal(stop_signal_);
+    // The ranks got the same signal, saved, and were gone before the agent heard of it.
+    if (stop_signal_ != 0 && code == 0) {
+      std::fprintf(stderr, "paceline: stopped by %s; all ranks have ended\n",
+                   signal_name(stop_signal_).c_str());
+      end_by_signal(stop_signal_);
+    }
     return code;
   }
   if (WTERMSIG(status) == SIGKILL && interrupts_ >= kInterruptsBeforeForce) {

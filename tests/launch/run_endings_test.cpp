@@ -279,17 +279,17 @@ TEST(RunEndings, a_third_interrupt_kills_an_agent_that_does_not_answer) {
   }
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.signal, SIGINT);
-  EXPECT_THAT(outcome.err, HasSubstr("SIGINT came 3 times; all ranks were killed"));
+  EXPECT_THAT(outcome.err, HasSubstr("received SIGINT 3 times; all ranks were killed"));
   EXPECT_TRUE(all_gone(pidfds, 10s));
 }
 
 TEST(RunEndings, a_second_interrupt_kills_at_once) {
   PacelineProcess paceline(
       ranks("2", "trap 'echo got' INT; trap '' TERM; echo ready; while :; do sleep 0.02; done",
-            {"--shutdown-timeout", "60"}));
-  paceline.wait_for_lines("ready", 1);
+            {"--shutdown-timeout", "60", "--all-ranks"}));
+  for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
   paceline.send(SIGINT);
-  paceline.wait_for_lines("got", 1);
+  for (const char* rank : {"[0] got", "[1] got"}) paceline.wait_for_lines(rank, 1);
   paceline.send(SIGINT);
   const Outcome outcome = paceline.wait(30s);
   EXPECT_EQ(outcome.signal, SIGINT);
