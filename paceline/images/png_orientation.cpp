@@ -14,7 +14,7 @@ namespace paceline::images {
 namespace {
 
 constexpr std::size_t kSignature = 8, kLength = 4, kType = 4, kChecksum = 4;
-// Of one text, and of all that a file has packed, as in Pillow; the rest is not looked at.
+// The most bytes of a text, and of all packed texts of a file, as in Pillow.
 constexpr std::size_t kMaxText = std::size_t{1} << 20, kMaxPackedTexts = std::size_t{64} << 20;
 
 struct Chunk {

@@ -263,7 +263,7 @@ class Reducer : public GradientSync {
   WorkPtr start_round(std::size_t index);
   [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
 
-  // What messages call a tensor of hook_tensors_.
+  // The name of a tensor of hook_tensors_ in messages.
   static constexpr const char* kHookTensor = "the communication hook's tensor";
   // From here on the copy into a bucket costs more than an all-reduce of its own.
   static constexpr std::size_t kLargeBytes = 512 << 10;

@@ -34,8 +34,8 @@ constexpr auto kGoodbyeTimeout = 5s;
 constexpr auto kFailureTimeout = 2s;
 constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
 constexpr auto kNoticePause = 5ms;
-// What the ranks use a store for that rank 0 hosts: until group "world" has formed, or the rank has
-// left.
+// Each rank uses the store that rank 0 hosts under this name until group "world" has formed, or the
+// rank has left.
 constexpr char kWorldUse[] = "world";
 
 // That this process is a rank of a meeting which it has not left. A child of fork() is not.

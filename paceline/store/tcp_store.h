@@ -36,7 +36,7 @@ class TcpStore final : public Store {
   // The address of this host on the way to the server: where its other clients can reach this
   // process.
   const std::string& local_address() const { return local_address_; }
-  // Those that no call is using.
+  // The number of connections that no call is using.
   std::size_t num_connections();
 
  private:

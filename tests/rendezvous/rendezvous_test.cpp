@@ -37,6 +37,14 @@ class RendezvousTest : public testing::TestWithParam<int> {
   static std::string free_port() {
     return std::to_string(local_port(listen_tcp({"127.0.0.1", 0})));
   }
+  Rendezvous meet_at(const std::string& method, int rank, const Secret& secret) const {
+    return rendezvous({.init_method = method,
+                       .rank = rank,
+                       .world_size = world_size(),
+                       .secret = secret,
+                       .timeout = 20s},
+                      variables_of({}));
+  }
   // Every rank writes, reads the others and finds the same secret.
   void talk(const Rendezvous& me) const {
     ASSERT_EQ(me.who.world_size, world_size());
@@ -117,12 +125,7 @@ TEST_P(RendezvousTest, again_and_again_at_one_address) {
   const auto method = "tcp://127.0.0.1:" + free_port();
   join(start_ranks(ranks(), [&](int rank) {
     for (int round = 0; round < 5; ++round) {
-      const auto me = rendezvous({.init_method = method,
-                                  .rank = rank,
-                                  .world_size = world_size(),
-                                  .secret = secret,
-                                  .timeout = 20s},
-                                 variables_of({}));
+      const auto me = meet_at(method, rank, secret);
       talk(me);
       // Rank 0 is the last to leave, then the first.
       if (rank == 0 && round % 2 == 0) std::this_thread::sleep_for(20ms);
@@ -185,12 +188,7 @@ TEST_P(RendezvousTest, at_a_tcp_address_with_a_given_secret) {
   const auto secret = Secret::generate();
   const auto method = "tcp://127.0.0.1:" + free_port();
   join(start_ranks(ranks(), [&](int rank) {
-    const auto me = rendezvous({.init_method = method,
-                                .rank = rank,
-                                .world_size = world_size(),
-                                .secret = secret,
-                                .timeout = 20s},
-                               variables_of({}));
+    const auto me = meet_at(method, rank, secret);
     talk(me);
     EXPECT_EQ(me.who.local_rank, rank);
   }));

@@ -21,7 +21,7 @@ std::string full_text(const FlightOperation& operation, const GroupPositions* gr
 // Of an operation of `flight`, in whichever of `groups` it is.
 std::string full_text(const FlightOperation& operation, const Flight& flight,
                       std::span<const GroupPositions> groups);
-// What two ranks must agree on, so that it is equal exactly when they do. `group` as above.
+// Two ranks agree on an operation exactly when their texts are equal. `group` as above.
 std::string agreed_text(const FlightOperation& operation, const GroupPositions* group);
 // "3.1 s", "0.002 s".
 std::string seconds_text(double seconds);
