@@ -55,9 +55,9 @@ assert all(everything["model." + name] == data for name, data in last.items()), 
 assert any(last[name] != data for name, data in averages.items()), "they are the same"
 print("averages and last weights")
 PY
-goes_on one_cycle --lr-schedule one-cycle --clip-value 0.001 --optimizer sgd --lr 0.05
+goes_on one_cycle --lr-schedule one-cycle --clip-value 0.001 --optimizer sgd --lr 0.05 --precision autocast-bf16
 goes_on step --lr-schedule step --rate-every 5 --precision bf16 --optimizer adamw
-goes_on plateau --lr-schedule plateau --precision autocast-bf16 --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300
+goes_on plateau --lr-schedule plateau --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300
 goes_on powersgd --hook powersgd --powersgd-rank 2 --hook-start 3
 goes_on topk --hook topk --topk-density 0.05
 goes_on bf16 --hook bf16

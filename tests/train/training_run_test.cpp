@@ -327,7 +327,7 @@ TEST(EvaluateText, is_the_mean_over_all_tokens_of_all_ranks_whatever_the_batches
     EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(4.5));
     EXPECT_EQ(test_result(found).summary, "test perplexity 90.02, loss 4.5000");
     data::DataLoader nothing(dataset, std::vector<std::int64_t>{}, {});
-    expect_error(ErrorCode::kInvalid, {"evaluate_text", "no token that counts on any rank"},
+    expect_error(ErrorCode::kInvalid, {"evaluate_text", "no rank has a token that counts"},
                  [&] { evaluate_text(group, nothing, {}); });
   });
 }
