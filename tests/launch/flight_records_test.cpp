@@ -15,7 +15,7 @@ namespace paceline::launch {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AnyOf;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -76,10 +76,11 @@ TEST(FlightRecords, a_missing_rank_is_named_by_the_error_the_launcher_and_explai
   EXPECT_EQ(json["flights"][1]["operations"][0]["op"], "broadcast");
 }
 
-// The others may be ended before they notice.
+// The others may be ended before they notice, even before they have finished the broadcast; what is
+// said of each of these moments is in collectives/explain_test.cpp.
 testing::Matcher<const std::string&> explains_that_rank_1_died() {
-  return AnyOf(testing::ContainsRegex("rank 1 [^\n]* died outside of any operation"),
-               HasSubstr("rank 1 never entered all_reduce #2"));
+  return AllOf(testing::ContainsRegex("(rank|ranks 0-)1[^\n]* broadcast #1"),
+               Not(HasSubstr("all_reduce #3")));
 }
 
 TEST(FlightRecords, a_rank_that_is_killed_is_explained) {
@@ -87,7 +88,6 @@ TEST(FlightRecords, a_rank_that_is_killed_is_explained) {
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 137);
   EXPECT_THAT(outcome.err, explains_that_rank_1_died());
-  EXPECT_THAT(outcome.err, HasSubstr("it last finished broadcast #1"));
   EXPECT_TRUE(has_records(records_named_in(outcome.err)));
 }
 
