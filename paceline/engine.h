@@ -1,7 +1,7 @@
 #pragma once
 
 // The half of Paceline that needs no LibTorch: groups of ranks and their collectives, rendezvous,
-// launching, checkpoints.
+// launching, checkpoints, calls between workers.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
@@ -20,6 +20,7 @@
 #include "paceline/core/exit_code.h"
 #include "paceline/launch/spawn.h"
 #include "paceline/rendezvous/rendezvous.h"
+#include "paceline/rpc/workers.h"
 #include "paceline/schedules/named_plans.h"
 #include "paceline/schedules/picture.h"
 #include "paceline/schedules/search.h"

@@ -22,6 +22,7 @@ ALSO = ("paceline/collectives/buffer.h", "paceline/collectives/call.h",
         "paceline/images/image_list.h", "paceline/images/image_pipeline.h",
         "paceline/optim/optimizer.h", "paceline/optim/parameter_group.h", "paceline/optim/schedule.h",
         "paceline/parallel/communication_hook.h",
+        "paceline/rpc/call_error.h", "paceline/rpc/context.h", "paceline/rpc/worker_info.h",
         "paceline/store/store.h", "paceline/telemetry/phase_times.h", "paceline/train/run_parts.h",
         "paceline/train/training_state.h", "paceline/transport/link_options.h")
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)

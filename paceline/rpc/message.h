@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,6 +65,9 @@ enum class FieldKind : std::uint8_t {
 };
 // "int64", "list", ...; "unknown kind 77" for what no build of Paceline sends.
 std::string to_string(FieldKind kind);
+
+class ReferenceHandle;  // reference_table.h
+class ReferenceTable;
 
 template <class T>
 concept Message = requires(T& message) { T::fields(message); };
@@ -107,6 +111,13 @@ class MessageWriter {
   void enter();
   void leave() { --depth_; }
 
+  // A reference is among the fields (remote_ref.h).
+  void refer(std::shared_ptr<ReferenceHandle> reference) {
+    references_.push_back(std::move(reference));
+  }
+  const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
+
+  void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   // The number of bytes with all parts.
   std::size_t size() const { return size_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
@@ -117,6 +128,7 @@ class MessageWriter {
  private:
   std::vector<std::byte> bytes_;
   std::vector<Part> parts_;
+  std::vector<std::shared_ptr<ReferenceHandle>> references_;
   std::size_t size_ = 0;
   int depth_ = 0;
 };
@@ -124,8 +136,10 @@ class MessageWriter {
 // Reads the bytes of a message, which may come from a program of another version.
 class MessageReader {
  public:
-  // Requires: `bytes` begin at a multiple of MessageWriter::kAlignment.
-  explicit MessageReader(std::span<const std::byte> bytes) : all_(bytes), end_(bytes.size()) {}
+  // Requires: `bytes` begin at a multiple of MessageWriter::kAlignment. References among the fields
+  // become the table's; without one they are an error.
+  explicit MessageReader(std::span<const std::byte> bytes, ReferenceTable* table = nullptr)
+      : all_(bytes), end_(bytes.size()), table_(table) {}
 
   std::size_t remaining() const { return end_ - next_; }
   template <class T>
@@ -153,11 +167,19 @@ class MessageReader {
   // The number of the field that is read next, from 1, for messages of errors.
   void at_field(int number) { path_[static_cast<std::size_t>(depth_)] = number; }
 
+  ReferenceTable* table() const { return table_; }
+  void received(std::shared_ptr<ReferenceHandle> reference) {
+    references_.push_back(std::move(reference));
+  }
+  const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
+
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
   const std::span<const std::byte> all_;
   std::size_t next_ = 0, end_;
+  ReferenceTable* const table_;
+  std::vector<std::shared_ptr<ReferenceHandle>> references_;
   int depth_ = 0;
   std::array<int, kMaxMessageDepth + 1> path_{};
 };
@@ -187,12 +209,16 @@ MessageWriter write_message(const T& message) {
   return out;
 }
 template <Message T>
-T read_message(std::span<const std::byte> bytes) {
+T read_message(MessageReader& in) {
   T message{};
-  MessageReader in(bytes);
   read_field(in, message);
   if (in.remaining() != 0) in.refuse("bytes follow its end");
   return message;
+}
+template <Message T>
+T read_message(std::span<const std::byte> bytes) {
+  MessageReader in(bytes);
+  return read_message<T>(in);
 }
 
 // ---- the types of fields ----

@@ -2,11 +2,10 @@
 
 namespace paceline::rpc {
 
-ObjectNumber ObjectHolds::create(SessionNumber holder) {
-  const ObjectNumber object = ++last_object_;
-  num_holders_.emplace(object, 1);
+bool ObjectHolds::create(ObjectNumber object, SessionNumber holder) {
+  if (!num_holders_.emplace(object, 1).second) return false;
   held_[holder].insert(object);
-  return object;
+  return true;
 }
 
 bool ObjectHolds::hold(ObjectNumber object, SessionNumber holder) {

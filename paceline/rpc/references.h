@@ -22,12 +22,11 @@
 #include <vector>
 
 #include "paceline/rpc/lease.h"
+#include "paceline/rpc/object_id.h"
 #include "paceline/rpc/session.h"
 
 namespace paceline::rpc {
 
-// The number of an object among those that one owner has made; never used twice.
-using ObjectNumber = std::uint64_t;
 // The holder's own number of a reference on its way in a call.
 using PassNumber = std::uint64_t;
 
@@ -36,8 +35,8 @@ class ObjectHolds {
  public:
   using Destroyed = std::vector<ObjectNumber>;
 
-  // A new object, held by the session that asked for it.
-  ObjectNumber create(SessionNumber holder);
+  // A new object, held by the session that asked for it. False if the number is taken.
+  bool create(ObjectNumber object, SessionNumber holder);
   // False for an object that has been destroyed. Holding it twice is holding it once.
   bool hold(ObjectNumber object, SessionNumber holder);
   // Appends the object if that was its last hold. Nothing for one that the session does not hold.
@@ -51,7 +50,6 @@ class ObjectHolds {
  private:
   std::unordered_map<ObjectNumber, std::uint32_t> num_holders_;
   std::unordered_map<SessionNumber, std::unordered_set<ObjectNumber>> held_;
-  ObjectNumber last_object_ = 0;
 };
 
 // The holder's side, for the objects of one owner.

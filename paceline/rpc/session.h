@@ -141,6 +141,8 @@ class CalleeSession {
 
   // Whether what came over `connection` counts.
   bool is_current(std::uint64_t connection) const { return connection == connection_; }
+  // Whether a newer connection, or this one, has been here.
+  bool is_older(std::uint64_t connection) const { return connection <= connection_; }
 
   struct Resumption {
     std::vector<KnownCall> known;
@@ -149,7 +151,7 @@ class CalleeSession {
   // The caller resumes over `connection`, with the calls that have not ended. Nothing if a newer
   // connection was here first: this one must be closed.
   std::optional<Resumption> resume(std::uint64_t connection, const std::vector<CallNumber>& sent) {
-    if (connection <= connection_) return {};
+    if (is_older(connection)) return {};
     connection_ = connection;
     std::map<CallNumber, Record> kept;
     Resumption result;
@@ -200,6 +202,7 @@ class CalleeSession {
   // The calls that were given up while their handlers ran, since the last question: they may be
   // told to stop.
   std::vector<CallNumber> take_abandoned() { return std::exchange(abandoned_, {}); }
+  bool has_abandoned() const { return !abandoned_.empty(); }
   std::size_t num_records() const { return records_.size(); }
 
   auto operator<=>(const CalleeSession&) const = default;

@@ -1,5 +1,21 @@
 set(SOURCES
+  caller.cpp
+  caller_connect.cpp
+  connection.cpp
+  directory.cpp
+  frame.cpp
+  guest.cpp
+  local_messages.cpp
   message.cpp
+  objects.cpp
+  pending_call.cpp
+  pool.cpp
+  reference_table.cpp
   references.cpp
-  session.cpp)
-set(LIBRARIES fmt::fmt)
+  remote_ref.cpp
+  serve_references.cpp
+  server.cpp
+  session.cpp
+  setup.cpp
+  workers.cpp)
+set(LIBRARIES fmt::fmt xxhash)

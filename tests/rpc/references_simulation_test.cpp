@@ -76,6 +76,7 @@ struct Worker {
   std::multimap<ObjectNumber, std::function<void()>> on_hold;  // handlers that wait for one
   // The worker's part as the owner.
   ObjectHolds holds;
+  ObjectNumber last_object = 0;
   std::set<ObjectNumber> destroyed;
 };
 
@@ -386,7 +387,8 @@ class World {
     ObjectHolds::Destroyed destroyed;
     switch (request.kind) {
       case Request::Kind::kCreate:
-        finish(callee.holds.create(session));
+        EXPECT_TRUE(callee.holds.create(++callee.last_object, session));
+        finish(callee.last_object);
         break;
       case Request::Kind::kHold:
         finish(callee.holds.hold(request.object, session) ? 1 : 0);

@@ -1,0 +1,302 @@
+#include "paceline/rpc/connection.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/io.h"
+#include "paceline/rpc/local_messages.h"
+
+namespace paceline::rpc {
+namespace {
+
+constexpr std::size_t kReceiveBytes = 64 << 10;
+constexpr std::size_t kCopied = 16 << 10;      // a message of more bytes is sent from its place
+constexpr std::size_t kBlockBytes = 64 << 10;  // of small frames that are sent together
+constexpr std::size_t kMostTickets = 1 << 16;  // that may be on their way at a time
+constexpr std::size_t kMostPieces = 64;        // of one sendmsg(), well below the kernel's 1,024
+
+}  // namespace
+
+Connection::Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
+                       bool waits_in_receive)
+    : socket_(std::move(socket)),
+      cipher_(std::move(cipher)),
+      max_message_(max_message),
+      waits_in_receive_(waits_in_receive && !cipher_),
+      buffer_(kReceiveBytes) {
+  if (!waits_in_receive_) return;
+  const timeval limit{.tv_sec = 0, .tv_usec = std::chrono::microseconds(kLongestWait).count()};
+  if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
+      ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) & ~O_NONBLOCK) != 0) {
+    throw system_error("a connection between workers");
+  }
+}
+
+Connection::~Connection() {
+  for (const std::uint64_t ticket : tickets_) LocalMessages::discard(ticket);
+}
+
+// Small pieces share blocks. Requires: the mutex is held.
+void Connection::append(std::span<const std::byte> bytes) {
+  const bool fits = !unsent_.empty() && !unsent_.back().message &&
+                    unsent_.back().bytes.size() + bytes.size() <= unsent_.back().bytes.capacity();
+  if (!fits) {
+    Piece piece{.bytes = std::exchange(spare_, {}), .rest = {}, .message = {}};
+    piece.bytes.clear();
+    piece.bytes.reserve(std::max(kBlockBytes, bytes.size()));
+    unsent_.push_back(std::move(piece));
+  }
+  Piece& piece = unsent_.back();
+  const std::size_t sent = piece.bytes.size() - piece.rest.size();
+  piece.bytes.insert(piece.bytes.end(), bytes.begin(), bytes.end());
+  piece.rest = std::span(piece.bytes).subspan(sent);
+}
+
+void Connection::append_place(std::span<const std::byte> bytes, const OutgoingPointer& message) {
+  if (bytes.empty()) return;
+  unsent_.push_back({.bytes = {}, .rest = bytes, .message = message, .begins_frame = false});
+}
+
+// The bytes of a large message, from where they lie, with a header before every part.
+void Connection::append_message(const OutgoingPointer& message) {
+  const MessageWriter& out = message->writer();
+  const bool in_parts = out.size() > kPartBytes;
+  std::size_t left = out.size(), part_left = in_parts ? 0 : left;
+  const auto append_piece = [&](std::span<const std::byte> piece) {
+    while (!piece.empty()) {
+      if (part_left == 0) {
+        part_left = std::min(left, kPartBytes);
+        const auto header = encode({.kind = FrameKind::kPart,
+                                    .counter = sent_counter_++,
+                                    .length = static_cast<std::uint32_t>(part_left)});
+        unsent_.push_back({.bytes = {header.begin(), header.end()}, .rest = {}, .message = {}});
+        unsent_.back().rest = unsent_.back().bytes;
+      }
+      const std::size_t count = std::min(part_left, piece.size());
+      append_place(piece.first(count), message);
+      piece = piece.subspan(count);
+      part_left -= count;
+      left -= count;
+    }
+  };
+  const std::span<const std::byte> bytes(out.bytes());
+  std::size_t begin = 0;
+  for (const auto& part : out.parts()) {
+    append_piece(bytes.subspan(begin, part.offset - begin));
+    append_piece(part.data);
+    begin = part.offset;
+  }
+  append_piece(bytes.subspan(begin));
+}
+
+void Connection::queue(const Frame& given, const OutgoingPointer& message) {
+  const std::lock_guard lock(mutex_);
+  if (is_broken_) return;
+  Frame frame = given;
+  frame.counter = sent_counter_++;
+  if (!message) return append(encode(frame));
+  if (message->is_for_self()) {
+    frame.flags |= Frame::kInMemory;
+    const std::uint64_t ticket = LocalMessages::keep(message);
+    tickets_.push_back(ticket);
+    if (tickets_.size() > kMostTickets) tickets_.pop_front();
+    frame.length = sizeof ticket;
+    append(encode(frame));
+    return append(std::as_bytes(std::span(&ticket, 1)));
+  }
+  const MessageWriter& out = message->writer();
+  frame.length = static_cast<std::uint32_t>(out.size());
+  if (out.size() > kPartBytes) frame.flags |= Frame::kInParts;
+  append(encode(frame));
+  if (out.parts().empty() && out.size() <= kCopied) return append(out.bytes());
+  append_message(message);
+}
+
+void Connection::queue_urgent(Frame frame) {
+  const std::lock_guard lock(mutex_);
+  if (is_broken_) return;
+  frame.flags |= Frame::kUrgent;
+  frame.counter = sent_urgent_counter_++;
+  // Between two frames, and behind what may have been sent in part.
+  auto place = unsent_.begin();
+  if (place != unsent_.end()) ++place;
+  while (place != unsent_.end() && !place->begins_frame) ++place;
+  if (place == unsent_.end()) return append(encode(frame));
+  const auto header = encode(frame);
+  const auto urgent = unsent_.insert(
+      place, Piece{.bytes = {header.begin(), header.end()}, .rest = {}, .message = {}});
+  urgent->rest = urgent->bytes;
+}
+
+// Requires: the mutex is held, and something is unsent.
+ssize_t Connection::send_pieces() {
+  if (cipher_) return cipher_->send(socket_.get(), {}, unsent_.front().rest);
+  std::array<iovec, kMostPieces> pieces;
+  std::size_t count = 0;
+  for (const Piece& piece : unsent_) {
+    if (count == kMostPieces) break;
+    pieces[count++] = {const_cast<std::byte*>(piece.rest.data()), piece.rest.size()};
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = count;
+  return send_message(socket_.get(), message);
+}
+
+bool Connection::flush() {
+  const std::lock_guard lock(mutex_);
+  while (!is_broken_ && !unsent_.empty()) {
+    const ssize_t result = send_pieces();
+    if (result < 0) {
+      if (errno == EAGAIN) break;
+      is_broken_ = true;
+      unsent_.clear();
+      break;
+    }
+    auto sent = static_cast<std::size_t>(result);
+    while (!unsent_.empty() && sent >= unsent_.front().rest.size()) {
+      sent -= unsent_.front().rest.size();
+      if (!unsent_.front().message) spare_ = std::move(unsent_.front().bytes);
+      unsent_.pop_front();
+    }
+    if (sent > 0) unsent_.front().rest = unsent_.front().rest.subspan(sent);
+  }
+  return !is_broken_;
+}
+
+bool Connection::has_unsent() const {
+  const std::lock_guard lock(mutex_);
+  return !unsent_.empty();
+}
+
+void Connection::own(const Outgoing& message) {
+  const std::lock_guard lock(mutex_);
+  for (Piece& piece : unsent_) {
+    if (piece.message.get() != &message) continue;
+    piece.bytes = std::vector<std::byte>(piece.rest.begin(), piece.rest.end());
+    piece.rest = piece.bytes;
+    piece.message.reset();
+  }
+}
+
+void Connection::shut_down() { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiver) {
+  const Frame frame = decode_frame(std::span<const std::byte, kFrameBytes>(header));
+  const bool is_urgent = (frame.flags & Frame::kUrgent) != 0;
+  std::uint32_t& counter = is_urgent ? received_urgent_counter_ : received_counter_;
+  if (frame.counter != counter++) {
+    fail(ErrorCode::kCorrupt, "a worker sent frame {} where frame {} was due", frame.counter,
+         counter - 1);
+  }
+  if (is_urgent) {
+    if (frame.length != 0)
+      fail(ErrorCode::kCorrupt, "a worker sent an urgent frame with a message");
+    return receiver.take(frame, {});
+  }
+  if (frame.kind == FrameKind::kPart) {
+    if (!in_message_ || frame.length == 0 || frame.length > frame_.length - received_) {
+      fail(ErrorCode::kCorrupt, "a worker sent a part of {} bytes of no message", frame.length);
+    }
+    part_left_ = frame.length;
+    return;
+  }
+  if (in_message_) fail(ErrorCode::kCorrupt, "a worker began a frame within a message");
+  if (frame.length > max_message_) {
+    fail(ErrorCode::kCorrupt, "a worker sent a message of {} bytes; the limit is {}", frame.length,
+         max_message_);
+  }
+  frame_ = frame;
+  payload_ = Payload(frame.length);
+  received_ = 0;
+  in_message_ = true;
+  part_left_ = (frame.flags & Frame::kInParts) != 0 ? 0 : frame.length;
+  if (frame.length == 0) finish_message(receiver);
+}
+
+void Connection::finish_message(Receiver& receiver) {
+  in_message_ = false;
+  if ((frame_.flags & Frame::kInMemory) != 0) {
+    std::uint64_t ticket = 0;
+    if (payload_.bytes().size() != sizeof ticket) {
+      fail(ErrorCode::kCorrupt, "a worker sent a ticket of {} bytes", payload_.bytes().size());
+    }
+    std::memcpy(&ticket, payload_.bytes().data(), sizeof ticket);
+    payload_ = Payload(LocalMessages::take(ticket));
+  }
+  receiver.take(frame_, std::move(payload_));
+}
+
+// Takes what it can use from the beginning of `bytes` and returns the rest, less than a header.
+std::span<const std::byte> Connection::consume(std::span<const std::byte> bytes,
+                                               Receiver& receiver) {
+  for (;;) {
+    if (part_left_ == 0) {
+      if (bytes.size() < kFrameBytes) return bytes;
+      begin_frame(bytes.first(kFrameBytes), receiver);
+      bytes = bytes.subspan(kFrameBytes);
+      continue;
+    }
+    if (bytes.empty()) return bytes;
+    const std::size_t count = std::min(part_left_, bytes.size());
+    std::memcpy(payload_.bytes().data() + received_, bytes.data(), count);
+    received_ += count;
+    part_left_ -= count;
+    bytes = bytes.subspan(count);
+    if (received_ == frame_.length) finish_message(receiver);
+  }
+}
+
+ssize_t Connection::read(std::span<std::byte> into) {
+  return receive_on(socket_.get(), cipher_.get(), into);
+}
+
+ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& deadline) {
+  // One call instead of two, if it may wait for as long as the socket's own limit.
+  if (waits_in_receive_ && deadline.remaining() >= kLongestWait) {
+    return read_some(socket_.get(), into);
+  }
+  const ssize_t there = cipher_ ? read(into) : -1;  // the cipher may have some already
+  if (there >= 0 || (cipher_ && errno != EAGAIN)) return there;
+  pollfd entry{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  if (poll_for(std::span(&entry, 1),
+               std::chrono::milliseconds(deadline.poll_timeout_ms(kLongestWait))) < 0) {
+    return -1;
+  }
+  return read(into);
+}
+
+bool Connection::receive(Receiver& receiver, const Deadline* deadline) {
+  for (;;) {
+    // The rest of a large message goes to its place, everything else through the buffer.
+    const bool to_place = part_left_ >= kReceiveBytes && buffered_ == 0;
+    const auto into = to_place ? payload_.bytes().subspan(received_, part_left_)
+                               : std::span(buffer_).subspan(buffered_);
+    const ssize_t got = deadline != nullptr ? wait_and_read(into, *deadline) : read(into);
+    deadline = nullptr;
+    if (got < 0) return errno == EAGAIN;
+    if (got == 0) return false;
+    const auto count = static_cast<std::size_t>(got);
+    if (to_place) {
+      received_ += count;
+      part_left_ -= count;
+      if (received_ == frame_.length) finish_message(receiver);
+    } else {
+      const auto rest = consume(std::span(buffer_).first(buffered_ + count), receiver);
+      buffered_ = rest.size();
+      if (buffered_ > 0) std::memmove(buffer_.data(), rest.data(), buffered_);
+    }
+    // Less than asked for: nothing more is there, so the call that would say so is saved. A cipher
+    // gives its records one by one.
+    if (count < into.size() && !cipher_) return true;
+  }
+}
+
+}  // namespace paceline::rpc

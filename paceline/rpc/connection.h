@@ -1,0 +1,110 @@
+#pragma once
+
+// One connection between two workers: frames in both directions over a stream socket that has been
+// authenticated. Nothing here waits, except receive() if it is allowed to: what the socket does not
+// take now is kept and sent later. Small messages are copied, large ones sent from where they lie.
+//
+// Two lanes share the socket. A message of more than kPartBytes travels in parts, and frames of the
+// urgent lane (renewals) go between two of them. So signs of life never wait for the end of a
+// message.
+//
+// Thread safety: any thread may send; one at a time may receive.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "paceline/core/deadline.h"
+#include "paceline/core/fd.h"
+#include "paceline/rpc/frame.h"
+#include "paceline/rpc/outgoing.h"
+#include "paceline/transport/cipher.h"
+
+namespace paceline::rpc {
+
+class Connection {
+ public:
+  // A frame of more than `max_message` bytes breaks the connection before memory is taken for it.
+  // Encrypted if there is a cipher. `waits_in_receive`: the socket is made one on which a read()
+  // waits.
+  Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
+             bool waits_in_receive);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  int socket() const { return socket_.get(); }
+
+  // Appends a frame; flush() sends it. `message` must live as a whole until it was sent or own()
+  // was called.
+  void queue(const Frame& frame, const OutgoingPointer& message = {});
+  // Before everything that was queued.
+  void queue_urgent(Frame frame);
+  // Sends what the socket takes now. False when the connection is broken.
+  bool flush();
+  bool has_unsent() const;
+  // Copies what is still to be sent of `message`, whose owner wants its memory back.
+  void own(const Outgoing& message);
+  // Ends the connection in both directions; receive() returns false soon.
+  void shut_down();
+
+  class Receiver {
+   public:
+    virtual void take(const Frame& frame, Payload payload) = 0;
+
+   protected:
+    ~Receiver() = default;
+  };
+  // Reads what has arrived and passes on every frame that is whole; first waits for something until
+  // `deadline`, if that is given (and for at most kLongestWait). False at the end of the
+  // connection, or when it is broken. Error(kCorrupt) for what no worker sends.
+  bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
+  static constexpr std::chrono::milliseconds kLongestWait{100};
+
+ private:
+  // What waits to be sent: whole frames, or a part of a large message that is sent from its place.
+  struct Piece {
+    std::vector<std::byte> bytes;
+    std::span<const std::byte> rest;  // of `bytes` or of `message`, unsent
+    OutgoingPointer message;
+    bool begins_frame = true;
+  };
+  void append(std::span<const std::byte> bytes);
+  void append_place(std::span<const std::byte> bytes, const OutgoingPointer& message);
+  void append_message(const OutgoingPointer& message);
+  ssize_t send_pieces();
+  ssize_t read(std::span<std::byte> into);
+  ssize_t wait_and_read(std::span<std::byte> into, const Deadline& deadline);
+  void begin_frame(std::span<const std::byte> header, Receiver& receiver);
+  std::span<const std::byte> consume(std::span<const std::byte> bytes, Receiver& receiver);
+  void finish_message(Receiver& receiver);
+
+  const Fd socket_;
+  const std::unique_ptr<Cipher> cipher_;
+  const std::size_t max_message_;
+  const bool waits_in_receive_;
+
+  mutable std::mutex mutex_;  // guards what follows, up to the next comment
+  std::deque<Piece> unsent_;
+  std::vector<std::byte> spare_;       // memory of a piece that was sent
+  std::deque<std::uint64_t> tickets_;  // the last ones that were sent
+  std::uint32_t sent_counter_ = 0, sent_urgent_counter_ = 0;
+  bool is_broken_ = false;
+
+  // The receiver's.
+  std::vector<std::byte> buffer_;
+  std::size_t buffered_ = 0;  // bytes in it that wait for the rest of their header
+  Frame frame_;               // whose message is being received
+  Payload payload_;
+  std::size_t received_ = 0;   // of the payload
+  std::size_t part_left_ = 0;  // bytes of the payload that come before the next header
+  bool in_message_ = false;
+  std::uint32_t received_counter_ = 0, received_urgent_counter_ = 0;
+};
+
+}  // namespace paceline::rpc

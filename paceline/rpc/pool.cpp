@@ -1,0 +1,275 @@
+#include "paceline/rpc/pool.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "paceline/core/check.h"
+#include "paceline/core/host.h"
+#include "paceline/core/io.h"
+#include "paceline/core/thread.h"
+
+namespace paceline::rpc {
+namespace {
+
+constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // of the pool's own descriptors
+constexpr std::chrono::milliseconds kStuck(1), kStuckForLong(50);
+constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
+
+thread_local Pool* current_pool = nullptr;  // whose thread this is
+thread_local bool is_in_ready = false, is_in_task = false;
+
+class FunctionTask final : public Pool::Task {
+ public:
+  explicit FunctionTask(std::function<void()> body) : body_(std::move(body)) {}
+  void run() override { body_(); }
+
+ private:
+  std::function<void()> body_;
+};
+
+void watch(int epoll, int descriptor, std::uint64_t id) {
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = id}};
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    throw system_error("waiting for a worker's tasks");
+  }
+}
+
+}  // namespace
+
+Pool::Pool(int num_threads, int max_threads, std::function<void()> housekeeping)
+    : max_threads_(std::max(max_threads, 2)),
+      housekeeping_(std::move(housekeeping)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
+      last_id_(kTimerId),
+      usual_running_(std::clamp(num_threads, 1, max_threads_ - 1)),
+      max_running_(usual_running_) {
+  if (!epoll_ || !wake_ || !timer_) throw system_error("a descriptor for the threads of a worker");
+  watch(epoll_.get(), wake_.get(), kWakeId);
+  watch(epoll_.get(), timer_.get(), kTimerId);
+  itimerspec period{};
+  period.it_interval.tv_nsec = period.it_value.tv_nsec = kHousekeeping.count();
+  ::timerfd_settime(timer_.get(), 0, &period, nullptr);
+}
+
+Pool::~Pool() = default;
+
+void Pool::start() {
+  const std::lock_guard lock(mutex_);
+  start_thread_locked();
+}
+
+bool Pool::is_own_thread() const { return current_pool == this; }
+
+void Pool::start_thread_locked() {
+  threads_.push_back(start_thread("paceline-rpc", [self = shared_from_this()] { self->serve(); }));
+}
+
+void Pool::add(const std::shared_ptr<Source>& source, std::uint32_t events) {
+  {
+    const std::lock_guard lock(mutex_);
+    source->id_ = ++last_id_;
+    sources_.emplace(source->id_, source);
+  }
+  epoll_event event{.events = events | EPOLLRDHUP | EPOLLET, .data = {.u64 = source->id_}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, source->descriptor(), &event) == 0) return;
+  const int error = errno;
+  const std::lock_guard lock(mutex_);
+  sources_.erase(source->id_);
+  throw system_error("waiting for a worker's connection", error);
+}
+
+void Pool::change(const Source& source, std::uint32_t events) {
+  epoll_event event{.events = events | EPOLLRDHUP | EPOLLET, .data = {.u64 = source.id_}};
+  // Fails only for a source that was removed meanwhile.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event);
+}
+
+void Pool::remove(const Source& source) {
+  std::shared_ptr<Source> last;  // ends after the lock
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source.descriptor(), nullptr);
+  const std::lock_guard lock(mutex_);
+  const auto found = sources_.find(source.id_);
+  if (found == sources_.end()) return;
+  last = std::move(found->second);
+  sources_.erase(found);
+}
+
+void Pool::run(std::function<void()> task) { run(std::make_shared<FunctionTask>(std::move(task))); }
+
+void Pool::run(std::shared_ptr<Task> task) {
+  bool needs_another = !(current_pool == this && is_in_ready);
+  {
+    const std::lock_guard lock(mutex_);
+    if (stops_) return;
+    if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
+    tasks_.push_back(std::move(task));
+    // The second one wakes a thread for all that follow.
+    needs_another = (needs_another && num_waiting_ > 0) || tasks_.size() == 2;
+  }
+  if (needs_another) ring(wake_.get());
+}
+
+Pool::Blocked::Blocked() : pool_(is_in_task ? current_pool : nullptr) {
+  if (pool_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->end_running_locked();
+  if (!pool_->tasks_.empty()) ring(pool_->wake_.get());
+}
+Pool::Blocked::~Blocked() {
+  if (pool_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->begin_running_locked();
+}
+
+void Pool::serve() {
+  current_pool = this;
+  while (!stops_) {
+    if (run_next_task()) continue;
+    const Event event = wait_for_event();
+    if (stops_) break;
+    if (event.kind == Event::Kind::kTime) {
+      std::uint64_t ticks = 0;
+      read_record(timer_.get(), ticks);
+      if (!keeps_house_.exchange(true)) {
+        housekeeping_();
+        keeps_house_ = false;
+      }
+    } else if (event.kind == Event::Kind::kSource) {
+      std::shared_ptr<Source> source;
+      {
+        const std::lock_guard lock(mutex_);
+        const auto found = sources_.find(event.source);
+        if (found != sources_.end()) source = found->second;
+      }
+      if (source) attend(source);
+    }
+  }
+  ring(wake_.get());  // the next one ends as well
+  const std::lock_guard lock(mutex_);
+  ended_.push_back(std::this_thread::get_id());
+  thread_ended_.notify_all();
+}
+
+void Pool::attend(const std::shared_ptr<Source>& source) {
+  // Events that come while a thread is in ready() make it go on instead of a second one.
+  int seen = source->num_events_.fetch_add(1) + 1;
+  if (seen > 1) return;
+  is_in_ready = true;
+  do {
+    seen = source->num_events_.load();
+    source->ready();
+  } while (source->num_events_.fetch_sub(seen) != seen);
+  is_in_ready = false;
+}
+
+bool Pool::run_next_task() {
+  std::shared_ptr<Task> task;
+  {
+    const std::lock_guard lock(mutex_);
+    if (tasks_.empty() || stops_) return false;
+    if (static_cast<int>(runners_.size()) >= max_running_) return false;
+    if (num_waiting_ == 0) {  // this thread is the last one that could wait for sockets
+      if (static_cast<int>(threads_.size()) >= max_threads_) return false;
+      start_thread_locked();
+    }
+    task = std::move(tasks_.front());
+    tasks_.pop_front();
+    ++num_taken_;
+    begin_running_locked();
+    if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) {
+      max_running_ = usual_running_;
+    }
+  }
+  is_in_task = true;
+  task->run();
+  task.reset();
+  is_in_task = false;
+  const std::lock_guard lock(mutex_);
+  end_running_locked();
+  return true;
+}
+
+Pool::Event Pool::wait_for_event() {
+  int limit = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    ++num_waiting_;
+    if (!tasks_.empty()) limit = static_cast<int>(kStuck.count());
+    raise_limit_if_stuck_locked();
+  }
+  epoll_event event{};
+  const int count = ::epoll_wait(epoll_.get(), &event, 1, limit);
+  {
+    const std::lock_guard lock(mutex_);
+    --num_waiting_;
+    raise_limit_if_stuck_locked();
+  }
+  if (count <= 0) return {};
+  if (event.data.u64 == kWakeId) return {Event::Kind::kWake};
+  if (event.data.u64 == kTimerId) return {Event::Kind::kTime};
+  return {Event::Kind::kSource, event.data.u64};
+}
+
+void Pool::begin_running_locked() { runners_.push_back(::gettid()); }
+void Pool::end_running_locked() { std::erase(runners_, ::gettid()); }
+
+// A thread that only waits for a processor would gain nothing from more of them.
+bool Pool::all_runners_sleep_locked() const {
+  return std::none_of(runners_.begin(), runners_.end(), [](pid_t thread) {
+    const auto status = process_status(thread);
+    return !status || status->state == 'R';
+  });
+}
+
+void Pool::raise_limit_if_stuck_locked() {
+  if (tasks_.empty()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (num_taken_ != num_taken_before_) {
+    num_taken_before_ = num_taken_;
+    moved_at_ = now;
+    return;
+  }
+  const bool is_full = static_cast<int>(runners_.size()) >= max_running_;
+  if (!is_full || max_running_ >= max_threads_ - 1 || now - moved_at_ < kStuck) return;
+  if (now - moved_at_ < kStuckForLong && !all_runners_sleep_locked()) return;
+  ++max_running_;
+  moved_at_ = now;
+}
+
+bool Pool::stop(Deadline deadline) {
+  stops_ = true;
+  ring(wake_.get());
+  std::deque<std::shared_ptr<Task>> never_run;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
+  std::vector<std::jthread> threads;
+  bool all_ended = true;
+  {
+    std::unique_lock lock(mutex_);
+    never_run = std::move(tasks_);
+    sources = std::move(sources_);
+    sources_.clear();
+    const std::size_t num_own = is_own_thread() ? 1 : 0;
+    const auto have_ended = [&] { return ended_.size() + num_own >= threads_.size(); };
+    if (deadline.moment() == Deadline::Clock::time_point::max()) {
+      thread_ended_.wait(lock, have_ended);
+    } else {
+      all_ended = thread_ended_.wait_until(lock, deadline.moment(), have_ended);
+    }
+    threads = std::move(threads_);
+    threads_.clear();
+    for (auto& thread : threads) {
+      if (std::find(ended_.begin(), ended_.end(), thread.get_id()) == ended_.end()) thread.detach();
+    }
+  }
+  return all_ended;  // those that have ended are joined here
+}
+
+}  // namespace paceline::rpc
