@@ -1,10 +1,14 @@
 #include "paceline/core/io.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "paceline/core/descriptor_passing.h"
 #include "paceline/core/vigil.h"
 
 namespace paceline {
@@ -81,6 +85,56 @@ ssize_t receive_message(int socket, msghdr& message) {
 
 ssize_t send_message(int socket, const msghdr& message) {
   return uninterrupted([&] { return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+}
+
+ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
+                              std::span<const int> descriptors) {
+  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+  return send_message(socket, message);
+}
+
+Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::span<Fd> into,
+                                  Wait wait) {
+  iovec data{bytes.data(), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  Received received;
+  const int flags = MSG_CMSG_CLOEXEC | (wait == Wait::kYes ? 0 : MSG_DONTWAIT);
+  received.bytes = uninterrupted([&] { return ::recvmsg(socket, &message, flags); });
+  if (received.bytes < 0) return received;
+  received.is_cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    std::array<int, kMostDescriptors> descriptors{};
+    std::memcpy(descriptors.data(), CMSG_DATA(header),
+                std::min(count, descriptors.size()) * sizeof(int));
+    for (std::size_t i = 0; i < std::min(count, descriptors.size()); ++i) {
+      Fd descriptor(descriptors[i]);
+      if (received.descriptors == into.size()) {
+        received.is_cut = true;
+        continue;  // closed
+      }
+      into[received.descriptors++] = std::move(descriptor);
+    }
+  }
+  return received;
 }
 
 int accept_one(int listener) {

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/core/descriptor_passing.h"
 #include "paceline/core/io.h"
 #include "paceline/core/socket.h"
 #include "paceline/rendezvous/fork_server.h"
@@ -123,29 +124,17 @@ std::string order_text(const VariableChanges& changes) {
   return text;
 }
 
-bool send_order(const Fd& socket, std::string text, const ProcessSpec& spec, int next) {
+bool send_order(const Fd& socket, const std::string& text, const ProcessSpec& spec, int next) {
   std::array<int, kNumSeedDescriptors> descriptors{};
   descriptors[kSeedStdin] = spec.stdin_fd;
   descriptors[kSeedStdout] = spec.stdout_fd;
   descriptors[kSeedStderr] = spec.stderr_fd;
   descriptors[kSeedSecret] = spec.inherited.front();
   descriptors[kSeedSocket] = next;
-  iovec data{text.data(), text.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof descriptors)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof descriptors);
-  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
   const Deadline deadline = Deadline::after(kSeedAnswer);
   ssize_t sent = 0;
   do {
-    sent = send_message(socket.get(), message);
+    sent = send_with_descriptors(socket.get(), std::as_bytes(std::span(text)), descriptors);
   } while (sent < 0 && errno == EAGAIN && await(socket.get(), POLLOUT, deadline));
   return sent >= 0;
 }

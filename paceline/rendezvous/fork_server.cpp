@@ -21,6 +21,7 @@
 
 #include "paceline/core/bytes.h"
 #include "paceline/core/deadline.h"
+#include "paceline/core/descriptor_passing.h"
 #include "paceline/core/fd.h"
 #include "paceline/core/io.h"
 #include "paceline/core/peer_credentials.h"
@@ -165,36 +166,18 @@ void let_go_of_the_rank() {
   if (const char* secret = std::getenv(kSecretVariable)) close(std::atoi(secret));
 }
 
-void take_descriptors(msghdr& message, Order& order) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    if (header->cmsg_len != CMSG_LEN(kNumSeedDescriptors * sizeof(int))) _exit(0);
-    std::array<int, kNumSeedDescriptors> received;
-    std::memcpy(received.data(), CMSG_DATA(header), sizeof received);
-    for (int i = 0; i < kNumSeedDescriptors; ++i) order.descriptors[i].reset(received[i]);
-  }
-}
-
 // Without a deadline: it waits as long as the launcher lives, and holds up no one.
 Order await_order(const Fd& socket) {
   Order order{std::string(kLongestOrder, '\0'), {}};
-  iovec text{order.variables.data(), order.variables.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kNumSeedDescriptors * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ssize_t got = 0;
+  Received got;
   do {
     if (!await(socket.get(), POLLIN, Deadline::never())) _exit(0);
-    got = receive_message(socket.get(), message);
-  } while (got < 0 && errno == EAGAIN);
-  if (got <= 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) _exit(0);
-  take_descriptors(message, order);
+    got = receive_with_descriptors(socket.get(), std::as_writable_bytes(std::span(order.variables)),
+                                   order.descriptors);
+  } while (got.bytes < 0 && errno == EAGAIN);
+  if (got.bytes <= 0 || got.is_cut || got.descriptors != kNumSeedDescriptors) _exit(0);
   if (!order.descriptors[kSeedSocket] || order.variables[0] != kSeedOrder) _exit(0);
-  order.variables = order.variables.substr(1, static_cast<std::size_t>(got) - 1);
+  order.variables = order.variables.substr(1, static_cast<std::size_t>(got.bytes) - 1);
   return order;
 }
 

@@ -17,6 +17,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kNap = 100ms;
 constexpr std::size_t kMostAcknowledgements = 64;
 constexpr int kLedOften = 4;
+constexpr std::size_t kMany = 4;             // calls under way
+constexpr std::size_t kMostLeft = 32 << 10;  // bytes that are left for another thread to send
 
 std::uint32_t to_ms(std::chrono::nanoseconds time) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
@@ -53,6 +55,10 @@ bool Caller::has_room(std::size_t size) const {
 }
 
 void Caller::wait_for_room(Lock& lock, std::size_t size, Deadline deadline) {
+  if (left_bytes_ > 0) {
+    send(lock);
+    lock.lock();
+  }
   while (!is_closed_ && !has_room(size) && !deadline.expired()) {
     lock.unlock();
     const bool led = lead(deadline);
@@ -94,8 +100,11 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
   if (!connection_) want_connection_locked(0ms);
   // Nobody waited for the call before: perhaps nobody waits for this one either.
   if (connection_ && !is_watched_ && !was_waited_for_) watch_locked(true);
-  was_waited_for_ = false;
-  send(lock);
+  if (std::exchange(was_waited_for_, false) || calls_.size() < kMany) {
+    send(lock);
+  } else {
+    send_soon(lock, size);
+  }
   return call;
 }
 
@@ -122,7 +131,11 @@ void Caller::tell(const CallTarget& target, OutgoingPointer request) {
                               .object = target.object},
                         std::move(request));
   if (!connection_) want_connection_locked(0ms);
-  send(lock);
+  if (num_told_ - num_handled_ < kMany) {
+    send(lock);
+  } else {
+    send_soon(lock, size);
+  }
 }
 
 void Caller::give_up(const PendingPointer& call) {
@@ -138,8 +151,9 @@ void Caller::wait(PendingCall& call, Deadline deadline) {
   if (call.done()) return;
   const Pool::Blocked blocked;
   {
-    const Lock lock(mutex_);
+    Lock lock(mutex_);
     was_waited_for_ = true;
+    if (left_bytes_ > 0) send(lock);
   }
   while (!call.done() && !deadline.expired()) {
     if (lead(deadline)) continue;
@@ -177,8 +191,9 @@ void Caller::pump() {
   if (!receiving) return;
   ConnectionPointer connection;
   {
-    const Lock lock(mutex_);
+    Lock lock(mutex_);
     connection = connection_;
+    if (left_bytes_ > 0) send(lock);
   }
   if (connection) receive(connection, nullptr);
   receiving.unlock();
@@ -208,14 +223,14 @@ void Caller::ready() {
     const Lock lock(mutex_);
     connection = connection_;
     num_led_ = 0;
+    left_bytes_ = 0;
   }
   if (!connection) return;
   if (!connection->flush()) connection->shut_down();
   {
     const Lock lock(mutex_);
-    if (connection == connection_ && is_sending_ && !connection->has_unsent()) {
-      update_events_locked();
-    }
+    // Another thread may have left more meanwhile, for which no event would come.
+    if (connection == connection_ && is_sending_) update_events_locked();
   }
   std::unique_lock receiving(receiving_, std::try_to_lock);
   if (!receiving) {
@@ -447,15 +462,30 @@ void Caller::queue_acknowledgements_locked() {
   to_acknowledge_.clear();
 }
 
+// Requires: the mutex is held.
+void Caller::queue_what_waits_locked() {
+  if (!connection_ || session_.session() == 0) return;
+  if (to_acknowledge_.size() >= kMostAcknowledgements) queue_acknowledgements_locked();
+  for (; !to_tell_.empty(); to_tell_.pop_front()) {
+    connection_->queue(to_tell_.front().first, to_tell_.front().second);
+  }
+}
+
+// Leaves what is queued, of which `size` bytes are new, to another thread. Releases the lock.
+// Requires: it is held.
+void Caller::send_soon(Lock& lock, std::size_t size) {
+  queue_what_waits_locked();
+  if (!connection_ || left_bytes_ + size + kFrameBytes > kMostLeft) return send(lock);
+  left_bytes_ += size + kFrameBytes;
+  if (!is_sending_) update_events_locked();
+  lock.unlock();
+}
+
 // Sends what is queued. Releases the lock. Requires: it is held.
 void Caller::send(Lock& lock) {
+  queue_what_waits_locked();
   const ConnectionPointer connection = connection_;
-  if (connection && session_.session() != 0) {
-    if (to_acknowledge_.size() >= kMostAcknowledgements) queue_acknowledgements_locked();
-    for (; !to_tell_.empty(); to_tell_.pop_front()) {
-      connection->queue(to_tell_.front().first, to_tell_.front().second);
-    }
-  }
+  left_bytes_ = 0;
   lock.unlock();
   if (!connection) return;
   if (!connection->flush()) return connection->shut_down();  // whoever reads sees the end

@@ -9,6 +9,10 @@
 // at once would pay for changes of the watch with every call, so the pool is left out of it for up
 // to a tenth of a second at a time.
 //
+// Who sends. A call goes out at once, unless several are under way for which nobody waits yet: then
+// it is left for a thread of the pool, which finds it when the socket is free (EPOLLOUT), and for
+// the thread that waits first. So calls in a row share a system call.
+//
 // Thread safety: all methods.
 
 #include <atomic>
@@ -112,7 +116,9 @@ class Caller final : public Pool::Source,
   CallError error_of(const CallTarget& target, Deadline deadline, CallEnd end) const;
   void set_failed_reply(PendingCall& call, ReplyStatus status, const Payload& text) const;
   void send(Lock& lock);
+  void send_soon(Lock& lock, std::size_t size);
   void queue_acknowledgements_locked();
+  void queue_what_waits_locked();
 
   const SetupPointer setup_;
   const std::shared_ptr<Pool> pool_;
@@ -132,6 +138,7 @@ class Caller final : public Pool::Source,
   std::map<CallNumber, PendingPointer> calls_;
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;
   std::uint64_t num_told_ = 0, bytes_told_ = 0, num_handled_ = 0, bytes_handled_ = 0;
+  std::size_t left_bytes_ = 0;  // queued, for another thread to send
   std::vector<CallNumber> to_acknowledge_;
   std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;  // once there is a session
   std::vector<PendingPointer> waiting_;                    // that another thread reads for

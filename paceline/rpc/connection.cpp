@@ -22,6 +22,13 @@ constexpr std::size_t kBlockBytes = 64 << 10;  // of small frames that are sent 
 constexpr std::size_t kMostTickets = 1 << 16;  // that may be on their way at a time
 constexpr std::size_t kMostPieces = 64;        // of one sendmsg(), well below the kernel's 1,024
 
+bool is_unix(const Fd& socket) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+         domain == AF_UNIX;
+}
+
 }  // namespace
 
 Connection::Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
@@ -30,6 +37,7 @@ Connection::Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t ma
       cipher_(std::move(cipher)),
       max_message_(max_message),
       waits_in_receive_(waits_in_receive && !cipher_),
+      shares_memory_(!cipher_ && is_unix(socket_)),
       buffer_(kReceiveBytes) {
   if (!waits_in_receive_) return;
   const timeval limit{.tv_sec = 0, .tv_usec = std::chrono::microseconds(kLongestWait).count()};
@@ -96,10 +104,34 @@ void Connection::append_message(const OutgoingPointer& message) {
   append_piece(bytes.subspan(begin));
 }
 
+// Nothing if the message is to go through the socket. Requires: the mutex is held.
+std::optional<AreaPlace> Connection::put_into_area(const MessageWriter& message) {
+  if (!shares_memory_ || has_no_area_ || message.size() <= kCopied) return {};
+  if (!area_) {
+    area_ = SentArea::make();
+    has_no_area_ = area_ == nullptr;
+    if (has_no_area_) return {};
+    const auto header = encode({.kind = FrameKind::kArea, .counter = sent_counter_++});
+    unsent_.push_back({.bytes = {header.begin(), header.end()},
+                       .rest = {},
+                       .message = {},
+                       .descriptor = area_->descriptor()});
+    unsent_.back().rest = unsent_.back().bytes;
+  }
+  return area_->put(message);
+}
+
 void Connection::queue(const Frame& given, const OutgoingPointer& message) {
   const std::lock_guard lock(mutex_);
   if (is_broken_) return;
   Frame frame = given;
+  if (const auto place = message ? put_into_area(message->writer()) : std::nullopt) {
+    frame.counter = sent_counter_++;
+    frame.flags |= Frame::kInArea;
+    frame.length = sizeof *place;
+    append(encode(frame));
+    return append(std::as_bytes(std::span(&*place, 1)));
+  }
   frame.counter = sent_counter_++;
   if (!message) return append(encode(frame));
   if (message->is_for_self()) {
@@ -137,11 +169,18 @@ void Connection::queue_urgent(Frame frame) {
 
 // Requires: the mutex is held, and something is unsent.
 ssize_t Connection::send_pieces() {
-  if (cipher_) return cipher_->send(socket_.get(), {}, unsent_.front().rest);
+  Piece& first = unsent_.front();
+  if (cipher_) return cipher_->send(socket_.get(), {}, first.rest);
+  if (first.descriptor >= 0) {
+    const ssize_t sent =
+        send_with_descriptors(socket_.get(), first.rest, std::span(&first.descriptor, 1));
+    if (sent > 0) first.descriptor = -1;
+    return sent;
+  }
   std::array<iovec, kMostPieces> pieces;
   std::size_t count = 0;
   for (const Piece& piece : unsent_) {
-    if (count == kMostPieces) break;
+    if (count == kMostPieces || piece.descriptor >= 0) break;
     pieces[count++] = {const_cast<std::byte*>(piece.rest.data()), piece.rest.size()};
   }
   msghdr message{};
@@ -201,6 +240,13 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
       fail(ErrorCode::kCorrupt, "a worker sent an urgent frame with a message");
     return receiver.take(frame, {});
   }
+  if (frame.kind == FrameKind::kArea) {
+    if (!descriptor_ || peers_area_ || in_message_ || frame.length != 0) {
+      fail(ErrorCode::kCorrupt, "a worker sent shared memory where none was due");
+    }
+    peers_area_ = std::make_shared<ReceivedArea>(std::exchange(descriptor_, Fd()));
+    return;
+  }
   if (frame.kind == FrameKind::kPart) {
     if (!in_message_ || frame.length == 0 || frame.length > frame_.length - received_) {
       fail(ErrorCode::kCorrupt, "a worker sent a part of {} bytes of no message", frame.length);
@@ -231,6 +277,18 @@ void Connection::finish_message(Receiver& receiver) {
     std::memcpy(&ticket, payload_.bytes().data(), sizeof ticket);
     payload_ = Payload(LocalMessages::take(ticket));
   }
+  if ((frame_.flags & Frame::kInArea) != 0) {
+    AreaPlace place;
+    if (!peers_area_ || payload_.bytes().size() != sizeof place) {
+      fail(ErrorCode::kCorrupt, "a worker sent a message in shared memory that it has not");
+    }
+    std::memcpy(&place, payload_.bytes().data(), sizeof place);
+    if (place.size > max_message_) {
+      fail(ErrorCode::kCorrupt, "a worker sent a message of {} bytes; the limit is {}", place.size,
+           max_message_);
+    }
+    payload_ = peers_area_->take(place);
+  }
   receiver.take(frame_, std::move(payload_));
 }
 
@@ -254,14 +312,18 @@ std::span<const std::byte> Connection::consume(std::span<const std::byte> bytes,
   }
 }
 
-ssize_t Connection::read(std::span<std::byte> into) {
+ssize_t Connection::read(std::span<std::byte> into, Wait wait) {
+  if (shares_memory_) {
+    return receive_with_descriptors(socket_.get(), into, std::span(&descriptor_, 1), wait).bytes;
+  }
+  if (wait == Wait::kYes) return read_some(socket_.get(), into);
   return receive_on(socket_.get(), cipher_.get(), into);
 }
 
 ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& deadline) {
   // One call instead of two, if it may wait for as long as the socket's own limit.
   if (waits_in_receive_ && deadline.remaining() >= kLongestWait) {
-    return read_some(socket_.get(), into);
+    return read(into, Wait::kYes);
   }
   const ssize_t there = cipher_ ? read(into) : -1;  // the cipher may have some already
   if (there >= 0 || (cipher_ && errno != EAGAIN)) return there;

@@ -2,7 +2,8 @@
 
 // One connection between two workers: frames in both directions over a stream socket that has been
 // authenticated. Nothing here waits, except receive() if it is allowed to: what the socket does not
-// take now is kept and sent later. Small messages are copied, large ones sent from where they lie.
+// take now is kept and sent later. Small messages are copied. Large ones go through memory that the
+// two workers share (area.h), or are sent from where they lie.
 //
 // Two lanes share the socket. A message of more than kPartBytes travels in parts, and frames of the
 // urgent lane (renewals) go between two of them. So signs of life never wait for the end of a
@@ -16,11 +17,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "paceline/core/deadline.h"
+#include "paceline/core/descriptor_passing.h"
 #include "paceline/core/fd.h"
+#include "paceline/rpc/area.h"
 #include "paceline/rpc/frame.h"
 #include "paceline/rpc/outgoing.h"
 #include "paceline/transport/cipher.h"
@@ -73,12 +77,14 @@ class Connection {
     std::span<const std::byte> rest;  // of `bytes` or of `message`, unsent
     OutgoingPointer message;
     bool begins_frame = true;
+    int descriptor = -1;  // that goes with its first byte
   };
   void append(std::span<const std::byte> bytes);
   void append_place(std::span<const std::byte> bytes, const OutgoingPointer& message);
   void append_message(const OutgoingPointer& message);
+  std::optional<AreaPlace> put_into_area(const MessageWriter& message);
   ssize_t send_pieces();
-  ssize_t read(std::span<std::byte> into);
+  ssize_t read(std::span<std::byte> into, Wait wait = Wait::kNo);
   ssize_t wait_and_read(std::span<std::byte> into, const Deadline& deadline);
   void begin_frame(std::span<const std::byte> header, Receiver& receiver);
   std::span<const std::byte> consume(std::span<const std::byte> bytes, Receiver& receiver);
@@ -87,13 +93,15 @@ class Connection {
   const Fd socket_;
   const std::unique_ptr<Cipher> cipher_;
   const std::size_t max_message_;
-  const bool waits_in_receive_;
+  const bool waits_in_receive_, shares_memory_;
 
   mutable std::mutex mutex_;  // guards what follows, up to the next comment
   std::deque<Piece> unsent_;
   std::vector<std::byte> spare_;       // memory of a piece that was sent
   std::deque<std::uint64_t> tickets_;  // the last ones that were sent
   std::uint32_t sent_counter_ = 0, sent_urgent_counter_ = 0;
+  std::unique_ptr<SentArea> area_;
+  bool has_no_area_ = false;  // because there was none to be had
   bool is_broken_ = false;
 
   // The receiver's.
@@ -104,6 +112,8 @@ class Connection {
   std::size_t received_ = 0;   // of the payload
   std::size_t part_left_ = 0;  // bytes of the payload that come before the next header
   bool in_message_ = false;
+  Fd descriptor_;  // that came with what was received last
+  std::shared_ptr<ReceivedArea> peers_area_;
   std::uint32_t received_counter_ = 0, received_urgent_counter_ = 0;
 };
 

@@ -11,7 +11,8 @@ namespace paceline::rpc {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x43504c01;  // the lowest byte is the version
-constexpr std::uint8_t kAllFlags = Frame::kInParts | Frame::kUrgent | Frame::kInMemory;
+constexpr std::uint8_t kAllFlags =
+    Frame::kInParts | Frame::kUrgent | Frame::kInMemory | Frame::kInArea;
 
 // The header as it lies in memory, which is how it travels.
 struct Header {
@@ -28,7 +29,7 @@ bool is_kind(std::uint8_t kind) {
   };
   return within(FrameKind::kOpen, FrameKind::kGoodbye) ||
          within(FrameKind::kOpened, FrameKind::kCredit) ||
-         within(FrameKind::kPart, FrameKind::kPart);
+         within(FrameKind::kPart, FrameKind::kArea);
 }
 
 [[noreturn]] void refuse(const std::string& why) {

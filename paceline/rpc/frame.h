@@ -36,6 +36,7 @@ enum class FrameKind : std::uint8_t {
   kCredit,  // so many of what this connection told (`number`, in bytes `method`) have been handled
   // from either
   kPart = 129,  // of the message that was announced last
+  kArea,        // comes with a descriptor: the sender's area (area.h)
 };
 
 // How the callee answers a request.
@@ -56,6 +57,7 @@ struct Frame {
   static constexpr std::uint8_t kInParts = 1;   // the message follows in frames of kPart
   static constexpr std::uint8_t kUrgent = 2;    // on the lane of its own
   static constexpr std::uint8_t kInMemory = 4;  // the message is a ticket (local_messages.h)
+  static constexpr std::uint8_t kInArea = 8;    // the message says where it lies (area.h)
 
   FrameKind kind{};
   Effect effect{};

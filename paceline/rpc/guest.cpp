@@ -45,34 +45,57 @@ void Guest::greet() {
   std::unique_ptr<Cipher> cipher;
   if (is_encrypted_) cipher = std::make_unique<Cipher>(kCallCipher, handshake_->session_keys());
   connection_ = std::make_unique<Connection>(std::move(socket_), std::move(cipher),
-                                             server_->setup_->max_message, false);
+                                             server_->setup_->max_message, true);
   handshake_.reset();
   is_known_.store(true, std::memory_order_release);
 }
 
 void Guest::ready() {
   const auto self = shared_from_this();
-  try {
-    if (!is_known()) {
-      try {
-        greet();
-      } catch (const std::exception& error) {
-        log::warning(fmt::format("{}: a stranger was turned away: {}", server_->setup_->self.name,
-                                 error.what()));
-        return server_->leave(*this);
-      }
-      if (!is_known()) return;
+  if (!is_known()) {
+    try {
+      greet();
+    } catch (const std::exception& error) {
+      log::warning(fmt::format("{}: a stranger was turned away: {}", server_->setup_->self.name,
+                               error.what()));
+      return server_->leave(*this);
     }
-    if (!connection_->receive(*this)) return server_->leave(*this);
+    if (!is_known()) return;
+  }
+  receive(nullptr);
+}
+
+bool Guest::wait_until_ready() {
+  if (!is_known() || connection_->has_unsent()) return false;
+  const auto begin = num_received_;
+  const auto deadline = Deadline::after(Connection::kLongestWait);
+  return receive(&deadline) && num_received_ != begin;
+}
+
+void Guest::watch_input(bool watched) {
+  is_watched_ = watched;
+  update_events();
+}
+
+// False when the connection has ended.
+bool Guest::receive(const Deadline* deadline) {
+  try {
+    if (!connection_->receive(*this, deadline)) {
+      server_->leave(*this);
+      return false;
+    }
   } catch (const std::exception& error) {
     log::warning(fmt::format("{}: a connection{} is closed: {}", server_->setup_->self.name,
                              session ? " of worker " + session->caller.name : "", error.what()));
-    return server_->leave(*this);
+    server_->leave(*this);
+    return false;
   }
   send();
+  return true;
 }
 
 void Guest::take(const Frame& frame, Payload payload) {
+  ++num_received_;
   server_->take(shared_from_this(), frame, std::move(payload));
 }
 
@@ -83,7 +106,8 @@ void Guest::send() {
 
 void Guest::update_events() {
   is_sending_ = connection_->has_unsent();
-  server_->pool_->change(*this, is_sending_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  server_->pool_->change(*this, (is_watched_ ? static_cast<std::uint32_t>(EPOLLIN) : 0) |
+                                    (is_sending_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0));
 }
 
 }  // namespace paceline::rpc

@@ -19,6 +19,7 @@
 namespace paceline::rpc {
 
 class Guest final : public Pool::Source,
+                    public Pool::Sender,
                     public Connection::Receiver,
                     public std::enable_shared_from_this<Guest> {
  public:
@@ -26,12 +27,14 @@ class Guest final : public Pool::Source,
 
   int descriptor() const override { return descriptor_; }
   void ready() override;
+  bool wait_until_ready() override;
+  void watch_input(bool watched) override;
   void take(const Frame& frame, Payload payload) override;
 
   // Requires: it is known.
   Connection& connection() { return *connection_; }
   // Sends what is queued; what the socket does not take goes on by itself.
-  void send();
+  void send() override;
   bool is_known() const { return is_known_.load(std::memory_order_acquire); }
   // A stranger that takes longer than this is turned away.
   Deadline patience() const { return patience_; }
@@ -43,6 +46,7 @@ class Guest final : public Pool::Source,
   std::atomic<std::uint64_t> num_reported{0}, bytes_reported{0};
 
  private:
+  bool receive(const Deadline* deadline);
   void greet();
   void update_events();
 
@@ -53,7 +57,8 @@ class Guest final : public Pool::Source,
   Fd socket_;  // until it is known
   std::optional<ServerHandshake> handshake_;
   std::unique_ptr<Connection> connection_;
-  std::atomic<bool> is_known_{false}, is_sending_{false};
+  std::uint64_t num_received_ = 0;  // frames
+  std::atomic<bool> is_known_{false}, is_sending_{false}, is_watched_{true};
 };
 
 }  // namespace paceline::rpc

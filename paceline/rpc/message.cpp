@@ -60,20 +60,24 @@ void MessageWriter::enter() {
   check(++depth_ <= kMaxMessageDepth, "a message has more than {} levels", kMaxMessageDepth);
 }
 
-std::vector<std::byte> MessageWriter::copy() const {
-  std::vector<std::byte> all;
-  all.reserve(size_);
+void MessageWriter::copy_to(std::byte* to) const {
   std::size_t copied = 0;
-  const auto copy_until = [&](std::size_t end) {
-    all.insert(all.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(copied),
-               bytes_.begin() + static_cast<std::ptrdiff_t>(end));
-    copied = end;
+  const auto append = [&](std::span<const std::byte> data) {
+    if (!data.empty()) std::memcpy(to, data.data(), data.size());
+    to += data.size();
   };
+  const std::span<const std::byte> bytes(bytes_);
   for (const Part& part : parts_) {
-    copy_until(part.offset);
-    all.insert(all.end(), part.data.begin(), part.data.end());
+    append(bytes.subspan(copied, part.offset - copied));
+    append(part.data);
+    copied = part.offset;
   }
-  copy_until(bytes_.size());
+  append(bytes.subspan(copied));
+}
+
+std::vector<std::byte> MessageWriter::copy() const {
+  std::vector<std::byte> all(size_);
+  copy_to(all.data());
   return all;
 }
 

@@ -122,7 +122,8 @@ class MessageWriter {
   std::size_t size() const { return size_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
   const std::vector<Part>& parts() const { return parts_; }
-  // All bytes in one piece.
+  // All bytes in one piece. Requires: there is room for size() bytes.
+  void copy_to(std::byte* to) const;
   std::vector<std::byte> copy() const;
 
  private:

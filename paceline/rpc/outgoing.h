@@ -93,15 +93,21 @@ class Payload {
     if (size > sizeof small_) large_ = std::make_unique_for_overwrite<Word[]>(size / 8 + 1);
   }
   explicit Payload(OutgoingPointer in_memory) : in_memory_(std::move(in_memory)) {}
+  // Bytes of the other end (area.h), whose owner learns when they are read.
+  Payload(std::shared_ptr<const std::byte> in_area, std::size_t size)
+      : size_(size), in_area_(std::move(in_area)) {}
 
+  // Requires: they are memory of its own.
   std::span<std::byte> bytes() {
     return {reinterpret_cast<std::byte*>(large_ ? large_.get() : small_.data()), size_};
   }
   std::span<const std::byte> bytes() const {
+    if (in_area_) return {in_area_.get(), size_};
     return {reinterpret_cast<const std::byte*>(large_ ? large_.get() : small_.data()), size_};
   }
   std::string text() const {
-    return {reinterpret_cast<const char*>(bytes().data()), bytes().size()};
+    const auto all = bytes();
+    return {reinterpret_cast<const char*>(all.data()), all.size()};
   }
   // From this worker itself: not bytes, but the object. Null otherwise.
   const OutgoingPointer& in_memory() const { return in_memory_; }
@@ -112,6 +118,7 @@ class Payload {
   std::size_t size_ = 0;
   std::unique_ptr<Word[]> large_;
   OutgoingPointer in_memory_;
+  std::shared_ptr<const std::byte> in_area_;
   std::array<Word, 16> small_{};
 };
 

@@ -19,10 +19,18 @@ namespace {
 
 constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // of the pool's own descriptors
 constexpr std::chrono::milliseconds kStuck(1), kStuckForLong(50);
+// Fewer tasks than this in the queue are no backlog; so many events of a source in a row make a
+// thread stay with it; a task that takes longer than kShort gains
+// nothing from sending together with others.
+constexpr std::size_t kBacklog = 8;
+constexpr int kInRow = 8;
+constexpr std::chrono::microseconds kShort(20), kLatest(50);
 constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
 
 thread_local Pool* current_pool = nullptr;  // whose thread this is
 thread_local bool is_in_ready = false, is_in_task = false;
+thread_local std::chrono::steady_clock::time_point task_began;
+thread_local const pid_t this_thread = ::gettid();
 
 class FunctionTask final : public Pool::Task {
  public:
@@ -129,6 +137,30 @@ Pool::Blocked::~Blocked() {
   pool_->begin_running_locked();
 }
 
+bool Pool::send_later(const std::shared_ptr<Sender>& sender) {
+  if (!is_in_task || current_pool != this) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - task_began > kShort) return false;
+  const std::lock_guard lock(mutex_);
+  if (tasks_.size() < kBacklog) return false;
+  if (std::exchange(sender->is_due_, true)) return true;
+  if (due_.empty()) due_since_ = now;
+  due_.push_back(sender);
+  return true;
+}
+
+// What must be sent before a thread goes on, with so many tasks in the queue.
+Pool::Senders Pool::take_due_locked(std::size_t backlog) {
+  if (due_.empty()) return {};
+  if (backlog >= kBacklog && std::chrono::steady_clock::now() - due_since_ < kLatest) return {};
+  for (const auto& sender : due_) sender->is_due_ = false;
+  return std::exchange(due_, {});
+}
+
+void Pool::send_all(const Senders& senders) {
+  for (const auto& sender : senders) sender->send();
+}
+
 void Pool::serve() {
   current_pool = this;
   while (!stops_) {
@@ -150,6 +182,7 @@ void Pool::serve() {
         if (found != sources_.end()) source = found->second;
       }
       if (source) attend(source);
+      if (source && may_stay(source)) stay_with(source);
     }
   }
   ring(wake_.get());  // the next one ends as well
@@ -160,18 +193,57 @@ void Pool::serve() {
 
 void Pool::attend(const std::shared_ptr<Source>& source) {
   // Events that come while a thread is in ready() make it go on instead of a second one.
-  int seen = source->num_events_.fetch_add(1) + 1;
-  if (seen > 1) return;
+  if (source->num_events_.fetch_add(1) == 0) go_on(*source);
+}
+
+// Requires: this thread alone counts the source's events.
+void Pool::go_on(Source& source) {
+  int seen = 0;
   is_in_ready = true;
   do {
-    seen = source->num_events_.load();
-    source->ready();
-  } while (source->num_events_.fetch_sub(seen) != seen);
+    seen = source.num_events_.load();
+    source.ready();
+  } while (source.num_events_.fetch_sub(seen) != seen);
   is_in_ready = false;
+}
+
+bool Pool::may_stay(const std::shared_ptr<Source>& source) {
+  while (run_next_task()) {
+  }
+  const std::lock_guard lock(mutex_);
+  num_in_row_ = last_source_ == source->id_ ? num_in_row_ + 1 : 0;
+  last_source_ = source->id_;
+  if (num_in_row_ < kInRow || is_one_staying_ || !tasks_.empty() || stops_) return false;
+  if (num_waiting_ == 0) {  // somebody must wait for all others
+    if (static_cast<int>(threads_.size()) >= max_threads_) return false;
+    start_thread_locked();
+  }
+  is_one_staying_ = true;
+  return true;
+}
+
+void Pool::stay_with(const std::shared_ptr<Source>& source) {
+  if (source->num_events_.fetch_add(1) == 0) {
+    source->watch_input(false);
+    bool stays = true;
+    while (stays && !stops_) {
+      is_in_ready = true;
+      stays = source->wait_until_ready();
+      is_in_ready = false;
+      while (run_next_task()) {
+      }
+    }
+    source->watch_input(true);
+    go_on(*source);  // events that came meanwhile
+  }
+  const std::lock_guard lock(mutex_);
+  is_one_staying_ = false;
+  num_in_row_ = 0;
 }
 
 bool Pool::run_next_task() {
   std::shared_ptr<Task> task;
+  Senders due;
   {
     const std::lock_guard lock(mutex_);
     if (tasks_.empty() || stops_) return false;
@@ -187,8 +259,11 @@ bool Pool::run_next_task() {
     if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) {
       max_running_ = usual_running_;
     }
+    due = take_due_locked(tasks_.size());
   }
+  send_all(due);
   is_in_task = true;
+  task_began = std::chrono::steady_clock::now();
   task->run();
   task.reset();
   is_in_task = false;
@@ -199,12 +274,15 @@ bool Pool::run_next_task() {
 
 Pool::Event Pool::wait_for_event() {
   int limit = -1;
+  Senders due;
   {
     const std::lock_guard lock(mutex_);
+    due = take_due_locked(0);
     ++num_waiting_;
     if (!tasks_.empty()) limit = static_cast<int>(kStuck.count());
     raise_limit_if_stuck_locked();
   }
+  send_all(due);
   epoll_event event{};
   const int count = ::epoll_wait(epoll_.get(), &event, 1, limit);
   {
@@ -218,8 +296,8 @@ Pool::Event Pool::wait_for_event() {
   return {Event::Kind::kSource, event.data.u64};
 }
 
-void Pool::begin_running_locked() { runners_.push_back(::gettid()); }
-void Pool::end_running_locked() { std::erase(runners_, ::gettid()); }
+void Pool::begin_running_locked() { runners_.push_back(this_thread); }
+void Pool::end_running_locked() { std::erase(runners_, this_thread); }
 
 // A thread that only waits for a processor would gain nothing from more of them.
 bool Pool::all_runners_sleep_locked() const {

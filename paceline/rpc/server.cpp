@@ -477,7 +477,9 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
                               message);
   }
   // A reply out of the thread that receives is sent with all that follow it.
-  if (call.method_ && call.method_->kind != Method::Kind::kAtOnce) guest->send();
+  if (call.method_ && call.method_->kind != Method::Kind::kAtOnce && !pool_->send_later(guest)) {
+    guest->send();
+  }
 }
 
 void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& message) {

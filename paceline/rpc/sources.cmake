@@ -1,4 +1,5 @@
 set(SOURCES
+  area.cpp
   caller.cpp
   caller_connect.cpp
   connection.cpp

@@ -1,7 +1,6 @@
 #include "paceline/transport/memory_exchange.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/descriptor_passing.h"
 #include "paceline/core/io.h"
 #include "paceline/core/vigil.h"
 #include "paceline/transport/advice.h"
@@ -31,46 +31,6 @@ struct Offer {
 };
 static_assert(sizeof(Offer) == 24);
 
-using ControlBuffer = std::array<char, CMSG_SPACE(sizeof(int))>;
-
-// What sendmsg() and recvmsg() return. A descriptor goes with the first byte.
-ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int fd) {
-  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) ControlBuffer control{};
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  return send_message(socket, message);
-}
-
-ssize_t receive_with_descriptor(int socket, std::span<std::byte> into, Fd& fd) {
-  iovec data{into.data(), into.size()};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) ControlBuffer control{};
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = receive_message(socket, message);
-  if (got <= 0) return got;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-      int received = -1;
-      std::memcpy(&received, CMSG_DATA(header), sizeof received);
-      fd.reset(received);
-    }
-  }
-  return got;
-}
-
 bool is_end(int error) { return error == EPIPE || error == ECONNRESET; }
 
 // How many bytes of the offer went with the descriptor; 0 and `error` when the kernel refuses to
@@ -79,7 +39,7 @@ std::size_t send_descriptor(int socket, const Offer& offer, int fd, Deadline dea
   const auto bytes = std::as_bytes(std::span(&offer, 1));
   ssize_t sent = 0;
   do {
-    sent = send_with_descriptor(socket, bytes, fd);
+    sent = send_with_descriptors(socket, bytes, std::span(&fd, 1));
   } while (sent < 0 && errno == EAGAIN && await(socket, POLLOUT, deadline));
   if (sent < 0 && !is_end(errno)) error = errno;
   return static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
@@ -112,8 +72,9 @@ struct Incoming {
 bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
   const int socket = mesh.wire().socket(peer, Channel::kData);
   const auto rest = std::as_writable_bytes(std::span(&incoming.offer, 1)).subspan(incoming.got);
-  const ssize_t got = socket >= 0 ? receive_with_descriptor(socket, rest, incoming.fd)
-                                  : mesh.receive(peer, Channel::kData, rest);
+  const ssize_t got = socket >= 0
+                          ? receive_with_descriptors(socket, rest, std::span(&incoming.fd, 1)).bytes
+                          : mesh.receive(peer, Channel::kData, rest);
   if (got < 0 && would_block(errno)) return false;
   if (got <= 0) {
     mesh.throw_lost(peer, got == 0 || is_end(errno)

@@ -21,6 +21,7 @@ set(SOURCES
   message_streams.cpp
   notice.cpp
   peer.cpp
+  sealed_file.cpp
   shm/memory.cpp
   socket_wire.cpp
   transport_kind.cpp

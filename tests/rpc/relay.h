@@ -4,6 +4,8 @@
 // store is changed to lead there.
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -20,12 +22,14 @@
 #include "paceline/core/socket.h"
 #include "paceline/core/thread.h"
 #include "paceline/rpc/directory.h"
+#include "paceline/rpc/frame.h"
 
 namespace paceline::rpc::testing_job {
 
 class Relay {
  public:
-  // What may happen to each piece of the stream, one time in `one_in` (0: never).
+  // What may happen to each frame, one time in `one_in` (0: never). A handshake may fail as well,
+  // but then nothing else would be tested.
   struct Faults {
     unsigned cut_one_in = 0;     // both directions end
     unsigned repeat_one_in = 0;  // the piece is sent twice
@@ -48,6 +52,9 @@ class Relay {
   void swallow_what_the_callee_sends(bool swallow) { swallows_ = swallow; }
 
  private:
+  static constexpr std::size_t kPiece =
+      300;  // so that faults do not depend on what is sent at once
+
   void run(const std::stop_token& stop) {
     std::mt19937 random(1);
     std::list<std::pair<Fd, Fd>> pairs;
@@ -74,16 +81,31 @@ class Relay {
       }
     }
   }
+  // The next frame, or what has arrived of the handshake; empty and errno if there is none.
+  static std::vector<std::byte> receive_piece(const Fd& from, bool& is_frame) {
+    std::vector<std::byte> bytes(kFrameBytes);
+    const ssize_t there = receive_some(from.get(), bytes, MSG_PEEK);
+    is_frame = there == static_cast<ssize_t>(kFrameBytes) &&
+               std::memcmp(bytes.data(), encode({}).data(), sizeof(std::uint32_t)) == 0;
+    if (there <= 0) return {};
+    const auto deadline = Deadline::after(std::chrono::seconds(5));
+    if (is_frame) {
+      const auto header = decode_frame(std::span<const std::byte, kFrameBytes>(bytes));
+      bytes.resize(kFrameBytes + header.length);
+    } else {
+      bytes.resize(static_cast<std::size_t>(there));
+    }
+    receive_all(from, bytes, deadline);
+    return bytes;
+  }
   bool forward(const Fd& from, const Fd& to, std::mt19937& random, bool is_reply) {
-    std::vector<std::byte> bytes(64 << 10);
-    const ssize_t got = receive_some(from.get(), bytes);
-    if (got < 0) return errno == EAGAIN;
-    if (got == 0) return false;
-    bytes.resize(static_cast<std::size_t>(got));
+    bool is_frame = false;
+    errno = 0;
+    const auto bytes = receive_piece(from, is_frame);
+    if (bytes.empty()) return errno == EAGAIN;
     if (is_reply && swallows_) return true;
     const auto happens = [&](unsigned one_in) {
-      // A handshake may fail as well, but then nothing else would be tested.
-      const bool does = one_in != 0 && bytes.size() > 80 && random() % one_in == 0;
+      const bool does = is_frame && one_in != 0 && random() % one_in == 0;
       if (does) ++num_faults_;
       return does;
     };

@@ -98,9 +98,11 @@ TEST(Workers, a_deadline_ends_the_call_and_tells_the_handler) {
     was_cancelled = true;
     return Nothing{};
   });
+  callee->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{}; });
   const auto caller = job.join("caller");
+  caller->call<Add>("callee", {1, 2}).get();  // the connection stands
   expect_call_error(Executed::kUnknown, {"wait of worker callee", "deadline"},
-                    [&] { caller->call<Wait>("callee", {}, {.deadline = 200ms}).get(); });
+                    [&] { caller->call<Wait>("callee", {}, {.deadline = 500ms}).get(); });
   EXPECT_TRUE(soon([&] { return was_cancelled.load(); }));
 }
 

@@ -3,16 +3,11 @@
 #include <cerrno>
 #include <utility>
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "paceline/core/check.h"
 #include "paceline/core/io.h"
 #include "paceline/transport/mapping.h"
 #include "paceline/transport/memory_exchange.h"
+#include "paceline/transport/sealed_file.h"
 
 namespace paceline {
 namespace {
@@ -28,30 +23,6 @@ class ShmBlocks : public SharedBlocks {
   const std::vector<Mapping> mappings_;
 };
 
-// shmem answers a file beyond RLIMIT_FSIZE with a signal that ends the process.
-bool is_beyond_file_size_limit(std::size_t bytes) {
-  rlimit limit{};
-  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur;
-}
-
-// A descriptor whose size stays; empty, with errno set, otherwise. It has no pages yet.
-Fd make_file(std::size_t bytes) {
-  Fd file(memfd_create("paceline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file) return file;
-  int status = 0;
-  if (is_beyond_file_size_limit(bytes)) {
-    status = EFBIG;
-  } else if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
-             fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    status = errno;
-  }
-  if (status != 0) {
-    file.reset();
-    errno = status;
-  }
-  return file;
-}
-
 // Takes the file's pages now, for all ranks, unless they come on touch: touching a page for which
 // there is no memory is SIGBUS. The mapping takes them first, because it may have huge pages.
 // Empty, with errno set, when that fails.
@@ -63,11 +34,7 @@ Mapping map_own_file(const Fd& file, std::size_t bytes, Pages pages) {
 
 // A peer's file: empty, with errno set, unless it is as large as it must be and stays so.
 Mapping map_file_of_peer(const Fd& file, std::size_t bytes, Pages pages) {
-  struct stat status {};
-  const int seals = fcntl(file.get(), F_GET_SEALS);
-  const bool keeps_its_size = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
-  if (fstat(file.get(), &status) != 0 || !keeps_its_size ||
-      static_cast<std::size_t>(status.st_size) < bytes) {
+  if (!is_sealed_file(file, bytes)) {
     errno = EINVAL;
     return {};
   }
@@ -85,7 +52,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
     if (!mapping && error == 0) error = errno;
     mappings[static_cast<std::size_t>(rank)] = std::move(mapping);
   };
-  const Fd own = make_file(bytes);
+  const Fd own = make_sealed_file(bytes);
   keep(mesh_.rank(), own ? map_own_file(own, bytes, pages) : Mapping());
   const int refused = exchange_with_peers(
       mesh_, bytes, deadline,
