@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kNap = 100ms;
 constexpr std::size_t kMostAcknowledgements = 64;
 constexpr int kLedOften = 4;
-constexpr std::size_t kMany = 4;             // calls under way
-constexpr std::size_t kMostLeft = 32 << 10;  // bytes that are left for another thread to send
+constexpr std::size_t kMany = 4;            // calls under way
+constexpr std::size_t kMostLeft = 8 << 10;  // bytes that are sent together
 
 std::uint32_t to_ms(std::chrono::nanoseconds time) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
@@ -223,14 +223,14 @@ void Caller::ready() {
     const Lock lock(mutex_);
     connection = connection_;
     num_led_ = 0;
-    left_bytes_ = 0;
   }
   if (!connection) return;
   if (!connection->flush()) connection->shut_down();
   {
     const Lock lock(mutex_);
-    // Another thread may have left more meanwhile, for which no event would come.
-    if (connection == connection_ && is_sending_) update_events_locked();
+    if (connection == connection_ && is_sending_ && !connection->has_unsent()) {
+      update_events_locked();
+    }
   }
   std::unique_lock receiving(receiving_, std::try_to_lock);
   if (!receiving) {
@@ -471,14 +471,20 @@ void Caller::queue_what_waits_locked() {
   }
 }
 
-// Leaves what is queued, of which `size` bytes are new, to another thread. Releases the lock.
-// Requires: it is held.
+// Leaves what is queued, of which `size` bytes are new, for a moment. Releases the lock. Requires:
+// it is held.
 void Caller::send_soon(Lock& lock, std::size_t size) {
   queue_what_waits_locked();
+  const bool is_first = left_bytes_ == 0;
   if (!connection_ || left_bytes_ + size + kFrameBytes > kMostLeft) return send(lock);
   left_bytes_ += size + kFrameBytes;
-  if (!is_sending_) update_events_locked();
   lock.unlock();
+  if (is_first) pool_->send_soon(shared_from_this());
+}
+
+void Caller::send() {
+  Lock lock(mutex_);
+  if (left_bytes_ > 0) send(lock);
 }
 
 // Sends what is queued. Releases the lock. Requires: it is held.

@@ -10,8 +10,8 @@
 // to a tenth of a second at a time.
 //
 // Who sends. A call goes out at once, unless several are under way for which nobody waits yet: then
-// it is left for a thread of the pool, which finds it when the socket is free (EPOLLOUT), and for
-// the thread that waits first. So calls in a row share a system call.
+// it goes with those that follow, at the latest when somebody waits or the pool sends it
+// (Pool::send_soon). So calls in a row share a system call.
 //
 // Thread safety: all methods.
 
@@ -40,6 +40,7 @@
 namespace paceline::rpc {
 
 class Caller final : public Pool::Source,
+                     public Pool::Sender,
                      public Connection::Receiver,
                      public std::enable_shared_from_this<Caller> {
  public:
@@ -80,6 +81,7 @@ class Caller final : public Pool::Source,
 
   int descriptor() const override { return descriptor_; }
   void ready() override;
+  void send() override;
   void take(const Frame& frame, Payload payload) override;
 
  private:
@@ -138,7 +140,7 @@ class Caller final : public Pool::Source,
   std::map<CallNumber, PendingPointer> calls_;
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;
   std::uint64_t num_told_ = 0, bytes_told_ = 0, num_handled_ = 0, bytes_handled_ = 0;
-  std::size_t left_bytes_ = 0;  // queued, for another thread to send
+  std::size_t left_bytes_ = 0;  // queued, to be sent with what follows
   std::vector<CallNumber> to_acknowledge_;
   std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;  // once there is a session
   std::vector<PendingPointer> waiting_;                    // that another thread reads for

@@ -18,10 +18,13 @@ namespace paceline::rpc {
 namespace {
 
 constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // of the pool's own descriptors
+// How often a thread that waits looks at the queue while something is there, or was lately.
+constexpr std::chrono::microseconds kLook(100);
+constexpr int kMostQuietLooks = 10;
 constexpr std::chrono::milliseconds kStuck(1), kStuckForLong(50);
 // Fewer tasks than this in the queue are no backlog; so many events of a source in a row make a
-// thread stay with it; a task that takes longer than kShort gains
-// nothing from sending together with others.
+// thread stay with it; a task that takes longer than kShort gains nothing from sending together
+// with others.
 constexpr std::size_t kBacklog = 8;
 constexpr int kInRow = 8;
 constexpr std::chrono::microseconds kShort(20), kLatest(50);
@@ -48,6 +51,14 @@ void watch(int epoll, int descriptor, std::uint64_t id) {
   }
 }
 
+int wait_for_one(int epoll, epoll_event& event, bool looks) {
+  if (!looks) return ::epoll_wait(epoll, &event, 1, -1);
+  const timespec limit{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLook).count()};
+  const int count = ::epoll_pwait2(epoll, &event, 1, &limit, nullptr);
+  if (count >= 0 || errno != ENOSYS) return count;  // Linux has it from 5.11 on
+  return ::epoll_wait(epoll, &event, 1, 1);
+}
+
 }  // namespace
 
 Pool::Pool(int num_threads, int max_threads, std::function<void()> housekeeping)
@@ -58,7 +69,7 @@ Pool::Pool(int num_threads, int max_threads, std::function<void()> housekeeping)
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
       last_id_(kTimerId),
       usual_running_(std::clamp(num_threads, 1, max_threads_ - 1)),
-      max_running_(usual_running_) {
+      max_running_(1) {
   if (!epoll_ || !wake_ || !timer_) throw system_error("a descriptor for the threads of a worker");
   watch(epoll_.get(), wake_.get(), kWakeId);
   watch(epoll_.get(), timer_.get(), kTimerId);
@@ -119,10 +130,19 @@ void Pool::run(std::shared_ptr<Task> task) {
     if (stops_) return;
     if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
     tasks_.push_back(std::move(task));
-    // The second one wakes a thread for all that follow.
-    needs_another = (needs_another && num_waiting_ > 0) || tasks_.size() == 2;
+    // The second one wakes a thread that looks after all that follow.
+    needs_another =
+        (needs_another && num_waiting_ > 0) || (tasks_.size() == 2 && num_looking_ == 0);
   }
   if (needs_another) ring(wake_.get());
+}
+
+void Pool::run_next(std::shared_ptr<Task> task) {
+  if (!is_in_task || current_pool != this) return run(std::move(task));
+  const std::lock_guard lock(mutex_);
+  if (stops_) return;
+  if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
+  tasks_.push_back(std::move(task));
 }
 
 Pool::Blocked::Blocked() : pool_(is_in_task ? current_pool : nullptr) {
@@ -137,22 +157,35 @@ Pool::Blocked::~Blocked() {
   pool_->begin_running_locked();
 }
 
-bool Pool::send_later(const std::shared_ptr<Sender>& sender) {
+void Pool::send_soon(const std::shared_ptr<Sender>& sender) {
+  bool needs_another = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stops_ || sender->is_due_) return;
+    add_due_locked(sender);
+    needs_another = num_looking_ == 0;
+  }
+  if (needs_another) ring(wake_.get());
+}
+
+bool Pool::send_with_others(const std::shared_ptr<Sender>& sender) {
   if (!is_in_task || current_pool != this) return false;
-  const auto now = std::chrono::steady_clock::now();
-  if (now - task_began > kShort) return false;
+  if (std::chrono::steady_clock::now() - task_began > kShort) return false;
   const std::lock_guard lock(mutex_);
   if (tasks_.size() < kBacklog) return false;
-  if (std::exchange(sender->is_due_, true)) return true;
-  if (due_.empty()) due_since_ = now;
-  due_.push_back(sender);
+  if (!sender->is_due_) add_due_locked(sender);
   return true;
 }
 
-// What must be sent before a thread goes on, with so many tasks in the queue.
-Pool::Senders Pool::take_due_locked(std::size_t backlog) {
+void Pool::add_due_locked(const std::shared_ptr<Sender>& sender) {
+  sender->is_due_ = true;
+  if (due_.empty()) due_since_ = std::chrono::steady_clock::now();
+  due_.push_back(sender);
+}
+
+Pool::Senders Pool::take_due_locked(bool also_young) {
   if (due_.empty()) return {};
-  if (backlog >= kBacklog && std::chrono::steady_clock::now() - due_since_ < kLatest) return {};
+  if (!also_young && std::chrono::steady_clock::now() - due_since_ < kLatest) return {};
   for (const auto& sender : due_) sender->is_due_ = false;
   return std::exchange(due_, {});
 }
@@ -256,10 +289,8 @@ bool Pool::run_next_task() {
     tasks_.pop_front();
     ++num_taken_;
     begin_running_locked();
-    if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) {
-      max_running_ = usual_running_;
-    }
-    due = take_due_locked(tasks_.size());
+    if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) max_running_ = 1;
+    due = take_due_locked(tasks_.size() < kBacklog);
   }
   send_all(due);
   is_in_task = true;
@@ -273,21 +304,25 @@ bool Pool::run_next_task() {
 }
 
 Pool::Event Pool::wait_for_event() {
-  int limit = -1;
+  bool looks = false;
   Senders due;
   {
     const std::lock_guard lock(mutex_);
-    due = take_due_locked(0);
+    due = take_due_locked(false);
+    const bool is_quiet = tasks_.empty() && due_.empty() && due.empty();
+    num_quiet_looks_ = is_quiet ? num_quiet_looks_ + 1 : 0;
+    looks = num_quiet_looks_ < kMostQuietLooks;
     ++num_waiting_;
-    if (!tasks_.empty()) limit = static_cast<int>(kStuck.count());
+    if (looks) ++num_looking_;
     raise_limit_if_stuck_locked();
   }
   send_all(due);
   epoll_event event{};
-  const int count = ::epoll_wait(epoll_.get(), &event, 1, limit);
+  const int count = wait_for_one(epoll_.get(), event, looks);
   {
     const std::lock_guard lock(mutex_);
     --num_waiting_;
+    if (looks) --num_looking_;
     raise_limit_if_stuck_locked();
   }
   if (count <= 0) return {};
@@ -316,8 +351,13 @@ void Pool::raise_limit_if_stuck_locked() {
     return;
   }
   const bool is_full = static_cast<int>(runners_.size()) >= max_running_;
-  if (!is_full || max_running_ >= max_threads_ - 1 || now - moved_at_ < kStuck) return;
-  if (now - moved_at_ < kStuckForLong && !all_runners_sleep_locked()) return;
+  if (!is_full || max_running_ >= max_threads_ - 1) return;
+  const auto stuck = now - moved_at_;
+  if (max_running_ < usual_running_) {
+    if (stuck < kLook) return;
+  } else {
+    if (stuck < kStuck || (stuck < kStuckForLong && !all_runners_sleep_locked())) return;
+  }
   ++max_running_;
   moved_at_ = now;
 }

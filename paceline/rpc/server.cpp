@@ -424,7 +424,7 @@ void Server::after(const std::shared_ptr<Incoming>& call) {
       --lane.num_running;
     }
   }
-  if (next) pool_->run(std::move(next));
+  if (next) pool_->run_next(std::move(next));
 }
 
 // What objects do when they end may take its time.
@@ -477,7 +477,8 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
                               message);
   }
   // A reply out of the thread that receives is sent with all that follow it.
-  if (call.method_ && call.method_->kind != Method::Kind::kAtOnce && !pool_->send_later(guest)) {
+  if (call.method_ && call.method_->kind != Method::Kind::kAtOnce &&
+      !pool_->send_with_others(guest)) {
     guest->send();
   }
 }

@@ -92,10 +92,11 @@ TEST(Workers, an_error_says_whether_the_handler_ran) {
 TEST(Workers, a_deadline_ends_the_call_and_tells_the_handler) {
   Job job;
   const auto callee = job.join("callee");
-  std::atomic<bool> was_cancelled{false};
+  std::atomic<bool> was_cancelled{false}, has_ended{false};
   callee->serve<Wait>([&](const Nothing&, Context& context) {
     EXPECT_TRUE(soon([&] { return context.is_cancelled(); }));
     was_cancelled = true;
+    EXPECT_TRUE(soon([&] { return has_ended.load(); }));  // its reply would be in time
     return Nothing{};
   });
   callee->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{}; });
@@ -103,6 +104,7 @@ TEST(Workers, a_deadline_ends_the_call_and_tells_the_handler) {
   caller->call<Add>("callee", {1, 2}).get();  // the connection stands
   expect_call_error(Executed::kUnknown, {"wait of worker callee", "deadline"},
                     [&] { caller->call<Wait>("callee", {}, {.deadline = 500ms}).get(); });
+  has_ended = true;
   EXPECT_TRUE(soon([&] { return was_cancelled.load(); }));
 }
 
