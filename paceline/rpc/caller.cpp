@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kNap = 100ms;
 constexpr std::size_t kMostAcknowledgements = 64;
 constexpr int kLedOften = 4;
+constexpr std::size_t kMostReplies = 256;   // that are taken together
 constexpr std::size_t kMany = 4;            // calls under way
 constexpr std::size_t kMostLeft = 8 << 10;  // bytes that are sent together
 
@@ -250,13 +251,15 @@ void Caller::ready() {
 // Requires: this thread holds receiving_. False when the connection has ended.
 bool Caller::receive(const ConnectionPointer& connection, const Deadline* deadline) {
   std::string why = "the connection has ended";
+  bool is_there = false;
   try {
-    if (connection->receive(*this, deadline)) return true;
+    is_there = connection->receive(*this, deadline);
   } catch (const std::exception& error) {
     why = error.what();
   }
-  disconnect(connection, why);
-  return false;
+  take_replies();
+  if (!is_there) disconnect(connection, why);
+  return is_there;
 }
 
 void Caller::watch_locked(bool watched) {
@@ -271,10 +274,43 @@ void Caller::update_events_locked() {
                            (is_sending_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0));
 }
 
+// Requires: this thread holds receiving_.
+void Caller::take_replies() {
+  if (replies_.empty()) return;
+  {
+    Lock lock(mutex_);
+    steps_.clear();
+    for (Reply& reply : replies_) {
+      if (!session_.replied(reply.frame.number, steps_)) continue;
+      reply.call = remove_locked(reply.frame.number);
+      if (reply.call->when_ended_) reply.call->when_ended_(CallEnd::kReplied);
+    }
+    carry_out(steps_);
+    // They bring only acknowledgements, which can wait for the next request.
+    if (to_acknowledge_.size() >= kMostAcknowledgements) send(lock);
+  }
+  for (auto& [frame, payload, call] : replies_) {
+    if (!call) continue;
+    call->request_.reset();
+    if (frame.status == ReplyStatus::kOk) {
+      call->reply_ = std::move(payload);
+    } else {
+      set_failed_reply(*call, frame.status, payload);
+    }
+    call->end();
+  }
+  replies_.clear();
+}
+
 void Caller::take(const Frame& frame, Payload payload) {
+  if (frame.kind == FrameKind::kReply) {
+    replies_.push_back({frame, std::move(payload)});
+    if (replies_.size() == kMostReplies) take_replies();
+    return;
+  }
+  take_replies();
   Lock lock(mutex_);
   steps_.clear();
-  PendingPointer replied;
   bool lost = false;
   switch (frame.kind) {
     case FrameKind::kOpened:
@@ -297,11 +333,6 @@ void Caller::take(const Frame& frame, Payload payload) {
       lease_.interrupt();
       session_.refused(frame.session, steps_);
       break;
-    case FrameKind::kReply:
-      if (!session_.replied(frame.number, steps_)) break;
-      replied = remove_locked(frame.number);
-      if (replied->when_ended_) replied->when_ended_(CallEnd::kReplied);
-      break;
     case FrameKind::kRenewed:
       lease_.renewal_confirmed();
       break;
@@ -313,21 +344,8 @@ void Caller::take(const Frame& frame, Payload payload) {
       fail(ErrorCode::kCorrupt, "a worker sent a caller's frame");
   }
   carry_out(steps_);
-  // Replies bring only acknowledgements, which can wait for the next request.
-  if (frame.kind != FrameKind::kReply || to_acknowledge_.size() >= kMostAcknowledgements) {
-    send(lock);
-  } else {
-    lock.unlock();
-  }
+  send(lock);
   if (lost) session_lost_();
-  if (!replied) return;
-  replied->request_.reset();
-  if (frame.status == ReplyStatus::kOk) {
-    replied->reply_ = std::move(payload);
-  } else {
-    set_failed_reply(*replied, frame.status, payload);
-  }
-  replied->end();
 }
 
 void Caller::take_credit(const Frame& frame) {

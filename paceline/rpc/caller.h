@@ -97,6 +97,7 @@ class Caller final : public Pool::Source,
   bool lead(Deadline deadline);
   void hand_over();
   bool receive(const ConnectionPointer& connection, const Deadline* deadline);
+  void take_replies();
   void watch_locked(bool watched);
   void update_events_locked();
 
@@ -127,7 +128,13 @@ class Caller final : public Pool::Source,
   const std::string name_;
   const std::function<void()> session_lost_;
 
+  struct Reply {
+    Frame frame;
+    Payload payload;
+    PendingPointer call{};
+  };
   std::mutex receiving_;                 // held by the thread that reads the socket
+  std::vector<Reply> replies_;           // of that thread: they are taken together
   std::atomic<bool> has_missed_{false};  // an event came while another thread read
 
   mutable std::mutex mutex_;  // guards what follows

@@ -342,10 +342,10 @@ bool Connection::receive(Receiver& receiver, const Deadline* deadline) {
     const auto into = to_place ? payload_.bytes().subspan(received_, part_left_)
                                : std::span(buffer_).subspan(buffered_);
     const ssize_t got = deadline != nullptr ? wait_and_read(into, *deadline) : read(into);
-    deadline = nullptr;
     if (got < 0) return errno == EAGAIN;
     if (got == 0) return false;
     const auto count = static_cast<std::size_t>(got);
+    bytes_received_ += count;
     if (to_place) {
       received_ += count;
       part_left_ -= count;
@@ -357,7 +357,7 @@ bool Connection::receive(Receiver& receiver, const Deadline* deadline) {
     }
     // Less than asked for: nothing more is there, so the call that would say so is saved. A cipher
     // gives its records one by one.
-    if (count < into.size() && !cipher_) return true;
+    if (deadline != nullptr || (count < into.size() && !cipher_)) return true;
   }
 }
 

@@ -64,11 +64,13 @@ class Connection {
    protected:
     ~Receiver() = default;
   };
-  // Reads what has arrived and passes on every frame that is whole; first waits for something until
-  // `deadline`, if that is given (and for at most kLongestWait). False at the end of the
+  // Reads what has arrived and passes on every frame that is whole. With a deadline: waits for
+  // something until then (and for at most kLongestWait), and reads once. False at the end of the
   // connection, or when it is broken. Error(kCorrupt) for what no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
+  // For the receiver.
+  std::uint64_t bytes_received() const { return bytes_received_; }
 
  private:
   // What waits to be sent: whole frames, or a part of a large message that is sent from its place.
@@ -105,6 +107,7 @@ class Connection {
   bool is_broken_ = false;
 
   // The receiver's.
+  std::uint64_t bytes_received_ = 0;
   std::vector<std::byte> buffer_;
   std::size_t buffered_ = 0;  // bytes in it that wait for the rest of their header
   Frame frame_;               // whose message is being received

@@ -67,9 +67,9 @@ void Guest::ready() {
 
 bool Guest::wait_until_ready() {
   if (!is_known() || connection_->has_unsent()) return false;
-  const auto begin = num_received_;
+  const auto before = connection_->bytes_received();
   const auto deadline = Deadline::after(Connection::kLongestWait);
-  return receive(&deadline) && num_received_ != begin;
+  return receive(&deadline) && connection_->bytes_received() != before;
 }
 
 void Guest::watch_input(bool watched) {
@@ -95,7 +95,6 @@ bool Guest::receive(const Deadline* deadline) {
 }
 
 void Guest::take(const Frame& frame, Payload payload) {
-  ++num_received_;
   server_->take(shared_from_this(), frame, std::move(payload));
 }
 

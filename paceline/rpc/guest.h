@@ -57,7 +57,6 @@ class Guest final : public Pool::Source,
   Fd socket_;  // until it is known
   std::optional<ServerHandshake> handshake_;
   std::unique_ptr<Connection> connection_;
-  std::uint64_t num_received_ = 0;  // frames
   std::atomic<bool> is_known_{false}, is_sending_{false}, is_watched_{true};
 };
 

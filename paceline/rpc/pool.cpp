@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include <sys/epoll.h>
@@ -26,6 +27,7 @@ constexpr std::chrono::milliseconds kStuck(1), kStuckForLong(50);
 // thread stay with it; a task that takes longer than kShort gains nothing from sending together
 // with others.
 constexpr std::size_t kBacklog = 8;
+constexpr std::size_t kMostReceived = 1024;
 constexpr int kInRow = 8;
 constexpr std::chrono::microseconds kShort(20), kLatest(50);
 constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
@@ -33,6 +35,7 @@ constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100
 thread_local Pool* current_pool = nullptr;  // whose thread this is
 thread_local bool is_in_ready = false, is_in_task = false;
 thread_local std::chrono::steady_clock::time_point task_began;
+thread_local std::vector<std::shared_ptr<Pool::Task>> received;  // in ready()
 thread_local const pid_t this_thread = ::gettid();
 
 class FunctionTask final : public Pool::Task {
@@ -124,16 +127,34 @@ void Pool::remove(const Source& source) {
 void Pool::run(std::function<void()> task) { run(std::make_shared<FunctionTask>(std::move(task))); }
 
 void Pool::run(std::shared_ptr<Task> task) {
-  bool needs_another = !(current_pool == this && is_in_ready);
+  if (is_in_ready && current_pool == this) {
+    received.push_back(std::move(task));
+    if (received.size() == kMostReceived) add_received();
+    return;
+  }
+  bool needs_another = false;
   {
     const std::lock_guard lock(mutex_);
     if (stops_) return;
     if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
     tasks_.push_back(std::move(task));
-    // The second one wakes a thread that looks after all that follow.
-    needs_another =
-        (needs_another && num_waiting_ > 0) || (tasks_.size() == 2 && num_looking_ == 0);
+    needs_another = num_waiting_ > 0;
   }
+  if (needs_another) ring(wake_.get());
+}
+
+// The tasks that came in ready(): this thread goes on with the first one, and if there are more,
+// another thread looks after them.
+void Pool::add_received() {
+  if (received.empty()) return;
+  bool needs_another = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
+    if (!stops_) std::move(received.begin(), received.end(), std::back_inserter(tasks_));
+    needs_another = tasks_.size() > 1 && num_looking_ == 0;
+  }
+  received.clear();
   if (needs_another) ring(wake_.get());
 }
 
@@ -197,7 +218,7 @@ void Pool::send_all(const Senders& senders) {
 void Pool::serve() {
   current_pool = this;
   while (!stops_) {
-    if (run_next_task()) continue;
+    if (run_tasks()) continue;
     const Event event = wait_for_event();
     if (stops_) break;
     if (event.kind == Event::Kind::kTime) {
@@ -238,11 +259,11 @@ void Pool::go_on(Source& source) {
     source.ready();
   } while (source.num_events_.fetch_sub(seen) != seen);
   is_in_ready = false;
+  add_received();
 }
 
 bool Pool::may_stay(const std::shared_ptr<Source>& source) {
-  while (run_next_task()) {
-  }
+  run_tasks();
   const std::lock_guard lock(mutex_);
   num_in_row_ = last_source_ == source->id_ ? num_in_row_ + 1 : 0;
   last_source_ = source->id_;
@@ -263,8 +284,8 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_in_ready = true;
       stays = source->wait_until_ready();
       is_in_ready = false;
-      while (run_next_task()) {
-      }
+      add_received();
+      run_tasks();
     }
     source->watch_input(true);
     go_on(*source);  // events that came meanwhile
@@ -274,33 +295,40 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
   num_in_row_ = 0;
 }
 
-bool Pool::run_next_task() {
-  std::shared_ptr<Task> task;
-  Senders due;
-  {
-    const std::lock_guard lock(mutex_);
-    if (tasks_.empty() || stops_) return false;
-    if (static_cast<int>(runners_.size()) >= max_running_) return false;
-    if (num_waiting_ == 0) {  // this thread is the last one that could wait for sockets
-      if (static_cast<int>(threads_.size()) >= max_threads_) return false;
-      start_thread_locked();
-    }
-    task = std::move(tasks_.front());
-    tasks_.pop_front();
-    ++num_taken_;
-    begin_running_locked();
-    if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) max_running_ = 1;
-    due = take_due_locked(tasks_.size() < kBacklog);
+std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
+  if (tasks_.empty() || stops_) return {};
+  if (static_cast<int>(runners_.size()) >= max_running_) return {};
+  if (num_waiting_ == 0) {  // this thread is the last one that could wait for sockets
+    if (static_cast<int>(threads_.size()) >= max_threads_) return {};
+    start_thread_locked();
   }
-  send_all(due);
-  is_in_task = true;
-  task_began = std::chrono::steady_clock::now();
-  task->run();
-  task.reset();
-  is_in_task = false;
-  const std::lock_guard lock(mutex_);
-  end_running_locked();
-  return true;
+  auto task = std::move(tasks_.front());
+  tasks_.pop_front();
+  ++num_taken_;
+  begin_running_locked();
+  if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) max_running_ = 1;
+  due = take_due_locked(tasks_.size() < kBacklog);
+  return task;
+}
+
+// As many as this thread may. False if there was none.
+bool Pool::run_tasks() {
+  bool has_run = false;
+  Senders due;
+  std::unique_lock lock(mutex_);
+  while (auto task = next_task_locked(due)) {
+    lock.unlock();
+    send_all(due);
+    is_in_task = true;
+    task_began = std::chrono::steady_clock::now();
+    task->run();
+    task.reset();
+    is_in_task = false;
+    has_run = true;
+    lock.lock();
+    end_running_locked();
+  }
+  return has_run;
 }
 
 Pool::Event Pool::wait_for_event() {

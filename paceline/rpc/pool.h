@@ -121,13 +121,16 @@ class Pool : public std::enable_shared_from_this<Pool> {
     enum class Kind : std::uint8_t { kNone, kWake, kTime, kSource } kind{};
     std::uint64_t source = 0;
   };
+  using Senders = std::vector<std::shared_ptr<Sender>>;
+
   void serve();
   void start_thread_locked();
-  bool run_next_task();
+  bool run_tasks();
+  std::shared_ptr<Task> next_task_locked(Senders& due);
+  void add_received();
   Event wait_for_event();
   void raise_limit_if_stuck_locked();
   bool all_runners_sleep_locked() const;
-  using Senders = std::vector<std::shared_ptr<Sender>>;
   void add_due_locked(const std::shared_ptr<Sender>& sender);
   Senders take_due_locked(bool also_young);
   static void send_all(const Senders& senders);
