@@ -27,6 +27,7 @@ class Guest final : public Pool::Source,
 
   int descriptor() const override { return descriptor_; }
   void ready() override;
+  bool lets_stay() const override { return is_known(); }
   bool wait_until_ready() override;
   void watch_input(bool watched) override;
   void take(const Frame& frame, Payload payload) override;

@@ -36,7 +36,7 @@ thread_local Pool* current_pool = nullptr;  // whose thread this is
 thread_local bool is_in_ready = false, is_in_task = false;
 thread_local std::chrono::steady_clock::time_point task_began;
 thread_local std::vector<std::shared_ptr<Pool::Task>> received;  // in ready()
-thread_local const pid_t this_thread = ::gettid();
+thread_local const pid_t kOwnNumber = ::gettid();
 
 class FunctionTask final : public Pool::Task {
  public:
@@ -236,7 +236,7 @@ void Pool::serve() {
         if (found != sources_.end()) source = found->second;
       }
       if (source) attend(source);
-      if (source && may_stay(source)) stay_with(source);
+      if (source && source->lets_stay() && may_stay(source)) stay_with(source);
     }
   }
   ring(wake_.get());  // the next one ends as well
@@ -286,6 +286,8 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_in_ready = false;
       add_received();
       run_tasks();
+      const std::lock_guard lock(mutex_);
+      stays = stays && tasks_.empty();  // somebody must look after what may not run yet
     }
     source->watch_input(true);
     go_on(*source);  // events that came meanwhile
@@ -359,8 +361,8 @@ Pool::Event Pool::wait_for_event() {
   return {Event::Kind::kSource, event.data.u64};
 }
 
-void Pool::begin_running_locked() { runners_.push_back(this_thread); }
-void Pool::end_running_locked() { std::erase(runners_, this_thread); }
+void Pool::begin_running_locked() { runners_.push_back(kOwnNumber); }
+void Pool::end_running_locked() { std::erase(runners_, kOwnNumber); }
 
 // A thread that only waits for a processor would gain nothing from more of them.
 bool Pool::all_runners_sleep_locked() const {

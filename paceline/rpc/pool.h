@@ -63,8 +63,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
     // Something has happened: reads until nothing is there. Of one thread at a time; must not
     // throw.
     virtual void ready() = 0;
-    // For a thread that stays: waits for a while until there is something to read, then does what
-    // ready() does. False if nothing came, or the source is to be left to the pool again.
+    // Whether a thread may stay with it, and how: wait_until_ready() waits for a while until there
+    // is something to read, then does what ready() does. False if nothing came, or the source is to
+    // be left to the pool again.
+    virtual bool lets_stay() const { return false; }
     virtual bool wait_until_ready() { return false; }
     // Whether the pool watches for something to read.
     virtual void watch_input(bool /*watched*/) {}

@@ -122,7 +122,7 @@ void ReferenceTable::await_creation(const std::vector<HandlePointer>& references
 std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& reference,
                                                   std::string_view method) {
   const auto& [owner_name, incarnation, number] = reference.id;
-  const auto caller = find_caller_(owner_name);
+  auto caller = find_caller_(owner_name);
   using Reason = ReferenceError::Reason;
   const auto refuse = [&](Reason reason, std::string_view why) {
     throw ReferenceError(reason, owner_name, std::string(method),

@@ -46,8 +46,8 @@ std::vector<CallNumber> read_numbers(const Payload& payload) {
 // A socket on which callers arrive.
 class Server::Door final : public Pool::Source {
  public:
-  Door(std::shared_ptr<Server> server, Fd socket, bool is_local)
-      : server_(std::move(server)), socket_(std::move(socket)), is_local_(is_local) {}
+  Door(const std::shared_ptr<Server>& server, Fd socket, bool is_local)
+      : server_(server), socket_(std::move(socket)), is_local_(is_local) {}
   int descriptor() const override { return socket_.get(); }
   void ready() override {
     const auto server = server_.lock();

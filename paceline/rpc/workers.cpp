@@ -154,10 +154,10 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
       reported[name] = info;
       to_report.push_back(info);
     }
-    report(watcher);
+    const auto seen = watcher;  // a copy: it may watch() anew
+    report(seen);
   }
-  // `seen` is a copy: it may watch() anew.
-  void report(std::function<void(const WorkerInfo&)> seen) {
+  void report(const std::function<void(const WorkerInfo&)>& seen) {
     for (const auto& info : std::exchange(to_report, {})) {
       try {
         seen(info);
@@ -219,6 +219,7 @@ Workers::Workers(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Workers::~Workers() {
   if (!impl_->owner.is_this()) {
     // The threads are the parent's. What they may have held stays as it was.
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a lack of memory ends the child.
     [[maybe_unused]] const auto* const for_ever = new std::shared_ptr<Impl>(std::move(impl_));
     return;
   }
