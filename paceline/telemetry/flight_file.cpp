@@ -17,6 +17,7 @@
 #include "paceline/core/io.h"
 #include "paceline/core/no_links.h"
 #include "paceline/telemetry/flight_layout.h"
+#include "paceline/telemetry/record_fields.h"
 
 namespace paceline {
 namespace {
@@ -39,21 +40,6 @@ void require(bool condition, const std::string& name, fmt::format_string<Args...
     fail(ErrorCode::kCorrupt, "{} is not a flight file, or is damaged: {}", name,
          fmt::format(format, std::forward<Args>(args)...));
   }
-}
-
-// Up to the first zero; what a terminal might obey becomes '?'.
-std::string printable(const char* begin, std::size_t length) {
-  std::string text(begin, strnlen(begin, length));
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) c = '?';
-  }
-  return text;
-}
-
-template <std::size_t N>
-std::string printable(const std::array<char, N>& field) {
-  return printable(field.data(), N);
 }
 
 void require_header(const flight::Header& header, const std::string& name) {
@@ -173,20 +159,11 @@ void take_operations(const flight::File& file, const std::string& name, Flight& 
             [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
-// Which ranks live can be said of processes that this one could see.
 void look_at_process(Flight& flight) {
   if (flight.boot != boot_id()) return;
   flight.now = static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-  if (flight.pid_namespace != pid_namespace()) return;
-  const auto status = process_status(flight.pid);
-  if (!status || status->start_ticks != flight.process_start || status->state == 'Z' ||
-      status->state == 'X') {
-    flight.process = FlightProcess::kGone;
-  } else {
-    flight.process = status->state == 'T' || status->state == 't' ? FlightProcess::kStopped
-                                                                  : FlightProcess::kRunning;
-  }
+  flight.process = process_of(flight.pid_namespace, flight.pid, flight.process_start);
 }
 
 std::vector<std::byte> read_bytes(const std::string& path) {
@@ -223,6 +200,16 @@ bool is_flight_name(const std::string& name) {
 }
 
 }  // namespace
+
+FlightProcess process_of(const std::string& its_namespace, int pid, std::uint64_t start) {
+  if (its_namespace != pid_namespace()) return FlightProcess::kUnknown;
+  const auto status = process_status(pid);
+  if (!status || status->start_ticks != start || status->state == 'Z' || status->state == 'X') {
+    return FlightProcess::kGone;
+  }
+  return status->state == 'T' || status->state == 't' ? FlightProcess::kStopped
+                                                      : FlightProcess::kRunning;
+}
 
 std::string flight_file_name(int rank) { return fmt::format("rank-{:03}.flight", rank); }
 

@@ -76,6 +76,9 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name);
 // As parse_flight, and looks whether the process lives. Error(kSystem).
 Flight read_flight(const std::string& path);
 
+// A process of this boot of this machine, by its pid namespace, its number there and its start.
+FlightProcess process_of(const std::string& pid_namespace, int pid, std::uint64_t start);
+
 // How many operations the rank has begun so far, from a file's header alone; 0 when there is no
 // such file.
 std::uint64_t num_begun_in(const std::string& path) noexcept;

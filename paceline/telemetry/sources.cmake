@@ -1,4 +1,6 @@
 set(SOURCES
+  call_gauge.cpp
+  call_gauge_file.cpp
   crash_reporter.cpp
   flight_file.cpp
   flight_recorder.cpp
@@ -13,5 +15,5 @@ set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)
 
 # GCC's thread sanitizer does not understand fences, and says so.
 if(PACELINE_SANITIZE MATCHES thread)
-  set_source_files_properties(paceline/telemetry/step_gauge.cpp paceline/telemetry/timeline.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
+  set_source_files_properties(paceline/telemetry/call_gauge.cpp paceline/telemetry/step_gauge.cpp paceline/telemetry/timeline.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
 endif()

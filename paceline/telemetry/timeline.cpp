@@ -16,6 +16,7 @@
 #include "paceline/core/io.h"
 #include "paceline/core/log.h"
 #include "paceline/telemetry/record_fields.h"
+#include "paceline/telemetry/timeline_file.h"
 #include "paceline/telemetry/timeline_layout.h"
 
 namespace paceline {
@@ -65,6 +66,17 @@ void Timeline::name_group(std::uint32_t number, std::string_view name) noexcept 
   if (number < timeline::kNumGroups) put_text(file_->groups[number], name);
 }
 
+std::uint32_t Timeline::name(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const auto known = names_.find(name);
+  if (known != names_.end()) return known->second;
+  const auto number = static_cast<std::uint32_t>(names_.size() + 1);
+  if (number >= timeline::kNumNames) return 0;
+  put_text(file_->names[number], name);
+  names_.emplace(name, number);
+  return number;
+}
+
 void Timeline::set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept {
   file_->header.clock_offset = offset.count();
   file_->header.clock_error = error.count();
@@ -96,6 +108,18 @@ void Timeline::add(const SpanOperation& operation, SpanTime time) noexcept {
   put(span);
 }
 
+void Timeline::add(const SpanCall& call, SpanTime time) noexcept {
+  Span span{};
+  span.begin = time.begin;
+  span.end = time.end;
+  span.value = static_cast<std::int64_t>(call.number);
+  span.sequence = call.method;
+  span.group = call.other;
+  span.kind = static_cast<std::uint8_t>(call.kind);
+  span.failed = call.failed ? 1 : 0;
+  put(span);
+}
+
 // Two threads meet in one place only when one of them is 65,536 spans behind; its span is then
 // neither's and the reader leaves it out, or takes the newer stamp for a mixture of both, which
 // is a wrong length on a picture and no more.
@@ -116,8 +140,16 @@ std::shared_ptr<Timeline> open_timeline(
     const std::function<std::optional<std::string>(const std::string&)>& variable) {
   const auto directory = variable("PACELINE_TIMELINE_DIR");
   if (!directory || directory->empty()) return nullptr;
+  static std::mutex mutex;
+  static auto* const open = new std::map<std::string, std::weak_ptr<Timeline>>;  // by path
+  const std::lock_guard lock(mutex);
+  auto& known = (*open)[*directory + "/" + timeline_file_name(rank, generation)];
+  if (auto timeline = known.lock()) return timeline;
   try {
-    return std::make_shared<Timeline>(TimelineOptions{*directory, rank, world_size, generation});
+    auto timeline =
+        std::make_shared<Timeline>(TimelineOptions{*directory, rank, world_size, generation});
+    known = timeline;
+    return timeline;
   } catch (const Error& error) {
     log::warning(fmt::format("no timeline is recorded: {}", error.what()));
     return nullptr;

@@ -8,13 +8,15 @@
 // Cost: a span takes the reading of the clock and one store of 64 bytes, about 40 ns; no
 // allocation, no lock, no system call. A child after fork() must not record.
 //
-// Thread safety: every method may be called from any thread. Owners are the groups of a rank and
-// programs that record spans of their own.
+// Thread safety: every method may be called from any thread. Owners are the groups and the
+// workers of a rank, and programs that record spans of their own.
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +33,8 @@ enum class SpanKind : std::uint8_t {
   kOperation = 2,   // `what` is the number of an operation of paceline/collectives
   kStep = 3,        // `value` is the step
   kCheckpoint = 4,  // the background's write to the disk; `value` is the step
+  kCall = 5,        // of a worker (rpc/workers.h), from its begin to its reply; `value` says which
+  kHandler = 6,     // the same at the worker that answers it: while its handler runs
 };
 
 // Nanoseconds of the monotonic clock.
@@ -46,6 +50,13 @@ struct SpanOperation {
   std::uint32_t sequence = 0;
   std::uint32_t group = 0;
   std::int32_t peer = 0;
+  bool failed = false;
+};
+
+struct SpanCall {
+  SpanKind kind = SpanKind::kCall;
+  std::uint32_t method = 0, other = 0;  // Timeline::name()
+  std::uint64_t number = 0;             // the same at both ends
   bool failed = false;
 };
 
@@ -67,20 +78,26 @@ class Timeline {
   Timeline& operator=(const Timeline&) = delete;
 
   void name_group(std::uint32_t number, std::string_view name) noexcept;
+  // A number for a method or a worker, of which it keeps 255; 0: no room. Takes a lock.
+  std::uint32_t name(std::string_view name);
   // See timeline_layout.h.
   void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
 
   void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,
            Clock::time_point end) noexcept;
   void add(const SpanOperation& operation, SpanTime time) noexcept;
+  void add(const SpanCall& call, SpanTime time) noexcept;
 
  private:
   void put(timeline::Span span) noexcept;
 
   timeline::File* file_ = nullptr;
+  std::mutex mutex_;  // guards names_
+  std::map<std::string, std::uint32_t, std::less<>> names_;
 };
 
-// The timeline that PACELINE_TIMELINE_DIR asks for; null when it is unset or empty. A directory
+// The timeline that PACELINE_TIMELINE_DIR asks for; null when it is unset or empty. One for all who
+// open that of a rank in this process at the same time: its groups and its workers. A directory
 // that cannot be written costs one warning and the spans.
 std::shared_ptr<Timeline> open_timeline(
     int rank, int world_size, int generation,

@@ -27,7 +27,7 @@ std::string ascii(const std::array<char, N>& field) {
 
 bool is_known(std::uint8_t kind) {
   return kind >= static_cast<std::uint8_t>(SpanKind::kPhase) &&
-         kind <= static_cast<std::uint8_t>(SpanKind::kCheckpoint);
+         kind <= static_cast<std::uint8_t>(SpanKind::kHandler);
 }
 
 // A mark of the last 146 years, so that sums of two do not overflow.
@@ -100,6 +100,7 @@ RankTimeline read_timeline(const std::string& path) {
   timeline.clock_error = header.clock_error;
   timeline.num_recorded = header.next;
   for (const auto& name : file->groups) timeline.groups.push_back(ascii(name));
+  for (const auto& name : file->names) timeline.names.push_back(ascii(name));
   take_spans(*file, timeline);
   return timeline;
 }

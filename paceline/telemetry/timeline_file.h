@@ -37,6 +37,7 @@ struct RankTimeline {
   std::int64_t clock_error = 0;     // ns
   std::uint64_t num_recorded = 0;   // the ring keeps the newest of them
   std::vector<std::string> groups;  // names, by number
+  std::vector<std::string> names;   // of methods and workers, by number
   std::vector<TimelineSpan> spans;  // by begin
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // The bytes of a timeline file, shared by its writer (timeline) and its reader (timeline_file): a
-// header, a table of groups, a ring of spans. Little-endian. A span counts when its stamp says its
-// number.
+// header, a table of groups, a table of names, a ring of spans. Little-endian. A span counts when
+// its stamp says its number.
 
 #include <array>
 #include <cstddef>
@@ -13,9 +13,10 @@ namespace paceline::timeline {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
 
 inline constexpr std::array<char, 8> kMagic = {'P', 'L', 'T', 'I', 'M', 'E', 'L', 'N'};
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kNumSpans = std::size_t{1} << 16;
 inline constexpr std::size_t kNumGroups = 64;
+inline constexpr std::size_t kNumNames = 256;
 inline constexpr std::size_t kNameBytes = 64;
 
 struct Header {
@@ -35,16 +36,17 @@ struct Header {
 };
 
 // All zero: not used.
-using GroupName = std::array<char, kNameBytes>;
+using Name = std::array<char, kNameBytes>;
 
 // Spans have numbers from 1 and lie at number % kNumSpans.
 struct Span {
   std::uint64_t stamp;  // the number; 0 while it is written
   std::uint64_t begin;  // ns, monotonic
   std::uint64_t end;
-  std::int64_t value;      // of an operation: elements; of a step: its number
-  std::uint32_t sequence;  // of a collective; 0: of none
-  std::uint32_t group;     // of an operation, as the flight recorder numbers them
+  std::int64_t value;      // of an operation: elements; of a step: its number; of a call: which
+  std::uint32_t sequence;  // of a collective; 0: of none. Of a call: the name of its method
+  std::uint32_t group;     // of an operation, as the flight recorder numbers them. Of a call: the
+                           // name of the worker at its other end
   std::int32_t peer;       // of an operation: root, or the other side
   std::uint8_t kind;       // SpanKind
   std::uint8_t what;       // Phase, or the number of an operation
@@ -57,9 +59,10 @@ static_assert(sizeof(Span) == 64);
 
 struct File {
   alignas(4096) Header header;
-  alignas(4096) std::array<GroupName, kNumGroups> groups;
+  alignas(4096) std::array<Name, kNumGroups> groups;
+  alignas(4096) std::array<Name, kNumNames> names;  // 0 stands for one that has no room
   alignas(4096) std::array<Span, kNumSpans> spans;
 };
-static_assert(sizeof(File) == 8192 + 64 * kNumSpans);
+static_assert(sizeof(File) == 8192 + 64 * (kNumNames + kNumSpans));
 
 }  // namespace paceline::timeline

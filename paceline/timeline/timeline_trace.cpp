@@ -78,7 +78,15 @@ bool is_message(std::uint8_t op) {
          op == static_cast<std::uint8_t>(Op::kReceive);
 }
 
-std::string name_of(const TimelineSpan& span) {
+bool is_call(const TimelineSpan& span) {
+  return span.kind == SpanKind::kCall || span.kind == SpanKind::kHandler;
+}
+
+std::string name_in(const RankTimeline& timeline, std::uint32_t number) {
+  return number > 0 && number < timeline.names.size() ? timeline.names[number] : "?";
+}
+
+std::string name_of(const TimelineSpan& span, const RankTimeline& timeline) {
   switch (span.kind) {
     case SpanKind::kPhase:
       return span.what < kNumPhases ? std::string(paceline::name_of(static_cast<Phase>(span.what)))
@@ -89,12 +97,19 @@ std::string name_of(const TimelineSpan& span) {
       return "step";
     case SpanKind::kCheckpoint:
       return "write checkpoint";
+    case SpanKind::kCall:
+    case SpanKind::kHandler:
+      return name_in(timeline, span.sequence);
   }
   return "?";
 }
 
-std::string arguments_of(const TimelineSpan& span) {
+std::string arguments_of(const TimelineSpan& span, const RankTimeline& timeline) {
   if (span.kind == SpanKind::kPhase) return "{}";
+  if (is_call(span)) {
+    return fmt::format("{{\"worker\":{}{}}}", in_quotes(name_in(timeline, span.group)),
+                       span.failed ? ",\"failed\":true" : "");
+  }
   if (span.kind != SpanKind::kOperation) return fmt::format("{{\"step\":{}}}", span.value);
   std::string text = fmt::format("{{\"elements\":{}", span.value);
   if (span.dtype <= static_cast<std::uint8_t>(Dtype::kBool)) {
@@ -140,6 +155,10 @@ class Tracks {
         return "phases";
       case SpanKind::kCheckpoint:
         return "checkpoints in the background";
+      case SpanKind::kCall:
+        return "calls";
+      case SpanKind::kHandler:
+        return "handlers";
       case SpanKind::kOperation:
         break;
     }
@@ -163,7 +182,8 @@ class Tracks {
   static int place_of(const TimelineSpan& span) {
     if (span.kind == SpanKind::kStep) return 0;
     if (span.kind == SpanKind::kPhase) return 1;
-    return span.kind == SpanKind::kOperation ? 2 + static_cast<int>(span.group) : 1000;
+    if (span.kind == SpanKind::kOperation) return 2 + static_cast<int>(span.group);
+    return 1000 + static_cast<int>(span.kind);
   }
 
   NewFile& out_;
@@ -171,6 +191,16 @@ class Tracks {
   std::map<std::string, std::vector<Lane>> lanes_;
   int num_tracks_ = 0;
 };
+
+// An arrow from a call to its handler: the same number at both ends.
+void write_arrow(NewFile& out, const TimelineSpan& span, int rank, int track, std::int64_t origin) {
+  const bool begins = span.kind == SpanKind::kCall;
+  out.write(
+      fmt::format(",\n{{\"ph\":\"{}\",\"name\":\"call\",\"cat\":\"call\",\"id\":\"{:x}\",{}"
+                  "\"ts\":{},\"pid\":{},\"tid\":{}}}",
+                  begins ? "s" : "f", static_cast<std::uint64_t>(span.value),
+                  begins ? "" : "\"bp\":\"e\",", microseconds(span.begin - origin), rank, track));
+}
 
 void write_rank(NewFile& out, const RankTimeline& timeline, std::int64_t origin, std::size_t most,
                 TraceSummary& summary) {
@@ -182,8 +212,9 @@ void write_rank(NewFile& out, const RankTimeline& timeline, std::int64_t origin,
     const int track = tracks.track_of(span);
     out.write(fmt::format(
         ",\n{{\"ph\":\"X\",\"name\":{},\"ts\":{},\"dur\":{},\"pid\":{},\"tid\":{},\"args\":{}}}",
-        in_quotes(name_of(span)), microseconds(span.begin - origin),
-        microseconds(span.end - span.begin), timeline.rank, track, arguments_of(span)));
+        in_quotes(name_of(span, timeline)), microseconds(span.begin - origin),
+        microseconds(span.end - span.begin), timeline.rank, track, arguments_of(span, timeline)));
+    if (is_call(span)) write_arrow(out, span, timeline.rank, track, origin);
   }
   const std::size_t written = spans.size() - first;
   summary.num_spans += written;

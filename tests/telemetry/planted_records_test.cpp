@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/telemetry/call_gauge.h"
+#include "paceline/telemetry/call_gauge_file.h"
 #include "paceline/telemetry/flight_file.h"
 #include "paceline/telemetry/flight_recorder.h"
 #include "paceline/telemetry/step_gauge.h"
@@ -38,6 +40,9 @@ TEST(PlantedRecords, neither_lead_elsewhere_nor_hold_a_writer_up) {
     ::unsetenv("PACELINE_FLIGHT_DIR");
     ::unsetenv("RANK");
   });
+  with_each_planted("rank-000.calls", [](const std::string& folder) {
+    const CallGauge gauge(folder + "/rank-000.calls", 0, "worker0");
+  });
   with_each_planted("rank-000.flight", [](const std::string& folder) {
     attempt([&] { const FlightRecorder recorder({.directory = folder}); });
   });
@@ -53,6 +58,9 @@ TEST(PlantedRecords, neither_lead_elsewhere_nor_hold_a_writer_up) {
 TEST(PlantedRecords, hold_no_reader_up) {
   with_each_planted("rank-000.steps", [](const std::string& folder) {
     EXPECT_FALSE(read_step_gauge(folder + "/rank-000.steps"));
+  });
+  with_each_planted("rank-000.calls", [](const std::string& folder) {
+    EXPECT_FALSE(read_call_gauge(folder + "/rank-000.calls"));
   });
   with_each_planted("rank-000.flight", [](const std::string& folder) {
     num_begun_in(folder + "/rank-000.flight");

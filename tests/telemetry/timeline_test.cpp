@@ -61,6 +61,33 @@ TEST(Timeline, gives_back_what_was_recorded_in_order_of_begin) {
   EXPECT_EQ(read.spans[1].value, 42);
 }
 
+TEST(Timeline, has_calls_with_names_of_methods_and_workers) {
+  const FreshDirectory directory;
+  Timeline timeline({.directory = directory.path()});
+  const auto ask = timeline.name("ask"), observer = timeline.name("observer0");
+  EXPECT_EQ(timeline.name("ask"), ask);
+  timeline.add(
+      {.kind = SpanKind::kHandler, .method = ask, .other = observer, .number = 77, .failed = true},
+      {.begin = 2000, .end = 2500});
+  for (int i = 0; i < 1000; ++i) timeline.name("method " + std::to_string(i));
+  EXPECT_EQ(timeline.name("one more"), 0u);
+  const RankTimeline read = only_one(directory);
+  ASSERT_EQ(read.spans.size(), 1u);
+  EXPECT_EQ(read.spans[0].kind, SpanKind::kHandler);
+  EXPECT_EQ(read.names.at(read.spans[0].sequence), "ask");
+  EXPECT_EQ(read.names.at(read.spans[0].group), "observer0");
+  EXPECT_EQ(read.spans[0].value, 77);
+  EXPECT_TRUE(read.spans[0].failed);
+}
+
+TEST(Timeline, is_one_for_all_who_open_it_in_a_process) {
+  const FreshDirectory directory;
+  const auto variable = [&](const std::string&) { return std::optional(directory.path()); };
+  const auto group = open_timeline(1, 2, 0, variable);
+  EXPECT_EQ(open_timeline(1, 2, 0, variable), group);
+  EXPECT_NE(open_timeline(0, 2, 0, variable), group);
+}
+
 TEST(Timeline, moves_spans_by_the_clocks_offset) {
   const FreshDirectory directory;
   Timeline timeline({.directory = directory.path()});

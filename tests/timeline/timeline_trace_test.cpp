@@ -1,6 +1,7 @@
 #include "paceline/timeline/timeline_trace.h"
 
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -83,6 +84,37 @@ TEST(TimelineTrace, has_all_ranks_on_one_clock) {
     }
   }
   EXPECT_THAT(read_text(output), HasSubstr(R"(collectives of world \"quoted\\)"));
+}
+
+TEST(TimelineTrace, an_arrow_leads_from_a_call_to_its_handler) {
+  const FreshDirectory directory;
+  for (int rank = 0; rank < 2; ++rank) {
+    Timeline timeline({.directory = directory.path(), .rank = rank, .world_size = 2});
+    timeline.add({.kind = rank == 0 ? SpanKind::kCall : SpanKind::kHandler,
+                  .method = timeline.name("ask"),
+                  .other = timeline.name(rank == 0 ? "observer0" : "trainer0"),
+                  .number = 0xfedcba9876543210},
+                 {1000 + 200 * static_cast<std::uint64_t>(rank), 2000});
+  }
+  const std::string output = directory.file("trace.json");
+  write_trace(timelines_in(directory.path()), output);
+  const auto spans = strict_spans(output);
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0]["name"], "ask");
+  EXPECT_EQ(spans[0]["args"]["worker"], "observer0");
+  EXPECT_EQ(spans[1]["args"]["worker"], "trainer0");
+  std::map<std::string, json> ends;
+  for (const json& event : json::parse(read_text(output))["traceEvents"]) {
+    const std::string kind = event["ph"];
+    if (kind == "s" || kind == "f") ends[kind] = event;
+  }
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_EQ(ends["s"]["id"], "fedcba9876543210");
+  EXPECT_EQ(ends["s"]["id"], ends["f"]["id"]);
+  EXPECT_EQ(ends["s"]["ts"], spans[0]["ts"]);
+  EXPECT_EQ(ends["f"]["ts"], spans[1]["ts"]);
+  EXPECT_EQ(ends["f"]["pid"], 1);
+  EXPECT_EQ(ends["f"]["bp"], "e");
 }
 
 TEST(TimelineTrace, spans_that_overlap_get_tracks_of_their_own) {

@@ -36,8 +36,15 @@ std::vector<json> strict_spans(const std::string& path) {
       EXPECT_TRUE(event.at("args").contains(name.ends_with("_name") ? "name" : "sort_index"));
       continue;
     }
-    EXPECT_EQ(kind, "X");
     const auto track = std::pair(process, event.at("tid").get<int>());
+    if (kind == "s" || kind == "f") {  // an end of an arrow, at the begin of the last span
+      EXPECT_TRUE(event.at("id").is_string() && event.at("cat").is_string()) << event;
+      EXPECT_EQ(event.at("ts"), spans.back().at("ts")) << event;
+      EXPECT_EQ(track,
+                std::pair(spans.back().at("pid").get<int>(), spans.back().at("tid").get<int>()));
+      continue;
+    }
+    EXPECT_EQ(kind, "X");
     EXPECT_TRUE(named.contains(track) && processes.contains(process)) << event;
     const double begin = event.at("ts").get<double>();
     const double length = event.at("dur").get<double>();
