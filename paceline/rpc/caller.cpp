@@ -92,6 +92,7 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
     return call;
   }
   call->when_ended_ = std::move(when_ended);
+  call->mark_ = setup_->stats.begin(CallSide::kCaller, target.method_number, target.method);
   call->size_ = size;
   bytes_under_way_ += size;
   steps_.clear();
@@ -291,6 +292,7 @@ void Caller::take_replies() {
   }
   for (auto& [frame, payload, call] : replies_) {
     if (!call) continue;
+    count_end(*call, frame.status != ReplyStatus::kOk);
     call->request_.reset();
     if (frame.status == ReplyStatus::kOk) {
       call->reply_ = std::move(payload);
@@ -428,6 +430,7 @@ PendingPointer Caller::remove_locked(CallNumber number) {
 void Caller::finish(CallNumber number, CallEnd end) {
   const PendingPointer call = remove_locked(number);
   if (!call) return;
+  count_end(*call, /*failed=*/true);
   if (connection_ && call->request_) connection_->own(*call->request_);
   call->request_.reset();
   const CallError error = error_of(call->target_, call->deadline_, end);
@@ -539,6 +542,34 @@ bool Caller::is_callee_gone() const {
 std::size_t Caller::num_calls() const {
   const Lock lock(mutex_);
   return calls_.size();
+}
+
+void Caller::count_end(PendingCall& call, bool failed) const {
+  setup_->stats.end(CallSide::kCaller, call.mark_,
+                    {.method = call.target_.method,
+                     .other = name_,
+                     .caller = setup_->self.incarnation,
+                     .callee = name_,
+                     .number = call.number_},
+                    failed);
+}
+
+// Those of one caller are in the order in which they began.
+void Caller::collect_open(std::vector<OpenCall>& open) const {
+  const std::uint64_t now = record_time();
+  const Lock lock(mutex_);
+  const bool is_connected = connection_ && session_.session() != 0;
+  for (const auto& [number, call] : calls_) {
+    const std::uint64_t begun = call->mark_.begun;
+    if (begun == 0 || now < begun + CallGauge::kLong || open.size() == CallGauge::kMostOpen) return;
+    open.push_back({.worker = setup_->self.name,
+                    .other = name_,
+                    .method = std::string(call->target_.method),
+                    .number = number,
+                    .caller = worker_hash(setup_->self.incarnation),
+                    .begun = begun,
+                    .state = is_connected ? OpenState::kSent : OpenState::kNotSent});
+  }
 }
 
 void Caller::look() {

@@ -73,6 +73,8 @@ class Caller final : public Pool::Source,
   std::string incarnation() const;
   bool is_callee_gone() const;
   std::size_t num_calls() const;
+  // Adds the calls that have been under way for long, as far as somebody can look.
+  void collect_open(std::vector<OpenCall>& open) const;
 
   // Deadlines, renewals and new connections; about ten times a second.
   void look();
@@ -113,6 +115,7 @@ class Caller final : public Pool::Source,
   void carry_out(const CallerSession::Steps& steps);
   void send_request(PendingCall& call);
   void finish(CallNumber number, CallEnd end);
+  void count_end(PendingCall& call, bool failed) const;
   PendingPointer remove_locked(CallNumber number);
   void take_credit(const Frame& frame);
   void take_resumed(const Payload& payload);

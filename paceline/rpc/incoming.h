@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "paceline/rpc/call_stats.h"
 #include "paceline/rpc/context.h"
 #include "paceline/rpc/frame.h"
 #include "paceline/rpc/outgoing.h"
@@ -91,6 +92,7 @@ class Incoming final : public Context,
   const Frame frame_;
   Payload payload_;
   std::shared_ptr<const Method> method_;
+  CallMark mark_;
   std::atomic<bool> is_answered_{false};
 };
 

@@ -17,6 +17,7 @@
 
 #include "paceline/core/deadline.h"
 #include "paceline/rpc/call_error.h"
+#include "paceline/rpc/call_stats.h"
 #include "paceline/rpc/object_id.h"
 #include "paceline/rpc/outgoing.h"
 #include "paceline/rpc/session.h"
@@ -59,6 +60,7 @@ class PendingCall {
   const Deadline deadline_;
   CallNumber number_ = 0;
   std::size_t size_ = 0;  // of the request, which counts against the credit
+  CallMark mark_;
   OutgoingPointer request_;
   Payload reply_;
   std::optional<CallError> error_;

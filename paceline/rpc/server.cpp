@@ -289,10 +289,9 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
       session->calls.acknowledge(frame.acknowledged);
       cancel_abandoned_locked(*session);
     }
-    if (!is_tell) {
-      if (!session->calls.admit(frame.number, frame.effect)) return;
-      session->running.emplace(frame.number, call);
-    }
+    if (!is_tell && !session->calls.admit(frame.number, frame.effect)) return;
+    if (method) call->mark_ = setup_->stats.begin(CallSide::kCallee, frame.method, method->name);
+    if (!is_tell) session->running.emplace(frame.number, call);
     if (method && method->kind == Method::Kind::kCreate &&
         !objects_.create(frame.object, method->class_number, session->number)) {
       method.reset();
@@ -395,6 +394,7 @@ void Server::run_handler(const std::shared_ptr<Incoming>& call) {
     call->object = objects_.find(call->frame_.object, why_not);
     if (!call->object) return refuse(ReplyStatus::kNoObject, why_not);
   }
+  CallStats::start(call->mark_);
   try {
     method.handler(call);
     if (creates) objects_.constructed(call->frame_.object, std::move(call->object));
@@ -435,6 +435,13 @@ void Server::bury(Objects::Dead dead) {
 
 void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) {
   const Frame& frame = call.frame_;
+  setup_->stats.end(CallSide::kCallee, call.mark_,
+                    {.method = call.method_ ? std::string_view(call.method_->name) : "",
+                     .other = call.session_->caller.name,
+                     .caller = call.session_->caller.incarnation,
+                     .callee = setup_->self.name,
+                     .number = frame.number},
+                    status != ReplyStatus::kOk);
   if (frame.kind == FrameKind::kTell) return told(call, status, message);
   CalleeRecord& session = *call.session_;
   const std::size_t size = message->writer().size();
@@ -579,6 +586,26 @@ std::vector<std::string> Server::running_methods() const {
     }
   }
   return names;
+}
+
+void Server::collect_open(std::vector<OpenCall>& open) const {
+  const std::uint64_t now = record_time();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [session_number, session] : sessions_) {
+    const std::lock_guard session_lock(session->mutex);
+    for (const auto& [number, call] : session->running) {
+      const std::uint64_t begun = call->mark_.begun, started = CallStats::started(call->mark_);
+      if (begun == 0) continue;
+      if (now < begun + CallGauge::kLong || open.size() == CallGauge::kMostOpen) break;
+      open.push_back({.worker = setup_->self.name,
+                      .other = session->caller.name,
+                      .method = call->method_->name,
+                      .number = number,
+                      .caller = worker_hash(session->caller.incarnation),
+                      .begun = started != 0 ? started : begun,
+                      .state = started != 0 ? OpenState::kRunning : OpenState::kQueued});
+    }
+  }
 }
 
 void Server::begin_to_leave() {

@@ -81,6 +81,8 @@ class Server : public std::enable_shared_from_this<Server> {
   // Methods whose handlers run, for messages.
   std::vector<std::string> running_methods() const;
   std::size_t num_objects() const { return objects_.num_objects(); }
+  // Adds the calls that arrived long ago and have no answer, as far as somebody can look.
+  void collect_open(std::vector<OpenCall>& open) const;
 
  private:
   friend class Guest;

@@ -9,6 +9,7 @@
 
 #include "paceline/core/fd.h"
 #include "paceline/core/secret.h"
+#include "paceline/rpc/call_stats.h"
 #include "paceline/rpc/directory.h"
 #include "paceline/rpc/lease.h"
 #include "paceline/transport/cipher.h"
@@ -23,6 +24,7 @@ struct Setup {
   std::size_t max_calls = 0;  // under way from one worker to another
   std::size_t max_bytes = 0;  // of their requests
   LeaseTime lease = kDefaultLease;
+  CallStats stats{};
 };
 using SetupPointer = std::shared_ptr<const Setup>;
 
