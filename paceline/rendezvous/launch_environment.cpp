@@ -64,6 +64,15 @@ std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
   return row;
 }
 
+// "default" is torchrun's word for no role.
+void read_role(const GetVariable& variable, LaunchEnvironment& who) {
+  const std::string name = variable("ROLE_NAME").value_or("");
+  const auto rank = read_number(variable, "ROLE_RANK");
+  if (name.empty() || name == "default" || !rank) return;
+  who.role = name;
+  who.role_rank = *rank;
+}
+
 std::optional<Row> torchrun_row(const GetVariable& variable) {
   auto row = read_row(variable, kTorchrun);
   if (!row) return row;
@@ -72,6 +81,7 @@ std::optional<Row> torchrun_row(const GetVariable& variable) {
   row->agent = paceline || run_id.has_value();
   row->who.launcher = paceline ? "paceline" : run_id ? "torchrun" : "env";
   row->who.job_id = run_id.value_or("");
+  if (row->agent) read_role(variable, row->who);
   row->who.loaded_before = paceline && grown_from_seed();
   row->who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
   return row;

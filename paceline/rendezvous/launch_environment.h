@@ -17,7 +17,10 @@ struct LaunchEnvironment {
   int local_world_size = 1;  // ranks of this host; 1 when the launcher does not say
   int restart_count = 0;     // how often the launcher has restarted the job: the first generation
   std::string launcher =
-      "none";                  // "paceline", "torchrun", "env", "openmpi", "slurm", "pmi", "none"
+      "none";  // "paceline", "torchrun", "env", "openmpi", "slurm", "pmi", "none"
+  // Of `paceline run --roles` and torchrun's --role; empty: none.
+  std::string role;
+  int role_rank = 0;           // its number among the ranks of that role
   bool loaded_before = false;  // forked from a process that an earlier generation had loaded
   std::string job_id;  // unique among the jobs of this user on this host; empty when unknown
 };

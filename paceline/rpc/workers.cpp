@@ -61,6 +61,21 @@ void find_job(const std::string& name, JoinOptions& options) {
         name);
 }
 
+// That of the rank's groups too.
+std::shared_ptr<Timeline> timeline_of_rank() {
+  const auto variable = process_environment();
+  if (!variable("PACELINE_TIMELINE_DIR")) return nullptr;
+  const auto who = detect_launch_environment(variable);
+  return open_timeline(who.rank, who.world_size, who.restart_count, variable);
+}
+
+constexpr const char* kUsualRole = "worker";
+
+std::string role_of(const JoinOptions& options, const LaunchEnvironment& who) {
+  if (!options.role.empty()) return options.role;
+  return who.role.empty() ? kUsualRole : who.role;
+}
+
 WorkerEntry describe(const std::string& name, const JoinOptions& options) {
   WorkerEntry self{.name = name, .role = options.role, .incarnation = random_hex(16)};
   self.host = host_token();
@@ -129,6 +144,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     for (const auto& caller : all_callers()) caller->look();
     references->look();
     server->look();
+    publish_open_calls();
     const auto now = std::chrono::steady_clock::now();
     if (now - looked_around < kLookAround || looks_around.exchange(true)) return;
     looked_around = now;
@@ -136,6 +152,15 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
       self->look_around();
       self->looks_around = false;
     });
+  }
+  void publish_open_calls() {
+    CallGauge* const gauge = setup->stats.gauge();
+    if (gauge == nullptr) return;
+    std::vector<OpenCall> calls, handlers;
+    for (const auto& caller : all_callers()) caller->collect_open(calls);
+    server->collect_open(handlers);
+    gauge->publish(setup->self.name, calls, handlers, references->num_objects(),
+                   server->num_objects());
   }
   void look_around() {
     std::vector<WorkerEntry> changed;
@@ -192,6 +217,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     server->close();
     pool->stop(until);
     server->forget_waiting();
+    if (CallGauge* const gauge = setup->stats.gauge()) gauge->forget(setup->self.name);
   }
 
   const SetupPointer setup;
@@ -271,6 +297,7 @@ void Workers::watch(std::function<void(const WorkerInfo&)> seen) {
 std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given) {
   check_name(name);
   JoinOptions options = given;
+  if (options.role.empty()) options.role = role_of(options, detect_launch_environment());
   find_job(name, options);
   WorkerEntry self = describe(name, options);
   Fd local = listen_unix(self.unix_name);
@@ -284,7 +311,8 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
             .max_message = options.max_message,
             .max_calls = std::max<std::size_t>(options.max_calls, 1),
             .max_bytes = options.max_bytes,
-            .lease = options.lease});
+            .lease = options.lease,
+            .stats = CallStats(CallGauge::of_process(name), timeline_of_rank())});
   const auto impl = std::make_shared<Workers::Impl>(setup, options);
   impl->start();
   try {
@@ -301,6 +329,18 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
   }
   impl->is_present = true;
   return std::unique_ptr<Workers>(new Workers(impl));
+}
+
+std::unique_ptr<Workers> join(const JoinOptions& given) {
+  const auto who = detect_launch_environment();
+  check(who.launcher != "none",
+        "join: no launcher says which rank this is; start it by `paceline run`, or give the worker "
+        "a name: join(\"trainer0\", ...)");
+  JoinOptions options = given;
+  options.role = role_of(given, who);
+  return join(
+      fmt::format("{}{}", options.role, options.role == who.role ? who.role_rank : who.rank),
+      options);
 }
 
 }  // namespace paceline::rpc

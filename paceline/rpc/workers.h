@@ -53,7 +53,7 @@
 namespace paceline::rpc {
 
 struct JoinOptions {
-  std::string role = "worker";
+  std::string role{};  // empty: that of the launcher (`paceline run --roles`), else "worker"
   // Of the job. Without them, those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
@@ -159,5 +159,9 @@ class Workers {
 // Becomes a worker of the job. Error(kInvalid) for a name that is empty, has more than 128
 // characters or control characters, or belongs to a worker that is present; errors of the store.
 std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& options = {});
+// Named after the role and this rank's number in it, "trainer0". Without the launcher's roles, or
+// with another role in `options`, the number is the rank: "worker3". Error(kInvalid) also where no
+// launcher says which rank this is.
+std::unique_ptr<Workers> join(const JoinOptions& options = {});
 
 }  // namespace paceline::rpc

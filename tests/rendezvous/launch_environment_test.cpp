@@ -47,6 +47,29 @@ TEST(LaunchEnvironment, nothing_is_a_group_of_one) {
   EXPECT_EQ(who.launcher, "none");
 }
 
+TEST(LaunchEnvironment, reads_the_role_that_a_launcher_of_roles_gave) {
+  const Variables launched = with(kTorchrun, "PACELINE_STORE", "h:1");
+  struct Row {
+    Variables variables;
+    std::string role;
+    int role_rank;
+  };
+  const std::vector<Row> rows = {
+      {launched, "", 0},
+      {with(with(launched, "ROLE_NAME", "trainer"), "ROLE_RANK", "1"), "trainer", 1},
+      {with(with(launched, "ROLE_NAME", "default"), "ROLE_RANK", "3"), "", 0},
+      {with(launched, "ROLE_NAME", "trainer"), "", 0},
+      {with(launched, "ROLE_RANK", "1"), "", 0},
+      // Not the launcher's: a variable that happens to have this name.
+      {with(with(kTorchrun, "ROLE_NAME", "trainer"), "ROLE_RANK", "1"), "", 0},
+  };
+  for (const Row& row : rows) {
+    const auto who = detect(row.variables);
+    EXPECT_EQ(who.role, row.role);
+    EXPECT_EQ(who.role_rank, row.role_rank);
+  }
+}
+
 TEST(LaunchEnvironment, reads_torchruns_variables) {
   const auto who = detect(
       joined(kTorchrun, {{"TORCHELASTIC_RUN_ID", "abc"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}));
